@@ -17,6 +17,10 @@ REFERENCE := model_repository/text_encoder/1/fp32
 # Tests that need nothing but themselves, and so run beside each other. The others run a file at a time in each of three processes:
 # they wait for Triton so often that two leave a third of two cores idle.
 ALONE := tests/unit tests/wire
+OTHERS := $(addprefix --ignore=,$(ALONE))
+# What fails beside others gets one more run alone, in the open: a machine that stood still for seconds is no defect; what fails twice is.
+once_more = || { echo "==> FAILED BESIDE OTHERS, run once more alone:"; \
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none --maxfail 1 $(1); }
 SOURCES := control_plane python_backends model_repository dependencies tests perf docs examples
 
 # Sections of constraints.txt: whole, with the digest of each file, so that pip looks for nothing else.
@@ -24,7 +28,7 @@ install = $(BIN)/python -m dependencies.sections $(1) | $(PIP) install --quiet -
 explain = { echo "error: $(1)" >&2; exit 1; }
 PIP_FAILED := the packages could not be installed (pip says why above): check the network and the disk and run it again
 
-.PHONY: help setup serve test check lint format models extras lock docs perf perf-docs fuzz programs clean
+.PHONY: help setup serve test check lint format models extras lock docs perf chaos perf-docs fuzz programs clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -39,8 +43,8 @@ test: $(VENV)/.dev $(VENV)/.libpython programs models ## Set up if needed, then 
 ifdef ARGS
 	@$(BIN)/python -m pytest $(ARGS)
 else
-	@$(BIN)/python -m pytest -n 2 $(ALONE)
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(ALONE))
+	@$(BIN)/python -m pytest -n 2 $(ALONE) $(call once_more,$(ALONE))
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(OTHERS) $(call once_more,$(OTHERS))
 endif
 
 check: lint ## As lint, and unit and wire tests; needs no Triton
@@ -80,6 +84,9 @@ perf: $(VENV)/.perf models programs ## Measure everything, on a quiet machine, a
 
 perf-%: $(VENV)/.perf models programs ## Measure one thing; `make perf ARGS=--list` says what there is
 	@$(BIN)/python -m perf.$(subst -,_,$*) $(ARGS)
+
+chaos: $(VENV)/.perf models programs ## Every drill: what callers see while something dies, freezes, is slow, full, or lies (ARGS="NAME ...")
+	@$(BIN)/python -m perf.chaos $(ARGS)
 
 perf-docs: $(VENV)/.perf ## Write the figures of perf/results into the documents
 	@$(BIN)/python -m perf.documents

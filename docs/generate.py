@@ -213,7 +213,7 @@ def _own_page() -> str:
         triton_is_up=lambda: True,
         state_behind_s=lambda: 0.0,
         cache_bytes=1,
-        most_models=10,
+        max_models=10,
         fleet=FleetMetrics(FleetCounts()),
     )
     return finish(own.render()).decode()

@@ -2,10 +2,11 @@
 
     python -m perf.documents
 
-writes them anew. There are three forms, and all are plain Markdown:
+writes them anew. There are four forms, and all are plain Markdown:
 
 * a block, between `<!-- perf NAME -->` and `<!-- perf end -->`: the tables of that scenario's result;
 * a block of the name `targets`: of every scenario its targets, what was measured, and whether they are met;
+* a block of the name `drills`: every drill of `perf.chaos`, with what was measured of it;
 * a figure in a sentence, which is a link to its result with the figure's name as title, `[17.2](results/simulate.json
   "times_fewer_loads")`: the file has it under `figures`. It is shown with as many decimals as are written there.
 
@@ -21,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from perf.chaos import report as chaos_report
 from perf.measurement.markdown import table
 from perf.measurement.report import RESULTS
 from perf.scenarios import SCENARIOS
@@ -28,7 +30,7 @@ from perf.servers.processes import PROJECT
 
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "perf/README.md", "docs/**/*.md")
 """Globs; each must find something."""
-TARGETS = "targets"
+TARGETS, DRILLS = "targets", "drills"
 BLOCK = re.compile(r"(<!-- perf ([a-z-]+) -->\n).*?(\n<!-- perf end -->)", re.DOTALL)
 FIGURE = re.compile(r'\[([^\[\]]*)\]\(((?:[\w./-]*/)?results/([a-z-]+)\.json) "(\w+)"\)')
 
@@ -43,7 +45,9 @@ def quoted(document: Path) -> set[str]:
     """The scenarios whose results it quotes."""
     text = document.read_text()
     blocks = {found[2] for found in BLOCK.finditer(text)}
-    return blocks - {TARGETS} | (set(SCENARIOS) if TARGETS in blocks else set()) | {found[3] for found in FIGURE.finditer(text)}
+    of_blocks = {TARGETS: set(SCENARIOS), DRILLS: {chaos_report.Report.name}}
+    scenarios = set().union(*(of_blocks.get(block, {block}) for block in blocks))
+    return scenarios | {found[3] for found in FIGURE.finditer(text)}
 
 
 def renew_all() -> None:
@@ -66,6 +70,8 @@ def _block(found: re.Match[str], results: Path) -> str:
     begin, scenario, end = found.groups()
     if scenario == TARGETS:
         return begin + _targets(results) + end
+    if scenario == DRILLS:
+        return begin + _drills(results) + end
     report = SCENARIOS[scenario].report
     return begin + report.read(results).block() + end if measured(scenario, results) else found[0]
 
@@ -81,6 +87,12 @@ def _targets(results: Path) -> str:
         else:
             rows.append((name, "", "to be measured again", "", ""))
     return table(("scenario", "target", "measured", "wanted", ""), rows)
+
+
+def _drills(results: Path) -> str:
+    """The table of all drills, which is there before any was measured."""
+    name = chaos_report.Report.name
+    return chaos_report.table_of_drills(chaos_report.Report.read(results) if measured(name, results) else None)
 
 
 def _figure(found: re.Match[str], results: Path) -> str:

@@ -13,12 +13,15 @@ from pathlib import Path
 from perf.batching import report as batching_report
 from perf.cache_faults import report as cache_faults_report
 from perf.cache_hits import report as cache_hits_report
+from perf.chaos import report as chaos_report
 from perf.embedding import report as embedding_report
 from perf.eviction import report as eviction_report
 from perf.fleet import report as fleet_report
 from perf.floods import report as floods_report
 from perf.gateway import report as gateway_report
+from perf.hedging import report as hedging_report
 from perf.measurement.report import Report
+from perf.prefetch import report as prefetch_report
 from perf.repeats import report as repeats_report
 from perf.simulate import report as simulate_report
 from perf.smoke import report as smoke_report
@@ -77,6 +80,8 @@ SCENARIOS = {
         Scenario("what the cache does for texts that repeat", repeats_report.Report),
         Scenario("what callers feel of a second level of the cache that fails", cache_faults_report.Report, ("redis-server",)),
         Scenario("more models than memory on three Tritons", fleet_report.Report, traces={"--trace": _REQUESTS}),
+        Scenario("what callers see while something dies, freezes, is slow, full, or lies", chaos_report.Report, ("redis-server",)),
+        Scenario("late requests that go to a second server", hedging_report.Report),
         Scenario("which answers to keep, on traces", eviction_report.Report, trace_folder="--traces", has_rounds=False),
         Scenario(
             "which server and what has to go, on traces",
@@ -84,5 +89,6 @@ SCENARIOS = {
             traces={"--trace": _REQUESTS, "--load-times": "gentd26_basemodel_load_ms*.csv.gz"},
             has_rounds=False,
         ),
+        Scenario("loading models ahead of demand, on traces", prefetch_report.Report, traces={"--trace": _REQUESTS}, has_rounds=False),
     )
 }

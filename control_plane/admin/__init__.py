@@ -1,0 +1,4 @@
+"""Admin API: what administrators ask and change over HTTP, and the client that the command line uses.
+
+`api` has the calls, `views` their JSON, `access` who may make them, `server` the port they come by.
+"""

@@ -38,10 +38,14 @@ from control_plane.triton.servers import Servers
 
 
 class VersionView(BaseModel):
+    """Version of the gateway."""
+
     version: str
 
 
 class HealthView(BaseModel):
+    """Whether the gateway serves, and why not."""
+
     ready: bool
     reason: str
 
@@ -57,6 +61,8 @@ class StoreHealthView(BaseModel):
 
 
 class ReadinessView(HealthView):
+    """Readiness of the gateway, with what works less well than it should."""
+
     state_store: StoreHealthView
     degraded: list[str]
     """Degradations, a sentence each: requests are served, but not all works as it should. Empty where all is

@@ -24,10 +24,12 @@ _NO_FLEET = (
 
 
 class _View(BaseModel):
+    """Base of this page's objects; docstrings of fields become descriptions in OpenAPI."""
+
     model_config = ConfigDict(use_attribute_docstrings=True)
 
 
-class CopyView(_View):
+class ReplicaView(_View):
     """A replica: one model on one server."""
 
     model: str
@@ -52,6 +54,9 @@ class ServerView(_View):
     is_ejected: bool
     """Whether it is ejected (outlier detection): it answers too slowly or with errors, and gets only
     probes."""
+    is_silent: bool
+    """Whether it says nothing, though it is not known to be down: it gets only requests that no other server could
+    take."""
     is_draining: bool
     """Whether it is draining: it gets no new requests and leaves the fleet when those it has are done."""
     pool: str
@@ -61,7 +66,7 @@ class ServerView(_View):
     """Bytes that models may take; null: no bound."""
     held_bytes: int
     """Bytes of models that are loaded, loading, or not yet known to be unloaded."""
-    copies: list[CopyView]
+    replicas: list[ReplicaView]
 
 
 class FleetModelView(_View):
@@ -91,6 +96,8 @@ class FleetModelView(_View):
 
 
 class FleetEventView(_View):
+    """An event of the fleet: what happened to a model or a server, when and why."""
+
     at_s: float
     kind: FleetEventKind
     model: str
@@ -101,6 +108,8 @@ class FleetEventView(_View):
 
 
 class FleetView(_View):
+    """The fleet as this process sees it."""
+
     is_leader: bool
     """Whether this process is the fleet's leader, which loads and unloads. Only the leader shows events and
     expectations."""
@@ -132,24 +141,25 @@ def _server(server: Server, now_s: float) -> ServerView:
         name=server.name,
         is_up=server.is_up,
         is_ejected=server.is_ejected,
+        is_silent=server.is_silent,
         is_draining=server.is_draining,
         pool=server.pool,
         labels=dict(server.labels),
         budget_bytes=server.budget_bytes if server.budget_bytes < NO_BUDGET else None,
         held_bytes=server.held_bytes,
-        copies=[_copy(copy, now_s) for _, copy in sorted(server.copies.items())],
+        replicas=[_replica(replica, now_s) for _, replica in sorted(server.replicas.items())],
     )
 
 
-def _copy(copy: Replica, now_s: float) -> CopyView:
-    return CopyView(
-        model=copy.model,
-        state=copy.state,
-        bytes=copy.bytes,
-        in_flight=copy.in_flight,
-        sequences=copy.sequences,
-        idle_s=None if copy.last_used_s == NEVER_S else now_s - copy.last_used_s,
-        ready_in_s=max(0.0, copy.ready_s - now_s) if copy.state is ModelState.LOADING else None,
+def _replica(replica: Replica, now_s: float) -> ReplicaView:
+    return ReplicaView(
+        model=replica.model,
+        state=replica.state,
+        bytes=replica.bytes,
+        in_flight=replica.in_flight,
+        sequences=replica.sequences,
+        idle_s=None if replica.last_used_s == NEVER_S else now_s - replica.last_used_s,
+        ready_in_s=max(0.0, replica.ready_s - now_s) if replica.state is ModelState.LOADING else None,
     )
 
 

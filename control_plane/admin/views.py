@@ -15,7 +15,7 @@ from control_plane.core.model import MODEL_NAME, NAME_GLOB, NAME_RULE
 from control_plane.core.scope import Scope, parse_scope
 from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.price import Price
-from control_plane.objects.domain.route import CachePolicy, Route
+from control_plane.objects.domain.route import CachePolicy, HedgingPolicy, Route
 from control_plane.objects.domain.stored_objects import (
     CURRENCY,
     KEY_ID,
@@ -52,6 +52,9 @@ _Count = Annotated[int, Field(ge=1, le=int(_MOST)), _Whole]
 
 
 class _View(BaseModel):
+    """Base of requests' and answers' objects: unknown fields and other types are refused, docstrings of fields
+    become descriptions in OpenAPI."""
+
     model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
 
 
@@ -59,6 +62,8 @@ ObjectT = TypeVar("ObjectT", Tenant, Route, Price)
 
 
 class _Object(_View, Generic[ObjectT]):
+    """Base of stored objects, with the version that a change must name."""
+
     name: str
     resource_version: int
     """Version of the last change: the ETag without its quotes."""
@@ -112,6 +117,16 @@ class CacheSpec(_View):
     """Compute units; responses that cost less are not cached."""
 
 
+class HedgingSpec(_View):
+    """Which requests go to two servers of a fleet, of which the first to answer is taken. Only requests of models whose
+    responses are cached or that declare `tidegate_repeatable`."""
+
+    is_on: bool | None = None
+    """Whether a request that is late goes to a second server; null: the gateway's setting (`hedging`)."""
+    twice_from_s: Annotated[_Limit, Field(ge=1e-3)] | None = None
+    """Expected seconds of computing from which requests go to two servers from the start; null: never."""
+
+
 class RouteSpec(_View):
     """The model behind a public name, and how it is served under that name."""
 
@@ -127,11 +142,21 @@ class RouteSpec(_View):
     pool: str = Field("", pattern=f"^{POOL_OR_NONE.pattern}$")
     """In a fleet, pool of servers for its requests, if it has servers; empty: chosen by the kind of each
     request."""
+    hedging: HedgingSpec = HedgingSpec()
 
     def named(self, name: str) -> Route:
         tenants = None if self.tenants is None else tuple(self.tenants)
         cache = CachePolicy(**self.cache.model_dump())
-        return Route(name, self.model, version=self.version, deadline_s=self.deadline_s, tenants=tenants, cache=cache, pool=self.pool)
+        return Route(
+            name,
+            self.model,
+            version=self.version,
+            deadline_s=self.deadline_s,
+            tenants=tenants,
+            cache=cache,
+            pool=self.pool,
+            hedging=HedgingPolicy(**self.hedging.model_dump()),
+        )
 
 
 class RoutePatch(RouteSpec):
@@ -140,12 +165,14 @@ class RoutePatch(RouteSpec):
     model: _NameText = Field(default_factory=str)
 
     def patched(self, route: Route) -> Route:
-        """Return the route with the given fields changed, also single fields of its cache."""
+        """Return the route with the given fields changed, also single fields of its cache and hedging."""
         changes = self.model_dump(exclude_unset=True)
         if changes.get("tenants") is not None:
             changes["tenants"] = tuple(changes["tenants"])
         if "cache" in changes:
             changes["cache"] = replace(route.cache, **changes["cache"])
+        if "hedging" in changes:
+            changes["hedging"] = replace(route.hedging, **changes["hedging"])
         return replace(route, **changes)
 
 
@@ -156,6 +183,7 @@ class RouteView(RouteSpec, _Object[Route]):
     def of(cls, held: Versioned[Route]) -> Self:
         view = super().of(held)
         view.cache = CacheSpec.model_construct(**asdict(held.value.cache))
+        view.hedging = HedgingSpec.model_construct(**asdict(held.value.hedging))
         return view
 
 

@@ -61,6 +61,11 @@ class Admission:
         """Requests shed since the process started, by tenant and reason."""
         return self._sheds
 
+    @property
+    def processes(self) -> int:
+        """How many processes share the limits, this one included."""
+        return self._leases.processes
+
     def admit(self, tenant: str) -> Permit | None:
         """Admit a request on its head. Raises LimitExceeded.
 
@@ -165,6 +170,7 @@ class Permit:
         "_ahead",
         "_cost",
         "_deadline_s",
+        "_forsaken",
         "_is_released",
         "_kept",
         "_model",
@@ -178,7 +184,7 @@ class Permit:
         self._admission = admission
         self._account = account
         self._slots: ConcurrencyLimiter | None = None
-        self._kept = 0
+        self._kept = self._forsaken = 0
         self._is_released = False
         self.is_waiting = False
         """Whether the request waits for a slot at a busy model."""
@@ -195,22 +201,36 @@ class Permit:
         Raises Overloaded: the request would not be answered before the loop's time `deadline_s`, or too many
         wait.
         """
+        if self.try_acquire_slot(model, cost_units=cost_units, deadline_s=deadline_s, now_s=self._admission.now_s()):
+            return
+        cost = cost_units if cost_units > _MIN_COST else _MIN_COST
+        slots = self._admission.slots(model)
+        await self._wait(slots, model, cost, deadline_s)
+        self._hold(slots, model, cost, deadline_s, self._admission.now_s())
+
+    def try_acquire_slot(self, model: str, *, cost_units: float, deadline_s: float, now_s: float) -> bool:
+        """Acquire a slot at the model if one is free now; False: `acquire_slot` waits for it."""
         assert self._slots is None, "a permit is for one turn"
         assert not self._is_released, "the permit was released before"
         cost = cost_units if cost_units > _MIN_COST else _MIN_COST
         slots = self._admission.slots(model)
-        if not slots.try_acquire(self._account.tenant.name, cost=cost, deadline_s=deadline_s):
-            await self._wait(slots, model, cost, deadline_s)
+        if not slots.try_acquire(self._account.tenant.name, cost=cost, deadline_s=deadline_s, now_s=now_s):
+            return False
+        self._hold(slots, model, cost, deadline_s, now_s)
+        return True
+
+    def _hold(self, slots: ConcurrencyLimiter, model: str, cost: float, deadline_s: float, now_s: float) -> None:
         self._slots, self._model, self._cost, self._deadline_s = slots, model, cost, deadline_s
         self._ahead = slots.work - cost
         self._account.units_in_flight += cost
-        self._started_s = self._admission.now_s()
+        self._started_s = now_s
 
-    def release(self, *, sent_s: float = float("-inf")) -> None:
+    def release(self, *, sent_s: float = float("-inf"), now_s: float | None = None) -> None:
         """Give back all that the permit holds, after the request has ended, however it did.
 
         The request was sent to Triton at the loop's time `sent_s`, if that was after it got its slot: a fleet
-        may have had to load its model first. Infinity: it was not sent.
+        may have had to load its model first. Infinity: it was not sent. `now_s` is the loop's time, if the caller
+        has just read it.
         """
         assert not self._is_released, "the permit was released before"
         self._is_released = True
@@ -221,7 +241,19 @@ class Permit:
             account.units_ended += self._cost
             self._sent_s = sent_s if sent_s > self._started_s else self._started_s
             if not self._kept:
-                self._release_slot(self._slots)
+                self._release_slot(self._slots, self._admission.now_s() if now_s is None else now_s)
+            elif (left_s := self._admission.now_s()) < self._deadline_s:
+                self._deadline_s = left_s  # the caller has left: he had no more time than that
+
+    @property
+    def expected_s(self) -> float:
+        """Estimated seconds from when the request was sent until Triton ends it; 0 if nothing is known."""
+        return 0.0 if self._slots is None else self._slots.expected_s(self._cost, ahead=self._ahead)
+
+    @property
+    def is_superfluous(self) -> bool:
+        """False: the request may be answered yet."""
+        return False
 
     def keep(self) -> None:
         """Keep the slot until `let_go`, for a request that Triton goes on computing though its caller has
@@ -231,15 +263,24 @@ class Permit:
 
     def let_go(self) -> None:
         """End one `keep`: Triton has ended the request, or nobody waits for that any longer."""
+        if not self._kept:
+            self._forsaken -= 1
+            return
+        # Whichever send this ends: taken for the forsaken one's it could hold the slot until that has ended, too.
         self._kept -= 1
         if self._is_released and not self._kept and self._slots is not None:
-            self._release_slot(self._slots)
+            self._release_slot(self._slots, self._admission.now_s())
 
-    def _release_slot(self, slots: ConcurrencyLimiter) -> None:
-        admission, sent_s = self._admission, self._sent_s
-        took_s = admission.now_s() - sent_s
-        slots.release(self._account.tenant.name, cost=self._cost, held_s=took_s, ahead=self._ahead, allowed_s=self._deadline_s - sent_s)
-        admission.forget_if_idle(self._model)
+    def forsake(self) -> None:
+        """End each `keep` so far, ahead of its `let_go`: the server was silent, and the request is sent to another one.
+        Its slot is that of the other send now, and the other send's time is its own."""
+        self._forsaken, self._kept = self._forsaken + self._kept, 0
+
+    def _release_slot(self, slots: ConcurrencyLimiter, now_s: float) -> None:
+        sent_s = self._sent_s
+        tenant, allowed_s = self._account.tenant.name, self._deadline_s - sent_s
+        slots.release(tenant, cost=self._cost, held_s=now_s - sent_s, ahead=self._ahead, allowed_s=allowed_s)
+        self._admission.forget_if_idle(self._model)
 
     async def _wait(self, slots: ConcurrencyLimiter, model: str, cost: float, deadline_s: float) -> None:
         """Wait for a slot in the fair queue. Raises Overloaded."""

@@ -7,8 +7,9 @@ requests that were sent to Triton cannot be overtaken. A tenant within its share
 slot: its requests go on at once, beyond the limit.
 
 A slot is taken until Triton has ended the request, whenever its caller left: what Triton has is what the next
-one waits for. Once answers have taken so long that deadlines are in danger, a request is sent only if it can
-be answered in time behind the work that Triton has; what waits is asked again when its turn comes.
+one waits for. Once answers have taken so long that deadlines are in danger, or callers have left, a request is
+sent only if it can be answered in time behind the work that Triton has; what waits is asked again when its
+turn comes. Then Triton gets no more than keeps it busy, too: who leaves while he waits here costs nothing.
 
 `admission/admission` has one for each model. This module knows tenants by name only, and no requests.
 """
@@ -82,6 +83,8 @@ class ConcurrencyLimiter:
         self._held: dict[str, int] = {}
         """Slots held, by tenant; only tenants that hold any."""
         self._queue: FairQueue[_Waiter] = FairQueue(limits)
+        self._waiting = self._queue.waiting
+        """What waits in the queue: looked at by each request, without a call."""
         self._service = ServiceTime()
         self._in_danger_until_s = float("-inf")
         self._now_s = now_s
@@ -102,15 +105,16 @@ class ConcurrencyLimiter:
         needed_s = self._service.drained_s(self._queue.cost, at_triton=self.work) + self._service.left_s(at_triton=self.work)
         return min(max(needed_s, _SOONEST_RETRY_S), _LATEST_RETRY_S)
 
-    def try_acquire(self, tenant: str, *, cost: float = 1.0, deadline_s: float = _NO_DEADLINE_S) -> bool:
+    def try_acquire(self, tenant: str, *, cost: float = 1.0, deadline_s: float = _NO_DEADLINE_S, now_s: float | None = None) -> bool:
         """Take a free slot without waiting; False if there is none, or if the answer would come too late.
-        While requests wait there is none: they are first.
+        While requests wait there is none: they are first. `now_s` is the loop's time, if the caller has just read it.
         """
+        now_s = self._now_s() if now_s is None else now_s
         if tenant != self._last_tenant:
             if self._last_tenant is not None:
-                self._shared_until_s = self._now_s() + _SHARED_FOR_S
+                self._shared_until_s = now_s + _SHARED_FOR_S
             self._last_tenant = tenant
-        if self._queue or self._taken >= self._count() or not self._may_send(cost, deadline_s):
+        if self._waiting or self._taken >= self._count(now_s) or self._has_enough() or not self._may_send(cost, deadline_s, now_s):
             return False
         self._hold(tenant, cost)
         return True
@@ -142,13 +146,14 @@ class ConcurrencyLimiter:
         """Give a slot back that was held by work of `cost` units, and hand it to the next in the queue.
 
         Triton took `held_s` (0: it never had the request), with work of `ahead` units before it; the request
-        had `allowed_s` until its deadline.
+        had `allowed_s` until its deadline, or until its caller left.
         """
+        somebody_waits = bool(self._waiting)
         if held_s > 0.0:
             self._service.record(cost, held_s, ahead=ahead)
-            if held_s > _DANGER * allowed_s:
+            # As long as somebody waits it goes on: whatever waits would be sent at once when it was over.
+            if held_s > _DANGER * allowed_s or (somebody_waits and self._is_in_danger()):
                 self._in_danger_until_s = self._now_s() + _DANGER_S
-        somebody_waits = bool(self._queue)
         # The limit learns only while slots are scarce: requests wait, or would wait if they had not been let
         # beyond the limit.
         if (somebody_waits or self._taken > self._shared.slots) and self._is_shared():
@@ -159,15 +164,28 @@ class ConcurrencyLimiter:
         if somebody_waits:
             self._hand_on()
 
+    def expected_s(self, cost: float, *, ahead: float) -> float:
+        """Estimate the seconds that Triton takes for a request behind work of `ahead` units; 0 if nothing was
+        measured yet.
+        """
+        return self._service.answer_s(cost, ahead=ahead) or 0.0
+
+    def _is_in_danger(self) -> bool:
+        return self._now_s() < self._in_danger_until_s
+
+    def _has_enough(self) -> bool:
+        """Whether deadlines are in danger and Triton has all the work that keeps it busy."""
+        return self._taken > 0 and self._is_in_danger() and self._service.has_enough(self.work)
+
     def _is_shared(self) -> bool:
         return self._now_s() < self._shared_until_s
 
-    def _count(self) -> int:
-        return self._shared.slots if self._now_s() < self._shared_until_s else self._alone
+    def _count(self, now_s: float) -> int:
+        return self._shared.slots if now_s < self._shared_until_s else self._alone
 
-    def _may_send(self, cost: float, deadline_s: float) -> bool:
+    def _may_send(self, cost: float, deadline_s: float, now_s: float) -> bool:
         """Whether a request may be sent now. To an idle model it may: so a wrong estimate is soon put right."""
-        if not self._taken or (now_s := self._now_s()) >= self._in_danger_until_s:
+        if not self._taken or now_s >= self._in_danger_until_s:
             return True
         return can_be_met(deadline_s, now_s=now_s, needed_s=self._service.answer_s(cost, ahead=self.work))
 
@@ -179,7 +197,7 @@ class ConcurrencyLimiter:
         holders = len(self._held) + (held == 0)
         if not self._is_shared() or held * holders >= slots or self._taken >= min(_MAX_TAKEN * slots, self._alone):
             return False
-        if not self._may_send(claim.cost, deadline_s):
+        if not self._may_send(claim.cost, deadline_s, self._now_s()):
             return False
         return not self._queue or self._queue.bypass(claim, slots)
 
@@ -199,13 +217,13 @@ class ConcurrencyLimiter:
 
     def _hand_on(self) -> None:
         """Hand free slots to the queue: the one just given back, and others if the limit grew; none while
-        more are taken than it. What would be answered too late by now is shed instead.
+        more are taken than it, or Triton has enough. What would be answered too late by now is shed instead.
 
         One at most is shed at a time, and to an idle model the next is sent in any case: where a single request
         held up all others, what they waited says nothing of those behind them, as the next answers show.
         """
         is_shed = False
-        while self._queue and self._taken < self._count() and not (is_shed and self._taken):
+        while self._queue and self._taken < self._count(self._now_s()) and not self._has_enough() and not (is_shed and self._taken):
             waiter = self._queue.pop()
             claim = waiter.claim
             # Without caution: it had its share of that when it came, and has waited since.

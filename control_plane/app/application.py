@@ -92,6 +92,10 @@ class App:
         self._workers = self._make_workers() if self._settings.process.workers > 1 else None
         self._fingerprints = Fingerprints()
         self._tritons = Tritons(self._settings, self._workers or self._fingerprints, self._workers or self._fingerprints)
+        if self._workers is not None:
+            self._tritons.servers.under_repair.follow(self._workers.repairing)
+            self._workers.suspect = self._tritons.servers.suspect or self._workers.suspect
+            self._tritons.follow_awaited(self._workers.oldest_s)
         if self._workers is not None and self._tritons.fleet is not None:
             self._workers.join_fleet(self._tritons.fleet.share_with(FleetPublisher))
         self._servers = self._tritons.servers
@@ -245,10 +249,10 @@ class App:
             version=version("tidegate"),
             counts=self._counts,
             workers=self._listening,
-            triton_is_up=lambda: self._servers.is_up,
+            triton_is_up=lambda: self._servers.is_answering,
             state_behind_s=lambda: governing.known.behind_s,
             cache_bytes=self._settings.cache.cache_bytes,
-            most_models=self._settings.gateway.max_metric_models,
+            max_models=self._settings.gateway.max_metric_models,
             fleet=self._fleet_metrics(),
         )
         return MetricsPage(render_own=own.render, servers=self._servers, access=governing.governance.access)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -38,13 +39,23 @@ from control_plane.inference.cached_inference import CachedInference
 from control_plane.inference.governance import Governance
 from control_plane.inference.inference import InferenceService
 from control_plane.inference.model_names import ModelNames
+from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.ports import ModelAdministration
 from control_plane.protocols.header_forwarding import HeaderForwarding
 from control_plane.protocols.kserve.body_limits import BodyLimits
 from control_plane.settings import AdminSettings, GatewaySettings
 from control_plane.telemetry.adapters.request_counter import RequestCounter
-from control_plane.telemetry.request_counts import CacheStatusCount, FleetRefusalCount, RequestCounts, ShedCount, WaitHistogram
+from control_plane.telemetry.request_counts import (
+    CacheStatusCount,
+    FleetRefusalCount,
+    HedgeCount,
+    QueryOfDeathCounts,
+    RequestCounts,
+    RetryCount,
+    ShedCount,
+    WaitHistogram,
+)
 from control_plane.triton.adapters.connected import UpstreamClient
 from control_plane.triton.servers import Servers
 
@@ -85,7 +96,7 @@ class DataPlane:
         self._models = ModelNames(
             servers, is_described=None if dispatch is None or dispatch.catalogue is None else dispatch.catalogue.knows
         )
-        self._counter = RequestCounter(most_models=gateway.max_metric_models, existing=self._models)
+        self._counter = RequestCounter(max_models=gateway.max_metric_models, existing=self._models)
         self._cache = cache
         self._cached = CachedInference(cache)
         self._inference = InferenceService(
@@ -149,6 +160,15 @@ class DataPlane:
         await asyncio.gather(self._http.drain(timeout_s), self._grpc.drain(timeout_s))
         self._inference.flush_counts()
 
+    def awaited(self) -> Iterator[tuple[str, str, float]]:
+        """Yield the server, the model and the time it was sent of each model's oldest request, of those that
+        have waited for long."""
+        match self._inference.dispatch:
+            case SingleServerDispatch() as only:
+                yield from only.silence.awaited()
+            case FleetDispatcher() as fleet:
+                yield from fleet.awaited()
+
     def counts(self) -> RequestCounts:
         """Collect this process's request counters for the metrics page."""
         self._inference.flush_counts()  # count requests that have ended since, but were not yet accounted for
@@ -159,6 +179,8 @@ class DataPlane:
             self._counter.counts(in_flight=self._inference.in_flight),
             refused=tuple(FleetRefusalCount(*each) for each in fleet.refused.items()),
             waited=WaitHistogram(tuple(fleet.waits.buckets), fleet.waits.seconds),
+            hedges=tuple(HedgeCount(*each) for each in fleet.hedges.items()),
+            hedged_units=fleet.hedged_units,
             shed=tuple(ShedCount(*key, count) for key, count in admission.counts.items()),
             unmetered=self._governance.meter.dropped,
             cached=tuple(CacheStatusCount(*key, count) for key, count in self._cache.counts.items()),
@@ -166,6 +188,8 @@ class DataPlane:
             shared_cache=replace(shared.counts) if shared is not None else None,
             shared_cache_away=int(shared is not None and shared.is_bypassed),
             shared_cache_answer_s=0.0 if shared is None else shared.answer_s,
+            retries=tuple(RetryCount(*key, count) for key, count in dispatch.retries.totals.items()),
+            queries_of_death=QueryOfDeathCounts(dispatch.deaths.found, dispatch.deaths.refused),
         )
 
     def _make_http_frontend(

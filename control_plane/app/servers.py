@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from uuid import uuid4
@@ -20,9 +21,9 @@ from control_plane.core.errors import StartupError
 from control_plane.fleet.adapters.local_lease import LocalLease
 from control_plane.fleet.adapters.local_memory import LocalFleetMemory
 from control_plane.fleet.adapters.move_log import MoveLog
+from control_plane.fleet.adapters.redis_leader_requests import make_redis_leader_channel
 from control_plane.fleet.adapters.redis_lease import make_redis_lease
 from control_plane.fleet.adapters.redis_memory import make_redis_fleet_memory
-from control_plane.fleet.adapters.redis_owner_requests import make_redis_leader_channel
 from control_plane.fleet.adapters.servers_file import ServersFile
 from control_plane.fleet.administration import FleetModels
 from control_plane.fleet.domain.counts import FleetCounts
@@ -150,6 +151,7 @@ class Tritons:
             budget_bytes=settings.fleet.memory_budget,
             wait_s=settings.fleet.load_wait_s,
             load_timeout_s=settings.triton.load_timeout_s,
+            hedging=settings.fleet.hedging,
             tiers=self._tiers,
             line=None if url is None else make_redis_leader_channel(url, fleet=self.fleet_name),
             counts=self.counts,
@@ -185,10 +187,34 @@ class Tritons:
     def _embedded(self, board: FingerprintBoard) -> list[TritonInstance]:
         names = server_names(self._settings.fleet.servers)
         fleet = FleetFingerprints(board)
-        units = [self._units.embedded(self.servers.add(name), board if len(names) == 1 else fleet.of_server(name)) for name in names]
+        alone = self.servers.under_repair if self.fleet is None else None
+        units = [
+            self._units.embedded(self.servers.add(name), board if len(names) == 1 else fleet.of_server(name), alone, self._stub_died)
+            for name in names
+        ]
+        self._watch_for_hung(units)
         for unit, pool in zip(units, self._settings.fleet.pools or [""] * len(units), strict=True):
             self._join(unit, pool=pool)
         return units
+
+    def _watch_for_hung(self, units: list[TritonInstance]) -> None:
+        """Have models looked after that seem to hang, by whichever process's requests."""
+        suspects = {unit.name: unit.suspect for unit in units}
+
+        def suspect(server: str, model: str, since_s: float) -> None:
+            suspects[server](model, since_s)
+
+        self.servers.suspect = suspect
+        if self.fleet is not None:
+            self.fleet.router.suspect = suspect
+
+    def follow_awaited(self, oldest_s: Callable[[str, str], float]) -> None:
+        """Ask `oldest_s` when workers have sent the first request to a server's model that they wait for."""
+        self._units.oldest_s = oldest_s
+
+    def _stub_died(self, server: str, model: str, how: str) -> None:
+        if self.fleet is not None:
+            self.fleet.router.stub_died(server, model, how)
 
     def _attached(self, listed: list[ListedServer]) -> list[TritonInstance]:
         units = [self._units.attached(self.servers.add(each.name), each.endpoints) for each in listed]
@@ -205,7 +231,12 @@ class Tritons:
         return FleetMembers(listed, self.servers, self.fleet, self._join_listed, first=listed.read(), start_timeout_s=start_timeout_s)
 
     def _join_listed(self, listed: ListedServer) -> TritonInstance:
-        unit = self._units.attached(self.servers.add(listed.name, is_needed=False), listed.endpoints)
+        member = self.servers.add(listed.name, is_needed=False)
+        try:
+            unit = self._units.attached(member, listed.endpoints)
+        except StartupError:
+            self.servers.remove(listed.name)
+            raise
         self._join(unit, listed=listed)
         return unit
 

@@ -5,20 +5,25 @@ models.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from control_plane.app.data_plane import connect
-from control_plane.core.endpoints import ONLY, Endpoints
+from control_plane.core.endpoints import NO_CREDENTIALS, ONLY, Credentials, Endpoints, TritonEndpoints
 from control_plane.host.cpu_affinity import allowed_cpus
 from control_plane.models.adapters.managed_repository import ManagedRepository
 from control_plane.models.adapters.model_files import ModelFiles
 from control_plane.models.loaded_contents import LoadedContents
 from control_plane.models.model_service import LoadFailure, ModelService
-from control_plane.models.ports import FingerprintBoard, LoadWatch, ModelRepository
+from control_plane.models.ports import FingerprintBoard, LoadWatch, ModelRepository, ModelStubs
+from control_plane.models.revivals import ModelRevivals
 from control_plane.models.tiers.warm_tier_manager import WarmTierManager
-from control_plane.settings import Settings
+from control_plane.settings import Settings, TritonSettings
+from control_plane.triton.adapters.credentials import HTTP, make_context, read_headers
 from control_plane.triton.attachment import AttachedHealthCheck
 from control_plane.triton.config_name import config_name_in_force
 from control_plane.triton.embedded.backend_directory import backend_names
@@ -26,9 +31,13 @@ from control_plane.triton.embedded.process import EmbeddedTritonLauncher
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import ServerState
 from control_plane.triton.supervisor import Supervisor
+from control_plane.triton.under_repair import ModelsUnderRepair
 
 DEFAULT_MODELS = ("text_embedding",)
 """Models of the project that are loaded at the start when `--load` is not given."""
+
+ServerStubDied = Callable[[str, str, str], None]
+"""Called with a server, a model of which a stub has died there, and how it ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,10 @@ class TritonInstance:
     models: ModelService
     contents: LoadedContents | None
     triton: Supervisor | AttachedHealthCheck
+    watches: tuple[Callable[[], Coroutine[None, None, None]], ...] = ()
+    """What runs beside an embedded Triton."""
+    suspect: Callable[[str, float], None] = lambda model, since_s: None
+    """Told of a model of the embedded Triton that seems to hang, and since when."""
 
     async def run(self) -> None:
         """Run the embedded Triton, or watch the attached one, until cancelled. Raises StartupError, in a
@@ -47,6 +60,8 @@ class TritonInstance:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.models.run(), name=f"models-{self.name}")
             tasks.create_task(self.triton.run(), name=self.name)
+            for watch in self.watches:
+                tasks.create_task(watch(), name=f"watch-{self.name}")
 
 
 class TritonInstances:
@@ -54,17 +69,23 @@ class TritonInstances:
 
     def __init__(self, settings: Settings, *, sources: list[Path], tiers: WarmTierManager | None, is_fleet: bool) -> None:
         """`sources` are the folders of models on this machine. With `is_fleet` units load nothing by
-        themselves at the start.
+        themselves at the start. Raises StartupError: the credentials for attached Tritons cannot be used.
         """
         self._settings = settings
         self._sources = sources
         self._tiers = tiers
         self._is_fleet = is_fleet
+        self._credentials = _credentials(settings.triton) if settings.is_attached else NO_CREDENTIALS
+        self.oldest_s: Callable[[str, str], float] = lambda server, model: inf
+        """When workers have sent the first request to a server's model that they wait for."""
         self.failures: dict[str, list[LoadFailure]] = {}
         """Unit's name -> models that failed to load at its latest start."""
 
-    def embedded(self, member: ServerState, board: FingerprintBoard) -> TritonInstance:
-        """Make the unit of a Triton that this process starts. Raises StartupError."""
+    def embedded(
+        self, member: ServerState, board: FingerprintBoard, alone: ModelsUnderRepair | None, died: ServerStubDied
+    ) -> TritonInstance:
+        """Make the unit of a Triton that this process starts; `alone` is given where it is the only one, and
+        `died` is told of stubs that die. Raises StartupError."""
         settings, triton = self._settings, self._settings.triton
         state_dir = self._state_dir(member.name)
         repository = self.repository(state_dir)
@@ -78,7 +99,7 @@ class TritonInstances:
             header_forward_pattern=settings.gateway.header_forward_pattern,
             within=self._above(state_dir),
         )
-        models = self._models(member, repository, contents, launcher)
+        models = self._models(member, repository, contents, launcher, launcher)
         supervisor = Supervisor(
             launcher=launcher,
             connect=self._connect,
@@ -86,13 +107,20 @@ class TritonInstances:
             restore=Restore(member.name, models, self.failures),
             start_timeout_s=triton.start_timeout_s,
         )
-        return TritonInstance(member.name, models, contents, supervisor)
+        revivals = ModelRevivals(models, alone, oldest_s=lambda model: self.oldest_s(member.name, model))
 
-    def attached(self, member: ServerState, endpoints: Endpoints) -> TritonInstance:
-        """Make the unit of a Triton that others run."""
+        def stub_died(model: str, how: str) -> None:
+            revivals.stub_died(model, how)
+            died(member.name, model, how)
+
+        watches = (revivals.run, partial(launcher.watch_stubs, stub_died))
+        return TritonInstance(member.name, models, contents, supervisor, watches, revivals.suspect)
+
+    def attached(self, member: ServerState, endpoints: TritonEndpoints) -> TritonInstance:
+        """Make the unit of a Triton that others run. Raises StartupError: its credentials cannot be used."""
         models = self._models(member, None, None, None)
         attachment = AttachedHealthCheck(
-            upstream=self._connect(endpoints),
+            upstream=self._connect(replace(endpoints, credentials=self._credentials)),
             servers=member,
             restore=Restore(member.name, models, self.failures),
             start_timeout_s=self._settings.triton.start_timeout_s if member.is_needed else None,
@@ -122,7 +150,12 @@ class TritonInstances:
         return [each for each in reversed(state_dir.absolute().parents) if each.is_relative_to(top)]
 
     def _models(
-        self, member: ServerState, repository: ModelRepository | None, contents: LoadedContents | None, watch: LoadWatch | None
+        self,
+        member: ServerState,
+        repository: ModelRepository | None,
+        contents: LoadedContents | None,
+        watch: LoadWatch | None,
+        stubs: ModelStubs[Any] | None = None,
     ) -> ModelService:
         return ModelService(
             servers=member,
@@ -133,6 +166,7 @@ class TritonInstances:
             contents=contents,
             tiers=None if repository is None else self._tiers,
             watch=watch,
+            stubs=stubs,
         )
 
     def _loaded_contents(self, repository: ManagedRepository, board: FingerprintBoard) -> LoadedContents | None:
@@ -140,6 +174,7 @@ class TritonInstances:
         what is loaded.
         """
         triton = self._settings.triton
+        # Without the lock any client of Triton may load models past this gateway.
         if not triton.lock_model_control:
             return None
         files = ModelFiles(
@@ -149,6 +184,17 @@ class TritonInstances:
 
     def _connect(self, endpoints: Endpoints) -> Upstream:
         return connect(self._settings.gateway, endpoints)
+
+
+def _credentials(triton: TritonSettings) -> Credentials:
+    """Return the credentials for Tritons that others run, after trying their files. Raises StartupError."""
+    ca, certificate, key = (
+        str(path.absolute()) if path else "" for path in (triton.triton_ca, triton.triton_certificate, triton.triton_key)
+    )
+    headers = () if triton.triton_header_file is None else read_headers(triton.triton_header_file)
+    credentials = Credentials(ca, certificate, key, headers)
+    make_context(credentials, HTTP)
+    return credentials
 
 
 class ModelRestorer(Protocol):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import logging
 import os
 import signal
 import socket
@@ -28,16 +29,16 @@ from control_plane.core.errors import StartupError
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.host.cpu_affinity import pin_worker
 from control_plane.host.garbage import freeze_garbage_collector
-from control_plane.host.listening import bind_shared_tcp
 from control_plane.host.tls import Tls, make_tls, on_hangup
 from control_plane.models.fingerprints import Fingerprints
-from control_plane.settings import GatewaySettings, Settings, from_plain
+from control_plane.settings import Settings, from_plain
 from control_plane.telemetry.adapters.logs import configure_logging
 from control_plane.triton.adapters.connected import UpstreamClient
 from control_plane.triton.servers import Servers
 from control_plane.workers.adapters.link import WorkerLink
 from control_plane.workers.fleet_follower import FleetFollower
 from control_plane.workers.messages import (
+    Alive,
     AnnounceDrain,
     Changed,
     Charges,
@@ -56,12 +57,17 @@ from control_plane.workers.messages import (
     ReplicasChanged,
     ServersChanged,
     StartFailed,
+    Suspect,
     TokensDrawn,
+    UnderRepair,
     UpstreamDown,
+    UpstreamSilence,
     UpstreamUp,
 )
 from control_plane.workers.remote_models import RemoteModels
 from control_plane.workers.token_buckets import RemoteTokenBuckets
+
+_log = logging.getLogger(__name__)
 
 _COUNT_EVERY_S = 1.0
 _CHARGE_EVERY_S = 0.25
@@ -97,12 +103,16 @@ class Worker:
         self._servers = servers
         self._upstreams: dict[str, UpstreamClient] = {}
         self._fleet = _fleet_of(settings, servers, link)
+        if not settings.is_attached:
+            servers.suspect = lambda server, model, since_s: link.send(Suspect(server, model, since_s))
+            if self._fleet is not None:
+                self._fleet.router.suspect = servers.suspect
         self._fingerprints = Fingerprints()
         self._models = RemoteModels(link.send)
         self._tls: Tls | None = make_tls(settings.tls)
         self._data_plane = DataPlane(
             self._gateway,
-            _sockets(begin, settings.gateway),
+            _sockets(begin),
             self._tls,
             governance=governing.governance,
             models=self._models,
@@ -153,6 +163,11 @@ class Worker:
                     if self._fleet is None:
                         self._fingerprints.forget_all()
                     await self._disconnect(server, reason)
+                case UnderRepair(ready_s):
+                    self._servers.under_repair.show(ready_s)
+                case UpstreamSilence(is_silent, server):
+                    member = self._servers.members[server]
+                    (member.fell_silent if is_silent else member.heard)()
                 case ServersChanged() | ModelsChanged() | ReplicasChanged() | LoadReported() if self._fleet is not None:
                     self._fleet.apply(message)
                     for server in self._upstreams.keys() - self._servers.members.keys():
@@ -179,7 +194,12 @@ class Worker:
 
     async def _connect(self, server: str, endpoints: Endpoints) -> None:
         await self._disconnect(server, "Triton is being restarted")
-        upstream = self._upstreams[server] = connect(self._gateway, endpoints)
+        try:
+            upstream = self._upstreams[server] = connect(self._gateway, endpoints)
+        except StartupError as exc:  # a certificate's file is being renewed: the other processes go on
+            _log.error("this worker cannot use server %s: %s", server, exc)
+            self._servers.members[server].down(f"its credentials cannot be read: {exc}")
+            return
         self._servers.members[server].up(upstream)
 
     async def _disconnect(self, server: str, reason: str) -> None:
@@ -193,12 +213,15 @@ class Worker:
     async def _report_counts(self) -> None:
         while True:
             await asyncio.sleep(_COUNT_EVERY_S)
-            self._link.send(CountsReported(self._data_plane.counts(), tuple(self._governing.degraded())))
+            degraded, awaited = tuple(self._governing.degraded()), tuple(self._data_plane.awaited())
+            self._link.send(CountsReported(self._data_plane.counts(), degraded, awaited))
 
     async def _report_charges(self) -> None:
+        """Report charges, and that this process runs (`workers/workers` listens for that)."""
         while True:
             await asyncio.sleep(_CHARGE_EVERY_S)
             self._send_charges()
+            self._link.send(Alive())
 
     def _send_charges(self) -> None:
         charges = self._governing.costs.charges.take()
@@ -238,21 +261,15 @@ async def _serve(end: socket.socket) -> int:
 def _fleet_of(settings: Settings, servers: Servers, link: WorkerLink) -> FleetFollower | None:
     if not settings.is_fleet:
         return None
-    return FleetFollower(servers, send=link.send, wait_s=settings.fleet.load_wait_s, process=uuid4().hex)
+    return FleetFollower(servers, send=link.send, wait_s=settings.fleet.load_wait_s, process=uuid4().hex, hedging=settings.fleet.hedging)
 
 
-def _sockets(begin: Configure, gateway: GatewaySettings) -> DataSockets:
-    return DataSockets(
-        http=bind_shared_tcp(gateway.host, gateway.http_port, setting="--http-port"),
-        grpc=bind_shared_tcp(gateway.host, gateway.grpc_port, setting="--grpc-port"),
-        http_unix=_inherited(begin.http_socket_fd),
-        grpc_unix=_inherited(begin.grpc_socket_fd),
-    )
+def _sockets(begin: Configure) -> DataSockets:
+    http_unix, grpc_unix = (None if each is None else _inherited(each) for each in (begin.http_socket_fd, begin.grpc_socket_fd))
+    return DataSockets(http=_inherited(begin.http_fd), grpc=_inherited(begin.grpc_fd), http_unix=http_unix, grpc_unix=grpc_unix)
 
 
-def _inherited(descriptor: int | None) -> socket.socket | None:
-    if descriptor is None:
-        return None
+def _inherited(descriptor: int) -> socket.socket:
     inherited = socket.socket(fileno=descriptor)
     inherited.setblocking(False)
     return inherited

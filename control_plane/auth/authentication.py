@@ -91,6 +91,7 @@ class Authentication:
     def _valid(self, shown: str, *, is_key: bool, source: str) -> Principal:
         digest = sha256(shown.encode("utf-8", "surrogatepass")).digest()
         principal = self._cached_one(digest)
+        # An expiry is looked at here, too: it changes no stored object, which would empty the cache.
         if principal is not None and (principal.expires_s is None or self._now_s() < principal.expires_s):
             return principal
         return self._check_key(shown, digest) if is_key else self._check_token(shown, digest, source)

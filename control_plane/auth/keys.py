@@ -66,6 +66,7 @@ class Keys:
             expires_s=expires_s,
             description=description,
         )
+        # Only if there is none: an id that is drawn a second time must not overwrite the first one's key.
         await self._store.put(Kind.API_KEY, key.id, to_body(key), expected=0)
         return key, f"tg_{key.id}_{secret}"
 

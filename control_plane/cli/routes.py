@@ -22,6 +22,16 @@ class Caching(StrEnum):
     MODEL = "model"
 
 
+class Hedging(StrEnum):
+    """Whether a route's late requests go to a second server: yes, no, or as the gateway's setting says
+    (`gateway`)."""
+
+    ON = "on"
+    OFF = "off"
+    GATEWAY = "gateway"
+
+
+_IS_HEDGED = {Hedging.ON: True, Hedging.OFF: False, Hedging.GATEWAY: None}
 _IS_ON = {Caching.ON: True, Caching.OFF: False, Caching.MODEL: None}
 
 NameArgument = Annotated[str, typer.Argument(help="The name that callers use.")]
@@ -41,6 +51,8 @@ def set_route(
     ] = None,
     cache_min_cost: Annotated[float | None, number_option("Cache only responses that cost at least this.", metavar="UNITS")] = None,
     pool: Annotated[str | None, typer.Option(help="Fleet: pool that serves it; none: chosen by the kind of each request.")] = None,
+    hedging: Annotated[Hedging | None, typer.Option(help="Fleet: whether late requests go to a second server, too.")] = None,
+    twice_from_ms: Annotated[float | None, limit_option("Fleet: send requests to two servers that take so long; none: never.")] = None,
     replace: ReplaceOption = False,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
@@ -55,6 +67,11 @@ def set_route(
         kept["is_on"] = _IS_ON[cache]
     if kept:
         changes["cache"] = kept
+    hedged = given(twice_from_s=twice_from_ms / 1000 if isinstance(twice_from_ms, float) else twice_from_ms)
+    if hedging is not None:
+        hedged["is_on"] = _IS_HEDGED[hedging]
+    if hedged:
+        changes["hedging"] = hedged
     client = admin_client(state_dir, admin_url)
     _show([set_object(client, "routes", name, changes, replace=replace, needed={"model": "--model"})])
 
@@ -74,9 +91,18 @@ def delete(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: Stat
 
 def _show(routes: list[dict[str, Any]]) -> None:
     print_table(
-        ("name", "model", "version", "deadline_ms", "tenants", "cache", "pool"),
+        ("name", "model", "version", "deadline_ms", "tenants", "cache", "pool", "hedging"),
         (
-            (route["name"], route["model"], route["version"], _deadline_ms(route), _tenants(route), _cache(route), route["pool"])
+            (
+                route["name"],
+                route["model"],
+                route["version"],
+                _deadline_ms(route),
+                _tenants(route),
+                _cache(route),
+                route["pool"],
+                _hedging(route),
+            )
             for route in routes
         ),
     )
@@ -100,4 +126,13 @@ def _cache(route: dict[str, Any]) -> str:
         told.append("private")
     if cache["min_cost_units"]:
         told.append(f"from {cache['min_cost_units']:g} units")
+    return ", ".join(told)
+
+
+def _hedging(route: dict[str, Any]) -> str:
+    """Render the fields of hedging that are set, such as `on, twice from 200 ms`; empty where none is."""
+    hedging = route["hedging"]
+    told = [name.value for name, is_on in _IS_HEDGED.items() if is_on is hedging["is_on"] is not None]
+    if hedging["twice_from_s"] is not None:
+        told.append(f"twice from {hedging['twice_from_s'] * 1000:g} ms")
     return ", ".join(told)

@@ -54,27 +54,28 @@ class WaiterQueue(Generic[ItemT]):
     def __init__(self, give_back: Callable[[ItemT], object]) -> None:
         """`give_back` takes what was granted to a task that left at that moment."""
         self._give_back = give_back
-        self._waiting: deque[tuple[ItemT, Waiter[ItemT]]] = deque()
+        self.waiting: deque[tuple[ItemT, Waiter[ItemT]]] = deque()
+        """Item and task, the first one first; for others to look at only."""
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     @property
     def first(self) -> ItemT:
         """Item that the first task waits for; the queue must not be empty."""
-        return self._waiting[0][0]
+        return self.waiting[0][0]
 
     def grant_first(self) -> bool:
         """Grant the first task its item; False if that task has left, and is only no longer in the queue."""
-        item, waiter = self._waiting.popleft()
+        item, waiter = self.waiting.popleft()
         return waiter.grant(item)
 
     async def wait(self, item: ItemT, deadline_s: float) -> None:
         """Wait in turn for the item until the loop's time `deadline_s` at most. Raises TimeoutError."""
         entry = item, Waiter[ItemT]()
-        self._waiting.append(entry)
+        self.waiting.append(entry)
         await entry[1].wait(deadline_s, leave=lambda: self._remove(entry), give_back=self._give_back)
 
     def _remove(self, entry: tuple[ItemT, Waiter[ItemT]]) -> None:
-        if entry in self._waiting:  # not if `grant_first` has just met a task that was leaving
-            self._waiting.remove(entry)
+        if entry in self.waiting:  # not if `grant_first` has just met a task that was leaving
+            self.waiting.remove(entry)

@@ -18,7 +18,8 @@ class WeightedSemaphore:
         self.total = total
         self.free = total
         """Units that nobody holds."""
-        self._waiting: WaiterQueue[int] = WaiterQueue(self.release)
+        self._queue: WaiterQueue[int] = WaiterQueue(self.release)
+        self._waiting = self._queue.waiting  # looked at by each request: without a call
 
     def try_acquire(self, units: int = 1) -> bool:
         """Take units without waiting; False: they are not free, or others wait before us."""
@@ -35,7 +36,7 @@ class WeightedSemaphore:
         if self.try_acquire(units):
             return
         try:
-            await self._waiting.wait(units, deadline_s)
+            await self._queue.wait(units, deadline_s)
         except BaseException:
             self._grant()  # smaller ones behind this one may fit now
             raise
@@ -47,6 +48,6 @@ class WeightedSemaphore:
             self._grant()
 
     def _grant(self) -> None:
-        while self._waiting and (units := self._waiting.first) <= self.free:
-            if self._waiting.grant_first():
+        while self._waiting and (units := self._queue.first) <= self.free:
+            if self._queue.grant_first():
                 self.free -= units

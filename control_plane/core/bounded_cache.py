@@ -5,7 +5,7 @@ The bound is needed because peers decide what is put here. Used by the frontends
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, KeysView
 from typing import Generic, Self, TypeVar
 
 KeyT = TypeVar("KeyT", bound=Hashable)
@@ -37,16 +37,14 @@ class BoundedCache(Generic[KeyT, ValueT]):
         """Sizes of the younger generation's entries, `_young_bytes` together."""
         self._young_bytes = 0
         self._old: dict[KeyT, int] = {}
+        self.keys: KeysView[KeyT] = self._kept.keys()
+        """What is kept; a view that stays true."""
         self.get = self._kept.get  # the dictionary's own method: lookups cost no call of Python code
 
     @classmethod
     def of_entries(cls, max_entries: int) -> Self:
         """Make a table of at most `max_entries` entries that are added without a size."""
         return cls(max_entries * _ENTRY_BYTES)
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._kept
 
     def keep(self, key: KeyT, value: ValueT, *, size_bytes: int = 0) -> None:
         """Add an entry unless it is too large or already there; `size_bytes` is about what key and value

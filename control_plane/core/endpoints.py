@@ -24,11 +24,32 @@ ONLY = "triton"
 
 
 @dataclass(frozen=True, slots=True)
+class Credentials:
+    """What the gateway shows to a Triton that others run, and which authorities it trusts over TLS; the files
+    are PEM.
+    """
+
+    ca: str = ""
+    """Path of the authorities' certificates; empty: those of this machine."""
+    certificate: str = ""
+    """Path of the gateway's own certificate, with its chain; empty: it shows none."""
+    key: str = ""
+    """Path of the certificate's key, which has no passphrase."""
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Header fields, in lower case, that every request to Triton carries, such as `authorization`."""
+
+
+NO_CREDENTIALS = Credentials()
+
+
+@dataclass(frozen=True, slots=True)
 class TcpAddress:
     """A TCP port of a host."""
 
     host: str
     port: int
+    tls: Credentials | None = None
+    """The credentials for TLS; None: plain text."""
 
     @property
     def authority(self) -> str:
@@ -70,6 +91,10 @@ class TritonEndpoints:
     metrics_port: int | None
     control_secret: str = field(default="", repr=False)
     """Secret without which Triton refuses to list, load and unload models; empty where it demands none."""
+    http_is_tls: bool = False
+    """Whether HTTP and the metrics page are behind TLS: Triton itself has none there, a proxy before it may."""
+    grpc_is_tls: bool = False
+    credentials: Credentials = NO_CREDENTIALS
 
     @property
     def address(self) -> str:
@@ -78,15 +103,18 @@ class TritonEndpoints:
 
     @property
     def http(self) -> Address:
-        return TcpAddress(self.host, self.http_port)
+        return TcpAddress(self.host, self.http_port, self._tls(self.http_is_tls))
 
     @property
     def grpc(self) -> Address:
-        return TcpAddress(self.host, self.grpc_port)
+        return TcpAddress(self.host, self.grpc_port, self._tls(self.grpc_is_tls))
 
     @property
     def metrics(self) -> Address | None:
-        return None if self.metrics_port is None else TcpAddress(self.host, self.metrics_port)
+        return None if self.metrics_port is None else TcpAddress(self.host, self.metrics_port, self._tls(self.http_is_tls))
+
+    def _tls(self, is_on: bool) -> Credentials | None:
+        return self.credentials if is_on else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +128,11 @@ class TritonSockets:
     folder: str
     control_secret: str = field(default="", repr=False)
     """Secret without which Triton refuses to list, load and unload models; empty where it demands none."""
+
+    @property
+    def credentials(self) -> Credentials:
+        """None are needed: only this user can open the sockets."""
+        return NO_CREDENTIALS
 
     @property
     def address(self) -> str:

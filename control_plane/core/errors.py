@@ -22,6 +22,7 @@
         DeadlineExceeded          the request's deadline has passed
         RequestTimeout            the caller stopped sending in the middle of a request
         Overloaded                no room for the request now
+        QueryOfDeath              processes have died under the request, so it is not sent again
         StartupError              the process cannot start as configured; the text says what to do
 
 An error carries an `ErrorCode` and never an HTTP or gRPC number: `frontends/common/status.py` has the only
@@ -60,6 +61,7 @@ class ErrorCode(Enum):
     DEADLINE_EXCEEDED = "deadline_exceeded"
     REQUEST_TIMEOUT = "request_timeout"
     OVERLOADED = "overloaded"
+    QUERY_OF_DEATH = "query_of_death"
     STARTUP = "startup"
 
 
@@ -184,14 +186,15 @@ class UpstreamUnavailable(ControlPlaneError):
     """No Triton can be asked: it is starting, restarting or gone.
 
     With `is_not_sent` nothing of the request was sent, so it is safe to send it elsewhere; else it may have
-    been computed.
+    been computed. With `is_silence` it was taken back from a server that says nothing.
     """
 
     code = ErrorCode.UPSTREAM_UNAVAILABLE
 
-    def __init__(self, message: str, *, is_not_sent: bool = False) -> None:
+    def __init__(self, message: str, *, is_not_sent: bool = False, is_silence: bool = False) -> None:
         super().__init__(message)
         self.is_not_sent = is_not_sent
+        self.is_silence = is_silence
 
 
 class GatewayStopping(ControlPlaneError):
@@ -223,6 +226,12 @@ class Overloaded(ControlPlaneError):
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class QueryOfDeath(ControlPlaneError):
+    """Two processes have died under the request, so it is not sent to a third."""
+
+    code = ErrorCode.QUERY_OF_DEATH
 
 
 class StartupError(ControlPlaneError):

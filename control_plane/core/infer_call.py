@@ -40,7 +40,7 @@ class Outcome(StrEnum):
     FAILED = "failed"
     """The gateway itself failed: a defect, which is logged."""
 
-    __hash__ = str.__hash__  # for speed, see Door
+    __hash__ = str.__hash__  # for speed, see Frontend
 
 
 class SendFailure(StrEnum):
@@ -66,7 +66,7 @@ class CacheStatus(StrEnum):
     BYPASS = "bypass"
     """The cache was not used for this request, though the model's responses are cached."""
 
-    __hash__ = str.__hash__  # for speed, see Door
+    __hash__ = str.__hash__  # for speed, see Frontend
 
 
 @dataclass(slots=True)

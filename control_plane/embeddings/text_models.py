@@ -32,6 +32,8 @@ _MAX_ENTRIES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class _Known:
+    """Cache entry of one model name; `model` is None where the name embeds no texts."""
+
     model: TextModel | None
     fingerprint: Fingerprint | None
     until_s: float

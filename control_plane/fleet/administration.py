@@ -67,15 +67,14 @@ class FleetModels:
                         tasks.create_task(self._carry_out(name, wish), name=f"wish-for-{name}")
                     # Repeated every turn: a replica may appear later, for instance with a server that joins.
                     elif name not in self._changing and wish.is_suspended:
-                        self._let_go(name)
+                        self._unload_suspended(name)
 
     async def list_models(self) -> list[Model]:
         """List the models of all repositories and servers, by name. Raises UpstreamUnavailable: no server is
         up, or none answers."""
-        self._servers.pick()
-        indexes = await asked_of_all(list(self._servers.live.values()), lambda server: server.control.index())
+        indexes = await asked_of_all(self._servers.to_ask(), lambda server: server.control.index())
         index = best_lines([line for each in indexes for line in each])
-        told = await asyncio.gather(*(served_variants(server) for server in self._servers.live.values()))
+        told = await asked_of_all(self._servers.to_ask(), served_variants)
         variants = {model: variant for each in told for model, variant in each.items()}
         names = {line.name for line in index} | set(self._state.described)
         return [self._model(name, index, variants.get(name)) for name in sorted(names)]
@@ -134,7 +133,7 @@ class FleetModels:
         for name in [name for name in self._state.described if built == name or built in self._state.steps_of(name)]:
             self._state.measurements.forgive(name)
             for server in self._ready_on(name):
-                if self._state.fleet.servers[server].copies[name].is_step:
+                if self._state.fleet.servers[server].replicas[name].is_step:
                     continue  # it is loaded with its ensemble
                 try:
                     await self._router.loads.reload(name, server, reason=f"{built} was built anew")
@@ -257,7 +256,7 @@ class FleetModels:
         for server in self._fitting(facts):
             if self._has_room_beside_kept(server, facts):
                 return []
-            found.update(dict.fromkeys(replica.model for replica in server.copies.values() if self._stays(replica)))
+            found.update(dict.fromkeys(replica.model for replica in server.replicas.values() if self._stays(replica)))
         return sorted(found)
 
     def _fitting(self, facts: ModelFacts) -> list[Server]:
@@ -267,7 +266,7 @@ class FleetModels:
 
     def _has_room_beside_kept(self, server: Server, facts: ModelFacts) -> bool:
         return (
-            server.budget_bytes - sum(replica.bytes for replica in server.copies.values() if self._stays(replica)) >= facts.resident_bytes
+            server.budget_bytes - sum(replica.bytes for replica in server.replicas.values() if self._stays(replica)) >= facts.resident_bytes
         )
 
     def _without(self, facts: ModelFacts) -> list[Server]:
@@ -291,11 +290,11 @@ class FleetModels:
         finally:
             self._changing.discard(name)
 
-    def _let_go(self, name: str) -> None:
+    def _unload_suspended(self, name: str) -> None:
         """Schedule the unload of replicas of a suspended model: another program loaded it, or it was there
         before this process."""
         for server in self._ready_on(name):
-            if not self._state.fleet.servers[server].copies[name].is_step:
+            if not self._state.fleet.servers[server].replicas[name].is_step:
                 self._router.loads.schedule_unload(name, server, kind=FleetEventKind.UNLOADED, reason=_UNLOADED)
 
     def _facts(self, name: str) -> ModelFacts:

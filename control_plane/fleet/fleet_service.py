@@ -25,7 +25,7 @@ from control_plane.fleet.loading.replica_loader import ReplicaLoader
 from control_plane.fleet.loading.server_loads import ServerLoads
 from control_plane.fleet.membership.draining import Drainer
 from control_plane.fleet.ownership.election import LeaderElection
-from control_plane.fleet.ownership.owner_requests import LeaderForwarding
+from control_plane.fleet.ownership.leader_requests import LeaderForwarding
 from control_plane.fleet.ownership.reports import ReportBuilder, ReportCollector
 from control_plane.fleet.ownership.stale_views import StaleViewDetector
 from control_plane.fleet.ports import FleetMemory, FleetWorkers, LeaderChannel
@@ -77,13 +77,14 @@ class FleetService:
         line: LeaderChannel | None = None,
         counts: FleetCounts | None = None,
         require_loadable: Callable[[str], None] | None = None,
+        hedging: bool = True,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """Each server has `budget_bytes` for models, unless its list says otherwise; None means no bound.
         Requests wait for loads for at most `wait_s`.
 
         `line` is given if other processes may share the fleet. `require_loadable` is that of `FleetFiles`,
-        `now_s` the event loop's time.
+        `hedging` as in `FleetDispatcher`, `now_s` the event loop's time.
         """
         self._budget_bytes = NO_BUDGET if budget_bytes is None else budget_bytes
         self.state = FleetState(servers, budget_bytes=self._budget_bytes, counts=counts, now_s=now_s, logs=True)
@@ -99,7 +100,7 @@ class FleetService:
         self._files = FleetFiles(self.state, descriptions, tiers, timeout_s=load_timeout_s, require_loadable=require_loadable)
         self.router = ModelRouter(self.state, ReplicaLoader(self.state, loads, files=self._files, leader=self._forwarding), wait_s=wait_s)
         self._drainer = Drainer(self.state, self.router.loads, is_leader=lambda: ownership.is_leader)
-        self.dispatch = FleetDispatcher(self.router, catalogue=FleetCatalogue(self.state, servers), now_s=now_s)
+        self.dispatch = FleetDispatcher(self.router, catalogue=FleetCatalogue(self.state, servers), hedging=hedging, now_s=now_s)
         self._memory_sync = MemorySync(memory, self.state, is_leader=lambda: ownership.is_leader)
         self.models = FleetModels(
             state=self.state,
@@ -201,6 +202,7 @@ class FleetService:
                 tasks.create_task(self._reconciler.run(), name="reconciler")
                 tasks.create_task(self._memory_sync.run(), name="fleet-memory")
                 tasks.create_task(self.models.run(), name="wishes")
+                tasks.create_task(self.dispatch.hedging.run(), name="hedging")
                 if self._forwarding is not None:
                     tasks.create_task(self._forwarding.run(), name="leader-forwarding")
                     tasks.create_task(self._forwarding.poll_while_waiting(self._reconciler.poll_index), name="polling-while-waiting")

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Protocol
 
+from control_plane.concurrency.task_owner import TaskOwner
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.autoscaling import desired_replicas, pool_to_grow, replica_to_remove
@@ -28,9 +29,12 @@ _log = logging.getLogger(__name__)
 
 _TICK_S = 0.5
 """Time between two ticks."""
-_INDEX_TIMEOUT_S = 5.0
+_LOOK_TIMEOUT_S = 5.0
 """Timeout of a look. A Triton with many models that has been up for days was seen to take four seconds for
-its index; one that hangs holds ticks up for no longer than this."""
+its index."""
+_PATIENCE_S = 0.25
+"""Time for which a tick waits for looks: most have ended by then. What slower ones find counts at a later
+tick, and meanwhile nobody waits for them."""
 _DESCRIBE_EVERY = 10
 """Ticks between two reads of the models' folders: new folders are known within five seconds."""
 
@@ -63,18 +67,22 @@ class Reconciler:
         self._router = router
         self._files = files
         self._is_leader = is_leader
+        self._looks = TaskOwner("servers cannot be looked at")
+        self._under_way: set[tuple[str, str]] = set()
+        """Server and kind of each look that has not ended."""
         self._beyond_budget: set[str] = set()
         """Servers whose excess has been logged; nothing else depends on it."""
 
     async def run(self) -> None:
         """Tick until cancelled."""
-        while True:
-            await self._files.describe()
-            await self._of_all(lambda observer: observer.measure_memory())
-            # Reading folders and memory is expensive, so it happens only once in so many ticks.
-            for _ in range(_DESCRIBE_EVERY):
-                await self.tick()
-                await asyncio.sleep(_TICK_S)
+        async with self._looks.open():
+            while True:
+                await self._files.describe()
+                await self._of_all("memory", lambda observer: observer.measure_memory())
+                # Reading folders and memory is expensive, so it happens only once in so many ticks.
+                for _ in range(_DESCRIBE_EVERY):
+                    await self.tick()
+                    await asyncio.sleep(_TICK_S)
 
     async def tick(self) -> None:
         """Reconcile once: observe all servers, judge outliers, and begin what is missing."""
@@ -89,22 +97,33 @@ class Reconciler:
                 self._evict_excess(server)
 
     async def poll_index(self) -> None:
-        """Read every server's index."""
-        await self._of_all(lambda observer: observer.poll_index())
+        """Read every server's index, of slow servers later."""
+        await self._of_all("index", lambda observer: observer.poll_index())
 
-    async def _of_all(self, ask: Callable[[ServerObserver], Awaitable[None]]) -> None:
-        """Ask all servers at the same time, since one that hangs must not keep the others waiting."""
-        async with asyncio.TaskGroup() as tasks:
-            for name in self._observers.keys() & self._state.live():
-                tasks.create_task(self._ask(name, self._observers[name], ask), name=f"observe-{name}")
+    async def _of_all(self, what: str, ask: Callable[[ServerObserver], Awaitable[None]]) -> None:
+        """Look at all servers at the same time, and wait a moment for what they say; while `run` does not, as
+        at the start, for as long as it takes. One that is still busy with the last look is not asked again."""
+        if not self._looks.is_open:
+            async with self._looks.open():
+                await self._of_all(what, ask)
+            return
+        begun = []
+        for name in self._observers.keys() & self._state.live():
+            if (name, what) not in self._under_way:
+                self._under_way.add((name, what))
+                begun.append(self._looks.create_task(self._ask(name, what, ask), name=f"{what}-of-{name}"))
+        if begun:
+            await asyncio.wait(begun, timeout=_PATIENCE_S)
 
-    async def _ask(self, server: str, observer: ServerObserver, ask: Callable[[ServerObserver], Awaitable[None]]) -> None:
+    async def _ask(self, server: str, what: str, ask: Callable[[ServerObserver], Awaitable[None]]) -> None:
         try:
-            async with asyncio.timeout(_INDEX_TIMEOUT_S):
-                await ask(observer)
+            async with asyncio.timeout(_LOOK_TIMEOUT_S):
+                await ask(self._observers[server])
         except (ControlPlaneError, TimeoutError) as exc:
-            # Not a warning: the server is down, and that is logged elsewhere.
+            # Not a warning: the server is down or silent, and that is logged elsewhere.
             _log.debug("server %s could not be observed: %s", server, exc)
+        finally:
+            self._under_way.discard((server, what))
 
     def _adjust(self, facts: ModelFacts) -> None:
         """Begin to load one more replica of a model, or to unload one, if there are too few or too many."""
@@ -113,14 +132,14 @@ class Reconciler:
         if len(fleet.staying_replicas(facts.name)) < wanted:
             self._router.loads.load_if_none_is(facts.name, pool=pool_to_grow(facts, fleet))
         elif self._count_kept(facts.name) > wanted and (server := replica_to_remove(facts, fleet, now_s)) is not None:
-            reason = "it has more copies than its requests need"
+            reason = "it has more replicas than its requests need"
             still = partial(self._is_excess_replica, facts, fleet.servers[server])
             self._router.loads.schedule_unload(facts.name, server, kind=FleetEventKind.UNLOADED, reason=reason, still=still)
 
     def _is_excess_replica(self, facts: ModelFacts, server: Server) -> bool:
         """Whether the replica is still one too many when its turn to go has come: it may be in use by now, or
         another one may have gone."""
-        replica = server.copies.get(facts.name)
+        replica = server.replicas.get(facts.name)
         if replica is None or replica.in_flight or replica.sequences:
             return False
         # This replica waits for its turn, too, and is not among those that are kept: count it as one.
@@ -137,7 +156,7 @@ class Reconciler:
         reason = f"the models on '{server.name}' hold more than its budget"
         for model in self._excess(server):
             if missing > 0 and not loads.is_being_unloaded(model, server.name):
-                missing -= server.copies[model].bytes
+                missing -= server.replicas[model].bytes
                 still = partial(self._is_in_excess, model, server)
                 loads.schedule_unload(model, server.name, kind=FleetEventKind.EVICTED, reason=reason, still=still)
 
@@ -160,7 +179,7 @@ class Reconciler:
         loads = self._router.loads
         going = (
             replica
-            for replica in server.copies.values()
+            for replica in server.replicas.values()
             if replica.state is ModelState.UNLOADING or loads.is_being_unloaded(replica.model, server.name)
         )
         return sum(replica.bytes for replica in going)

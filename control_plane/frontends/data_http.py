@@ -24,4 +24,6 @@ class DataHttp:
 
     def answer(self, request: HttpRequest) -> Awaitable[HttpAnswer | HttpStream]:
         """Answer one request; see `V2Http.answer` and `OpenaiHttp.answer`."""
-        return self._openai.answer(request) if is_openai(request.target) else self._v2.answer(request)
+        # The first test is the cheaper one, and settles it for nearly all.
+        is_v2 = request.target.startswith(b"/v2/") or not is_openai(request.target)
+        return self._v2.answer(request) if is_v2 else self._openai.answer(request)

@@ -19,8 +19,7 @@ from control_plane.frontends.common.caller import identify
 from control_plane.frontends.merged_metrics import merged_metrics
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
-from control_plane.triton.ports import Upstream
-from control_plane.triton.servers import Servers
+from control_plane.triton.servers import Servers, ServerState
 
 _log = logging.getLogger(__name__)
 
@@ -53,19 +52,19 @@ class MetricsPage:
         return make_answer(200, own + await self._triton_page(), content_type=_TEXT_FORMAT)
 
     async def _triton_page(self) -> bytes:
-        live = self._servers.live
-        if not live:
-            _log.warning("Triton's metrics are missing from the page: no server is up")
-        pages = await asyncio.gather(*(_page_of(name, upstream) for name, upstream in live.items()))
+        asked = self._servers.answering
+        if not asked:
+            _log.warning("Triton's metrics are missing from the page: no server is up and answers")
+        pages = await asyncio.gather(*(_page_of(server) for server in asked.values()))
         if set(self._servers.members) <= {ONLY}:
             return b"".join(pages)
         # Also if only one server of a fleet is up: the `server` label must not come and go.
-        return merged_metrics(dict(zip(live, pages, strict=True)))
+        return merged_metrics(dict(zip(asked, pages, strict=True)))
 
 
-async def _page_of(server: str, upstream: Upstream) -> bytes:
+async def _page_of(server: ServerState) -> bytes:
     try:
-        return await upstream.metrics_text()
+        return await server.ask(lambda upstream: upstream.metrics_text())
     except ControlPlaneError as exc:
-        _log.warning("Triton's metrics are missing from the page, of server %s: %s", server, exc)
+        _log.warning("Triton's metrics are missing from the page, of server %s: %s", server.name, exc)
         return b""

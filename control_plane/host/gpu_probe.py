@@ -16,7 +16,7 @@ from collections.abc import Callable
 _DOUBLING = b64decode("CAgSADo1Cg4KAXgKAXgSAXkiA0FkZBIBZ1oPCgF4EgoKCAgBEgQKAggBYg8KAXkSCgoICAESBAoCCAFCBAoAEBE=")
 """An ONNX model (opset 17): x [1] FP32 -> y = x + x."""
 
-_MOST_CHARACTERS = 300
+_MAX_CHARACTERS = 300
 """Characters shown of a library's own error message."""
 
 
@@ -31,7 +31,7 @@ def _why_not(compute: Callable[[], None]) -> str:
     except ModuleNotFoundError:
         return "not installed"
     except Exception as exc:
-        return (str(exc).strip() or type(exc).__name__)[:_MOST_CHARACTERS]
+        return (str(exc).strip() or type(exc).__name__)[:_MAX_CHARACTERS]
     return ""
 
 

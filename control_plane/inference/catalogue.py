@@ -3,10 +3,20 @@ read it."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
 
 from control_plane.core.model import ModelVersion
 from control_plane.triton.ports import Upstream
+
+AnswerT = TypeVar("AnswerT")
+
+
+class Askable(Protocol):
+    """A server to be asked something that must not wait for one that is frozen: `triton/servers.ServerState`."""
+
+    async def ask(self, ask: Callable[[Upstream], Awaitable[AnswerT]]) -> AnswerT:
+        """Raises UpstreamUnavailable: the server is down, or silent before it has answered."""
 
 
 class Catalogue(Protocol):
@@ -24,8 +34,8 @@ class Catalogue(Protocol):
     def is_ready(self, model: str) -> bool:
         """Whether a request for the model would be served, if necessary after loading it."""
 
-    def servers_of(self, model: str) -> list[Upstream]:
-        """The servers that have the model ready; for an empty name, all servers that are up.
+    def servers_of(self, model: str) -> Sequence[Askable]:
+        """The servers that answer and have the model ready; for an empty name, all that answer.
 
-        Raises UpstreamUnavailable: no server is up.
+        Raises UpstreamUnavailable: no server does.
         """

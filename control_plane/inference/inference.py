@@ -25,15 +25,18 @@ from control_plane.inference.cached_inference import CacheableRequest, CachedInf
 from control_plane.inference.catalogue import Catalogue
 from control_plane.inference.governance import Governance
 from control_plane.inference.model_names import ModelNames
+from control_plane.inference.queries_of_death import Hashable, QueriesOfDeath
+from control_plane.inference.retry_budget import RetryBudget
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.inference.running_request import UNSEEN, AdmittedRequest, AuthorizedRequest, ClientStatusOf, RunningRequest, Source
 from control_plane.inference.running_requests import RunningRequests, unknown_client_status
+from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.inference.verbatim_cache import VerbatimCache
 from control_plane.objects.domain.route import Route
 from control_plane.protocols.http1 import HttpAnswer
 from control_plane.telemetry.ports import RequestRecorder
 from control_plane.triton.ports import HttpStream, Slot, Upstream
-from control_plane.triton.servers import Servers, SingleServerDispatch
+from control_plane.triton.servers import Servers
 
 AnswerT = TypeVar("AnswerT")
 
@@ -52,6 +55,9 @@ class _FrontendRequest(Source, Protocol):
     def timeout_s(self) -> float | None:
         """The caller's timeout in seconds; None where the caller gives none. Raises InvalidRequest."""
 
+    def read_at_once(self) -> InferCall | None:
+        """Validate the request if it is small; None: `read` has to. Raises as `read` does."""
+
     def read(self) -> Steps[InferCall]:
         """Validate the request, in steps if it is large.
 
@@ -62,7 +68,7 @@ class _FrontendRequest(Source, Protocol):
         """Readdress the request to this model: the name in it is a route's."""
 
 
-class ServerRequest(Protocol[AnswerT]):
+class ServerRequest(Hashable, Protocol[AnswerT]):
     """A request that can be sent to a server."""
 
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[AnswerT]:
@@ -95,8 +101,13 @@ class GenerateRequest(_FrontendRequest, Protocol):
 class Dispatch(Protocol):
     """Router: chooses the server of each request.
 
-    `triton/servers.SingleServerDispatch`, or in a fleet `fleet/routing/dispatch`.
+    `inference/single_server`, or in a fleet `fleet/routing/dispatch`.
     """
+
+    retries: RetryBudget
+    """Budget of what is sent to servers beyond what clients ask for."""
+    deaths: QueriesOfDeath
+    """Quarantine for requests under which processes die."""
 
     @property
     def catalogue(self) -> Catalogue | None:
@@ -169,8 +180,9 @@ class InferenceService:
         self._verbatim_caches: dict[Frontend, VerbatimCache[Any]] = {}
         self._governance = governance
         self._cached = cached
-        self.dispatch: Dispatch = dispatch or SingleServerDispatch(servers)
+        self.dispatch: Dispatch = dispatch or SingleServerDispatch(servers, now_s=now_s)
         """Routes inference requests, and calls that only read metadata."""
+        self.dispatch.retries.processes = lambda: governance.admission.processes
         self._default_timeout_s = default_timeout_s
         self._allow_shared_memory = allow_shared_memory
         self._now_s = now_s
@@ -195,12 +207,16 @@ class InferenceService:
             # Admission comes before parsing: a caller over its limits must not cost the time to read its
             # body.
             admitted = begun.admit() or await begun.admit_when_synced()
-            running, route = self._authorize(await run_in_steps(request.read()), request, admitted)
+            named = request.read_at_once()
+            if named is None:
+                named = await run_in_steps(request.read())
+            running, route = self._authorize(named, request, admitted)
             timeout_s = self._timeout_s(request, route)
             scope = None if self._cached is None else self._cached.cache.scope(running.model_name, route, request.principal.tenant)
             running.is_repeatable = scope is not None
             if self._cached is None or scope is None:
-                timeout_s = await self.acquire_slot(running, timeout_s=timeout_s)
+                if not self._has_turn(running, running.permit, timeout_s):
+                    timeout_s = await self._turn(running, running.permit, timeout_s)
                 request.slot = running.permit
                 answer = await self.dispatch.send(request, running.call, timeout_s=timeout_s, running=running)
             else:
@@ -227,8 +243,13 @@ class InferenceService:
         """
         with self.running.begin(request.frontend, request.principal, request) as begun:
             admitted = begun.admit() or await begun.admit_when_synced()
-            running, route = self._authorize(await run_in_steps(request.read()), request, admitted)
-            timeout_s = await self.acquire_slot(running, timeout_s=self._timeout_s(request, route))
+            named = request.read_at_once()
+            if named is None:
+                named = await run_in_steps(request.read())
+            running, route = self._authorize(named, request, admitted)
+            timeout_s = self._timeout_s(request, route)
+            if not self._has_turn(running, running.permit, timeout_s):
+                timeout_s = await self._turn(running, running.permit, timeout_s)
             request.slot = running.permit
             answer = await self.dispatch.stream(request, running.call, timeout_s=timeout_s, running=running)
             running.answered(request.outcome(answer), answer)
@@ -276,8 +297,15 @@ class InferenceService:
         await permit.acquire_slot(self.models.name_of(running.model_name), cost_units=running.expected_units, deadline_s=deadline_s)
         return deadline_s - self._now_s()
 
+    def _has_turn(self, running: AuthorizedRequest, permit: Permit, timeout_s: float) -> bool:
+        """Acquire the slot without a wait, as most requests do; False: `_turn` has to wait for it."""
+        now_s = self._now_s()
+        model = self.models.name_of(running.model_name)
+        return permit.try_acquire_slot(model, cost_units=running.expected_units, deadline_s=now_s + timeout_s, now_s=now_s)
+
     async def _compute(self, request: InferRequest[AnswerT], running: AuthorizedRequest, permit: Permit, timeout_s: float) -> AnswerT:
-        timeout_s = await self._turn(running, permit, timeout_s)
+        if not self._has_turn(running, permit, timeout_s):
+            timeout_s = await self._turn(running, permit, timeout_s)
         request.slot = permit
         return await self.dispatch.send(request, running.call, timeout_s=timeout_s, running=running)
 

@@ -16,6 +16,7 @@ from control_plane.core.principal import Principal
 from control_plane.inference.governance import Governance
 from control_plane.inference.server_fault import client_status_in
 from control_plane.metering.domain.usage import ClientStatus
+from control_plane.objects.domain.route import HedgingPolicy
 
 _OUTCOMES = {
     ErrorCode.UPSTREAM_UNAVAILABLE: Outcome.UNAVAILABLE,
@@ -24,6 +25,8 @@ _OUTCOMES = {
     ErrorCode.MODEL_NOT_FOUND: Outcome.MODEL_NOT_FOUND,
     ErrorCode.UPSTREAM_FAILED: Outcome.UPSTREAM_ERROR,
 }
+
+_NO_POLICY = HedgingPolicy()
 
 ClientStatusOf = Callable[[Frontend, BaseException], ClientStatus]
 """The status and text that a caller of this protocol gets for an error; `frontends/common/status.client_status_of`."""
@@ -201,10 +204,10 @@ class RunningRequest:
             self.outcome = outcome
         self._all.end(self)
 
-    def release_permit(self) -> None:
-        """Release the permit that it holds, if any; called at its end."""
+    def release_permit(self, now_s: float) -> None:
+        """Release the permit that it holds, if any; called at its end, at the loop's time `now_s`."""
         if self._held is not None:
-            self._held.release(sent_s=self.computed_since_s)
+            self._held.release(sent_s=self.computed_since_s, now_s=now_s)
 
     @property
     def computed_since_s(self) -> float:
@@ -313,6 +316,12 @@ class AuthorizedRequest(AdmittedRequest):
         """The server pool that its route names; empty where there is no route, or the route names none."""
         route = self._all.governance.access.route(self.named_model)
         return "" if route is None else route.pool
+
+    @property
+    def hedging(self) -> HedgingPolicy:
+        """Its route's policy for sending it to two servers."""
+        route = self._all.governance.access.route(self.named_model)
+        return _NO_POLICY if route is None else route.hedging
 
     @property
     def priority(self) -> int:

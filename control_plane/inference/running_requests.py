@@ -86,7 +86,8 @@ class RunningRequests:
 
         `RunningRequest` calls this once.
         """
-        request.release_permit()
+        now_s = self.now_s()
+        request.release_permit(now_s)
         if request.is_counted:
             self.in_flight -= 1
-        self._records.ended(request, self.now_s())
+        self._records.ended(request, now_s)

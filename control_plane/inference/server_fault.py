@@ -1,8 +1,6 @@
-"""Classifies server faults in an answer: a lost answer, an error's status and text, or a dead Python-backend
-stub.
+"""Reads the text of a server's errors: for the request log, and for the model whose Python stub has died.
 
-Called by `fleet/routing/dispatch` and for the request log. Triton (24.10) reports a dead stub process only in
-the text of an error, and goes on listing the model as READY, so the text is what there is to recognise it by.
+Called for the request log, by the table of faults (`inference/faults`), and by `fleet/routing/resending`.
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ import re
 
 import orjson
 
-from control_plane.core.infer_call import SendFailure
 from control_plane.metering.domain.usage import ClientStatus
 from control_plane.protocols.grpc import GrpcAnswer, GrpcStatus
 from control_plane.protocols.http1 import HttpAnswer
@@ -20,13 +17,8 @@ _DEAD_STUB = re.compile(rb"Stub process '([^']{1,300})' is not healthy")
 _NUMBERS = re.compile("(_[0-9]+){1,2}$")
 """Suffix that Triton appends to a model's name: the numbers of the instance group and of the instance in
 it."""
-_READ_BYTES = 1000
+READ_BYTES = 1000
 """How much of an error's text is searched; Triton puts the words in question first."""
-
-
-def send_failure_of(answer: object) -> SendFailure | None:
-    """Why the server's answer was lost; None where `answer` did come from the server."""
-    return answer.loss if isinstance(answer, GrpcAnswer) else None
 
 
 def dead_stub_model_of(answer: object) -> str | None:
@@ -35,7 +27,7 @@ def dead_stub_model_of(answer: object) -> str | None:
     Triton does not restart the stub: the model stays broken until it is loaded again.
     """
     if isinstance(answer, HttpAnswer):
-        return dead_stub_model_in(bytes(answer.body[:_READ_BYTES])) if answer.status == 500 else None
+        return dead_stub_model_in(bytes(answer.body[:READ_BYTES])) if answer.status == 500 else None
     if isinstance(answer, GrpcAnswer) and answer.code == GrpcStatus.INTERNAL:
         return dead_stub_model_in(answer.details.encode())
     return None
@@ -50,7 +42,7 @@ def client_status_in(answer: object) -> ClientStatus | None:
     if isinstance(answer, GrpcAnswer):
         return ClientStatus(answer.code, answer.details if answer.code else "")
     if isinstance(answer, HttpAnswer):
-        return ClientStatus(answer.status, "" if answer.status == 200 else _error_in(bytes(answer.body[:_READ_BYTES])))
+        return ClientStatus(answer.status, "" if answer.status == 200 else _error_in(bytes(answer.body[:READ_BYTES])))
     status = getattr(answer, "status", None)  # a streamed answer has a status and no body yet
     return ClientStatus(status) if isinstance(status, int) else None
 
@@ -66,5 +58,5 @@ def _error_in(body: bytes) -> str:
 def dead_stub_model_in(text: bytes) -> str | None:
     """The model whose stub has died, by an error's text; an instance group's own name, if the configuration
     sets one."""
-    found = _DEAD_STUB.search(text[:_READ_BYTES])
+    found = _DEAD_STUB.search(text[:READ_BYTES])
     return None if found is None else _NUMBERS.sub("", found[1].decode(errors="replace"))

@@ -7,7 +7,8 @@ stream to Triton, and the requests to all other models as ModelInfer calls.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 
 from control_plane.core.errors import ControlPlaneError
 from control_plane.inference.inference import Dispatch
@@ -38,9 +39,9 @@ class TransactionPolicies:
         known = self._known.get(model_name)
         if known is not None and self._now_s() < known[1]:
             return known[0]
-        for server in await self._servers_of(model_name):
+        for answer in self._answers(model_name):
             try:
-                is_decoupled = await server.control.is_decoupled(model_name)
+                is_decoupled = await answer
             except ControlPlaneError:
                 continue
             if len(self._known) >= _MAX_KEPT:  # entries live for 2 s only, so starting anew is cheaper than ordering them
@@ -49,11 +50,18 @@ class TransactionPolicies:
             return is_decoupled
         return None
 
-    async def _servers_of(self, model_name: str) -> list[Upstream]:
+    def _answers(self, model_name: str) -> Iterator[Awaitable[bool]]:
+        """The answers of one server after the other; each raises a ControlPlaneError where there is none."""
         catalogue = self._dispatch.catalogue
-        if catalogue is not None:
-            return catalogue.servers_of(model_name)
-        try:
-            return [await self._dispatch.reading(model_name, timeout_s=_TIMEOUT_S)]
-        except ControlPlaneError:
-            return []
+        if catalogue is None:
+            yield self._ask_only_server(model_name)
+        else:
+            for server in catalogue.servers_of(model_name):
+                yield server.ask(partial(_is_decoupled, model_name=model_name))
+
+    async def _ask_only_server(self, model_name: str) -> bool:
+        return await _is_decoupled(await self._dispatch.reading(model_name, timeout_s=_TIMEOUT_S), model_name=model_name)
+
+
+async def _is_decoupled(server: Upstream, *, model_name: str) -> bool:
+    return await server.control.is_decoupled(model_name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -70,12 +70,10 @@ class VerbatimCache(Generic[AnswerT]):
         self._admission = running.governance.admission
         self._today_s = today_s
         self._hits: BoundedCache[MessageKey, _VerbatimEntry[AnswerT]] = BoundedCache(_MAX_BYTES, max_entry_bytes=_MAX_ENTRY_BYTES)
+        self.entries: Sized = self._hits.keys
+        """What is cached: while that is nothing, callers need not ask."""
         self._untold: list[_VerbatimEntry[AnswerT]] = []
         self._telling: asyncio.TimerHandle | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        return self._hits.is_empty
 
     def answer(self, message: MessageKey) -> AnswerT | None:
         """The answer to this message, if it is cached, still valid, and its tenant is surely within its

@@ -142,6 +142,8 @@ class ComputeCharges:
             for charge in charges:
                 self._pay(charge, estimate(charge, mean_ms) + (charge.left_rows * mean_ms if is_last else 0.0))
                 charge.charge(1.0 if is_last else 0.0)
+        # Triton does not have the model any more, or must have dropped what callers left: nothing will be counted for
+        # these charges, which would stay open for ever.
         is_unknown = step.polls_without_compute >= _POLLS_UNTIL_ESTIMATED and name not in look.exists
         if is_unknown or self._now_s() - step.uncovered_since_s > _DROPPED_AFTER_S:
             for charge in charges:
@@ -157,6 +159,7 @@ class ComputeCharges:
         if now_s - step.late_since_s > _MAX_CARRY_S:
             step.late_rows = 0.0
         shares = share_out(computed, charges, late_rows=step.late_rows)
+        # A server's first statistics are sums since its start, of which most belongs to no charge here.
         if not is_old:
             step.seen.append((now_s, new))
         step.rest = _at_most(shares.rest, step.seen)
@@ -175,6 +178,7 @@ class ComputeCharges:
             if not self._is_full:
                 _log.error("more than %d tenants' charges wait for Triton's counts; further ones are not charged", _MAX_OPEN)
             self._is_full = True
+            # Kept by nobody: what is added to it is not charged, as the log says.
             return OpenCharge(tenant, model, step)
         self._is_full = False
         self._is_open.set()

@@ -12,9 +12,11 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from math import inf
 
-from control_plane.core.errors import ControlPlaneError
+from control_plane.core.errors import ControlPlaneError, UpstreamUnavailable
+from control_plane.core.fingerprint import LoadedConfig
 from control_plane.core.infer_call import InferCall
 from control_plane.metering.compute_charges import ComputeCharges, StatisticsPoll
 from control_plane.metering.compute_counts import StatisticsPoller
@@ -23,6 +25,7 @@ from control_plane.metering.domain.learned_cost import LearnedCost, learn
 from control_plane.metering.ports import ModelCosts
 from control_plane.models.served_variants import served_variants
 from control_plane.triton.compute_time import NOTHING
+from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Servers
 
 POLL_EVERY_S = 5.0
@@ -152,11 +155,14 @@ class ComputeCosts:
         model never has one.
         """
         untold = any(cost.by_variant and model not in self._told for model, cost in self._model_costs.items())
-        upstream = next(iter(self._servers.live.values()), None)
-        if not untold or upstream is None or now_s - self._asked_s < self._look_every_s:
+        server = next(iter(self._servers.answering.values()), None)
+        if not untold or server is None or now_s - self._asked_s < self._look_every_s:
             return
         self._asked_s = now_s
-        found = await served_variants(upstream)
+        try:
+            found = await server.ask(served_variants)
+        except UpstreamUnavailable:  # it has fallen silent
+            return
         self._served |= {model: variant.name for model, variant in found.items()}
         self._told |= found.keys()
 
@@ -166,7 +172,8 @@ class ComputeCosts:
         """
         for model in sorted(models)[:_UNLISTED_AT_ONCE]:
             with suppress(ControlPlaneError):
-                config = await self._servers.get(self._counts.server_of(model)).control.loaded_config(model)
+                server = self._servers.members[self._counts.server_of(model)]
+                config = await server.ask(partial(_loaded_config, model=model))
                 self._unlisted[model] = ModelCost(is_batched=config.is_batched)
 
     def _mean_ms(self) -> dict[str, float]:
@@ -174,3 +181,7 @@ class ComputeCosts:
 
     def _recompute_costs(self) -> None:
         self._costs = request_costs({**self._unlisted, **self._model_costs}, self._mean_ms(), self._served)
+
+
+async def _loaded_config(upstream: Upstream, *, model: str) -> LoadedConfig:
+    return await upstream.control.loaded_config(model)

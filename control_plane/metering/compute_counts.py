@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from control_plane.core.errors import ControlPlaneError
 from control_plane.metering.domain.learned_cost import newly_computed
 from control_plane.triton.compute_time import NOTHING, Computed, ComputeTime
-from control_plane.triton.ports import Upstream
-from control_plane.triton.servers import Servers
+from control_plane.triton.servers import Servers, ServerState
 
 _log = logging.getLogger(__name__)
 
@@ -57,21 +56,22 @@ class StatisticsPoller:
         return next(server for server, counted in self._counted.items() if model in counted)
 
     async def look(self) -> PolledComputeTime:
-        """Poll all servers that are up, concurrently. Servers that do not answer are left out."""
+        """Poll all servers that are up and answer, concurrently; one that falls silent meanwhile is left out."""
         self._counted = {server: counted for server, counted in self._counted.items() if server in self._servers.members}
         new = PolledComputeTime()
-        await asyncio.gather(*(self._look_at(server, upstream, new) for server, upstream in self._servers.live.items()))
+        await asyncio.gather(*(self._look_at(server, new) for server in self._servers.answering.values()))
         return new
 
-    async def _look_at(self, server: str, upstream: Upstream, new: PolledComputeTime) -> None:
+    async def _look_at(self, server: ServerState, new: PolledComputeTime) -> None:
         try:
-            counted = await upstream.control.compute_times()
+            counted = await server.ask(lambda upstream: upstream.control.compute_times())
         except ControlPlaneError as exc:
-            _log.debug("the statistics of %s were not read: %s", server, exc)  # debug: the supervisor reports a server that is down
+            # debug: others report a server that is down or silent
+            _log.debug("the statistics of %s were not read: %s", server.name, exc)
             return
         new.servers += 1
-        before = self._counted.get(server)
-        self._counted[server] = counted
+        before = self._counted.get(server.name)
+        self._counted[server.name] = counted
         for model, time in counted.items():
             computed, is_after_load = newly_computed(None if before is None else before.get(model), time)
             if computed.rows or computed.ms:

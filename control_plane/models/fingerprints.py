@@ -64,5 +64,8 @@ class Fingerprints:
     def down(self, reason: str, server: str = "") -> None:
         self.forget_all()
 
+    def silence_changed(self, is_silent: bool, server: str) -> None:
+        """Do nothing: what is loaded stays loaded."""
+
     def left(self, server: str) -> None:
         """Do nothing: the server went down before it left."""

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
-from control_plane.core.errors import ControlPlaneError, ModelNotFound, UpstreamUnavailable
+from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, ModelNotFound, UpstreamUnavailable
 from control_plane.core.model import Model, ModelOverride, ModelState, ModelVersion, check_name, summarise
 from control_plane.models.change_queue import ChangeQueue
+from control_plane.models.dead_models import DeadModels
 from control_plane.models.loaded_contents import LoadedContents
-from control_plane.models.ports import LoadWatch, ModelRepository
+from control_plane.models.ports import LoadWatch, ModelRepository, ModelStubs
 from control_plane.models.prepared_load import PreparedLoad, Unwatched
 from control_plane.models.served_variants import served_variants
 from control_plane.models.tiers.warm_tier_manager import WarmTierManager
+from control_plane.triton.compute_time import ComputeTime
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Servers, ServerState
 from control_plane.triton.triton_log import brief
@@ -30,6 +33,8 @@ _log = logging.getLogger(__name__)
 ALL_MODELS = "*"
 
 _MAX_FAILURES = 1000
+_LOOK_TIMEOUT_S = 2.0
+"""A Triton that takes longer to say what it has computed is stuck itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,7 @@ class ModelService:
         tiers: WarmTierManager | None = None,
         restores: bool = True,
         watch: LoadWatch | None = None,
+        stubs: ModelStubs[Any] | None = None,
     ) -> None:
         """`tiers` has models that are not in the repository yet: they are fetched before they are placed.
 
@@ -70,6 +76,7 @@ class ModelService:
         self._tiers = tiers
         self._restores = restores
         self._watch = watch or Unwatched()
+        self._dead = DeadModels(stubs)
         self._failures: dict[str, str] = {}
         """Reason of the last load's failure, by model, until the model is loaded or unloaded."""
         self._pinned: dict[str, ExitStack] = {}
@@ -89,10 +96,9 @@ class ModelService:
         """Return every model of the repositories and of Triton's index, by name. Raises
         UpstreamUnavailable.
         """
-        upstream = self._servers.pick()
-        index = await upstream.control.index()
-        memory = await upstream.control.memory_bytes()
-        variants = await served_variants(upstream)
+        index = await self._servers.ask(lambda upstream: upstream.control.index())
+        memory = await self._servers.ask(lambda upstream: upstream.control.memory_bytes())
+        variants = await self._servers.ask(served_variants)
         names = {line.name for line in index} | set(self._known())
         return [self._with_reason(summarise(name, index, memory.get(name), variants.get(name))) for name in sorted(names)]
 
@@ -166,8 +172,46 @@ class ModelService:
         and while no other change of the model is under way."""
         check_name(name)
         upstream, contents = self._servers.pick(), self._contents
+        dead = self._dead.among(await self._closure(name) if unload_dependents else (name,))
         async with nullcontext(set[str]()) if contents is None else contents.unloading(upstream, name, unload_dependents) as gone:
             gone |= await self._unload_and_forget(upstream, name, unload_dependents)
+            for each in dead:
+                await self._give_up(upstream, each)
+
+    def replacing(self, models: Collection[str]) -> AbstractAsyncContextManager[None]:
+        """Context manager around an unload and a load of models with a dead stub: see `DeadModels.replacing`."""
+        return self._dead.replacing(models)
+
+    def note_death(self, name: str) -> None:
+        """Note that a stub of the model has died, which is mended by its next load, or one of an ensemble."""
+        self._dead.note(name)
+
+    def is_dead(self, name: str) -> bool:
+        """Whether a stub of the model has died since its last load."""
+        return bool(self._dead.among((name,)))
+
+    async def compute_times(self, name: str) -> dict[str, ComputeTime]:
+        """Return what Triton has computed of the model and its steps since their loads. Raises
+        UpstreamUnavailable, UpstreamFailed."""
+        upstream, closure = self._servers.pick(), await self._closure(name)
+        async with asyncio.timeout(_LOOK_TIMEOUT_S):
+            times = await upstream.control.compute_times()
+        return {each: times[each] for each in closure if each in times}
+
+    async def end_stubs(self, models: Sequence[str]) -> None:
+        """Kill the stubs of these models, whose deaths are noticed as any other."""
+        await self._dead.kill(models)
+
+    async def needing(self, name: str) -> list[str]:
+        """Return the wanted models that are this one or need it."""
+        return [each for each in self._desired or {} if each == name or await asyncio.to_thread(self._needs, each, name)]
+
+    async def complete_unload(self, name: str) -> None:
+        """Bring a model with a dead stub to UNAVAILABLE that Triton is unloading, which it would be for ever.
+        Raises ControlPlaneError."""
+        upstream = self._servers.pick()
+        if any(line.name == name and line.state is ModelState.UNLOADING for line in await upstream.control.index()):
+            await self._give_up(upstream, name)
 
     async def reload_built(self, built: str) -> None:
         """Reload every wanted model that is or needs the model `built`, whose files are new; also one that
@@ -185,6 +229,7 @@ class ModelService:
         """Load all wanted models into a Triton that has just started; return those that failed, the others
         are served.
         """
+        self._dead.clear()
         if self._contents is not None:
             await self._contents.restart(upstream)
         if self._repository is not None:
@@ -206,8 +251,33 @@ class ModelService:
         self._desired[name] = override
 
     async def _load(self, name: str, override: ModelOverride | None, upstream: Upstream) -> None:
-        async with self._prepared(name, override, upstream) as prepared:
-            await prepared.load()
+        dead = self._dead.among(await self._closure(name))
+        async with self._dead.replacing(dead) if dead else nullcontext():
+            # Triton takes a load of what it believes to be READY for no change.
+            for each in dead:
+                async with nullcontext() if self._contents is None else self._contents.unloading(upstream, each, unload_dependents=False):
+                    await upstream.control.unload(each, timeout_s=self._load_timeout_s)
+            async with self._prepared(name, override, upstream) as prepared:
+                await prepared.load()
+
+    async def _give_up(self, upstream: Upstream, name: str) -> None:
+        """Have Triton release a model with a dead stub that has been unloaded: it ends the unload of a new copy
+        only. What cannot be loaded any more stays UNLOADING, and is never used."""
+        try:
+            async with self._dead.replacing((name,)):
+                await upstream.control.load(name, timeout_s=self._load_timeout_s)
+                await upstream.control.unload(name, timeout_s=self._load_timeout_s)
+        except ModelLoadFailed as exc:
+            _log.warning("Triton goes on unloading model '%s', whose Python process has died: %s", name, exc, extra={"model": name})
+
+    async def _closure(self, name: str) -> Sequence[str]:
+        """Return the model and its steps, as far as its files are here."""
+        if self._repository is None:
+            return (name,)
+        try:
+            return await asyncio.to_thread(self._repository.ensemble_closure, name)
+        except ControlPlaneError:
+            return (name,)  # its files came with the load
 
     async def _unload_and_forget(self, upstream: Upstream, name: str, unload_dependents: bool) -> set[str]:
         """Unload a model and drop all that Triton has unloaded from the wanted models; return their names."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from control_plane.core.fingerprint import Fingerprint, ModelContents
 from control_plane.core.model import ModelOverride
@@ -56,6 +56,22 @@ class LoadWatch(Protocol):
         `load` loads the first of `models` (the others are an ensemble's steps) into the Triton that runs now.
         Raises what it raises; ModelLoadFailed and DeadlineExceeded carry all that is known of the reason.
         """
+
+
+StubT = TypeVar("StubT")
+
+
+class ModelStubs(Protocol[StubT]):
+    """Python processes (stubs) of the models of one Triton that runs on this machine."""
+
+    async def stubs_of(self, models: Collection[str]) -> Sequence[StubT]:
+        """Return the living stubs of these models."""
+
+    def end_stubs(self, stubs: Sequence[StubT]) -> None:
+        """Kill those of these stubs that still run, as what is left of a copy that was replaced."""
+
+    def kill_stubs(self, stubs: Sequence[StubT]) -> None:
+        """Kill these stubs of a copy that hangs; their deaths are noticed as any others."""
 
 
 class ModelBuilder(Protocol):
@@ -123,13 +139,13 @@ class PartialCopy(Protocol):
     def fetch(self, file: SourceFile, read: Callable[[range], Sequence[bytes]], stop: Stop) -> None:
         """Fetch what is missing of a file, and verify all of it.
 
-        Raises ModelLoadFailed with `is_transient` (the file is damaged), Overloaded (the disk is full), and
-        what `read` raises.
+        Raises ModelLoadFailed with `is_transient` (the file is damaged), StoreUnavailable with `is_full` (so
+        is the disk), and what `read` raises.
         """
 
     def finish(self) -> WarmCopy:
         """Replace the model's copy by this one, atomically; every file must have been fetched. Raises
-        Overloaded.
+        StoreUnavailable.
         """
 
 
@@ -156,7 +172,7 @@ class WarmTier(Protocol):
         """Whether every file has the recorded digest; reads the whole copy."""
 
     def start_fetch(self, source: ModelSource) -> PartialCopy:
-        """Start or resume the fetch of a copy. Raises Overloaded: the disk is full."""
+        """Start or resume the fetch of a copy. Raises StoreUnavailable: the disk is full."""
 
     def remove(self, name: str) -> None:
         """Remove a model's copy; it disappears atomically."""

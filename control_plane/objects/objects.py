@@ -102,6 +102,7 @@ class Objects:
             try:
                 return await self.put(change(held.value), held.resource_version if expected is None else expected)
             except Conflict:
+                # Who names a version has decided on what it saw then: a second try would be on something else.
                 if expected is not None:
                     raise
         raise Conflict(f"{KIND_OF[type_]} {name[:100]!r} was changed by others {_ATTEMPTS} times in a row; try again")

@@ -274,9 +274,12 @@ def status_fields(code: int, details: str) -> Fields:
 HEAD: Fields = ((b":status", b"200"), (b"content-type", _CONTENT_TYPE))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GrpcAnswer:
-    """The answer to a unary call: a message, or a status other than OK (0)."""
+    """The answer to a unary call: a message, or a status other than OK (0).
+
+    Never modified, but not a frozen dataclass, which takes longer to make.
+    """
 
     code: int
     headers: Fields

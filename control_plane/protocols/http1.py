@@ -73,12 +73,12 @@ class HttpRequest:
 
     def header(self, lowercase_name: bytes) -> bytes | None:
         """The first field of that name, or None."""
-        values = self._fields().get(lowercase_name)
+        values = (self.derived.fields or self._fields()).get(lowercase_name)
         return values[0] if values else None
 
     def text_header(self, lowercase_name: bytes) -> str | None:
         """All fields of that name, joined by commas as text, or None."""
-        values = self._fields().get(lowercase_name)
+        values = (self.derived.fields or self._fields()).get(lowercase_name)
         return b", ".join(values).decode("latin-1") if values else None
 
     @property
@@ -97,7 +97,7 @@ class HttpRequest:
         Raises InvalidRequest if there are several: Triton's parser might take another one than was checked
         here.
         """
-        values = self._fields().get(lowercase_name)
+        values = (self.derived.fields or self._fields()).get(lowercase_name)
         if values is None:
             return None
         if len(values) > 1:
@@ -105,17 +105,18 @@ class HttpRequest:
         return values[0]
 
     def _fields(self) -> dict[bytes, list[bytes]]:
-        fields = self.derived.fields
-        if fields is None:
-            fields = self.derived.fields = {}
-            for name, value in self.headers:
-                fields.setdefault(name.lower(), []).append(value)
+        fields = self.derived.fields = {}
+        for name, value in self.headers:
+            fields.setdefault(name.lower(), []).append(value)
         return fields
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class HttpAnswer:
-    """One answer as it is sent: `head` ends with the empty line and frames `body` by Content-Length."""
+    """One answer as it is sent: `head` ends with the empty line and frames `body` by Content-Length.
+
+    Never modified, but not a frozen dataclass, which takes longer to make.
+    """
 
     status: int
     head: bytes

@@ -40,12 +40,12 @@ class AnswerReader:
     with the same bytes, its head is not parsed again.
     """
 
-    __slots__ = ("_body", "_body_bytes", "_buffer", "_head", "closes")
+    __slots__ = ("_body", "_body_bytes", "_buffer", "_head", "_status", "closes")
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         """The incomplete head of the next answer."""
-        self._head = b""
+        self._head, self._status = b"", 0
         self._body: bytearray | None = None
         """The incomplete body, once its head has been parsed; it becomes the answer's body without being
         copied."""
@@ -62,7 +62,7 @@ class AnswerReader:
         if self._body is None:
             # The common case: one read brings a whole answer with the same head and length as the last one.
             if not self._buffer and self._head and len(data) == len(self._head) + self._body_bytes and data.startswith(self._head):
-                return HttpAnswer(int(self._head[9:12]), self._head, data[len(self._head) :])
+                return HttpAnswer(self._status, self._head, data[len(self._head) :])
             self._buffer += data
             chunked = self._read_head()
             if chunked is not None or self._body is None:
@@ -75,7 +75,7 @@ class AnswerReader:
         if missing < 0:
             raise AnswerError(f"{-missing} bytes follow the answer")
         body, self._body = self._body, None
-        return HttpAnswer(int(self._head[9:12]), self._head, body)
+        return HttpAnswer(self._status, self._head, body)
 
     def _read_head(self) -> ChunkedHead | None:
         """Parse the head if it is complete: begin the body, or return the head of a chunked answer."""
@@ -93,7 +93,8 @@ class AnswerReader:
         if length is None:
             self._head = b""
             return ChunkedHead(int(head[9:12]), head, bytes(rest))
-        self._head, self._body, self._body_bytes = head, rest, int(length.group(1))
+        self._head, self._status = head, int(head[9:12])
+        self._body, self._body_bytes = rest, int(length.group(1))
         return None
 
 

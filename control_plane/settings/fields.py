@@ -120,12 +120,39 @@ def split_names(value: str) -> list[str]:
     return [part.strip() for part in value.split(",") if part.strip()]
 
 
+def first_line(path: object) -> str | None:
+    """Return the first line of a file that holds a secret, without blanks around it; None without a `path`.
+
+    Raises ValueError: the file cannot be used.
+    """
+    if path is None:
+        return None
+    try:
+        with open(str(path), encoding="utf-8") as file:
+            line = file.readline(_MAX_SECRET_CHARACTERS).strip()
+    except OSError as exc:
+        raise ValueError(f"cannot be read: {exc.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError("is not UTF-8") from None
+    if not line:
+        raise ValueError("has no text in its first line")
+    return line
+
+
+def _require_first_line(path: Path) -> Path:
+    first_line(path)
+    return path
+
+
+_MAX_SECRET_CHARACTERS = 4096
+
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NameList = Annotated[list[str], NoDecode, BeforeValidator(_split_commas)]
 VariableList = Annotated[list[Annotated[str, AfterValidator(_require_variable)]], NoDecode, BeforeValidator(_split_commas)]
 StoreList = Annotated[list[Annotated[str, AfterValidator(_without_credentials)]], NoDecode, BeforeValidator(_split_commas)]
 ByteCount = Annotated[ByteSize, Field(gt=0, le=MAX_SIZE_BYTES), WrapValidator(_count_bytes)]
+SecretFile = Annotated[Path, AfterValidator(_require_first_line)]
 PathList = Annotated[list[Path], NoDecode, BeforeValidator(_split_commas)]
 ModelParameters = Annotated[dict[str, dict[str, str]], NoDecode, BeforeValidator(_parse_parameters)]
 NetworkList = Annotated[list[IPv4Network | IPv6Network], NoDecode, BeforeValidator(_parse_networks)]

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator
 
-from control_plane.settings.fields import Group, NameList, NetworkList, Port, Seconds
+from control_plane.settings.fields import Group, NameList, NetworkList, Port, Seconds, SecretFile, first_line
 
 
 def _require_re2_pattern(pattern: str) -> str:
@@ -233,7 +233,15 @@ class AdminSettings(Group):
     once. Their file descriptors are set aside, so that busy data ports cannot take them. Too few let
     monitoring lock administrators out."""
 
-    api_key: SecretStr | None = Field(None, exclude=True)
+    api_key_file: SecretFile | None = Field(None, exclude=True)
+    """File whose first line is the `api_key`, ignored where `api_key` is given."""
+
+    api_key: SecretStr | None = Field(None, exclude=True, validate_default=True)
     """API key or token that commands such as `tidegate models` send to a running `tidegate`; `serve` does not
     use it. Settable as a variable (`TIDEGATE_API_KEY`) only, because other users of a machine can read
     command lines."""
+
+    @field_validator("api_key", mode="before")
+    @classmethod
+    def _from_file(cls, key: object, info: ValidationInfo) -> object:
+        return key or first_line(info.data.get("api_key_file"))

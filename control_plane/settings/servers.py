@@ -60,9 +60,27 @@ class TritonSettings(Group):
     triton_url: str = ""
     """URL of a running Triton to attach to instead of starting one, `http://HOST:HTTP_PORT`. After it
     may come `?grpc_port=N&metrics_port=N&pool=NAME`; the two ports default to the next two numbers.
+    `https://` uses TLS for all three ports; `&grpc_scheme=grpcs` or `grpc` says otherwise for gRPC.
     Several URLs, separated by commas, are a fleet: each Triton must be able to load every model, and
     nobody else may load models there. Gateways that share a fleet must list all its URLs in the same
     spelling, or set the same `fleet_name`."""
+
+    triton_ca: Path | None = None
+    """PEM file with the authorities that may vouch for Tritons behind TLS (`https://` in `triton_url` or
+    `servers_file`, or `?grpc_scheme=grpcs`). Not given: this machine's authorities. Read at the start, as the
+    three files below are: restart the gateway after renewing them."""
+
+    triton_certificate: Path | None = None
+    """PEM file with the certificate that the gateway shows to Tritons that ask for one (mutual TLS), and its
+    chain. Needs `triton_key`."""
+
+    triton_key: Path | None = None
+    """PEM file with the key of `triton_certificate`, without a passphrase."""
+
+    triton_header_file: Path | None = None
+    """File whose lines `NAME: VALUE` are header fields for every request to Tritons that others run, such as
+    `authorization: Bearer ...` for a proxy in front of them. Over plain `http://` everybody on the way can
+    read them."""
 
     model_config_name: str = "auto"
     """Name of the `configs/<name>.pbtxt` that Triton uses of each model. `auto` means `gpu` where there is an
@@ -157,6 +175,12 @@ class FleetSettings(Group):
     load_wait_s: Seconds = 30.0
     """Most seconds that a request waits for its model to load, within its own deadline. A request that would
     wait longer is refused at once with 503 and the expected time in `Retry-After`."""
+
+    hedging: bool = False
+    """Send a request that is late to a second server of the fleet, if another one is idle for its model, and take the
+    first answer. Only for models whose responses are cached or that declare `tidegate_repeatable`; for at
+    most 10 % of the compute units asked for. When off, only routes with hedging of their own do so.
+    Off by default: what it gains on a quiet machine has not been shown yet (`make perf-hedging`)."""
 
     @property
     def is_on(self) -> bool:

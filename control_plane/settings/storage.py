@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr, field_serializer
+from pydantic import Field, SecretStr, ValidationInfo, field_serializer, field_validator
 
-from control_plane.settings.fields import PROJECT_ROOT, CpuList, Group, Seconds
+from control_plane.settings.fields import PROJECT_ROOT, CpuList, Group, Seconds, SecretFile, first_line
 
 
 class ProcessSettings(Group):
@@ -33,11 +33,20 @@ class ProcessSettings(Group):
 class StateSettings(Group):
     """The state store: keys, tenants, routes, prices and usage."""
 
-    state_url: SecretStr | None = None
+    state_url_file: SecretFile | None = None
+    """File whose first line is the `state_url`, such as a mounted Kubernetes Secret; read at the start, and ignored where
+    `state_url` is given."""
+
+    state_url: SecretStr | None = Field(None, validate_default=True)
     """Redis that stores the state for several gateways, `redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]` or
     `rediss://` for TLS. It must keep what it is given: `maxmemory-policy noeviction` and `appendonly yes`, so
     never use a Redis that serves as a cache. A power failure there loses the last second of writes, unless it
     has `appendfsync always`. Not given: SQLite files in `state_dir`, for one gateway."""
+
+    @field_validator("state_url", mode="before")
+    @classmethod
+    def _from_file(cls, url: object, info: ValidationInfo) -> object:
+        return url or first_line(info.data.get("state_url_file"))
 
     @field_serializer("state_url", when_used="json")
     def _with_password(self, url: SecretStr | None) -> str | None:
@@ -79,10 +88,18 @@ class CacheSettings(Group):
     """Most seconds that a response is cached, unless its route says otherwise. Reloads and purges take effect
     at once, whatever this is."""
 
-    cache_url: SecretStr | None = None
+    cache_url_file: SecretFile | None = None
+    """File whose first line is the `cache_url`, read at the start, and ignored where `cache_url` is given."""
+
+    cache_url: SecretStr | None = Field(None, validate_default=True)
     """Redis that gateways share as a second cache level, `redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]` or
     `rediss://`. It must not be the Redis of `state_url`: give it a `maxmemory` and `maxmemory-policy
     allkeys-lfu` or `allkeys-lru`, so that it evicts. Not given: each gateway has only its own cache."""
+
+    @field_validator("cache_url", mode="before")
+    @classmethod
+    def _from_file(cls, url: object, info: ValidationInfo) -> object:
+        return url or first_line(info.data.get("cache_url_file"))
 
     @field_serializer("cache_url", when_used="json")
     def _with_password(self, url: SecretStr | None) -> str | None:

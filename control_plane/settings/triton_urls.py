@@ -13,6 +13,8 @@ POOL = POOL_NAME
 """Pattern that a pool's name must match."""
 
 _PORTS = {"grpc_port", "metrics_port"}
+_KEYS = {*_PORTS, "grpc_scheme"}
+_GRPC_SCHEMES = {"grpc": False, "grpcs": True}
 _MAX_PORT = 65535
 
 
@@ -23,15 +25,17 @@ def parse_triton_urls(urls: str) -> list[ListedServer]:
     # Passwords may contain commas, so a text with credentials is not split: the error below would show half
     # of one.
     each = [urls] if "@" in urls else split_names(urls)
-    found = [_parse(url, "--triton-url", {*_PORTS, "pool"}) for url in each]
+    found = [_parse(url, "--triton-url", {*_KEYS, "pool"}) for url in each]
     if len({endpoints.address for endpoints, _ in found}) < len(found):
         raise StartupError(f"--triton-url {without_user(urls)!r} names a Triton twice")
     return [ListedServer(name, endpoints, pool) for name, (endpoints, pool) in zip(server_names(len(found)), found, strict=True)]
 
 
 def parse_triton_url(url: str, *, setting: str = "--triton-url") -> TritonEndpoints:
-    """Parse `http://HOST:PORT[?grpc_port=N&metrics_port=N]`. Raises StartupError, which names the setting."""
-    return _parse(url, setting, _PORTS)[0]
+    """Parse `http[s]://HOST:PORT[?grpc_port=N&metrics_port=N&grpc_scheme=grpc[s]]`. Raises StartupError, which
+    names the setting.
+    """
+    return _parse(url, setting, _KEYS)[0]
 
 
 def _parse(url: str, setting: str, known: set[str]) -> tuple[TritonEndpoints, str]:
@@ -39,7 +43,7 @@ def _parse(url: str, setting: str, known: set[str]) -> tuple[TritonEndpoints, st
     may have.
     """
     shown = f"{setting} {without_user(url)!r}"
-    expected = f"expected http://HOST:HTTP_PORT[?{'&'.join(f'{name}={_FORMS[name]}' for name in sorted(known))}]"
+    expected = f"expected http[s]://HOST:HTTP_PORT[?{'&'.join(f'{name}={_FORMS[name]}' for name in sorted(known))}]"
     if "@" in url or not is_utf8_encodable(url):
         raise StartupError(f"{shown}: {expected}")
     try:
@@ -51,12 +55,22 @@ def _parse(url: str, setting: str, known: set[str]) -> tuple[TritonEndpoints, st
         raise StartupError(f"{shown}: {exc}; {expected}") from None
     pool = values.get("pool", "")
     has_more = parts.fragment or parts.path not in ("", "/") or values.keys() - known
-    if parts.scheme != "http" or not parts.hostname or has_more or (pool and not POOL.fullmatch(pool)):
+    grpc_scheme = values.get("grpc_scheme", "grpcs" if parts.scheme == "https" else "grpc")
+    is_wrong = parts.scheme not in ("http", "https") or grpc_scheme not in _GRPC_SCHEMES
+    if is_wrong or not parts.hostname or has_more or (pool and not POOL.fullmatch(pool)):
         raise StartupError(f"{shown}: {expected}")
     grpc_port, metrics_port = ports.get("grpc_port", http_port + 1), ports.get("metrics_port", http_port + 2)
     if not all(0 < port <= _MAX_PORT for port in (grpc_port, metrics_port)):
         raise StartupError(f"{shown}: a port is beyond 1-{_MAX_PORT}; grpc_port and metrics_port default to the next two")
-    return TritonEndpoints(host=parts.hostname, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port), pool
+    endpoints = TritonEndpoints(
+        host=parts.hostname,
+        http_port=http_port,
+        grpc_port=grpc_port,
+        metrics_port=metrics_port,
+        http_is_tls=parts.scheme == "https",
+        grpc_is_tls=_GRPC_SCHEMES[grpc_scheme],
+    )
+    return endpoints, pool
 
 
-_FORMS = {"grpc_port": "N", "metrics_port": "N", "pool": "NAME"}
+_FORMS = {"grpc_port": "N", "grpc_scheme": "grpc|grpcs", "metrics_port": "N", "pool": "NAME"}

@@ -80,6 +80,35 @@ class FleetRefusalCount:
 
 
 @dataclass(frozen=True, slots=True)
+class RetryCount:
+    """Count of requests of one kind that were to be sent to servers beyond what clients asked for, by whether the
+    retry budget allowed it.
+    """
+
+    kind: str
+    is_allowed: bool
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueryOfDeathCounts:
+    """Counts of requests under which processes died."""
+
+    found: int = 0
+    refused: int = 0
+    """Requests that were refused because of that."""
+
+
+@dataclass(frozen=True, slots=True)
+class HedgeCount:
+    """Count of a fleet's requests that were late enough to be hedged, by what became of that."""
+
+    result: str
+    """Of `fleet/domain/counts.Hedge`."""
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class WaitHistogram:
     """Histogram of the time that a fleet's requests waited for their model.
 
@@ -113,6 +142,11 @@ class RequestCounts:
     uses it."""
     refused: tuple[FleetRefusalCount, ...] = ()
     waited: WaitHistogram = WaitHistogram()
+    retries: tuple[RetryCount, ...] = ()
+    queries_of_death: QueryOfDeathCounts = QueryOfDeathCounts()
+    hedges: tuple[HedgeCount, ...] = ()
+    hedged_units: float = 0.0
+    """Compute units that the second sends of hedged requests were expected to take."""
 
     def retired(self) -> RequestCounts:
         """Return the counts of a process that has ended: counters stay, so that they never fall; present
@@ -128,7 +162,11 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
     shed: Counter[tuple[str, ShedReason]] = Counter()
     cached: Counter[tuple[str, CacheStatus]] = Counter()
     refused: Counter[str] = Counter()
+    hedges: Counter[str] = Counter()
+    hedged_units = 0.0
     waited = WaitHistogram()
+    retries: Counter[tuple[str, bool]] = Counter()
+    queries_of_death = QueryOfDeathCounts()
     holding, shared_cache = CacheSize(), None
     in_flight = unmetered = away = 0
     answer_s = 0.0
@@ -143,6 +181,12 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
         for one_status in part.cached:
             cached[one_status.model, one_status.status] += one_status.count
         waited = _sum_of_waits(waited, part.waited)
+        queries_of_death = _sum(queries_of_death, part.queries_of_death)
+        for one_kind in part.retries:
+            retries[one_kind.kind, one_kind.is_allowed] += one_kind.count
+        hedged_units += part.hedged_units
+        for one_result in part.hedges:
+            hedges[one_result.result] += one_result.count
         for one_reason in part.refused:
             refused[one_reason.reason] += one_reason.count
         for turned_away in part.shed:
@@ -165,6 +209,10 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
         answer_s,
         tuple(FleetRefusalCount(*each) for each in refused.items()),
         waited,
+        tuple(RetryCount(*key, count) for key, count in retries.items()),
+        queries_of_death,
+        tuple(HedgeCount(*each) for each in hedges.items()),
+        hedged_units,
     )
 
 
@@ -173,7 +221,7 @@ def _sum_of_waits(one: WaitHistogram, other: WaitHistogram) -> WaitHistogram:
     return WaitHistogram(buckets, one.seconds + other.seconds)
 
 
-SumT = TypeVar("SumT", CacheSize, SharedCacheCounts)
+SumT = TypeVar("SumT", CacheSize, QueryOfDeathCounts, SharedCacheCounts)
 
 
 def _sum(one: SumT, other: SumT) -> SumT:

@@ -9,12 +9,17 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from control_plane.core.errors import StartupError
+from control_plane.triton.liveness_watch import LivenessWatch
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import ServerSlot
 
 _log = logging.getLogger(__name__)
 
-_POLL_S = 1.0
+_POLL_S = 0.25
+_LOST_AFTER_S = 10.0
+"""Silence after which a Triton counts as lost, with all that it had loaded: what comes back later may be another
+process. A shorter one may be a pause, after which everything is as before.
+"""
 
 
 class AttachedHealthCheck:
@@ -47,7 +52,8 @@ class AttachedHealthCheck:
             while True:
                 await self._restore(self._upstream)
                 self._servers.up(self._upstream)
-                await self._wait_until_dead()
+                watch = LivenessWatch(self._upstream.liveness, self._servers, name=f"at {place}", gives_up_after_s=_LOST_AFTER_S)
+                await watch.run()
                 self._servers.lost(f"the attached Triton at {place} does not answer")
                 _log.error("the attached Triton at %s does not answer", place)
                 await self._wait_until_live(None)
@@ -60,11 +66,7 @@ class AttachedHealthCheck:
         try:
             async with asyncio.timeout(timeout_s):
                 while not await self._upstream.control.is_live():
-                    await asyncio.sleep(_POLL_S / 4)
+                    await asyncio.sleep(_POLL_S)
         except TimeoutError as exc:
             place = self._upstream.endpoints.address
             raise StartupError(f"no live Triton answered at --triton-url ({place}) within {timeout_s:g} s; is it running there?") from exc
-
-    async def _wait_until_dead(self) -> None:
-        while await self._upstream.control.is_live():
-            await asyncio.sleep(_POLL_S)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Protocol
 
 from control_plane.core.endpoints import Endpoints
@@ -17,10 +18,19 @@ from control_plane.protocols.http1 import HttpAnswer, HttpRequest
 from control_plane.protocols.http2.headers import Fields
 from control_plane.triton.compute_time import ComputeTime
 
+CANCEL_AFTER_S = 0.05
+"""Delay of a cancellation over gRPC after the caller has left. Triton 24.10 can crash when a cancellation meets the
+response (a race that was fixed in 25.04): a call that is about to be answered is left alone, and one that
+takes longer is worth cancelling.
+"""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class GrpcCall:
-    """Unary gRPC call as it came in: its head, and its one message as a length-prefixed frame."""
+    """Unary gRPC call as it came in: its head, and its one message as a length-prefixed frame.
+
+    Never modified, but not a frozen dataclass, which takes longer to make.
+    """
 
     head: GrpcHead
     frame: MessageFrame
@@ -38,6 +48,16 @@ class Slot(Protocol):
     Triton has ended it: neither a closed connection nor, as a rule, a cancellation stops the computing
     (server 24.10).
     """
+
+    @property
+    def expected_s(self) -> float:
+        """Estimated seconds from when the request was sent until Triton ends it, behind all that it had
+        before; 0 if nothing is known."""
+
+    @property
+    def is_superfluous(self) -> bool:
+        """Whether another server has answered the request: over gRPC it is then cancelled at once, that is after
+        `CANCEL_AFTER_S`, since models that ask whether they are cancelled may save much."""
 
     def keep(self) -> None:
         """Keep the slot for a request that Triton goes on computing though its caller has left."""
@@ -174,6 +194,23 @@ class ModelControl(ModelStatisticsSource, Protocol):
         """
 
 
+class Liveness(IntEnum):
+    """What a Triton says to a liveness probe; the best answer comes first."""
+
+    LIVE = 0
+    NOT_LIVE = 1
+    """It says that it is not live, or there is nobody at its address."""
+    SILENT = 2
+    """It says nothing: it, its machine or the way to it is frozen, or all too slow."""
+
+
+class LivenessProbe(Protocol):
+    """Liveness probe of one Triton, over connections that carry nothing else."""
+
+    async def ask(self, *, timeout_s: float) -> Liveness:
+        """Ask whether Triton is live; return as soon as it answers, at the latest after `timeout_s`."""
+
+
 class Upstream(Protocol):
     """Client of one Triton, with all its endpoints."""
 
@@ -189,6 +226,9 @@ class Upstream(Protocol):
 
     @property
     def control(self) -> ModelControl: ...
+
+    @property
+    def liveness(self) -> LivenessProbe: ...
 
     async def metrics_text(self) -> bytes:
         """Return Triton's own Prometheus page; empty where there is none. Raises UpstreamUnavailable."""

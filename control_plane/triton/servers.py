@@ -5,18 +5,17 @@ request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from control_plane.core.endpoints import ONLY
 from control_plane.core.errors import GatewayStopping, UpstreamUnavailable
-from control_plane.core.infer_call import InferCall
-from control_plane.core.model import ModelState
 from control_plane.triton.ports import Upstream
+from control_plane.triton.silence_watch import Suspect
+from control_plane.triton.under_repair import ModelsUnderRepair
 
 AnswerT = TypeVar("AnswerT")
-AnswerT_co = TypeVar("AnswerT_co", covariant=True)
 
 _MOMENT_S = 2.0
 """Time that servers which need not be up are waited for at start: if they come up, it is known what they have
@@ -32,6 +31,9 @@ class ServerObserver(Protocol):
     def up(self, upstream: Upstream, server: str) -> None: ...
 
     def down(self, reason: str, server: str) -> None: ...
+
+    def silence_changed(self, is_silent: bool, server: str) -> None:
+        """A server that is up says nothing any more, or answers again. One that goes down is not silent."""
 
     def left(self, server: str) -> None:
         """The server has left the fleet; one that joins later under its name is another."""
@@ -50,6 +52,12 @@ class ServerSlot(Protocol):
     def lost(self, reason: str) -> None:
         """Report that the server is down unexpectedly."""
 
+    def fell_silent(self) -> None:
+        """Report that the server says nothing, though nobody knows it to be down."""
+
+    def heard(self) -> None:
+        """Report that the server answers again."""
+
 
 class ServerState:
     """State of one server: up with an upstream, or down for a reason."""
@@ -63,6 +71,10 @@ class ServerState:
         """Whether the server is down unexpectedly."""
         self.losses = 0
         """How often the server has been lost."""
+        self.is_silent = False
+        """Whether the server is up and says nothing (`triton/liveness_watch`)."""
+        self._asking: set[asyncio.Timeout] = set()
+        """Deadlines of those that are asking the server (`ask`), which are over when it falls silent."""
         self._upstream: Upstream | None = None
         self._reason = "Triton is starting"
         self._changed = changed
@@ -72,14 +84,20 @@ class ServerState:
     def is_up(self) -> bool:
         return self._upstream is not None
 
+    @property
+    def is_answering(self) -> bool:
+        """Whether the server is up and not silent."""
+        return self._upstream is not None and not self.is_silent
+
     def up(self, upstream: Upstream) -> None:
-        self._upstream, self.has_been_up, self.is_lost = upstream, True, False
+        self._upstream, self.has_been_up, self.is_lost, self.is_silent = upstream, True, False, False
         self._changed.set()
         for follower in self._followers:
             follower.up(upstream, self.name)
 
     def down(self, reason: str) -> None:
-        self._upstream, self._reason = None, reason
+        self._upstream, self._reason, self.is_silent = None, reason, False
+        self._changed.set()
         for follower in self._followers:
             follower.down(reason, self.name)
 
@@ -87,31 +105,50 @@ class ServerState:
         self.losses, self.is_lost = self.losses + 1, True
         self.down(reason)
 
+    def fell_silent(self) -> None:
+        if self.is_answering:
+            self._change_silence(is_silent=True)
+            for asking in self._asking:
+                asking.reschedule(asyncio.get_running_loop().time())
+            self._asking.clear()
+
+    def heard(self) -> None:
+        if self.is_silent:
+            self._change_silence(is_silent=False)
+
+    def _change_silence(self, *, is_silent: bool) -> None:
+        self.is_silent = is_silent
+        for follower in self._followers:
+            follower.silence_changed(is_silent, self.name)
+
     def pick(self) -> Upstream:
         """Return the server's upstream. Raises UpstreamUnavailable with the reason while it is down."""
         if self._upstream is None:
             raise UpstreamUnavailable(f"{self._reason}; try again shortly")
         return self._upstream
 
+    async def ask(self, ask: Callable[[Upstream], Awaitable[AnswerT]]) -> AnswerT:
+        """Ask the server something that must not wait for one that is frozen. Raises UpstreamUnavailable: it is
+        down, or says nothing, or falls silent before it has answered.
+        """
+        upstream = self.pick()
+        if self.is_silent:
+            raise self._silent()
+        asking = asyncio.timeout(None)
+        try:
+            async with asking:
+                self._asking.add(asking)
+                try:
+                    return await ask(upstream)
+                finally:
+                    self._asking.discard(asking)
+        except TimeoutError:
+            if not asking.expired():
+                raise
+            raise self._silent() from None
 
-class Sendable(Protocol[AnswerT_co]):
-    """Request with a whole response, to be sent to a server that is still to be chosen."""
-
-    def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[AnswerT_co]: ...
-
-
-class Streamable(Protocol[AnswerT_co]):
-    """Request whose response may come in pieces."""
-
-    def stream(self, server: Upstream, *, timeout_s: float) -> Awaitable[AnswerT_co]: ...
-
-
-class Sent(Protocol):
-    """Part of `inference/running_request.AuthorizedRequest` that is told which server a request was sent to; it
-    is charged from then on.
-    """
-
-    def sent(self, server: str) -> None: ...
+    def _silent(self) -> UpstreamUnavailable:
+        return UpstreamUnavailable(f"Triton {f'{self.name} ' if self.name else ''}says nothing; try again shortly")
 
 
 class Servers:
@@ -120,6 +157,10 @@ class Servers:
     def __init__(self, follower: ServerObserver | None = None, names: tuple[str, ...] = (ONLY,)) -> None:
         self.is_stopping = False
         """Whether the gateway has been told to stop: its readiness says no, while requests are still served."""
+        self.under_repair = ModelsUnderRepair()
+        """Models that requests wait for where there is only one server."""
+        self.suspect: Suspect | None = None
+        """Told of a model of the only server that seems to hang; None where nothing could be done about it."""
         self._changed = asyncio.Event()
         self._followers = [] if follower is None else [follower]
         self._nobody = self._first = ServerState("", self._changed, ())
@@ -152,6 +193,12 @@ class Servers:
     def lost(self, reason: str) -> None:
         self._first.lost(reason)
 
+    def fell_silent(self) -> None:
+        self._first.fell_silent()
+
+    def heard(self) -> None:
+        self._first.heard()
+
     @property
     def losses(self) -> int:
         """How often servers have been lost, those that have left included."""
@@ -171,9 +218,28 @@ class Servers:
         return any(member.is_up for member in self._members.values())
 
     @property
+    def is_answering(self) -> bool:
+        """Whether any server is up and not silent."""
+        return any(member.is_answering for member in self._members.values())
+
+    @property
     def live(self) -> dict[str, Upstream]:
-        """Upstreams of the servers that are up, by name."""
+        """Upstreams of the servers that are up, by name; silent ones are among them."""
         return {name: member.pick() for name, member in self._members.items() if member.is_up}
+
+    @property
+    def answering(self) -> dict[str, ServerState]:
+        """The servers that are up and not silent, by name."""
+        return {name: member for name, member in self._members.items() if member.is_answering}
+
+    def to_ask(self) -> list[ServerState]:
+        """Return the servers that are up and not silent, at least one. Raises UpstreamUnavailable: there is
+        none.
+        """
+        self.pick()
+        if not (found := list(self.answering.values())):
+            raise UpstreamUnavailable("every Triton that is up says nothing; try again shortly")
+        return found
 
     async def wait_until_up(self) -> None:
         """Wait until one server is up and every needed one has been; then at most a moment more for the
@@ -183,6 +249,21 @@ class Servers:
         with suppress(TimeoutError):
             async with asyncio.timeout(_MOMENT_S):
                 await self._until(lambda: all(member.has_been_up for member in self._members.values()))
+
+    async def goes_down(self, upstream: Upstream, *, within_s: float) -> bool:
+        """Wait until the server that `upstream` reached is seen to be down; False where that takes too long."""
+        return await self._within(within_s, lambda: upstream not in self.live.values())
+
+    async def comes_up(self, *, within_s: float) -> bool:
+        """Wait until any server is up; False where that takes too long."""
+        return await self._within(within_s, lambda: self.is_up)
+
+    async def _within(self, timeout_s: float, is_so: Callable[[], bool]) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._until(is_so)
+                return True
+        return False
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
         while not is_so():
@@ -194,64 +275,29 @@ class Servers:
         return self._members[server].pick()
 
     def pick(self) -> Upstream:
-        """Return the upstream of any server, for a call that all answer alike. Raises UpstreamUnavailable
-        with a reason: none is up.
+        """Return the upstream of any server, of a silent one only if there is no other, for a call that all
+        answer alike. Raises UpstreamUnavailable with a reason: none is up.
         """
         # The first server answers as a rule: a single server pays for no search.
-        if not self._first.is_up:
-            for member in self._members.values():
-                if member.is_up:
-                    return member.pick()
+        if not self._first.is_answering:
+            up = [member for member in self._members.values() if member.is_up]
+            return min(up, key=lambda member: member.is_silent, default=self._first).pick()
         return self._first.pick()
 
     def require_ready(self) -> None:
         """Raise GatewayStopping or UpstreamUnavailable where load balancers should send no requests here."""
         if self.is_stopping:
             raise GatewayStopping
-        self.pick()
+        self.to_ask()
 
     async def ask(self, ask: Callable[[Upstream], Awaitable[AnswerT]]) -> AnswerT:
         """Ask servers in turn, until one answers, for something that all answer alike.
 
-        A server that has just gone still counts as up for a moment, so one alone would not do. Raises
-        UpstreamUnavailable with a reason.
+        A server that has just gone or is frozen still counts as up for a moment, so one alone would not do.
+        Raises UpstreamUnavailable with a reason.
         """
-        *others, last = list(self.live.values()) or [self.pick()]
-        for upstream in others:
+        *others, last = self.to_ask()
+        for member in others:
             with suppress(UpstreamUnavailable):
-                return await ask(upstream)
-        return await ask(last)
-
-
-class SingleServerDispatch:
-    """Implementation of `inference/inference.Dispatch` for a single server, where there is nothing to
-    choose.
-    """
-
-    catalogue = None
-    """A fleet's merged view of its servers; a single server answers such calls itself."""
-
-    def __init__(self, servers: Servers) -> None:
-        self._servers = servers
-
-    def send(self, request: Sendable[AnswerT], call: InferCall, *, timeout_s: float, running: Sent | None = None) -> Awaitable[AnswerT]:
-        return request.send(self._server(running), timeout_s=timeout_s)
-
-    def stream(self, request: Streamable[AnswerT], call: InferCall, *, timeout_s: float, running: Sent | None = None) -> Awaitable[AnswerT]:
-        return request.stream(self._server(running), timeout_s=timeout_s)
-
-    @asynccontextmanager
-    async def server_for(self, call: InferCall, *, timeout_s: float, running: Sent | None = None) -> AsyncIterator[Upstream]:
-        yield self._server(running)
-
-    def _server(self, running: Sent | None) -> Upstream:
-        if running is not None:
-            running.sent(ONLY)
-        return self._servers.pick()
-
-    async def reading(self, model: str, *, timeout_s: float) -> Upstream:
-        return self._servers.pick()
-
-    async def ready(self) -> set[str]:
-        index = await self._servers.pick().control.index()
-        return {line.name for line in index if line.state is ModelState.READY}
+                return await member.ask(ask)
+        return await last.ask(ask)

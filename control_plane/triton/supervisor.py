@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 
 from control_plane.core.backoff import RestartLimits, count_failures, restart_delay_s
 from control_plane.core.errors import ControlPlaneError, StartupError
+from control_plane.triton.liveness_watch import LivenessWatch
 from control_plane.triton.ports import Connect, TritonLauncher, TritonProcess, Upstream
 from control_plane.triton.servers import ServerSlot
 
@@ -122,7 +123,7 @@ class Supervisor:
             self._servers.up(upstream)
             self._has_been_up = True
             _log.info("Triton is up, gRPC at %s", process.endpoints.grpc)
-            ended = await process.wait()
+            ended = await self._watched(process, upstream)
             reason, report = f"{ended.partition(';')[0]} and is being restarted", self._servers.lost
             return ended
         except _Ended as exc:
@@ -135,6 +136,16 @@ class Supervisor:
             # closed.
             report(reason)
             await _close(upstream)
+
+    async def _watched(self, process: TritonProcess, upstream: Upstream) -> str:
+        """Return how the process ended; until then notice whether it answers."""
+        name = str(process.endpoints.grpc)
+        async with asyncio.TaskGroup() as tasks:
+            watch = tasks.create_task(LivenessWatch(upstream.liveness, self._servers, name=name).run(), name="liveness-watch")
+            try:
+                return await process.wait()
+            finally:
+                watch.cancel()
 
     async def _bring_up(self, upstream: Upstream) -> None:
         try:

@@ -123,6 +123,7 @@ class Tuner:
                 self._screened[candidate] = await self._screen_one(candidate)
             except ControlPlaneError as exc:
                 self._give_up(candidate, exc)
+                # Measured, without a result: otherwise the search would ask for it again.
                 self._screened[candidate] = ()
             else:
                 self._start_costs_s.append(_now_s() - before_s - self._round_costs_s[-1])
@@ -148,6 +149,8 @@ class Tuner:
         self._run_s = final_run_s(self._costs(), finalists=len(finalists), left_s=left_s)
         async with AsyncExitStack() as stack:
             addresses: dict[Candidate, str] = {}
+            # All are up before the first round, and are measured in turns: a machine that is slower for a while is
+            # so for each of them.
             for candidate in finalists:
                 try:
                     addresses[candidate] = await self._serve(candidate, stack)

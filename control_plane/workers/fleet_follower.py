@@ -1,7 +1,7 @@
 """A worker process's part in a fleet: it routes by the view that its parent sends, reports its load, and asks
 for models.
 
-To the fleet it is a follower like any process that is not the leader (the fleet's owner), but its view comes
+To the fleet it is a follower like any process that is not the leader, but its view comes
 over the link to the parent (`workers/fleet_publisher`) instead of from Triton's index. Some routing state
 is its own: in-flight slots at replicas, sequences, and which servers are outliers.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from control_plane.fleet.domain.report import LoadReport
 from control_plane.fleet.loading.replica_loader import ReplicaLoader
-from control_plane.fleet.ownership.owner_requests import LeaderForwarding
+from control_plane.fleet.ownership.leader_requests import LeaderForwarding
 from control_plane.fleet.ownership.reports import ReportBuilder, ReportCollector
 from control_plane.fleet.routing.dispatch import FleetDispatcher
 from control_plane.fleet.routing.model_router import ModelRouter
@@ -37,10 +37,12 @@ class FleetFollower:
         send: Callable[[LoadReported], None],
         wait_s: float,
         process: str,
+        hedging: bool = True,
         now_s: Callable[[], float] = time.monotonic,
         today_s: Callable[[], float] = time.time,
     ) -> None:
-        """`wait_s` bounds how long requests wait for loads; `process` is a name unique to this process.
+        """`wait_s` bounds how long requests wait for loads; `process` is a name unique to this process, `hedging` as
+        in `FleetDispatcher`.
 
         `now_s` and `today_s` as in `FleetState`.
         """
@@ -51,13 +53,14 @@ class FleetFollower:
         own = ReportBuilder(self.state, servers, process=process, without=self._others)
         self._forwarding = LeaderForwarding(_Link(send), self.state, own=own, is_leader=lambda: False)
         self.router = ModelRouter(self.state, ReplicaLoader(self.state, {}, leader=self._forwarding), wait_s=wait_s)
-        self.dispatch = FleetDispatcher(self.router, catalogue=FleetCatalogue(self.state, servers))
+        self.dispatch = FleetDispatcher(self.router, catalogue=FleetCatalogue(self.state, servers), hedging=hedging)
 
     async def run(self) -> None:
         """Send load reports and requests for models until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._forwarding.run(), name="leader-forwarding")
             tasks.create_task(self._tick(), name="fleet-tick")
+            tasks.create_task(self.dispatch.hedging.run(), name="hedging")
 
     async def _tick(self) -> None:
         while True:

@@ -27,6 +27,7 @@ from control_plane.workers.messages import (
     ServersChanged,
     ToWorker,
     UpstreamDown,
+    UpstreamSilence,
     UpstreamUp,
 )
 
@@ -83,7 +84,9 @@ class FleetPublisher:
         """The messages that bring a starting worker up to date with the others."""
         self._tell_servers()
         # Servers come first: a worker can place models and replicas only at servers that it knows.
-        return [ServersChanged(dict(self._servers)), *self._upstreams.values(), *_in_parts(self._models), *self._replicas.values()]
+        silent = [UpstreamSilence(is_silent=True, server=name) for name, server in self._state.fleet.servers.items() if server.is_silent]
+        upstreams = [*self._upstreams.values(), *silent]
+        return [ServersChanged(dict(self._servers)), *upstreams, *_in_parts(self._models), *self._replicas.values()]
 
     def reported(self, report: LoadReport) -> None:
         """Take in a worker's load report."""
@@ -110,6 +113,9 @@ class FleetPublisher:
     def down(self, reason: str, server: str) -> None:
         self._tell_upstream(UpstreamDown(reason, server))
 
+    def silence_changed(self, is_silent: bool, server: str) -> None:
+        self._tell(UpstreamSilence(is_silent, server))
+
     def left(self, server: str) -> None:
         self._upstreams.pop(server, None)
         self._tell_servers()
@@ -132,8 +138,8 @@ class FleetPublisher:
     def _tell_replicas(self) -> None:
         lives = dict[tuple[str, str], tuple[Replica, int]]()
         for server in self._state.fleet.servers.values():
-            lives |= {(server.name, name): self._life_of(server, replica) for name, replica in server.copies.items()}
-            replicas = {name: _snapshot_of_replica(replica, lives[server.name, name][1]) for name, replica in server.copies.items()}
+            lives |= {(server.name, name): self._life_of(server, replica) for name, replica in server.replicas.items()}
+            replicas = {name: _snapshot_of_replica(replica, lives[server.name, name][1]) for name, replica in server.replicas.items()}
             seen = ReplicasChanged(server.name, replicas)
             if seen != self._replicas.get(server.name):
                 self._replicas[server.name] = seen

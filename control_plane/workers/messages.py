@@ -29,6 +29,9 @@ class Configure:
     worker: int
     settings: dict[str, Any]
     """The settings as `settings.to_plain` writes them."""
+    http_fd: int
+    """Descriptor of the worker's own TCP socket, which it has inherited bound, and does not listen yet."""
+    grpc_fd: int
     http_socket_fd: int | None
     """Descriptor of a listening Unix socket that the worker has inherited; None: no Unix socket is set."""
     grpc_socket_fd: int | None
@@ -47,6 +50,22 @@ class UpstreamDown:
     """A Triton is down; requests to it are refused with `reason`."""
 
     reason: str
+    server: str = ONLY
+
+
+@dataclass(frozen=True, slots=True)
+class UnderRepair:
+    """Models of the only Triton that are being loaded anew, each with when it is expected to be ready, on the
+    machine's monotonic clock."""
+
+    ready_s: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamSilence:
+    """A Triton that is up says nothing, or answers again."""
+
+    is_silent: bool
     server: str = ONLY
 
 
@@ -147,6 +166,11 @@ class Drained:
 
 
 @dataclass(frozen=True, slots=True)
+class Alive:
+    """The worker's event loop runs; sent four times a second."""
+
+
+@dataclass(frozen=True, slots=True)
 class StartFailed:
     """The worker exits because it cannot work with its settings."""
 
@@ -167,6 +191,8 @@ class CountsReported:
     counts: RequestCounts
     degraded: tuple[str, ...] = ()
     """Degradations of the worker, a sentence each: it serves, but not all of it works as it should."""
+    awaited: tuple[tuple[str, str, float], ...] = ()
+    """Server, model and time it was sent of each model's oldest request, of those that have waited for long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +229,15 @@ class LoadReported:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspect:
+    """A model seems to hang on a server: there has been no answer since then, on the machine's monotonic clock."""
+
+    server: str
+    model: str
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class LoadModel:
     """Asks the parent to load a model; answered by `Changed`."""
 
@@ -226,6 +261,8 @@ ToWorker = (
     Configure
     | UpstreamUp
     | UpstreamDown
+    | UnderRepair
+    | UpstreamSilence
     | ServersChanged
     | ReplicasChanged
     | ModelsChanged
@@ -241,12 +278,14 @@ ToWorker = (
 )
 FromWorker = (
     Listening
+    | Alive
     | Drained
     | StartFailed
     | CountsReported
     | Charges
     | DrawTokens
     | LoadReported
+    | Suspect
     | LoadModel
     | UnloadModel
     | FingerprintsAcknowledged

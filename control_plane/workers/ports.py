@@ -20,6 +20,10 @@ class WorkerProcess(Protocol):
     async def wait(self) -> str:
         """Wait until the process has ended; return how it ended, in words."""
 
+    def stop_accepting(self) -> None:
+        """Take the worker's TCP ports from it: it gets no new connections, also if it does not run. It must be
+        replaced to get any again."""
+
     def kill(self) -> None:
         """Kill the process at once; idempotent."""
 

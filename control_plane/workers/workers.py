@@ -12,12 +12,14 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from typing import Protocol, TypeVar
 
 from control_plane.core.backoff import RestartLimits, count_failures, restart_delay_s
 from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, StartupError, UpstreamFailed
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.core.model import ModelOverride
+from control_plane.core.silence import SilenceDetector, SilenceLimits
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.ports import ModelAdministration
 from control_plane.telemetry.request_counts import RequestCounts, total
@@ -42,9 +44,12 @@ from control_plane.workers.messages import (
     LoadReported,
     ReloadTls,
     StartFailed,
+    Suspect,
     ToWorker,
+    UnderRepair,
     UnloadModel,
     UpstreamDown,
+    UpstreamSilence,
     UpstreamUp,
 )
 from control_plane.workers.ports import WorkerLauncher, WorkerProcess
@@ -56,6 +61,12 @@ _log = logging.getLogger(__name__)
 
 _START_ATTEMPTS = 3
 _MAX_SILENCE_S = 30.0
+"""Seconds after which a worker that says nothing is killed."""
+_FROZEN = SilenceLimits(interval_s=0.25, max_misses=6)
+"""Silence after which a worker gets no new connections, which would wait in it: 1.5 s, and the interval before
+them. It is not killed: what it has goes on if it does."""
+_THAWED_DRAIN_S = 30.0
+"""Seconds for a worker that was frozen to end what it has; then another one takes its place."""
 _DRAIN_GRACE_S = 1.0
 """Seconds beyond a drain's own for a worker to say that it is over, before it is killed."""
 _END_GRACE_S = 2.5
@@ -75,10 +86,13 @@ class _Worker:
     process: WorkerProcess
     counts: RequestCounts = field(default_factory=RequestCounts)
     degraded: tuple[str, ...] = ()
+    awaited: tuple[tuple[str, str, float], ...] = ()
     taken: int = -1
     """Number of the newest fingerprints that it has acknowledged; before the first, it is not told to
     listen."""
     charges_collected: int = 0
+    messages: int = 0
+    silence: SilenceDetector = field(default_factory=lambda: SilenceDetector(_FROZEN))
     was_told_to_listen: bool = False
     is_listening: bool = False
     is_drained: bool = False
@@ -104,6 +118,10 @@ class Workers:
         self._live: dict[int, _Worker] = {}
         self._retired = RequestCounts()
         self._upstream_state: UpstreamUp | UpstreamDown = UpstreamDown("Triton is starting")
+        self._under_repair = UnderRepair({})
+        self.suspect: Callable[[str, str, float], None] = lambda server, model, since_s: None
+        """Told of a server, a model that seems to hang there, and since when."""
+        self._is_silent = False
         self._fingerprints = Fingerprints()
         self._fingerprints_number = 0
         self._fleet: FleetPublisher | None = None
@@ -135,6 +153,12 @@ class Workers:
     def degraded(self) -> list[str]:
         """Return what does not work as it should in the workers, a sentence each."""
         return list(dict.fromkeys(sentence for worker in self._live.values() for sentence in worker.degraded))
+
+    def oldest_s(self, server: str, model: str) -> float:
+        """Return when the first request was sent to the model there that a worker has waited for since; infinity
+        if there is none."""
+        awaited = (each for worker in self._live.values() for each in worker.awaited)
+        return min((sent_s for at, of, sent_s in awaited if (at, of) == (server, model)), default=inf)
 
     async def run(self, models: ModelAdministration, charges: ChargeSink) -> None:
         """Keep the workers running until `drain` and `end` have ended them; cancelling kills them.
@@ -214,6 +238,15 @@ class Workers:
         self._fingerprints.forget_all()
         self._tell_upstream(UpstreamDown(reason))
 
+    def repairing(self, ready_s: Mapping[str, float]) -> None:
+        """Tell workers which models of the only server are being loaded anew."""
+        self._under_repair = UnderRepair(dict(ready_s))
+        self._tell(self._under_repair)
+
+    def silence_changed(self, is_silent: bool, server: str = "") -> None:
+        self._is_silent = is_silent
+        self._tell(UpstreamSilence(is_silent))
+
     def left(self, server: str) -> None:
         """Nothing to do: `down` was called before."""
 
@@ -252,8 +285,14 @@ class Workers:
             worker.was_told_to_listen = True
             worker.process.send(Listen())
 
+    def _snapshot(self) -> list[ToWorker]:
+        """The messages about the only Triton for a worker that starts."""
+        silence = [UpstreamSilence(is_silent=True)] if self._is_silent else []
+        repairs = [self._under_repair] if self._under_repair.ready_s else []
+        return [self._upstream_state, *silence, *repairs]
+
     def _tell_upstream(self, state: UpstreamUp | UpstreamDown) -> None:
-        self._upstream_state = state
+        self._upstream_state, self._is_silent = state, False
         self._tell(state)
 
     def _tell(self, message: ToWorker) -> None:
@@ -288,7 +327,7 @@ class Workers:
             return str(exc)
         worker = self._live[number] = _Worker(process)
         try:
-            for message in [self._upstream_state] if self._fleet is None else self._fleet.snapshot():
+            for message in self._snapshot() if self._fleet is None else self._fleet.snapshot():
                 process.send(message)
             # All fingerprints at once. The worker listens when it has acknowledged them (`_let_listen`).
             process.send(_message_of(self._fingerprints_number, self._fingerprints.all()))
@@ -296,8 +335,10 @@ class Workers:
                 process.send(Drain(0))
             asked = _PendingChanges(models, self._fleet)
             async with asyncio.TaskGroup() as asked.tasks:
+                watch = asked.tasks.create_task(self._watch(number, worker), name=f"watch-worker-{number}")
                 await self._listen_to(number, worker, asked)
                 worker.is_listening = False
+                watch.cancel()
                 # Nobody is left to be told the results. The loads themselves go on
                 # (`ModelAdministration.load`); waiting for them here would delay the worker's restart.
                 asked.cancel()
@@ -317,10 +358,28 @@ class Workers:
             while (message := await _within(_MAX_SILENCE_S, worker.process.receive())) is not None:
                 self._take(number, worker, message, asked)
 
+    async def _watch(self, number: int, worker: _Worker) -> None:
+        """Take the ports from a worker that freezes, and have it replaced if it comes back. Watches until
+        cancelled."""
+        loop, interval_s = asyncio.get_running_loop(), _FROZEN.interval_s
+        while True:
+            before, due_s = worker.messages, loop.time() + interval_s
+            await asyncio.sleep(interval_s)
+            if worker.messages != before:
+                if worker.silence.heard(loop.time()):
+                    _log.warning("worker %d runs again, after %.1f s, and is replaced", number, loop.time() - worker.silence.since_s)
+                    worker.process.send(Drain(_THAWED_DRAIN_S))
+            elif worker.is_listening and worker.silence.missed(late_s=loop.time() - due_s):
+                silent_s = loop.time() - worker.silence.since_s
+                _log.error("worker %d has said nothing for %.1f s: it gets no new connections", number, silent_s)
+                worker.is_listening = False
+                worker.process.stop_accepting()
+
     def _take(self, number: int, worker: _Worker, message: FromWorker, asked: _PendingChanges) -> None:
+        worker.messages += 1
         match message:
-            case CountsReported(counts, degraded):
-                worker.counts, worker.degraded = counts, degraded
+            case CountsReported(counts, degraded, awaited):
+                worker.counts, worker.degraded, worker.awaited = counts, degraded, awaited
             case Charges(open_, asked_number):
                 self._charges.include(open_)
                 worker.charges_collected = asked_number
@@ -343,6 +402,8 @@ class Workers:
                 _log.error("worker %d: %s", number, reason)
             case LoadReported(report) if self._fleet is not None:
                 self._fleet.reported(report)
+            case Suspect(server, model, since_s):
+                self.suspect(server, model, since_s)
             case LoadModel() | UnloadModel():
                 asked.begin(_change(worker.process, message, asked), name=f"asked-by-worker-{number}")
 

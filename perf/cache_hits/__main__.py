@@ -28,7 +28,7 @@ from perf.measurement.interleaved import interleave
 from perf.measurement.report import Result
 from perf.peers.nginx import answering_nginx
 from perf.servers.processes import PROJECT, cpu_s
-from perf.servers.serving import DOORS, tidegate
+from perf.servers.serving import PROTOCOLS, tidegate
 
 _TENSOR_BYTES = 384 * 4
 _KEEPS_ANSWERS = "response_cache { enable: true }\n"
@@ -36,7 +36,7 @@ _KEEPS_ANSWERS = "response_cache { enable: true }\n"
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    door: str
+    protocol: str
     name: str
     address: str
     pid: int
@@ -44,7 +44,7 @@ class Peer:
 
 def main() -> None:
     parser = harness.parser(__doc__, rounds=5, seconds=2)
-    parser.add_argument("--only", choices=DOORS, help="one door")
+    parser.add_argument("--only", choices=PROTOCOLS, help="one protocol")
     parser.add_argument("--connections", type=int, nargs="+", default=[1, 64])
     harness.carry_out(Report, parser.parse_args(), _measure)
 
@@ -59,18 +59,18 @@ def _measure(arguments: argparse.Namespace) -> Result:
         (folder / "traced").mkdir()
         traced = Http(echo, folder / "traced", key=key, traced=True)
         ways: dict[Case, Callable[[], Run]] = {}
-        for peer in _peers(stack, echo, folder, [arguments.only] if arguments.only else list(DOORS)):
+        for peer in _peers(stack, echo, folder, [arguments.only] if arguments.only else list(PROTOCOLS)):
             if not peer.name.startswith(NGINX):
-                echo.check(peer.door, peer.address, key=key)
+                echo.check(peer.protocol, peer.address, key=key)
             for connections in arguments.connections:
-                case = Case(peer.door, connections, peer.name)
-                generator = traced if peer.name.endswith(TRACED) else generators[peer.door]
+                case = Case(peer.protocol, connections, peer.name)
+                generator = traced if peer.name.endswith(TRACED) else generators[peer.protocol]
                 ways[case] = partial(_run, peer, generator, connections, arguments.seconds)
-        in_turn = sorted(ways, key=lambda case: (DOORS.index(case.door), case.connections))
+        in_turn = sorted(ways, key=lambda case: (PROTOCOLS.index(case.protocol), case.connections))
         return Result(interleave({case: ways[case] for case in in_turn}, arguments.rounds))
 
 
-def _peers(stack: contextlib.ExitStack, echo: Echo, folder: Path, doors: list[str]) -> Iterator[Peer]:
+def _peers(stack: contextlib.ExitStack, echo: Echo, folder: Path, protocols: list[str]) -> Iterator[Peer]:
     repository = _repository(folder)
     flags = ["--model-repository", str(repository), "--load", MODEL]
     ours = {
@@ -78,12 +78,12 @@ def _peers(stack: contextlib.ExitStack, echo: Echo, folder: Path, doors: list[st
         "tidegate-keys": stack.enter_context(tidegate([*flags, "--authentication"], state=folder / "state")),
     }
     sizes = {"http": len(echo.http_answer().body), "grpc": len(echo.grpc_answer())}
-    for door in doors:
-        address, pid = stack.enter_context(answering_nginx(door, sizes[door]))
-        for ending in ("", TRACED) if door == "http" else ("",):  # h2load cannot change a header from call to call
-            yield Peer(door, NGINX + ending, address, pid)
+    for protocol in protocols:
+        address, pid = stack.enter_context(answering_nginx(protocol, sizes[protocol]))
+        for ending in ("", TRACED) if protocol == "http" else ("",):  # h2load cannot change a header from call to call
+            yield Peer(protocol, NGINX + ending, address, pid)
             for name, started in ours.items():
-                yield Peer(door, name + ending, started.addresses[door], started.pid)
+                yield Peer(protocol, name + ending, started.addresses[protocol], started.pid)
 
 
 def _repository(folder: Path) -> Path:

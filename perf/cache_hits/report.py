@@ -18,7 +18,7 @@ _AT_LEAST = 0.7
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    door: str
+    protocol: str
     connections: int
     peer: str
 
@@ -55,7 +55,7 @@ class Report(report.Report):
     def _row(self, case: Case) -> tuple[str, ...]:
         run = self.median(case)
         figures = (run.requests_per_s, self._of_nginx(case), run.p50_ms, run.p99_ms, run.cpu_us)
-        return case.door, str(case.connections), case.peer, *map(figure, figures), f"{run.errors:g}"
+        return case.protocol, str(case.connections), case.peer, *map(figure, figures), f"{run.errors:g}"
 
     def _of_nginx(self, case: Case) -> float:
         nginx = NGINX + TRACED if case.peer.endswith(TRACED) else NGINX
@@ -67,8 +67,8 @@ def _is_nginx(case: Case) -> bool:
 
 
 def _key(case: Case, what: str) -> str:
-    return f"{case.door}_{case.connections}_{case.peer}_{what}"
+    return f"{case.protocol}_{case.connections}_{case.peer}_{what}"
 
 
 def _told(case: Case) -> str:
-    return f"{case.peer}, {case.door}, {case.connections} connection{'s' * (case.connections > 1)}"
+    return f"{case.peer}, {case.protocol}, {case.connections} connection{'s' * (case.connections > 1)}"

@@ -92,7 +92,7 @@ class _Scenario:
 
     def warm_up(self, peers: list[Peer]) -> None:
         for peer in peers:
-            closed_loop.run(peer.door, peer.address, self.asks(peer, "95/5"), callers=_WARM_UP_CALLERS, duration_s=self._seconds)
+            closed_loop.run(peer.protocol, peer.address, self.asks(peer, "95/5"), callers=_WARM_UP_CALLERS, duration_s=self._seconds)
 
     def ways(self, peers: list[Peer], bare_file: Path) -> dict[Case, Callable[[], Run]]:
         """A case's peers one after the other: what is compared is measured within seconds."""
@@ -119,7 +119,7 @@ class _Scenario:
     def _run(self, peer: Peer, case: Case) -> Run:
         harness.say(case.describe())
         asks, before_s, found = self.asks(peer, case.mix, case.repeats), cpu_s(peer.pid), peer.cache_answers()
-        loaded = closed_loop.run(peer.door, peer.address, asks, callers=case.callers, duration_s=self._seconds)
+        loaded = closed_loop.run(peer.protocol, peer.address, asks, callers=case.callers, duration_s=self._seconds)
         return Run(
             requests_per_s=loaded.requests / loaded.seconds,
             p50_ms=loaded.percentile_ms(50),
@@ -159,7 +159,7 @@ def _require_agreement(peers: list[Peer], texts: Texts) -> dict[str, dict[str, f
 
 def _vectors(peer: Peer, texts: list[str]) -> Vector:
     asks = [Ask(peer.form.encode(text), SHORT) for text in texts]
-    return np.stack([peer.form.vector(body) for body in closed_loop.collect(peer.door, peer.address, asks)])
+    return np.stack([peer.form.vector(body) for body in closed_loop.collect(peer.protocol, peer.address, asks)])
 
 
 if __name__ == "__main__":

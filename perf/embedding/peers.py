@@ -46,8 +46,8 @@ class Peer:
     """The one that it is."""
 
     @property
-    def door(self) -> str:
-        return self.form.door
+    def protocol(self) -> str:
+        return self.form.protocol
 
     def cache_answers(self) -> CacheAnswers:
         """Of its response cache, if it has one."""
@@ -92,7 +92,7 @@ def _tidegate(names: Sequence[str], arguments: argparse.Namespace) -> Iterator[l
         for name in names:
             form, is_gateway = _FORMS[name], name.startswith("tidegate")
             addresses = started.addresses if is_gateway else triton
-            peers.append(Peer(name, form, addresses[form.door], started.pid, triton, started if is_gateway else None))
+            peers.append(Peer(name, form, addresses[form.protocol], started.pid, triton, started if is_gateway else None))
         yield peers
 
 

@@ -14,7 +14,7 @@ from perf.measurement.report import Target
 
 BARE = "onnxruntime"
 OURS = "tidegate-http"
-"""The one that targets are about; the other doors are in the tables."""
+"""The one that targets are about; the other protocols are in the tables."""
 _FLASK, _PADDED, _STRAIGHT = "flask", "fastapi-httpx-512", "triton-http"
 _SHOWN = (_FLASK, "fastapi", _PADDED, _STRAIGHT, OURS, "tidegate-grpc", BARE)
 _ALONE, _LOADED = 1, 32

@@ -41,7 +41,7 @@ def _measure(gateway: Peer, straight: Peer, asks: Callable[[Peer, str], Iterator
 
 
 def _mean_ms(peer: Peer, *, asks: Callable[[Peer, str], Iterator[Ask]], callers: int, seconds: float) -> float:
-    loaded = closed_loop.run(peer.door, peer.address, asks(peer, STAGES_MIX), callers=callers, duration_s=seconds)
+    loaded = closed_loop.run(peer.protocol, peer.address, asks(peer, STAGES_MIX), callers=callers, duration_s=seconds)
     return fmean(np.concatenate(list(loaded.latencies_ms.values())))
 
 

@@ -43,7 +43,7 @@ class Started:
 
     @property
     def url(self) -> str:
-        """Where its HTTP door is."""
+        """Where its HTTP frontend listens."""
         return f"http://{self.process.endpoints.http}"
 
 

@@ -56,11 +56,11 @@ class Proxy:
         choice = self._router.choose(request, self._fleet, _now_s())
         assert not isinstance(choice, Refusal)
         site = self._sites[choice.server]
-        copy = await site.enter(request.model)
+        replica = await site.enter(request.model)
         try:
             yield site.url
         finally:
-            site.leave(copy)
+            site.leave(replica)
 
 
 class _Site:
@@ -75,20 +75,20 @@ class _Site:
         self._changed = asyncio.Event()
 
     async def enter(self, model: str) -> Replica:
-        copy = self._server.copies.get(model)
+        replica = self._server.replicas.get(model)
         self._asked_s[model] = _now_s()
-        if copy is not None:
-            copy.last_used_s = self._asked_s[model]
-        if copy is not None and copy.state is ModelState.READY:
-            copy.in_flight += 1
-            return copy
+        if replica is not None:
+            replica.last_used_s = self._asked_s[model]
+        if replica is not None and replica.state is ModelState.READY:
+            replica.in_flight += 1
+            return replica
         waiting: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(model, []).append(waiting)
         self._changed.set()
         return await waiting
 
-    def leave(self, copy: Replica) -> None:
-        copy.in_flight -= 1
+    def leave(self, replica: Replica) -> None:
+        replica.in_flight -= 1
         self._changed.set()
 
     async def run(self) -> None:
@@ -103,30 +103,30 @@ class _Site:
         while (victims := self._router.victims(model, self._server.name, self._fleet, _now_s())) is None:
             await self._change()
         for victim in victims:
-            await self._unload(self._server.copies[victim])
+            await self._unload(self._server.replicas[victim])
         began_s = _now_s()
         needed_bytes = self._fleet.models[model].resident_bytes
-        copy = Replica(model, ModelState.LOADING, needed_bytes, began_s, last_used_s=self._asked_s[model])
-        self._fleet.put_replica(self._server, copy)
+        replica = Replica(model, ModelState.LOADING, needed_bytes, began_s, last_used_s=self._asked_s[model])
+        self._fleet.put_replica(self._server, replica)
         await self._control.load(model, timeout_s=_CONTROL_S)
         self._done.load_s.append(_now_s() - began_s)
-        copy.state = ModelState.READY
+        replica.state = ModelState.READY
         waiting = self._waiting.pop(model)
-        copy.in_flight = len(waiting)  # at once: it must not be gone as the next one's victim before they have begun
+        replica.in_flight = len(waiting)  # at once: it must not be gone as the next one's victim before they have begun
         for each in waiting:
-            each.set_result(copy)
+            each.set_result(replica)
 
-    async def _unload(self, copy: Replica) -> None:
-        copy.state = ModelState.UNLOADING
-        while copy.in_flight:
+    async def _unload(self, replica: Replica) -> None:
+        replica.state = ModelState.UNLOADING
+        while replica.in_flight:
             await self._change()
         began_s = _now_s()
-        await self._control.unload(copy.model, timeout_s=_CONTROL_S)
+        await self._control.unload(replica.model, timeout_s=_CONTROL_S)
         async with asyncio.timeout(_CONTROL_S):
-            while any(line.state is not ModelState.UNAVAILABLE for line in await self._control.index() if line.name == copy.model):
+            while any(line.state is not ModelState.UNAVAILABLE for line in await self._control.index() if line.name == replica.model):
                 await asyncio.sleep(_POLL_S)
         self._done.unload_s.append(_now_s() - began_s)
-        self._fleet.drop_replica(self._server, copy.model)
+        self._fleet.drop_replica(self._server, replica.model)
 
     async def _change(self) -> None:
         self._changed.clear()

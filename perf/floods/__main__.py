@@ -80,7 +80,7 @@ def _beside(
         if bystander.refusals:
             raise RuntimeError(f"alone, before {name}, the one who does no harm is refused: {dict(bystander.refusals)}")
         flooding = flooder.submit(
-            flood_for, name, gateway.addresses[flood.door], keys[_HARMFUL] if flood.has_key else "", seconds + 2 * _LEAD_S
+            flood_for, name, gateway.addresses[flood.protocol], keys[_HARMFUL] if flood.has_key else "", seconds + 2 * _LEAD_S
         )
         time.sleep(_LEAD_S)
         beside = bystander.measure(seconds)

@@ -1,4 +1,4 @@
-"""The caller who does no harm: one connection to each door, one request at a time, every few milliseconds, on blocking sockets."""
+"""The caller who does no harm: one connection to each frontend, one request at a time, every few milliseconds, on blocking sockets."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Bystander:
         sent_s = time.perf_counter()
         try:
             if what not in self._asking:
-                door, make = _ASKING[what]
-                self._asking[what] = make(self._addresses[door], self._key)
+                protocol, make = _ASKING[what]
+                self._asking[what] = make(self._addresses[protocol], self._key)
             self._asking[what].ask()
         except (OSError, RuntimeError) as exc:
             self.refusals[f"{what}: {exc!r}"] += 1
@@ -142,7 +142,7 @@ _ASKING: Mapping[str, tuple[str, Callable[[str, bytes], _Asking]]] = {
     "http": ("http", _Http),
     "grpc": ("grpc", _Grpc),
 }
-"""By what is asked for: the door, and who asks; in the order of `Run`."""
+"""By what is asked for: the protocol, and who asks; in the order of `Run`."""
 
 
 def _figures_ms(seconds: list[float]) -> tuple[float, float, float]:

@@ -14,7 +14,7 @@ class Flood:
     """One row of the table."""
 
     name: str
-    door: str
+    protocol: str
     pieces: Pieces
     connections: int = 1
     has_key: bool = False

@@ -138,7 +138,7 @@ class _Flooder:
         self._open -= 1
 
     def _reason(self, client: _Client) -> str:
-        if self._it.door == "http":
+        if self._it.protocol == "http":
             statuses: list[bytes] = _STATUS.findall(client.tail)
             return statuses[-1].decode() if statuses else "closed"
         codes: list[bytes] = _GOAWAY.findall(client.tail)

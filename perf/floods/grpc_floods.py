@@ -1,4 +1,4 @@
-"""Floods of the gRPC door: HTTP/2 frames by hand."""
+"""Floods of the gRPC frontend: HTTP/2 frames by hand."""
 
 from __future__ import annotations
 

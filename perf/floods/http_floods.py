@@ -1,4 +1,4 @@
-"""Floods of the HTTP door."""
+"""Floods of the HTTP frontend."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from perf.floods.flooder import Flooded, flood
 from perf.floods.grpc_floods import GRPC_FLOODS
 from perf.floods.http_floods import HTTP_FLOODS
 
-FLOODS = {f"{each.door}: {each.name}": each for each in (*HTTP_FLOODS, *GRPC_FLOODS)}
+FLOODS = {f"{each.protocol}: {each.name}": each for each in (*HTTP_FLOODS, *GRPC_FLOODS)}
 
 
 def flood_for(name: str, address: str, key: str, seconds: float) -> Flooded:

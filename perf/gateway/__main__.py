@@ -29,7 +29,7 @@ from perf.measurement.interleaved import interleave
 from perf.measurement.report import Result
 from perf.peers.nginx import nginx
 from perf.servers.processes import cpu_s, free_port, running
-from perf.servers.serving import DOORS, Tidegate, attached
+from perf.servers.serving import PROTOCOLS, Tidegate, attached
 from perf.servers.upstreams import UPSTREAMS, Addresses, upstream
 
 PEERS = {
@@ -37,12 +37,12 @@ PEERS = {
     "grpc": ("straight", "nginx", "tidegate", "tidegate-keys", "grpc-aio", "grpc-aio-to-http"),
 }
 """`tidegate-keys` is the same with authentication, for a tenant with every limit. All peers are sent the key."""
-_UPSTREAM_DOOR = {"grpc-aio-to-http": "http"}
+_UPSTREAM_PROTOCOL = {"grpc-aio-to-http": "http"}
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    door: str
+    protocol: str
     name: str
     address: str
     pid: int | None
@@ -52,7 +52,7 @@ class Peer:
 def main() -> None:
     parser = harness.parser(__doc__, rounds=5, seconds=2)
     parser.add_argument("--upstream", choices=UPSTREAMS, default="stand-in")
-    parser.add_argument("--only", choices=DOORS, help="one door")
+    parser.add_argument("--only", choices=PROTOCOLS, help="one protocol")
     parser.add_argument("--connections", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--sizes", type=int, nargs="+", default=[384 * 4, 1 << 20], help="bytes of the tensor, which comes back as well")
     parser.add_argument("--peers", nargs="+", choices=sorted({*PEERS["http"], *PEERS["grpc"]}), help="besides straight; all of them")
@@ -78,19 +78,19 @@ def _measure_size(tensor_bytes: int, arguments: argparse.Namespace) -> dict[Case
         ways: dict[Case, Callable[[], Run]] = {}
         for peer in _start_peers(stack, addresses, state, arguments):
             for connections in arguments.connections:
-                case = Case(peer.door, tensor_bytes, connections, peer.name)
-                ways[case] = partial(_run, peer, echo, generators[peer.door], connections, arguments.seconds)
+                case = Case(peer.protocol, tensor_bytes, connections, peer.name)
+                ways[case] = partial(_run, peer, echo, generators[peer.protocol], connections, arguments.seconds)
         # A case's peers one after the other: what is compared is measured within seconds.
         return interleave({case: ways[case] for case in sorted(ways, key=_beside_its_peers)}, arguments.rounds)
 
 
 def _beside_its_peers(case: Case) -> tuple[int, int]:
-    return DOORS.index(case.door), case.connections
+    return PROTOCOLS.index(case.protocol), case.connections
 
 
 def _run(peer: Peer, echo: Echo, generator: Http | Grpc, connections: int, seconds: int) -> Run:
-    harness.say(f"{peer.door} {peer.name}, {size_of(echo.tensor_bytes)}, {connections} connections")
-    echo.check(peer.door, peer.address, key=generator.key)
+    harness.say(f"{peer.protocol} {peer.name}, {size_of(echo.tensor_bytes)}, {connections} connections")
+    echo.check(peer.protocol, peer.address, key=generator.key)
     before_s = cpu_s(peer.pid) if peer.pid else 0.0
     loaded = generator.run(peer.address, connections=connections, duration_s=seconds)
     used_s = cpu_s(peer.pid) - before_s if peer.pid else 0.0
@@ -98,24 +98,26 @@ def _run(peer: Peer, echo: Echo, generator: Http | Grpc, connections: int, secon
 
 
 def _start_peers(stack: contextlib.ExitStack, addresses: Addresses, state: Path, arguments: argparse.Namespace) -> Iterator[Peer]:
-    """Every peer of the doors asked for; all of them run to the end, idle while another is measured."""
-    doors = [arguments.only] if arguments.only else DOORS
-    wanted = {name for door in doors for name in PEERS[door] if arguments.peers is None or name in ("straight", *arguments.peers)}
+    """Every peer of the protocols asked for; all of them run to the end, idle while another is measured."""
+    protocols = [arguments.only] if arguments.only else PROTOCOLS
+    wanted = {
+        name for protocol in protocols for name in PEERS[protocol] if arguments.peers is None or name in ("straight", *arguments.peers)
+    }
     ours: dict[str, Tidegate] = {}
     if "tidegate" in wanted:
         ours["tidegate"] = stack.enter_context(attached(addresses))
     if "tidegate-keys" in wanted:
         ours["tidegate-keys"] = stack.enter_context(attached(addresses, "--authentication", state=state))
-    for door in doors:
-        for name in PEERS[door]:
+    for protocol in protocols:
+        for name in PEERS[protocol]:
             if name == "straight":
-                yield Peer(door, name, addresses[door], None)
+                yield Peer(protocol, name, addresses[protocol], None)
             elif name in ours:
-                yield Peer(door, name, ours[name].addresses[door], ours[name].pid)
+                yield Peer(protocol, name, ours[name].addresses[protocol], ours[name].pid)
             elif name in wanted:
-                upstream_address = addresses[_UPSTREAM_DOOR.get(name, door)]
-                started = nginx(door, upstream_address) if name == "nginx" else _python_peer(name, upstream_address)
-                yield Peer(door, name, *stack.enter_context(started))
+                upstream_address = addresses[_UPSTREAM_PROTOCOL.get(name, protocol)]
+                started = nginx(protocol, upstream_address) if name == "nginx" else _python_peer(name, upstream_address)
+                yield Peer(protocol, name, *stack.enter_context(started))
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Draws what `perf.gateway` measured: throughput and CPU per request, a row for each door and size."""
+"""Draws what `perf.gateway` measured: throughput and CPU per request, a row for each protocol and size."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _FIGURES = (("requests_per_s", "requests/s"), ("cpu_us", "CPU us per request"))
 
 def draw(report: Report, path: Path) -> None:
     """Write the plot."""
-    rows = list(dict.fromkeys((case.door, case.tensor_bytes) for case in report.runs))
+    rows = list(dict.fromkeys((case.protocol, case.tensor_bytes) for case in report.runs))
     figure = Figure(figsize=(13, 3.1 * len(rows)), layout="constrained")
     axes = figure.subplots(len(rows), 2, squeeze=False)
-    for (door, tensor_bytes), row in zip(rows, axes, strict=True):
-        cases = [case for case in report.runs if (case.door, case.tensor_bytes) == (door, tensor_bytes)]
+    for (protocol, tensor_bytes), row in zip(rows, axes, strict=True):
+        cases = [case for case in report.runs if (case.protocol, case.tensor_bytes) == (protocol, tensor_bytes)]
         for axis, (name, label) in zip(row, _FIGURES, strict=True):
             values = {(case.peer, case.connections): getattr(report.median(case), name) for case in cases}
             _draw_bars(axis, values, report.names("connections"))
-            axis.set_title(f"{door}, {size_of(tensor_bytes)}: {label}", loc="left", fontsize=10)
+            axis.set_title(f"{protocol}, {size_of(tensor_bytes)}: {label}", loc="left", fontsize=10)
         row[0].legend(fontsize=8, frameon=False, ncols=3, loc="upper left")
     rounds = f"medians of {report.options['rounds']} rounds"
     figure.suptitle(f"One hop, upstream: {report.options['upstream']}; {rounds}; logarithmic scales, each its own", fontsize=12)

@@ -17,14 +17,14 @@ _SHOWN = (OURS, WITH_KEYS, NGINX)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    door: str
+    protocol: str
     tensor_bytes: int
     connections: int
     peer: str
 
     @property
     def load(self) -> str:
-        return f"{self.door}, {size_of(self.tensor_bytes)}, {self.connections} connection{'s' * (self.connections > 1)}"
+        return f"{self.protocol}, {size_of(self.tensor_bytes)}, {self.connections} connection{'s' * (self.connections > 1)}"
 
     def of(self, peer: str) -> Case:
         return replace(self, peer=peer)
@@ -74,18 +74,18 @@ class Report(report.Report):
     def figures(self) -> dict[str, float]:
         found: dict[str, float] = {}
         for case in self._ours():
-            for limit in _LIMITS[case.door]:
+            for limit in _LIMITS[case.protocol]:
                 value = self._value(case, limit)
                 if value is not None:
                     found[_key(case, limit)] = value
-            found[f"{case.door}_{case.tensor_bytes}_{case.connections}_cpu_us"] = self.median(case).cpu_us
+            found[f"{case.protocol}_{case.tensor_bytes}_{case.connections}_cpu_us"] = self.median(case).cpu_us
         return found
 
     def targets(self) -> Sequence[Target]:
         return [
             Target(_key(case, limit), f"{case.load}: {limit.what}", limit.limit, limit.at_least)
             for case in self._ours()
-            for limit in _LIMITS[case.door]
+            for limit in _LIMITS[case.protocol]
             if case.tensor_bytes == min(self.names("tensor_bytes")) and (case.connections == 1 or not limit.of_one)
         ]
 
@@ -107,7 +107,7 @@ class Report(report.Report):
         return [case for case in self.runs if case.peer == OURS]
 
     def _row(self, case: Case) -> tuple[str, ...]:
-        peers = [case.of(peer) for peer in (*_SHOWN, PYTHON_PROXY[case.door])]
+        peers = [case.of(peer) for peer in (*_SHOWN, PYTHON_PROXY[case.protocol])]
         share = self._throughput_of(case, NGINX)
         added = ", ".join(figure(self.added_us(each)) or "-" for each in peers)
         cpu = ", ".join(figure(self.median(each).cpu_us) if each in self.runs else "-" for each in peers)
@@ -138,4 +138,4 @@ def size_of(tensor_bytes: int) -> str:
 
 
 def _key(case: Case, limit: _Limit) -> str:
-    return f"{case.door}_{case.tensor_bytes}_{case.connections}_{limit.key}"
+    return f"{case.protocol}_{case.tensor_bytes}_{case.connections}_{limit.key}"

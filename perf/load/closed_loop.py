@@ -50,14 +50,14 @@ class Loaded:
         return float(np.percentile(np.concatenate(latencies), percent)) if latencies else float("nan")
 
 
-def run(door: str, address: str, asks: Iterator[Ask], *, callers: int, duration_s: float) -> Loaded:
+def run(protocol: str, address: str, asks: Iterator[Ask], *, callers: int, duration_s: float) -> Loaded:
     """Ask for `duration_s`, or until `asks` ends, each caller over a connection of its own, and wait for what was asked by then.
 
     Raises RuntimeError when a connection breaks or answers stay away.
     """
     state = _State(asks, duration_s)
     cpu_s = time.process_time()
-    uvloop.run(_run(state, door, address, callers))
+    uvloop.run(_run(state, protocol, address, callers))
     return Loaded(
         state.last_s - state.started_s,
         {kind: np.array(values) * 1e3 for kind, values in state.latencies_s.items()},
@@ -66,22 +66,22 @@ def run(door: str, address: str, asks: Iterator[Ask], *, callers: int, duration_
     )
 
 
-def collect(door: str, address: str, asks: Sequence[Ask]) -> list[bytes]:
+def collect(protocol: str, address: str, asks: Sequence[Ask]) -> list[bytes]:
     """Each one's answer (over gRPC its message), asked one after the other. Raises RuntimeError when one is refused."""
     state = _State(iter(asks), float("inf"))
     state.bodies = []
-    uvloop.run(_run(state, door, address, 1))
+    uvloop.run(_run(state, protocol, address, 1))
     if state.errors:
-        raise RuntimeError(f"{door} at {address} refused {state.errors} of {len(asks)} requests")
+        raise RuntimeError(f"{protocol} at {address} refused {state.errors} of {len(asks)} requests")
     return state.bodies
 
 
-async def _run(state: _State, door: str, address: str, callers: int) -> None:
+async def _run(state: _State, protocol: str, address: str, callers: int) -> None:
     host, _, port = address.rpartition(":")
     loop = asyncio.get_running_loop()
 
     async def connect() -> _Connection:
-        _, connection = await loop.create_connection(DOORS[door], host, int(port))
+        _, connection = await loop.create_connection(PROTOCOLS[protocol], host, int(port))
         return connection
 
     connections = [await connect() for _ in range(callers)]
@@ -91,9 +91,9 @@ async def _run(state: _State, door: str, address: str, callers: int) -> None:
             for connection in connections:
                 tasks.create_task(_call(state, connection, connect))
     except TimeoutError as exc:
-        raise RuntimeError(f"{door} at {address} did not answer within {_GRACE_S:.0f} s") from exc
+        raise RuntimeError(f"{protocol} at {address} did not answer within {_GRACE_S:.0f} s") from exc
     except ExceptionGroup as exc:
-        raise RuntimeError(f"{door} at {address}: {exc.exceptions[0]}") from exc
+        raise RuntimeError(f"{protocol} at {address}: {exc.exceptions[0]}") from exc
 
 
 async def _call(state: _State, connection: _Connection, connect: Callable[[], Awaitable[_Connection]]) -> None:
@@ -261,4 +261,4 @@ def _status(block: bytes) -> bytes:
     return bytes(fields.get(b"grpc-status", b""))
 
 
-DOORS = {"http": _Http, "grpc": _Grpc}
+PROTOCOLS = {"http": _Http, "grpc": _Grpc}

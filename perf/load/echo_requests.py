@@ -1,4 +1,4 @@
-"""One inference of the model `echo` in every form that a scenario needs: as bytes on each door, and as a client's call that is checked."""
+"""One inference of the model `echo` as scenarios need it: as bytes of each protocol, and as a client's call that is checked."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ class Echo:
         message.outputs.add(name="OUTPUT0", **self._datatype)
         return framed(message)
 
-    def check(self, door: str, address: str, *, key: str = "none") -> None:
+    def check(self, protocol: str, address: str, *, key: str = "none") -> None:
         """Ask once, showing `key`, with NVIDIA's client: fast but wrong would be no peer. Raises RuntimeError."""
-        library = {"http": tritonclient.http, "grpc": tritonclient.grpc}[door]
+        library = {"http": tritonclient.http, "grpc": tritonclient.grpc}[protocol]
         try:
             answer = self._infer(library, address, key)
         except InferenceServerException as exc:
-            raise RuntimeError(f"{door} at {address}: {exc}") from exc
+            raise RuntimeError(f"{protocol} at {address}: {exc}") from exc
         if not np.array_equal(answer, self._tensor):
-            raise RuntimeError(f"{door} at {address} answered something else than what it was asked")
+            raise RuntimeError(f"{protocol} at {address} answered something else than what it was asked")
 
     def _infer(self, library: Any, address: str, key: str) -> Any:
         tensor = library.InferInput(INPUT, list(self._tensor.shape), "FP32")

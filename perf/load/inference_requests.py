@@ -24,7 +24,7 @@ _BINARY_OUTPUT = '"parameters":{"binary_data_output":true}'
 class Form:
     """How a server is asked for a text's embedding."""
 
-    door: str
+    protocol: str
     encode: Callable[[str], bytes]
     vector: Callable[[bytes], Vector]
 

@@ -1,4 +1,4 @@
-"""nginx for either door, with one worker: as a proxy with upstream keep-alive and all bodies in memory, or answering by itself."""
+"""nginx for either protocol, with one worker: as a proxy with upstream keep-alive and all bodies in memory, or answering by itself."""
 
 from __future__ import annotations
 
@@ -59,22 +59,22 @@ _OPTIONS = {"http": "", "grpc": " http2"}
 _NOBODY = "127.0.0.1:9"
 
 
-def nginx(door: str, upstream: str) -> contextlib.AbstractContextManager[tuple[str, int]]:
+def nginx(protocol: str, upstream: str) -> contextlib.AbstractContextManager[tuple[str, int]]:
     """A proxy: its address and the pid of its master process."""
-    return _nginx(door, _FORWARD[door], upstream)
+    return _nginx(protocol, _FORWARD[protocol], upstream)
 
 
-def answering_nginx(door: str, answer_bytes: int) -> contextlib.AbstractContextManager[tuple[str, int]]:
+def answering_nginx(protocol: str, answer_bytes: int) -> contextlib.AbstractContextManager[tuple[str, int]]:
     """One that answers every request with so many bytes and reads nothing of it."""
-    return _nginx(door, f'default_type application/octet-stream; return 200 "{"x" * answer_bytes}";', _NOBODY)
+    return _nginx(protocol, f'default_type application/octet-stream; return 200 "{"x" * answer_bytes}";', _NOBODY)
 
 
 @contextlib.contextmanager
-def _nginx(door: str, location: str, upstream: str) -> Iterator[tuple[str, int]]:
+def _nginx(protocol: str, location: str, upstream: str) -> Iterator[tuple[str, int]]:
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="tidegate-perf-") as name:
         config = Path(name, "nginx.conf")
         config.parent.chmod(0o755)  # the worker is another user where the master is root
-        config.write_text(_CONFIG.format(folder=name, port=port, upstream=upstream, options=_OPTIONS[door], forward=location))
+        config.write_text(_CONFIG.format(folder=name, port=port, upstream=upstream, options=_OPTIONS[protocol], forward=location))
         with running([program("nginx") or "nginx", "-e", "stderr", "-c", str(config)], port) as pid:
             yield f"127.0.0.1:{port}", pid

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from perf.servers.processes import PROJECT, end
 
-DOORS = ("http", "grpc")
+PROTOCOLS = ("http", "grpc")
 _START_TIMEOUT_S = 60.0
 _SERVICES = {"http": "HTTPService", "grpc": "GRPCInferenceService", "metrics": "Metrics Service"}
 
@@ -27,7 +27,7 @@ class Tidegate:
 
     pid: int
     addresses: Mapping[str, str]
-    """`HOST:PORT` by door."""
+    """`HOST:PORT` by protocol."""
     state: Path
 
     @property
@@ -38,10 +38,12 @@ class Tidegate:
 
 @contextlib.contextmanager
 def serving(repositories: Sequence[Path], models: Sequence[str]) -> Iterator[dict[tuple[str, str], str]]:
-    """A tidegate of its own with these models; its doors' addresses and Triton's own, by (`gateway` or `direct`, door)."""
+    """A tidegate of its own with these models; its frontends' addresses and Triton's own, by (`gateway` or `direct`, protocol)."""
     with serving_models(repositories, models) as started:
         direct = triton_addresses(started)
-        yield {("gateway", door): started.addresses[door] for door in DOORS} | {("direct", door): direct[door] for door in DOORS}
+        yield {("gateway", protocol): started.addresses[protocol] for protocol in PROTOCOLS} | {
+            ("direct", protocol): direct[protocol] for protocol in PROTOCOLS
+        }
 
 
 @contextlib.contextmanager
@@ -58,9 +60,18 @@ def serving_models(repositories: Sequence[Path], models: Sequence[str]) -> Itera
 
 
 def triton_addresses(started: Tidegate) -> dict[str, str]:
-    """`HOST:PORT` of its Triton, by door and for `metrics`, out of Triton's log."""
-    log = (started.state / "triton" / "triton.log").read_text()
-    return {name: re.findall(rf"Started {service} at (\S+?)\"?$", log, re.MULTILINE)[-1] for name, service in _SERVICES.items()}
+    """`HOST:PORT` of its Triton, by protocol and for `metrics`, out of its log, which has all a moment after it is ready."""
+    log = started.state / "triton" / "triton.log"
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while not all((found := {name: _started_at(service, log.read_text()) for name, service in _SERVICES.items()}).values()):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"Triton's log does not say where it listens: {found}")
+        time.sleep(0.05)
+    return {name: addresses[-1] for name, addresses in found.items()}
+
+
+def _started_at(service: str, log: str) -> list[str]:
+    return re.findall(rf"Started {service} at (\S+?)\"?$", log, re.MULTILINE)
 
 
 @contextlib.contextmanager
@@ -75,7 +86,7 @@ def attached(addresses: Mapping[str, str], *more: str, state: Path | None = None
 def tidegate(flags: Sequence[str], *, state: Path | None = None, variables: Mapping[str, str] | None = None) -> Iterator[Tidegate]:
     """`tidegate serve` with these flags and variables, on free ports and in a state folder of its own, or in one that is prepared."""
     with contextlib.nullcontext(str(state)) if state else tempfile.TemporaryDirectory(prefix="tidegate-perf-") as folder:
-        ports = [part for door in ("http", "grpc", "metrics", "admin") for part in (f"--{door}-port", "0")]
+        ports = [part for protocol in ("http", "grpc", "metrics", "admin") for part in (f"--{protocol}-port", "0")]
         command = [sys.executable, "-m", "control_plane", "serve", "--state-dir", folder, *flags, *ports]
         environment = {**os.environ, **(variables or {})}
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=PROJECT, start_new_session=True, env=environment)
@@ -92,4 +103,4 @@ def _wait_for_addresses(state: Path, process: subprocess.Popen[bytes]) -> dict[s
             raise RuntimeError("tidegate did not start; its words are above")
         time.sleep(0.1)
     endpoints = json.loads((state / "endpoints.json").read_text())
-    return {door: endpoints[door].removeprefix("http://") for door in DOORS}
+    return {protocol: endpoints[protocol].removeprefix("http://") for protocol in PROTOCOLS}

@@ -12,11 +12,11 @@ from tritonclient.grpc import service_pb2
 
 from perf.load.echo_requests import GRPC_PATH, GRPC_SERVICE, HEADER_LENGTH, MODEL, Echo, framed
 from perf.servers.processes import free_port, program, running
-from perf.servers.serving import DOORS, PROJECT, serving
+from perf.servers.serving import PROJECT, PROTOCOLS, serving
 
 UPSTREAMS = ("stand-in", "triton")
 Addresses = Mapping[str, str]
-"""`HOST:PORT` by door."""
+"""`HOST:PORT` by protocol."""
 
 _WINDOW_BITS = "24"
 """nghttpd's flow-control windows, 16 MiB: an upload of 1 MB never waits for one."""
@@ -33,20 +33,20 @@ def upstream(kind: str, echo: Echo) -> Iterator[Addresses]:
 def triton(models: Sequence[str] = (MODEL,)) -> Iterator[Addresses]:
     """Triton with these of perf/models, started by a tidegate that is not measured."""
     with serving([PROJECT / "perf" / "models"], models) as addresses:
-        yield {door: addresses["direct", door] for door in DOORS}
+        yield {protocol: addresses["direct", protocol] for protocol in PROTOCOLS}
 
 
 @contextlib.contextmanager
 def stand_in(echo: Echo) -> Iterator[Addresses]:
     """HTTP: `peers/stand_in.py`. gRPC: nghttpd, which serves files: one per method, with the status as its trailer."""
     with tempfile.TemporaryDirectory(prefix="tidegate-perf-") as name:
-        folder, ports = Path(name), {door: free_port() for door in DOORS}
+        folder, ports = Path(name), {protocol: free_port() for protocol in PROTOCOLS}
         _write_files(folder, echo)
         http = [sys.executable, "-m", "perf.peers.stand_in", "--port", str(ports["http"]), "--answer", str(folder / "http.answer")]
         grpc = [program("nghttpd") or "nghttpd", "--no-tls", "-a", "127.0.0.1", "-d", name, "-w", _WINDOW_BITS, "-W", _WINDOW_BITS,
                 "--trailer", "grpc-status: 0", str(ports["grpc"])]  # fmt: skip
         with running(http, ports["http"]), running(grpc, ports["grpc"]):
-            yield {door: f"127.0.0.1:{port}" for door, port in ports.items()}
+            yield {protocol: f"127.0.0.1:{port}" for protocol, port in ports.items()}
 
 
 def _write_files(folder: Path, echo: Echo) -> None:

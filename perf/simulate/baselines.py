@@ -29,14 +29,14 @@ class LruRouter:
 
 def least_recently_used(server: Server, needed_bytes: int) -> list[str] | None:
     """Models that make room when they go; None: all that could go is not enough."""
-    staying = [copy for copy in server.copies.values() if copy.state is not ModelState.UNLOADING]
-    missing = sum(copy.bytes for copy in staying) + needed_bytes - server.budget_bytes
+    staying = [replica for replica in server.replicas.values() if replica.state is not ModelState.UNLOADING]
+    missing = sum(replica.bytes for replica in staying) + needed_bytes - server.budget_bytes
     victims = []
-    for copy in sorted((copy for copy in staying if copy.state is ModelState.READY), key=lambda copy: copy.last_used_s):
+    for replica in sorted((replica for replica in staying if replica.state is ModelState.READY), key=lambda replica: replica.last_used_s):
         if missing <= 0:
             break
-        victims.append(copy.model)
-        missing -= copy.bytes
+        victims.append(replica.model)
+        missing -= replica.bytes
     return victims if missing <= 0 else None
 
 

@@ -24,7 +24,7 @@ SECOND_COPY_WINDOW_S = 7 * 60.0, 40 * 60.0
 SETTLED_AFTER_LOAD_S = 30 * 60.0
 OLDEST_WITHIN_S, OLDEST_WITHIN_PART = 45.0, 0.1
 
-REQUESTS_PER_MINUTE_OF_COPY = 2000
+REQUESTS_PER_MINUTE_OF_REPLICA = 2000
 MOST_ADDED = 2
 FULL_PART = 0.95
 BUSY_RATIO = 2.0
@@ -43,17 +43,17 @@ class ModelMesh:
 
     def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | Refusal:
         self._counts[request.model] += 1
-        copies = [
-            (copy.state is not ModelState.READY, copy.in_flight, copy.last_used_s, name)
+        replicas = [
+            (replica.state is not ModelState.READY, replica.in_flight, replica.last_used_s, name)
             for name, server in fleet.holders.get(request.model, {}).items()
-            if (copy := server.copies[request.model]).state is not ModelState.UNLOADING
+            if (replica := server.replicas[request.model]).state is not ModelState.UNLOADING
         ]
-        server = min(copies)[-1] if copies else self._place(request.model, fleet, now_s)
+        server = min(replicas)[-1] if replicas else self._place(request.model, fleet, now_s)
         return Choice(server) if server is not None else Refusal()
 
     def _place(self, model: str, fleet: Fleet, now_s: float) -> str | None:
         needed = fleet.models[model].resident_bytes
-        servers = [server for server in fleet.servers.values() if model not in server.copies]
+        servers = [server for server in fleet.servers.values() if model not in server.replicas]
         roomy = [server for server in servers if self._planned_bytes(server, fleet) + needed <= server.budget_bytes]
         shortlist = roomy or self._with_the_oldest(servers, now_s)
         if not shortlist:
@@ -64,11 +64,13 @@ class ModelMesh:
         return self._random.choice(idle).name
 
     def _planned_bytes(self, server: Server, fleet: Fleet) -> int:
-        return sum(fleet.models[name].resident_bytes for name, copy in server.copies.items() if copy.state is not ModelState.UNLOADING)
+        return sum(
+            fleet.models[name].resident_bytes for name, replica in server.replicas.items() if replica.state is not ModelState.UNLOADING
+        )
 
     def _with_the_oldest(self, servers: Sequence[Server], now_s: float) -> list[Server]:
         """Those whose least recently used model is about as old as the oldest, if that is old enough not to churn."""
-        ages = {server.name: now_s - min((copy.last_used_s for copy in _ready(server)), default=now_s) for server in servers}
+        ages = {server.name: now_s - min((replica.last_used_s for replica in _ready(server)), default=now_s) for server in servers}
         oldest_s = max(ages.values(), default=-inf)
         within_s = max(OLDEST_WITHIN_S * self._scale, OLDEST_WITHIN_PART * oldest_s)
         return [server for server in servers if oldest_s - ages[server.name] <= within_s and ages[server.name] >= CHURN_AGE_S * self._scale]
@@ -77,49 +79,51 @@ class ModelMesh:
         return least_recently_used(fleet.servers[server], fleet.models[model].resident_bytes)
 
     def tick(self, fleet: Fleet, now_s: float) -> Iterable[Load | Unload]:
-        """More and fewer copies, by the rate since the last time."""
+        """More and fewer replicas, by the rate since the last time."""
         is_full = sum(server.held_bytes for server in fleet.servers.values()) >= FULL_PART * sum(
             server.budget_bytes for server in fleet.servers.values()
         )
         minutes = RATE_CHECK_S * self._scale / 60
         counts, self._counts = self._counts, Counter()
-        for model, copies in _copies_by_model(fleet).items():
-            yield from self._more(model, copies, counts[model] / minutes, fleet, is_full, now_s)
-            yield from self._fewer(model, copies, counts[model] / minutes, is_full, now_s)
+        for model, replicas in _replicas_by_model(fleet).items():
+            yield from self._more(model, replicas, counts[model] / minutes, fleet, is_full, now_s)
+            yield from self._fewer(model, replicas, counts[model] / minutes, is_full, now_s)
         self._used_before = {name: facts.last_used_s for name, facts in fleet.models.items() if facts.last_used_s >= 0}
 
-    def _more(self, model: str, copies: dict[str, Replica], per_minute: float, fleet: Fleet, is_full: bool, now_s: float) -> Iterable[Load]:
+    def _more(
+        self, model: str, replicas: dict[str, Replica], per_minute: float, fleet: Fleet, is_full: bool, now_s: float
+    ) -> Iterable[Load]:
         wanted = 0
-        if per_minute > REQUESTS_PER_MINUTE_OF_COPY * len(copies):
-            wanted = min(MOST_ADDED, int(per_minute / REQUESTS_PER_MINUTE_OF_COPY), max(1, len(fleet.servers) // 3))
-        elif len(copies) == 1 and not is_full:
+        if per_minute > REQUESTS_PER_MINUTE_OF_REPLICA * len(replicas):
+            wanted = min(MOST_ADDED, int(per_minute / REQUESTS_PER_MINUTE_OF_REPLICA), max(1, len(fleet.servers) // 3))
+        elif len(replicas) == 1 and not is_full:
             gap_s = fleet.models[model].last_used_s - self._used_before.get(model, inf)
             wanted = int(SECOND_COPY_WINDOW_S[0] * self._scale <= gap_s <= SECOND_COPY_WINDOW_S[1] * self._scale)
-        if any(copy.state is ModelState.LOADING for copy in copies.values()):
+        if any(replica.state is ModelState.LOADING for replica in replicas.values()):
             return  # A recent load has not settled.
         for _ in range(wanted):
             name = self._place(model, fleet, now_s)
             if name is not None:
                 yield Load(model, name)
 
-    def _fewer(self, model: str, copies: dict[str, Replica], per_minute: float, is_full: bool, now_s: float) -> Iterable[Unload]:
-        ready = {name: copy for name, copy in copies.items() if copy.state is ModelState.READY}
-        if not is_full or len(ready) < 2 or per_minute >= 2 / 3 * REQUESTS_PER_MINUTE_OF_COPY * len(copies):
+    def _fewer(self, model: str, replicas: dict[str, Replica], per_minute: float, is_full: bool, now_s: float) -> Iterable[Unload]:
+        ready = {name: replica for name, replica in replicas.items() if replica.state is ModelState.READY}
+        if not is_full or len(ready) < 2 or per_minute >= 2 / 3 * REQUESTS_PER_MINUTE_OF_REPLICA * len(replicas):
             return
-        if now_s - max(copy.since_s for copy in ready.values()) < SETTLED_AFTER_LOAD_S * self._scale:
+        if now_s - max(replica.since_s for replica in ready.values()) < SETTLED_AFTER_LOAD_S * self._scale:
             return
         yield Unload(model, min(ready, key=lambda name: ready[name].last_used_s))
 
 
 def _ready(server: Server) -> list[Replica]:
-    return [copy for copy in server.copies.values() if copy.state is ModelState.READY]
+    return [replica for replica in server.replicas.values() if replica.state is ModelState.READY]
 
 
-def _copies_by_model(fleet: Fleet) -> dict[str, dict[str, Replica]]:
+def _replicas_by_model(fleet: Fleet) -> dict[str, dict[str, Replica]]:
     """By server; without those that go."""
     found: dict[str, dict[str, Replica]] = {}
     for server in fleet.servers.values():
-        for copy in server.copies.values():
-            if copy.state is not ModelState.UNLOADING:
-                found.setdefault(copy.model, {})[server.name] = copy
+        for replica in server.replicas.values():
+            if replica.state is not ModelState.UNLOADING:
+                found.setdefault(replica.model, {})[server.name] = replica
     return found

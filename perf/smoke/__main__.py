@@ -17,7 +17,7 @@ from perf.measurement import harness
 from perf.measurement.interleaved import interleave
 from perf.measurement.report import Result
 from perf.servers.processes import PROJECT
-from perf.servers.serving import DOORS, serving
+from perf.servers.serving import PROTOCOLS, serving
 from perf.smoke.report import CONCURRENCIES, WAYS, Case, Report, Run
 
 
@@ -32,11 +32,11 @@ def _measure(arguments: argparse.Namespace) -> Result:
     analyzer = PerfAnalyzer(cache, ensure_installed(cache).libs)
     with serving([PROJECT / "perf" / "models"], ["echo"]) as addresses:
         ways: dict[Case, Callable[[], Run]] = {}
-        for door in DOORS:
+        for protocol in PROTOCOLS:
             for concurrent in CONCURRENCIES:
                 for way in WAYS:
-                    load = Load("echo", addresses[way, door], door, concurrent, ("INPUT0:384",), arguments.requests)
-                    ways[Case(door, concurrent, way)] = partial(_run, analyzer, load)
+                    load = Load("echo", addresses[way, protocol], protocol, concurrent, ("INPUT0:384",), arguments.requests)
+                    ways[Case(protocol, concurrent, way)] = partial(_run, analyzer, load)
         return Result(interleave(ways, arguments.rounds))
 
 

@@ -14,7 +14,7 @@ CONCURRENCIES = (1, 8)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    door: str
+    protocol: str
     concurrent: int
     way: str
 
@@ -31,20 +31,20 @@ class Report(report.Report):
 
     def figures(self) -> dict[str, float]:
         return {
-            f"{case.door}_{case.concurrent}_added_p50_ms": self._added_ms(case.door, case.concurrent)
+            f"{case.protocol}_{case.concurrent}_added_p50_ms": self._added_ms(case.protocol, case.concurrent)
             for case in self.runs
             if case.way == GATEWAY
         }
 
     def summary(self) -> str:
-        rows = [self._row(case.door, case.concurrent) for case in self.runs if case.way == GATEWAY]
-        return table(("door", "concurrent", "Triton p50 / p99 ms", "gateway p50 / p99 ms", "added p50 ms"), rows)
+        rows = [self._row(case.protocol, case.concurrent) for case in self.runs if case.way == GATEWAY]
+        return table(("protocol", "concurrent", "Triton p50 / p99 ms", "gateway p50 / p99 ms", "added p50 ms"), rows)
 
-    def _row(self, door: str, concurrent: int) -> tuple[str, ...]:
-        runs = [self.median(Case(door, concurrent, way)) for way in WAYS]
+    def _row(self, protocol: str, concurrent: int) -> tuple[str, ...]:
+        runs = [self.median(Case(protocol, concurrent, way)) for way in WAYS]
         latencies = [f"{figure(run.p50_ms)} / {figure(run.p99_ms)}" for run in runs]
-        return door, str(concurrent), *latencies, figure(self._added_ms(door, concurrent))
+        return protocol, str(concurrent), *latencies, figure(self._added_ms(protocol, concurrent))
 
-    def _added_ms(self, door: str, concurrent: int) -> float:
-        gateway, direct = Case(door, concurrent, GATEWAY), Case(door, concurrent, DIRECT)
+    def _added_ms(self, protocol: str, concurrent: int) -> float:
+        gateway, direct = Case(protocol, concurrent, GATEWAY), Case(protocol, concurrent, DIRECT)
         return self.over_rounds(gateway, direct, lambda own, other: own.p50_ms - other.p50_ms)

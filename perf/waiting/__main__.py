@@ -27,7 +27,7 @@ from perf.measurement import harness
 from perf.measurement.report import Result
 from perf.peers.nginx import nginx
 from perf.servers.processes import usage
-from perf.servers.serving import DOORS, Tidegate, attached
+from perf.servers.serving import PROTOCOLS, Tidegate, attached
 from perf.servers.upstreams import triton
 from perf.waiting.clients import CALLERS, Caller, upload_until
 from perf.waiting.report import (
@@ -59,7 +59,7 @@ Runs = dict[Case, list[Run]]
 def main() -> None:
     parser = harness.parser(__doc__, rounds=3, seconds=4.0)
     parser.add_argument("--requests", type=int, default=2000, help="that wait at the same time")
-    parser.add_argument("--only", choices=DOORS, help="one door")
+    parser.add_argument("--only", choices=PROTOCOLS, help="one protocol")
     parser.add_argument("--upload-mib", type=int, default=128, help="of one upload")
     parser.add_argument("--upload-mib-s", type=float, default=0.0, help="of one upload over HTTP; 0 is as fast as loopback goes")
     arguments = parser.parse_args()
@@ -71,32 +71,32 @@ def main() -> None:
 def _measure(arguments: argparse.Namespace) -> Result:
     runs: Runs = {}
     with triton(("echo", "hold", "swallow")) as addresses:
-        for door in [arguments.only] if arguments.only else DOORS:
+        for protocol in [arguments.only] if arguments.only else PROTOCOLS:
             with (
                 attached(addresses) as gateway,
-                nginx(door, addresses[door]) as (nginx_address, _),
+                nginx(protocol, addresses[protocol]) as (nginx_address, _),
                 asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
             ):
-                ways = {STRAIGHT: addresses[door], NGINX: nginx_address, GATEWAY: gateway.addresses[door]}
+                ways = {STRAIGHT: addresses[protocol], NGINX: nginx_address, GATEWAY: gateway.addresses[protocol]}
                 for number in range(arguments.rounds):
-                    harness.say(f"{door}, round {number + 1}")
-                    for what, run in runner.run(_round(door, gateway, ways, arguments)).items():
-                        runs.setdefault(Case(door, what), []).append(run)
+                    harness.say(f"{protocol}, round {number + 1}")
+                    for what, run in runner.run(_round(protocol, gateway, ways, arguments)).items():
+                        runs.setdefault(Case(protocol, what), []).append(run)
     return Result(runs)
 
 
-async def _round(door: str, gateway: Tidegate, ways: Mapping[str, str], arguments: argparse.Namespace) -> dict[str, Run]:
+async def _round(protocol: str, gateway: Tidegate, ways: Mapping[str, str], arguments: argparse.Namespace) -> dict[str, Run]:
     """By what was measured."""
-    waiting = await _measure_waiting(door, gateway, arguments)
-    return waiting | await _measure_uploads(door, gateway, ways, arguments)
+    waiting = await _measure_waiting(protocol, gateway, arguments)
+    return waiting | await _measure_uploads(protocol, gateway, ways, arguments)
 
 
-async def _measure_waiting(door: str, gateway: Tidegate, arguments: argparse.Namespace) -> dict[str, Run]:
-    address = gateway.addresses[door]
-    async with _callers(door, address, 1) as (prober,):
+async def _measure_waiting(protocol: str, gateway: Tidegate, arguments: argparse.Namespace) -> dict[str, Run]:
+    address = gateway.addresses[protocol]
+    async with _callers(protocol, address, 1) as (prober,):
         before = await _probe(prober, arguments.seconds)
         idle = usage(gateway.pid)
-        async with _waiting(door, address, arguments) as failures:
+        async with _waiting(protocol, address, arguments) as failures:
             during = await _probe(prober, arguments.seconds)
             busy = usage(gateway.pid)
     for text, count in Counter(failures).most_common(3):
@@ -110,7 +110,7 @@ async def _measure_waiting(door: str, gateway: Tidegate, arguments: argparse.Nam
 
 
 @contextlib.asynccontextmanager
-async def _waiting(door: str, address: str, arguments: argparse.Namespace) -> AsyncIterator[list[str]]:
+async def _waiting(protocol: str, address: str, arguments: argparse.Namespace) -> AsyncIterator[list[str]]:
     """Inside, all the requests wait; after it they have ended, and the list says why some failed."""
     failures: list[str] = []
 
@@ -121,8 +121,8 @@ async def _waiting(door: str, address: str, arguments: argparse.Namespace) -> As
             failures.append(str(exc))
 
     hold_s = 3 * _SETTLE_S + len(_ASKED) * (arguments.seconds + _GIVE_UP_S)
-    count = _GRPC_CONNECTIONS if door == "grpc" else arguments.requests
-    async with _callers(door, address, count) as callers, asyncio.TaskGroup() as tasks:
+    count = _GRPC_CONNECTIONS if protocol == "grpc" else arguments.requests
+    async with _callers(protocol, address, count) as callers, asyncio.TaskGroup() as tasks:
         held = tasks.create_task(wait(callers[0].hold(hold_s)), name="hold")
         await asyncio.sleep(_SETTLE_S)
         for number in range(1, arguments.requests):
@@ -137,14 +137,14 @@ async def _probe(caller: Caller, each_s: float) -> dict[str, float]:
     return {what: await _p99_ms(caller, what, each_s) for what in _ASKED}
 
 
-async def _measure_uploads(door: str, gateway: Tidegate, ways: Mapping[str, str], arguments: argparse.Namespace) -> dict[str, Run]:
+async def _measure_uploads(protocol: str, gateway: Tidegate, ways: Mapping[str, str], arguments: argparse.Namespace) -> dict[str, Run]:
     """Small requests without and with uploads; `ways` has the address by the way there."""
     runs: dict[str, Run] = {}
     idle_bytes = peak_bytes = usage(gateway.pid).rss_bytes
     for way, address in ways.items():
-        async with _callers(door, address, 1) as (caller,):
+        async with _callers(protocol, address, 1) as (caller,):
             alone_ms = await _p99_ms(caller, "small", arguments.seconds)
-            async with _uploading(door, address, arguments):
+            async with _uploading(protocol, address, arguments):
                 beside_ms = await _p99_ms(caller, "small", arguments.seconds)
                 peak_bytes = max(peak_bytes, usage(gateway.pid).rss_bytes)
         runs[upload_p99(way)] = Run(alone_ms, beside_ms)
@@ -152,8 +152,8 @@ async def _measure_uploads(door: str, gateway: Tidegate, ways: Mapping[str, str]
 
 
 @contextlib.asynccontextmanager
-async def _callers(door: str, address: str, count: int) -> AsyncIterator[Sequence[Caller]]:
-    callers = [CALLERS[door](address) for _ in range(count)]
+async def _callers(protocol: str, address: str, count: int) -> AsyncIterator[Sequence[Caller]]:
+    callers = [CALLERS[protocol](address) for _ in range(count)]
     try:
         yield callers
     finally:
@@ -162,9 +162,9 @@ async def _callers(door: str, address: str, count: int) -> AsyncIterator[Sequenc
 
 
 @contextlib.asynccontextmanager
-async def _uploading(door: str, address: str, arguments: argparse.Namespace) -> AsyncIterator[None]:
+async def _uploading(protocol: str, address: str, arguments: argparse.Namespace) -> AsyncIterator[None]:
     stop = threading.Event()
-    upload = partial(upload_until, door, address, stop, mib=arguments.upload_mib, mib_per_s=arguments.upload_mib_s)
+    upload = partial(upload_until, protocol, address, stop, mib=arguments.upload_mib, mib_per_s=arguments.upload_mib_s)
     async with asyncio.TaskGroup() as tasks:
         for number in range(_UPLOADS):
             tasks.create_task(asyncio.to_thread(upload), name=f"upload {number}")

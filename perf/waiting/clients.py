@@ -1,4 +1,4 @@
-"""Callers for `perf.waiting`: raw connections that cost this process little, on either door, and uploads from threads beside them."""
+"""Callers for `perf.waiting`: raw connections that cost this process little, on either protocol, and uploads from threads beside them."""
 
 from __future__ import annotations
 
@@ -101,13 +101,13 @@ class GrpcCaller:
 CALLERS = {"http": HttpCaller, "grpc": GrpcCaller}
 
 
-def upload_until(door: str, address: str, stop: threading.Event, *, mib: int, mib_per_s: float) -> int:
+def upload_until(protocol: str, address: str, stop: threading.Event, *, mib: int, mib_per_s: float) -> int:
     """Upload one tensor of so many MiB after the other until told to stop; how many were answered. Blocks: give it a thread.
 
     Over HTTP at `mib_per_s`, or as fast as it goes when that is 0; over gRPC, whose client sends a message as fast as it can, always so.
     """
     tensor = np.zeros(((mib << 20) - _HEAD_BYTES) // 4, dtype=np.float32)
-    return _upload_http(address, tensor, stop, mib_per_s) if door == "http" else _upload_grpc(address, tensor, stop)
+    return _upload_http(address, tensor, stop, mib_per_s) if protocol == "http" else _upload_grpc(address, tensor, stop)
 
 
 def _upload_http(address: str, tensor: Any, stop: threading.Event, mib_per_s: float) -> int:

@@ -17,7 +17,7 @@ _SMALL_P99_RATIO = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    door: str
+    protocol: str
     what: str
 
 
@@ -39,38 +39,40 @@ class Report(report.Report):
     name, title, case, run = "waiting", "What waiting requests and large uploads cost everybody else", Case, Run
 
     def figures(self) -> dict[str, float]:
-        return {name: value for door in self.names("door") for name, value in self._figures_of(door).items()}
+        return {name: value for protocol in self.names("protocol") for name, value in self._figures_of(protocol).items()}
 
     def targets(self) -> Sequence[Target]:
         return [
             target
-            for door in self.names("door")
+            for protocol in self.names("protocol")
             for target in (
-                Target(f"{door}_failed", f"{door}: waiting requests that failed", 0, at_least=False),
-                Target(f"{door}_more_threads", f"{door}: more threads while they wait", 0, at_least=False),
-                Target(f"{door}_live_p99_ms", f"{door}: live p99 while they wait, ms", _HEALTH_P99_MS, at_least=False),
-                Target(f"{door}_ready_p99_ms", f"{door}: ready p99 while they wait, ms", _HEALTH_P99_MS, at_least=False),
-                Target(f"{door}_upload_p99_times", f"{door}: small p99 beside uploads, times its own", _SMALL_P99_RATIO, at_least=False),
+                Target(f"{protocol}_failed", f"{protocol}: waiting requests that failed", 0, at_least=False),
+                Target(f"{protocol}_more_threads", f"{protocol}: more threads while they wait", 0, at_least=False),
+                Target(f"{protocol}_live_p99_ms", f"{protocol}: live p99 while they wait, ms", _HEALTH_P99_MS, at_least=False),
+                Target(f"{protocol}_ready_p99_ms", f"{protocol}: ready p99 while they wait, ms", _HEALTH_P99_MS, at_least=False),
+                Target(
+                    f"{protocol}_upload_p99_times", f"{protocol}: small p99 beside uploads, times its own", _SMALL_P99_RATIO, at_least=False
+                ),
             )
         ]
 
     def summary(self) -> str:
-        doors = self.names("door")
-        rows = [(what, *(self._cell(Case(door, what)) for door in doors)) for what in self.names("what")]
-        return table(("", *(f"{door}: before / during" for door in doors)), rows)
+        protocols = self.names("protocol")
+        rows = [(what, *(self._cell(Case(protocol, what)) for protocol in protocols)) for what in self.names("what")]
+        return table(("", *(f"{protocol}: before / during" for protocol in protocols)), rows)
 
     def _cell(self, case: Case) -> str:
         run = self.median(case)
         return f"{figure(run.before)} / {figure(run.during)}"
 
-    def _figures_of(self, door: str) -> dict[str, float]:
+    def _figures_of(self, protocol: str) -> dict[str, float]:
         failed, threads, live, ready, small = (
-            self.median(Case(door, what)) for what in (FAILED, THREADS, waiting_p99("live"), waiting_p99("ready"), upload_p99(GATEWAY))
+            self.median(Case(protocol, what)) for what in (FAILED, THREADS, waiting_p99("live"), waiting_p99("ready"), upload_p99(GATEWAY))
         )
         return {
-            f"{door}_failed": failed.during,
-            f"{door}_more_threads": threads.during - threads.before,
-            f"{door}_live_p99_ms": live.during,
-            f"{door}_ready_p99_ms": ready.during,
-            f"{door}_upload_p99_times": small.during / small.before,
+            f"{protocol}_failed": failed.during,
+            f"{protocol}_more_threads": threads.during - threads.before,
+            f"{protocol}_live_p99_ms": live.during,
+            f"{protocol}_ready_p99_ms": ready.during,
+            f"{protocol}_upload_p99_times": small.during / small.before,
         }

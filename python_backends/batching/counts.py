@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from python_backends.batching.waiting import Batch
+from python_backends.batching.batch_queue import Batch
 
 # Metric -> its description; they become Triton counters with the prefix tidegate_batching_.
 COUNTERS: Mapping[str, str] = {

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from python_backends.batching.waiting import Batch, Waiter, Waiting
+from python_backends.batching.batch_queue import Batch, BatchQueue, Waiter
 from python_backends.runtime.errors import ExecutionError
 from python_backends.runtime.execution import Answer
 
@@ -38,7 +38,7 @@ class Lanes(Generic[Request]):
     while one thread sends answers, each of which is a round trip to the server, another one computes.
     """
 
-    def __init__(self, waiting: Waiting[Request], compute: Compute[Request], *, count: int) -> None:
+    def __init__(self, waiting: BatchQueue[Request], compute: Compute[Request], *, count: int) -> None:
         self._waiting = waiting
         self._compute = compute
         self._running: list[Batch[Request]] = []

@@ -64,7 +64,7 @@ class CostColumns:
         return column
 
 
-def divide(items: Sequence[Sized], columns: CostColumns, *, limit_ms: float = inf) -> list[tuple[int, int]]:
+def plan_batches(items: Sequence[Sized], columns: CostColumns, *, limit_ms: float = inf) -> list[tuple[int, int]]:
     """Divide items that are sorted by length; return batches as [start, end) of positions in
     `items`.
 

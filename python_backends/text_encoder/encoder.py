@@ -7,8 +7,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from python_backends.batching.batch_queue import Batch, Waiter
 from python_backends.batching.counts import Tally, of_batch
-from python_backends.batching.waiting import Batch, Waiter
 from python_backends.runtime.errors import RequestCancelled
 from python_backends.runtime.execution import Answer, GroupRunner, InferenceRequest, Run, Tensors
 from python_backends.text_encoder.padding import pad_and_concatenate

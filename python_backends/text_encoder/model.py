@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from python_backends.batching.batch_queue import BatchQueue, Waiter
 from python_backends.batching.counts import Tally
 from python_backends.batching.lanes import Lanes
 from python_backends.batching.metrics import Metrics
 from python_backends.batching.plan import CostColumns
-from python_backends.batching.waiting import Waiter, Waiting
 from python_backends.runtime.errors import BackendError, ConfigError, QueueFull
 from python_backends.runtime.execution import Answer
 from python_backends.runtime.machine import this_machine
@@ -69,7 +69,7 @@ class TritonPythonModel:
         self._metrics = Metrics(tally, labels)
         self._served = ServedVariant({**labels, "reason": variant.reason})
         columns = CostColumns(_cost(variant), max_rows=config.max_batch_size)
-        self._lanes: Lanes[EncoderRequest] = Lanes(Waiting(columns, lanes=lanes), encoder.compute, count=lanes)
+        self._lanes: Lanes[EncoderRequest] = Lanes(BatchQueue(columns, lanes=lanes), encoder.compute, count=lanes)
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Return a response for each request that can be answered now, None for each that is answered after

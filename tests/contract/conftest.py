@@ -19,7 +19,7 @@ FORWARDED = "^x-(tenant|locale)$|cookie|auth|key"
 LOADED = ("types", "repeat", "accumulate", "accumulate_text", "classify", "patient", "facts", "fails", "say", "versions", "chain")
 
 
-class Doors:
+class BothWays:
     """The same Triton twice: straight, and through the gateway."""
 
     def __init__(self, running: servers.Tidegate) -> None:
@@ -55,7 +55,7 @@ class Doors:
 
 
 @contextmanager
-def served(state_dir: Path) -> Iterator[Doors]:
+def served(state_dir: Path) -> Iterator[BothWays]:
     """One for as long as the block; at its end nothing of it is left and its log tells of no defect."""
     loads = [part for name in LOADED for part in ("--load", name)]
     # What the same calls say straight, Triton says to everybody here; tests/e2e/test_fingerprints.py has the lock.
@@ -64,7 +64,7 @@ def served(state_dir: Path) -> Iterator[Doors]:
     running = servers.start(state_dir, *flags, env=unlocked)
     below = servers.descendants(running.process.pid)
     try:
-        yield Doors(running)
+        yield BothWays(running)
     finally:
         status = running.stop()
     assert status == 0, running.said()
@@ -74,7 +74,7 @@ def served(state_dir: Path) -> Iterator[Doors]:
 
 
 @pytest.fixture(scope="session")
-def frontends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+def frontends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BothWays]:
     shared = Path("/dev/shm") / SHARED_MEMORY
     shared.write_bytes(SHARED_BYTES)
     try:
@@ -97,7 +97,7 @@ def triton_survives(request: pytest.FixtureRequest) -> Iterator[None]:
     if "frontends" not in request.fixturenames:
         yield
         return
-    frontends: Doors = request.getfixturevalue("frontends")
+    frontends: BothWays = request.getfixturevalue("frontends")
     frontends.await_triton()
     yield
     assert frontends.triton_lives(), f"Triton died:\n{frontends.running.triton_log()[-3000:]}"

@@ -19,7 +19,7 @@ import tritonclient.http
 import tritonclient.http.aio
 from tritonclient.utils import InferenceServerException
 
-from tests.contract.conftest import Doors
+from tests.contract.conftest import BothWays
 from tests.contract.ledger import compare
 
 CLIENTS: dict[str, tuple[str, ModuleType, Callable[..., Any]]] = {
@@ -115,7 +115,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "name", "ask"), [pytest.param(*case, id=f"{case[0]}: {case[1]}") for case in CASES])
-def test_a_client_gets_the_same(frontends: Doors, kind: str, name: str, ask: Callable[[ModuleType], Any]) -> None:
+def test_a_client_gets_the_same(frontends: BothWays, kind: str, name: str, ask: Callable[[ModuleType], Any]) -> None:
     frontend, module, make = CLIENTS[kind]
 
     async def result_of(address: str) -> Any:
@@ -133,7 +133,7 @@ def test_a_client_gets_the_same(frontends: Doors, kind: str, name: str, ask: Cal
     compare(f"client {kind}: {name}", *(asyncio.run(result_of(address)) for address in frontends.both(frontend)), repr)
 
 
-def test_the_grpc_clients_stream(frontends: Doors) -> None:
+def test_the_grpc_clients_stream(frontends: BothWays) -> None:
     def responses(address: str) -> list[Any]:
         got: queue.SimpleQueue[Any] = queue.SimpleQueue()
         with tritonclient.grpc.InferenceServerClient(address) as client:
@@ -149,7 +149,7 @@ def test_the_grpc_clients_stream(frontends: Doors) -> None:
     compare("client grpc: a stream", *map(responses, frontends.both("grpc")), lambda each: f"{len(each)} responses")
 
 
-def test_the_grpc_aio_clients_stream(frontends: Doors) -> None:
+def test_the_grpc_aio_clients_stream(frontends: BothWays) -> None:
     async def responses(address: str) -> list[Any]:
         async def requests() -> Any:
             for number in range(2):
@@ -164,7 +164,7 @@ def test_the_grpc_aio_clients_stream(frontends: Doors) -> None:
     compare("client grpc.aio: a stream", straight, gateway, lambda each: f"{len(each)} responses")
 
 
-def test_many_requests_of_one_http_client_at_once(frontends: Doors) -> None:
+def test_many_requests_of_one_http_client_at_once(frontends: BothWays) -> None:
     """`async_infer` over a pool of connections, as perf_analyzer uses it."""
 
     def results(address: str) -> list[Any]:
@@ -193,7 +193,7 @@ LARGE = b'{"inputs":[{"name":"INT32","shape":[1],"datatype":"INT32","data":[1]}]
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 @pytest.mark.parametrize("name", CURL)
-def test_curl_prints_the_same(frontends: Doors, name: str) -> None:
+def test_curl_prints_the_same(frontends: BothWays, name: str) -> None:
     flags, path = CURL[name]
 
     def printed(address: str) -> tuple[int, bytes]:

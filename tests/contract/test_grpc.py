@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from tests.contract.conftest import Doors
+from tests.contract.conftest import BothWays
 from tests.contract.grpc_calls import ADMINISTERING, CALLS
 from tests.contract.grpc_streams import STREAMS
 from tests.contract.grpc_wire import Call, Outcome, Stream, call, channel, summary, talk
@@ -17,7 +17,7 @@ Both = tuple[grpc.Channel, grpc.Channel]
 
 
 @pytest.fixture
-def both(frontends: Doors) -> Iterator[Both]:
+def both(frontends: BothWays) -> Iterator[Both]:
     with channel(frontends.straight_grpc) as straight, channel(frontends.gateway_grpc) as gateway:
         yield straight, gateway
 

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from tests.contract.conftest import Doors, served
+from tests.contract.conftest import BothWays, served
 from tests.contract.grpc_streams import fails, repeat, same, say
 from tests.contract.grpc_wire import Call, Stream, call, channel, infer, talk
 from tests.contract.http_tensors import bare, strings, typed
@@ -23,7 +23,7 @@ DEEP = b"[" * 100_000
 
 
 @pytest.fixture(scope="module")
-def frontends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+def frontends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BothWays]:
     """A Triton of their own: one that did not survive would take the comparisons with it."""
     with served(tmp_path_factory.mktemp("guards")) as frontends:
         yield frontends
@@ -86,7 +86,7 @@ HTTP = [
 
 
 @pytest.mark.parametrize("data", HTTP)
-def test_over_http_it_is_refused(frontends: Doors, data: bytes) -> None:
+def test_over_http_it_is_refused(frontends: BothWays, data: bytes) -> None:
     answer, end = hold(frontends.gateway_http, Talk("guard", (data,)))
     assert isinstance(answer, Answer)
     assert 400 <= answer.status < 600, answer
@@ -109,7 +109,7 @@ CALLS = [
 
 
 @pytest.mark.parametrize("what", [pytest.param(each, id=each.name) for each in CALLS])
-def test_over_grpc_it_is_refused(frontends: Doors, what: Call) -> None:
+def test_over_grpc_it_is_refused(frontends: BothWays, what: Call) -> None:
     with channel(frontends.gateway_grpc) as over:
         assert call(over, what).code in ("INVALID_ARGUMENT", "INTERNAL", "UNKNOWN")
 
@@ -127,14 +127,14 @@ STREAMS = [
 
 
 @pytest.mark.parametrize("what", [pytest.param(each, id=each.name) for each in STREAMS])
-def test_over_a_stream_it_is_refused_or_kept_apart(frontends: Doors, what: Stream) -> None:
+def test_over_a_stream_it_is_refused_or_kept_apart(frontends: BothWays, what: Stream) -> None:
     with channel(frontends.gateway_grpc) as over:
         for _ in range(3):  # the mixed ones take Triton a few tries
             assert talk(over, what).code in ("OK", "INVALID_ARGUMENT", "UNIMPLEMENTED", "INTERNAL")
         assert call(over, Call("", "ModelInfer", same(1))).code == "OK"
 
 
-def test_an_error_of_a_decoupled_model_as_status_ends_the_stream_and_not_triton(frontends: Doors) -> None:
+def test_an_error_of_a_decoupled_model_as_status_ends_the_stream_and_not_triton(frontends: BothWays) -> None:
     """Straight, every second such stream ends Triton 24.10: it answers on into a stream that it has closed.
 
     Triton's status would be INVALID_ARGUMENT; the gateway has Triton send errors as messages, so that it lives, and gets their
@@ -153,7 +153,7 @@ def test_an_error_of_a_decoupled_model_as_status_ends_the_stream_and_not_triton(
     ("code", "status"),
     [("UNAVAILABLE", "UNAVAILABLE"), ("NOT_FOUND", "NOT_FOUND"), ("INVALID_ARG", "INVALID_ARGUMENT"), ("INTERNAL", "INTERNAL")],
 )
-def test_an_error_of_an_ordinary_model_as_status_is_tritons_own(frontends: Doors, code: str, status: str) -> None:
+def test_an_error_of_an_ordinary_model_as_status_is_tritons_own(frontends: BothWays, code: str, status: str) -> None:
     """Status and text as Triton gives them straight, where it does not die of it."""
     with channel(frontends.gateway_grpc) as over:
         seen = talk(over, Stream("", (fails(code, key="a"),), metadata=(("triton_grpc_error", "true"),)))
@@ -161,7 +161,7 @@ def test_an_error_of_an_ordinary_model_as_status_is_tritons_own(frontends: Doors
 
 
 @pytest.mark.timeout(60)
-def test_clients_of_both_kinds_of_models_at_once(frontends: Doors) -> None:
+def test_clients_of_both_kinds_of_models_at_once(frontends: BothWays) -> None:
     """Straight, streams to ordinary models beside streams to decoupled ones end Triton 24.10, most times within a hundred."""
 
     def client(number: int) -> None:
@@ -178,7 +178,7 @@ def test_clients_of_both_kinds_of_models_at_once(frontends: Doors) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_errors_as_status_beside_answers(frontends: Doors) -> None:
+def test_errors_as_status_beside_answers(frontends: BothWays) -> None:
     """Such a stream ends for its client while Triton is still sending; cancelling it at once ended Triton every 250 times."""
 
     def client(number: int) -> None:
@@ -193,7 +193,7 @@ def test_errors_as_status_beside_answers(frontends: Doors) -> None:
         list(clients.map(client, range(4)))
 
 
-def test_a_message_beyond_the_limit_is_refused(frontends: Doors) -> None:
+def test_a_message_beyond_the_limit_is_refused(frontends: BothWays) -> None:
     with channel(frontends.gateway_grpc) as over:
         over_limit = 129 << 20
         seen = call(over, Call("", "ModelInfer", infer("types", ("UINT8", "UINT8", [over_limit], bytes(over_limit)))))

@@ -7,7 +7,7 @@ from typing import Any
 
 import tritonclient.grpc
 
-from tests.contract.conftest import Doors
+from tests.contract.conftest import BothWays
 from tests.e2e import raw_http
 
 BODY = {"inputs": [{"name": "ANY", "shape": [1, 1], "datatype": "BYTES", "data": ["a"]}]}
@@ -19,13 +19,13 @@ def facts(text: str) -> dict[str, Any]:
     return found
 
 
-def test_over_http(frontends: Doors) -> None:
+def test_over_http(frontends: BothWays) -> None:
     answer = raw_http.infer(frontends.gateway_http, "facts", BODY, fields=HEADERS.items())
     told = json.loads(answer.partition(b"\r\n\r\n")[2])
     assert facts(told["outputs"][0]["data"][0]) == {"X-Tenant": "a", "x-locale": "de"}
 
 
-def test_over_grpc(frontends: Doors) -> None:
+def test_over_grpc(frontends: BothWays) -> None:
     with tritonclient.grpc.InferenceServerClient(frontends.gateway_grpc) as client:
         asked = tritonclient.grpc.InferInput("ANY", [1, 1], "BYTES")
         asked._raw_content = b"\1\0\0\0a"

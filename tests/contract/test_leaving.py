@@ -15,7 +15,7 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from tests.contract.conftest import Doors
+from tests.contract.conftest import BothWays
 from tests.contract.grpc_streams import repeat
 from tests.contract.grpc_wire import SERVICE, Call, call, channel, infer
 from tests.contract.http_wire import Talk, hold, request, summary
@@ -35,11 +35,12 @@ def cancelled(over: grpc.Channel) -> list[str]:
 
 @pytest.mark.parametrize("through", ["straight", "gateway"])
 @pytest.mark.parametrize("how", ["cancelled", "deadline", "disconnected"])
-def test_the_model_sees_that_a_grpc_caller_has_gone(frontends: Doors, through: str, how: str) -> None:
+def test_the_model_sees_that_a_grpc_caller_has_gone(frontends: BothWays, through: str, how: str) -> None:
     key = f"{how}-{through}"
     with channel(frontends.straight_grpc) as straight:
         over = channel(frontends.straight_grpc if through == "straight" else frontends.gateway_grpc)
         method = over.unary_unary(SERVICE + "ModelInfer")
+        method(patient(0.0).SerializeToString(), timeout=60.0)  # by then Triton has ended what others have left
         running = method.future(patient(9.0, key).SerializeToString(), timeout=0.4 if how == "deadline" else 8.0)
         if how != "deadline":
             time.sleep(0.3)  # it has reached the model by then, or this proves less and passes
@@ -49,7 +50,7 @@ def test_the_model_sees_that_a_grpc_caller_has_gone(frontends: Doors, through: s
 
 
 @pytest.mark.parametrize("through", ["straight", "gateway"])
-def test_a_stream_that_is_cancelled_frees_the_model(frontends: Doors, through: str) -> None:
+def test_a_stream_that_is_cancelled_frees_the_model(frontends: BothWays, through: str) -> None:
     """Six seconds of responses are left when the caller goes; the model's only instance is free at once all the same."""
     address = frontends.straight_grpc if through == "straight" else frontends.gateway_grpc
     with channel(address) as over:
@@ -60,7 +61,7 @@ def test_a_stream_that_is_cancelled_frees_the_model(frontends: Doors, through: s
         assert len(list(again)) == 1
 
 
-def test_a_queue_that_is_full_and_a_timeout_in_it_end_the_same(frontends: Doors) -> None:
+def test_a_queue_that_is_full_and_a_timeout_in_it_end_the_same(frontends: BothWays) -> None:
     def body(seconds: float, **parameters: int) -> bytes:
         tensor = {"name": "SECONDS", "shape": [1, 1], "datatype": "FP32", "data": [seconds]}
         return request("POST", "/v2/models/patient/infer", {"inputs": [tensor], "parameters": parameters})
@@ -85,7 +86,7 @@ def busy(port: int, request_bytes: bytes) -> Iterator[None]:
     worker.join()
 
 
-def test_an_http_caller_that_leaves_a_stream_of_events_frees_the_model(frontends: Doors) -> None:
+def test_an_http_caller_that_leaves_a_stream_of_events_frees_the_model(frontends: BothWays) -> None:
     """Better than Triton, which goes on: HTTP tells it nothing."""
     message = json.dumps({"IN": list(range(60)), "DELAY_S": 0.1}).encode()
     with socket.create_connection(("127.0.0.1", frontends.gateway_http), timeout=5.0) as connection:

@@ -94,9 +94,9 @@ def probing(probes: Iterable[Probe]) -> Iterator[list[Probe]]:
 def probes_at(gateways: Iterable[Tidegate], key: str, frontends: Iterable[str] = ()) -> list[Probe]:
     """One for each frontend of each, or for these frontends."""
     return [
-        Probe(f"{frontend} of {gateway.state_dir.name}", make_of(gateway, key, DOORS[frontend]))
+        Probe(f"{frontend} of {gateway.state_dir.name}", make_of(gateway, key, PROTOCOLS[frontend]))
         for gateway in gateways
-        for frontend in frontends or DOORS
+        for frontend in frontends or PROTOCOLS
     ]
 
 
@@ -163,7 +163,7 @@ def _admin(gateway: Tidegate, key: str, held: ExitStack) -> Ask:
     return lambda: _is_200(status_of(gateway.endpoints["admin"] + "/tenants", key))
 
 
-DOORS: dict[str, Callable[[Tidegate, str, ExitStack], Ask]] = {
+PROTOCOLS: dict[str, Callable[[Tidegate, str, ExitStack], Ask]] = {
     "http": _http,
     "grpc": _grpc,
     "an open stream": _open_stream,

@@ -85,6 +85,24 @@ def test_a_sentence_is_answered_before_pages_that_wait(encoder: Tidegate) -> Non
     asyncio.run(ask())
 
 
+def test_an_unload_answers_everything_that_waits(encoder: Tidegate) -> None:
+    """In Triton. Beside callers who leave, as in the next test, most would wait in the gateway."""
+
+    def ask_for(what: str) -> bytes:
+        return raw_http.exchange(encoder.port("http"), "POST", f"/v2/repository/models/encoder/{what}", b"").partition(b"\r\n")[0]
+
+    async def ask() -> list[np.ndarray]:
+        async with client_of(encoder) as client, asyncio.TaskGroup() as group:
+            pages = [group.create_task(encode(client, ids)) for ids in PAGES]
+            await first_of(pages)
+            assert not all(page.done() for page in pages)
+            assert b" 200 " in await asyncio.to_thread(ask_for, "unload")
+        return [page.result() for page in pages]
+
+    assert [answer.shape for answer in asyncio.run(ask())] == [(2, 384)] * len(PAGES)
+    wait_for(lambda: b" 200 " in ask_for("load"), what="its load after the unload")
+
+
 def test_one_that_fails_and_one_that_leaves_cost_the_others_nothing(encoder: Tidegate) -> None:
     async def ask() -> None:
         async with client_of(encoder) as client:
@@ -119,18 +137,3 @@ def test_what_was_batched_can_be_read_from_the_gateways_metrics(encoder: Tidegat
     assert 0 < counted["batches_total"] <= counted["requests_total"] <= counted["rows_total"]
     assert 0 < counted["useful_tokens_total"] <= counted["padded_tokens_total"]
     assert counted["compute_seconds_total"] > 0
-
-
-def test_an_unload_answers_everything_that_waits(encoder: Tidegate) -> None:
-    def unload() -> bytes:
-        return raw_http.exchange(encoder.port("http"), "POST", "/v2/repository/models/encoder/unload", b"")
-
-    async def ask() -> list[np.ndarray]:
-        async with client_of(encoder) as client, asyncio.TaskGroup() as group:
-            pages = [group.create_task(encode(client, ids)) for ids in PAGES]
-            await first_of(pages)
-            assert not all(page.done() for page in pages)
-            assert b" 200 " in (await asyncio.to_thread(unload)).partition(b"\r\n")[0]
-        return [page.result() for page in pages]
-
-    assert [answer.shape for answer in asyncio.run(ask())] == [(2, 384)] * len(PAGES)

@@ -79,7 +79,10 @@ def shown(fleet: Tidegate) -> dict[str, Any]:
 
 def loaded(fleet: Tidegate) -> dict[str, set[str]]:
     """Models that are ready, by server."""
-    return {server["name"]: {copy["model"] for copy in server["copies"] if copy["state"] == "READY"} for server in shown(fleet)["servers"]}
+    return {
+        server["name"]: {replica["model"] for replica in server["replicas"] if replica["state"] == "READY"}
+        for server in shown(fleet)["servers"]
+    }
 
 
 def body() -> bytes:
@@ -121,12 +124,12 @@ def watching(fleet: Tidegate, check: Callable[[dict[str, Any]], None]) -> Iterat
 
 def require_within_budget(found: dict[str, Any]) -> None:
     for server in found["servers"]:
-        declared = 24 * MIB * len(server["copies"])
-        loading = [copy for copy in server["copies"] if copy["state"] == "LOADING" and not copy["bytes"]]  # not begun
+        declared = 24 * MIB * len(server["replicas"])
+        loading = [replica for replica in server["replicas"] if replica["state"] == "LOADING" and not replica["bytes"]]  # not begun
         assert declared - 24 * MIB * len(loading) <= server["budget_bytes"] == BUDGET_BYTES, server
 
 
-def test_every_model_is_served_at_either_door_and_memory_is_never_promised_twice(fleet: Tidegate) -> None:
+def test_every_model_is_served_over_either_protocol_and_memory_is_never_promised_twice(fleet: Tidegate) -> None:
     grpc = tritonclient.grpc.InferenceServerClient(fleet.address("grpc"))
     wanted = tritonclient.grpc.InferInput("INPUT0", [1, 1], "FP32").set_data_from_numpy(np.ones((1, 1), np.float32))
     with watching(fleet, require_within_budget):
@@ -262,7 +265,7 @@ def test_metrics_of_both_say_whose_they_are(fleet: Tidegate) -> None:
     assert 'server="triton-1"' in page
     assert page.count("# TYPE nv_inference_request_success ") == 1
     samples = samples_of(page)
-    assert samples['tidegate_fleet_server_up{server="triton-1"}'] == samples["tidegate_fleet_owner"] == 1
+    assert samples['tidegate_fleet_server_up{server="triton-1"}'] == samples["tidegate_fleet_leader"] == 1
     assert samples['tidegate_fleet_server_budget_bytes{server="triton-0"}'] == BUDGET_BYTES
     assert 24 * MIB <= samples['tidegate_fleet_server_held_bytes{server="triton-0"}'] <= BUDGET_BYTES
     assert samples['tidegate_fleet_models{tier="hot"}'] == len(set().union(*loaded(fleet).values()))

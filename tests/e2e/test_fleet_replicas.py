@@ -1,4 +1,4 @@
-"""A model on two Tritons at once: sequences keep to their server, one is loaded everywhere, pools part the work."""
+"""A model on two Tritons at once: sequences keep to their server, one is loaded on both by demand or by wish, pools part the work."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -185,7 +187,25 @@ class TestSequences:
 
 
 def sequences(fleet: Tidegate) -> int:
-    return sum(copy["sequences"] for server in shown(fleet)["servers"] for copy in server["copies"])
+    return sum(replica["sequences"] for server in shown(fleet)["servers"] for replica in server["replicas"])
+
+
+def test_a_model_that_is_never_idle_gets_a_replica_on_the_idle_server(fleet: Tidegate) -> None:
+    """So many callers as keep one replica busy all the time; that a request takes 50 ms nobody has told the fleet."""
+    has_grown = Event()
+
+    def keep_asking() -> None:
+        while not has_grown.is_set():
+            assert status(ask(fleet, "work", [50])) == 200
+
+    with ThreadPoolExecutor(64) as callers:
+        asking = [callers.submit(keep_asking) for _ in range(64)]
+        try:
+            wait_for(lambda: all("work" in models for models in loaded(fleet).values()), what="a second replica")
+        finally:
+            has_grown.set()
+        for caller in asking:
+            caller.result()
 
 
 def test_loaded_everywhere_it_is_on_each_server_also_on_one_that_comes_back(fleet: Tidegate) -> None:

@@ -128,7 +128,7 @@ def test_a_worker_that_is_killed_loses_only_what_it_had_under_way(fleet: Tidegat
 
 
 def in_flight(fleet: Tidegate) -> int:
-    return sum(copy["in_flight"] for server in shown(fleet)["servers"] for copy in server["copies"])
+    return sum(replica["in_flight"] for server in shown(fleet)["servers"] for replica in server["replicas"])
 
 
 def test_what_workers_find_dead_their_parent_loads_anew(fleet: Tidegate) -> None:

@@ -1,8 +1,7 @@
-"""Starting, dying, restarting and stopping, with the real Triton and Unix sockets beside the ports; nothing is left behind."""
+"""Starting, dying and restarting, with the real Triton and Unix sockets beside the ports; nothing is left behind."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -14,11 +13,10 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from control_plane.triton.embedded.command import shm_prefix
 from tests.e2e import raw_http
 from tests.e2e import tidegate as servers
 from tests.e2e.conftest import MODELS, Start
-from tests.e2e.tidegate import LONG_S, Tidegate, descendants, living, refused_start, wait_for
+from tests.e2e.tidegate import LONG_S, Tidegate, descendants, living, refused_start, shared_memory, wait_for
 
 ECHO = {"inputs": [{"name": "INPUT0", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}
 
@@ -42,17 +40,6 @@ def echo_status(tidegate: Tidegate) -> int:
     return raw_http.status(raw_http.infer(tidegate.port("http"), "echo", ECHO))
 
 
-def shared_memory(tidegate: Tidegate) -> set[str]:
-    """This one's regions in /dev/shm; another's are none of our business."""
-    prefix = shm_prefix(tidegate.state_dir / "triton")
-    return {name for name in os.listdir("/dev/shm") if name.startswith(prefix)}
-
-
-def in_flight(tidegate: Tidegate) -> int:
-    page = raw_http.exchange(tidegate.port_of_metrics(), "GET", "/metrics").decode()
-    return int(float(next(line.split()[-1] for line in page.splitlines() if line.startswith("tidegate_requests_in_flight "))))
-
-
 def triton_pid(tidegate: Tidegate) -> int:
     names = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in living(descendants(tidegate.process.pid))}
     return next(pid for pid, name in names.items() if name == "tritonserver")
@@ -73,11 +60,17 @@ def serving(folder: Path) -> Iterator[Tidegate]:
 
 
 def test_triton_that_dies_comes_back_with_its_models(serving: Tidegate) -> None:
-    os.kill(triton_pid(serving), signal.SIGKILL)
-    answer = b""
+    killed, answer = 0, b""
 
     def is_refused() -> bool:
-        nonlocal answer
+        nonlocal killed, answer
+        # A request that comes before the end is noticed waits for the next Triton; on a slow machine that may be there
+        # before anybody has looked.
+        if raw_http.status(raw_http.exchange(serving.port("http"), "GET", "/v2/health/ready")) == 200:
+            if (pid := triton_pid(serving)) != killed:
+                killed = pid
+                os.kill(pid, signal.SIGKILL)
+            return False
         answer = raw_http.infer(serving.port("http"), "echo", ECHO)
         return raw_http.status(answer) == 503
 
@@ -112,6 +105,7 @@ def test_a_unix_socket_that_somebody_listens_on_is_not_taken_away(serving: Tideg
 
 
 def test_kill_9_leaves_no_orphan_and_what_it_left_is_replaced(serving: Tidegate, start: Start, folder: Path) -> None:
+    """And models that fail to load are reported while the rest is served."""
     below = descendants(serving.process.pid)
     assert shared_memory(serving)
     serving.process.kill()
@@ -119,34 +113,15 @@ def test_kill_9_leaves_no_orphan_and_what_it_left_is_replaced(serving: Tidegate,
     wait_for(lambda: not living(below), what="the end of Triton and its stubs")
     wait_for(lambda: not shared_memory(serving), what="shared memory being freed")
     assert (folder / "http.sock").exists()
-    again = start(serving.state_dir, *ECHO_ONLY, *sockets(folder))  # the state folder of a killed one is usable, at once
+    failing = ("--load", "broken", "--load", "nowhere")
+    again = start(serving.state_dir, *ECHO_ONLY, *failing, *sockets(folder))  # the state folder of a killed one is usable, at once
     assert echo_status(again) == 200
+    assert "broken on purpose" in again.said()
+    assert "nowhere" in again.said()
     assert raw_http.status(ask(folder / "http.sock", "GET", "/v2/health/ready")) == 200
     assert again.stop() == 0
     assert not (folder / "http.sock").exists()
     assert not (folder / "grpc.sock").exists()
-
-
-def test_sigterm_ends_everything_in_order_once_what_is_in_flight_is_answered(start: Start, tmp_path: Path) -> None:
-    """And a model that fails to load is reported while the rest is served."""
-    running = start(tmp_path, *ECHO_ONLY, "--load", "slow", "--load", "broken", "--load", "nowhere")
-    assert echo_status(running) == 200
-    assert "broken on purpose" in running.said()
-    assert "nowhere" in running.said()
-    below = descendants(running.process.pid)
-    assert shared_memory(running)
-    body = json.dumps({"inputs": [{"name": "SECONDS", "shape": [1, 1], "datatype": "FP32", "data": [1.5]}]}).encode()
-    with socket.create_connection(("127.0.0.1", running.port("http")), timeout=LONG_S) as connection:
-        connection.sendall(b"POST /v2/models/slow/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-        wait_for(lambda: in_flight(running) == 1, what="the request being in flight")
-        running.process.send_signal(signal.SIGTERM)
-        answer = raw_http.read_answer(connection)
-    assert raw_http.status(answer) == 200
-    assert b"Connection: close" in answer
-    assert running.process.wait(timeout=LONG_S) == 0, running.said()
-    assert not living(below)
-    assert not shared_memory(running)
-    assert not (tmp_path / "endpoints.json").exists()
 
 
 @pytest.mark.parametrize(

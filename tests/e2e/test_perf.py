@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
+from perf.chaos.report import Report as ChaosReport
 from perf.embedding.report import Report as EmbeddingReport
 from perf.floods.report import Report as FloodsReport
+from perf.hedging.report import ON
 from perf.measurement.report import Report
 from perf.repeats.report import NO_CACHE, SHIPPED, Case
 from perf.scenarios import SCENARIOS
@@ -49,6 +51,21 @@ def the_one_who_does_no_harm_is_answered(report: FloodsReport) -> None:
     assert all(came["connections"] and came["sent_mib"] > 0 for came in report.result.more["floods"].values())
 
 
+QUICK_DRILLS = ("gateway freezes", "Redis is slow", "a client floods")
+"""On one site, and of those that no other test carries out."""
+
+
+def quick_drills_cost_nobody_a_request(report: ChaosReport) -> None:
+    assert report.result.more["not_carried_out"] == {}
+    assert {case.drill: run.failed for case, runs in report.runs.items() for run in runs} == dict.fromkeys(QUICK_DRILLS, 0)
+    assert all(run.asked > 0 for runs in report.runs.values() for run in runs)
+
+
+def only_hedged_where_it_is_on(report: Report) -> None:
+    for case, runs in report.runs.items():
+        assert all(run.executions >= 1.0 and (case.way == ON or run.hedged == 0.0) for run in runs)
+
+
 ONE_ROUND = ("--rounds", "1")
 RUNS = [
     run("smoke", *ONE_ROUND, "--requests", "50"),
@@ -73,8 +90,16 @@ RUNS = [
     run(
         "fleet", *ONE_ROUND, "--requests", "20", "--seconds", "2", "--models", "3", "--servers", "2", "--room", "1.5", "--ways", "tidegate",
     ),
+    run("chaos", *ONE_ROUND, *QUICK_DRILLS, "--scale", "0.2", check=quick_drills_cost_nobody_a_request),
+
+
+    run(
+        "hedging", *ONE_ROUND, "--requests", "250", "--learn", "400", "--works", "stragglers", "--loads", "0.2",
+        check=only_hedged_where_it_is_on,
+    ),
     run("eviction", "--requests", "3000", "--sizes", "10"),
     run("simulate", "--seeds", "1", "--cases", "8x5", "--policies", "round robin", "Tidegate"),
+    run("prefetch", "--seeds", "1", "--cases", "own times", "--forecasts", "none", "idle times and successions", "clairvoyant"),
 ]  # fmt: skip
 
 

@@ -105,7 +105,7 @@ def test_one_joins_and_one_leaves_under_load(hosts: list[Tidegate], repository: 
 
             listed.write_text("- url: nowhere\n")
             wait_for(lambda: "the servers stay as they are" in gateway.said(), what="a word in the log")
-            assert "expected http://HOST:HTTP_PORT" in gateway.said().replace("\n", "")
+            assert "expected http[s]://HOST:HTTP_PORT" in gateway.said().replace("\n", "")
             assert loaded(gateway).keys() == {"second"}
     finally:
         assert gateway.stop() == 0, gateway.said()

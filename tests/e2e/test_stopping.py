@@ -24,7 +24,7 @@ import tritonclient.grpc
 from tests.e2e import raw_http
 from tests.e2e.conftest import MODELS, Start
 from tests.e2e.test_workers import sample
-from tests.e2e.tidegate import LONG_S, Tidegate, descendants, living, wait_for
+from tests.e2e.tidegate import LONG_S, Tidegate, descendants, living, shared_memory, wait_for
 
 STOP_S = 6.0
 """Most that a stop takes beyond its pause and its drain."""
@@ -103,10 +103,12 @@ def status_of(url: str) -> int:
 
 
 def require_end(tidegate: Tidegate, *, by_s: float, below: set[int]) -> None:
-    """The process and all beneath it, Triton and its guardian included, have ended at `by_s` of the monotonic clock."""
+    """The process and all beneath it, Triton and its guardian included, have ended at `by_s` of the monotonic clock, and left nothing."""
     assert tidegate.process.wait(timeout=LONG_S) == 0, tidegate.said()
     assert time.monotonic() <= by_s
     assert not living(below), "processes outlived tidegate"
+    assert not shared_memory(tidegate)
+    assert not (tidegate.state_dir / "endpoints.json").exists()
     assert "defect" not in tidegate.said()
 
 
@@ -232,17 +234,8 @@ def test_a_second_signal_ends_it_at_once(start: Start, tmp_path: Path, workers: 
 
 
 @both
-def test_ctrl_c_does_not_pause(start: Start, tmp_path: Path, workers: int) -> None:
+def test_ctrl_c_neither_pauses_nor_waits_for_an_idle_stream(start: Start, tmp_path: Path, workers: int) -> None:
     running = start(tmp_path, *flags(workers, pause_s=100.0, drain_s=100.0))
-    below = descendants(running.process.pid)
-    told_s = time.monotonic()
-    assert running.stop() == 0
-    require_end(running, by_s=told_s + STOP_S, below=below)
-
-
-@both
-def test_an_idle_stream_does_not_hold_up_a_stop(start: Start, tmp_path: Path, workers: int) -> None:
-    running = start(tmp_path, *flags(workers, pause_s=0.0, drain_s=100.0))
     below = descendants(running.process.pid)
     client = tritonclient.grpc.InferenceServerClient(running.address("grpc"))
     tensor = tritonclient.grpc.InferInput("INPUT0", [1, 2], "FP32").set_data_from_numpy(np.ones((1, 2), np.float32))
@@ -251,7 +244,7 @@ def test_an_idle_stream_does_not_hold_up_a_stop(start: Start, tmp_path: Path, wo
     client.async_stream_infer("echo", [tensor])
     assert told.get(timeout=LONG_S) is None
     told_s = time.monotonic()
-    running.process.send_signal(signal.SIGTERM)
+    running.process.send_signal(signal.SIGINT)
     error = told.get(timeout=LONG_S)
     assert (error.status(), error.message()) == ("StatusCode.UNAVAILABLE", STOPPING)
     client.stop_stream()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import signal
 import socket
 import urllib.request
+from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +17,9 @@ import tritonclient.http
 from geventhttpclient.response import HTTPConnectionClosed
 from tritonclient.utils import InferenceServerException
 
+from tests.e2e.accounts import make_first_key
 from tests.e2e.conftest import MODELS, Start
-from tests.e2e.tidegate import LONG_S, Tidegate, run_cli, wait_for
+from tests.e2e.tidegate import LONG_S, Tidegate, refused_start, run_cli, wait_for
 from tests.tls_files import Authority, Identity, needs_openssl, subject_of
 
 pytestmark = needs_openssl
@@ -127,3 +130,48 @@ def test_only_clients_that_show_a_known_certificate(start: Start, tmp_path: Path
     assert "echo" in listed.stdout, "commands on this machine need no certificate"
     assert_changes(running, authority, server, known)
     assert running.stop() == 0, running.said()
+
+
+def test_a_triton_behind_tls_that_demands_a_certificate_and_a_key(start: Start, tmp_path: Path, authority: Authority) -> None:
+    """Another gateway stands before it: it demands more than a proxy would, in both protocols."""
+    known, ca = authority.issue("known"), ("--tls-client-ca", str(authority.certificate))
+    header = tmp_path / "header"
+    header.write_text(f"Authorization: Bearer {make_first_key(tmp_path / 'front')}\n")
+    front = start(tmp_path / "front", *ECHO_ONLY, *flags(authority.issue("server")), *ca, "--authentication")
+    ports = f"grpc_port={front.port('grpc')}&metrics_port={front.port_of_metrics()}"
+    url = f"https://localhost:{front.port('http')}?{ports}"
+    trusts = ("--triton-url", url, "--triton-ca", str(authority.certificate), "--triton-header-file", str(header))
+    shows = ("--triton-certificate", str(known.certificate), "--triton-key", str(known.key))
+    running = start(tmp_path / "state", *trusts, *shows)
+    for ask in (inferred_over_http, inferred_over_grpc):
+        np.testing.assert_array_equal(ask(running), VALUES)
+    listed = run_cli("models", "list", "--state-dir", str(running.state_dir))
+    assert "READY" in listed.stdout, "the control channel is behind TLS too"
+    with urllib.request.urlopen(running.endpoints["metrics"], timeout=LONG_S) as page:
+        assert b"nv_inference_count" in page.read(), "and so is its metrics page"
+    assert running.stop() == 0, running.said()
+    # One that shows no certificate is refused, and so are files that cannot be used.
+    for wrong, said in (
+        (trusts, "no live Triton answered"),
+        ((*trusts, *shows[:2]), "given together"),
+        ((*trusts, *shows, "--triton-ca", str(tmp_path / "none")), "No such file"),
+    ):
+        refused = refused_start("--state-dir", str(tmp_path / "other"), *wrong, env={"TIDEGATE_START_TIMEOUT_S": "2"})
+        assert said in refused.stderr.replace("\n", " "), refused.stderr
+    assert header.read_text().split()[-1] not in running.said() + refused.stderr
+
+
+def inferred_over_http(tidegate: Tidegate) -> np.ndarray:
+    with tritonclient.http.InferenceServerClient(tidegate.address("http")) as client:
+        return client.infer("echo", [_input(tritonclient.http.InferInput)]).as_numpy("OUTPUT0")
+
+
+def inferred_over_grpc(tidegate: Tidegate) -> np.ndarray:
+    with tritonclient.grpc.InferenceServerClient(tidegate.address("grpc")) as client:
+        return client.infer("echo", [_input(tritonclient.grpc.InferInput)]).as_numpy("OUTPUT0")
+
+
+def _input(make: Callable[[str, list[int], str], Any]) -> Any:
+    tensor = make("INPUT0", list(VALUES.shape), "FP32")
+    tensor.set_data_from_numpy(VALUES)
+    return tensor

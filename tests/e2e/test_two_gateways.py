@@ -75,9 +75,9 @@ def never_beyond_the_budget(triton: str) -> Iterator[None]:
     assert 0 < most[0] * 24 * MIB <= BUDGET_BYTES
 
 
-def owner_of(*gateways: Tidegate) -> Tidegate:
-    (owner,) = [each for each in gateways if each.said().count("owns the fleet, token") > each.said().count("no longer")]
-    return owner
+def leader_of(*gateways: Tidegate) -> Tidegate:
+    (leader,) = [each for each in gateways if each.said().count("leads the fleet, token") > each.said().count("no longer")]
+    return leader
 
 
 def test_every_model_is_served_by_one_or_the_other_and_memory_is_promised_once(gateways: tuple[Tidegate, Tidegate, str]) -> None:
@@ -89,26 +89,26 @@ def test_every_model_is_served_by_one_or_the_other_and_memory_is_promised_once(g
 
 def test_what_either_is_told_to_unload_or_load_is_so_for_both(gateways: tuple[Tidegate, Tidegate, str]) -> None:
     one, other, triton = gateways
-    owner = owner_of(one, other)
-    asker = other if owner is one else one
-    assert answer_of(ask(owner, "m0")) == 1
+    leader = leader_of(one, other)
+    asker = other if leader is one else one
+    assert answer_of(ask(leader, "m0")) == 1
     AdminClient(asker.endpoints["admin"]).unload("m0")
     assert not tritonclient.http.InferenceServerClient(triton).is_model_ready("m0")
     assert status(ask(asker, "m0")) == 404
-    wait_for(lambda: status(ask(owner, "m0")) == 404, what="the owner's refusal")
+    wait_for(lambda: status(ask(leader, "m0")) == 404, what="the leader's refusal")
     assert AdminClient(asker.endpoints["admin"]).load("m0")["state"] == "READY"
-    wait_for(lambda: status(ask(owner, "m0")) == 200, what="the owner's answer")
+    wait_for(lambda: status(ask(leader, "m0")) == 200, what="the leader's answer")
     AdminClient(asker.endpoints["admin"]).unload("m1")
 
 
-def test_what_the_other_serves_counts_for_the_owner(gateways: tuple[Tidegate, Tidegate, str]) -> None:
+def test_what_the_other_serves_counts_for_the_leader(gateways: tuple[Tidegate, Tidegate, str]) -> None:
     one, other, _ = gateways
-    wait_for(lambda: "owns the fleet, token" in one.said() + other.said(), what="an owner")
-    owner = owner_of(one, other)
-    asked = other if owner is one else one
+    wait_for(lambda: "leads the fleet, token" in one.said() + other.said(), what="a leader")
+    leader = leader_of(one, other)
+    asked = other if leader is one else one
     for _ in range(50):
         assert status(ask(asked, "m2")) == 200
-    wait_for(lambda: uses_per_s(owner, "m2") > 1, what="what it was told")
+    wait_for(lambda: uses_per_s(leader, "m2") > 1, what="what it was told")
 
 
 def uses_per_s(gateway: Tidegate, model: str) -> float:
@@ -116,33 +116,33 @@ def uses_per_s(gateway: Tidegate, model: str) -> float:
     return found
 
 
-def test_after_an_outage_of_redis_the_owner_is_it_again_at_once(gateways: tuple[Tidegate, Tidegate, str], redis: RedisServer) -> None:
+def test_after_an_outage_of_redis_the_leader_is_it_again_at_once(gateways: tuple[Tidegate, Tidegate, str], redis: RedisServer) -> None:
     one, other, _ = gateways
-    wait_for(lambda: "owns the fleet, token" in one.said() + other.said(), what="an owner")
-    owner = owner_of(one, other)
-    begun = owner.said().count("owns the fleet, token")
+    wait_for(lambda: "leads the fleet, token" in one.said() + other.said(), what="a leader")
+    leader = leader_of(one, other)
+    begun = leader.said().count("leads the fleet, token")
     redis.process.send_signal(signal.SIGSTOP)
     try:
-        wait_for(lambda: "owns the fleet no longer" in owner.said(), what="the end of its lease")
+        wait_for(lambda: "leads the fleet no longer" in leader.said(), what="the end of its lease")
         time.sleep(3.0)
     finally:
         redis.process.send_signal(signal.SIGCONT)
         back_s = time.monotonic()
-    wait_for(lambda: owner.said().count("owns the fleet, token") > begun, what="the same owner")
+    wait_for(lambda: leader.said().count("leads the fleet, token") > begun, what="the same leader")
     assert time.monotonic() - back_s < 4.0
 
 
-def test_when_the_owner_is_killed_the_other_takes_over(gateways: tuple[Tidegate, Tidegate, str]) -> None:
+def test_when_the_leader_is_killed_the_other_takes_over(gateways: tuple[Tidegate, Tidegate, str]) -> None:
     one, other, triton = gateways
-    wait_for(lambda: "owns the fleet, token" in one.said() + other.said(), what="an owner")
-    owner = owner_of(one, other)
-    owner.process.kill()
-    owner.process.wait()
-    left = other if owner is one else one
+    wait_for(lambda: "leads the fleet, token" in one.said() + other.said(), what="a leader")
+    leader = leader_of(one, other)
+    leader.process.kill()
+    leader.process.wait()
+    left = other if leader is one else one
     with never_beyond_the_budget(triton):
         for model in ("m0", "m2", "m3"):
             wait_for(lambda model=model: status(ask(left, model)) == 200, what=model)
-    assert "owns the fleet, token" in left.said()
+    assert "leads the fleet, token" in left.said()
     assert status(ask(left, "m1")) == 404, "an administrator has unloaded it"
 
 

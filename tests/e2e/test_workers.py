@@ -12,6 +12,7 @@ import socket
 import time
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,20 @@ def test_a_worker_that_is_killed_costs_only_what_it_had_under_way(scaled: Tidega
     wait_for(lambda: answered(scaled) >= before + len(statuses) - 20, what="metrics that do not fall")
 
 
+def test_a_frozen_worker_gets_no_new_connections_and_is_replaced_when_it_is_back(scaled: Tidegate) -> None:
+    frozen, other = workers_of(scaled)
+    os.kill(frozen, signal.SIGSTOP)
+    try:
+        wait_for(lambda: sample(scaled, "tidegate_workers") == WORKERS - 1, timeout_s=20.0, what="its freeze being noticed")
+        assert [ask(scaled) for _ in range(40)] == [200] * 40
+        assert "has said nothing for" in scaled.said()
+    finally:
+        os.kill(frozen, signal.SIGCONT)
+    wait_for(lambda: frozen not in workers_of(scaled), what="its end")
+    wait_for(lambda: sample(scaled, "tidegate_workers") == WORKERS, what="another one in its place")
+    assert other in workers_of(scaled)
+
+
 def test_metrics_never_fall_when_a_worker_ends(scaled: Tidegate) -> None:
     for _ in range(20):
         ask(scaled)
@@ -210,6 +225,7 @@ def test_the_instances_of_models_keep_to_their_cpus_alone(start: Start, tmp_path
 def test_triton_that_dies_comes_back_for_all_of_them_and_to_its_cpus(scaled: Tidegate) -> None:
     (triton,) = processes(scaled, b"bin/tritonserver")
     os.kill(triton, signal.SIGKILL)
-    wait_for(lambda: ask(scaled) == 503, what="a clear 503")
+    ready = partial(raw_http.exchange, scaled.port("http"), "GET", "/v2/health/ready")
+    wait_for(lambda: raw_http.status(ready()) == 503, what="word of its end")
     wait_for(lambda: [ask(scaled) for _ in range(16)] == [200] * 16, what="the restart")
     assert {tuple(os.sched_getaffinity(pid)) for pid in tritons_of(scaled)} == {(SECOND,)}

@@ -19,6 +19,7 @@ import pytest
 
 from control_plane.cli import main
 from control_plane.core.endpoints import CONTROL_FIELD
+from control_plane.triton.embedded.command import shm_prefix
 from tests.unix_relay import UnixRelay
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -112,7 +113,7 @@ def run_cli(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Co
     return subprocess.CompletedProcess(arguments, status, said.getvalue(), remarked.getvalue())
 
 
-def refused_start(*arguments: str) -> subprocess.CompletedProcess[str]:
+def refused_start(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """`tidegate serve` on free ports that ends by itself, in a process of its own as what it sets holds for all of one."""
     return subprocess.run(
         command("serve", *FREE_PORTS, *arguments),
@@ -120,7 +121,7 @@ def refused_start(*arguments: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=LONG_S,
         cwd=PROJECT,
-        env={**os.environ, "COLUMNS": "160"},
+        env={**os.environ, "COLUMNS": "160", **(env or {})},
     )
 
 
@@ -148,6 +149,12 @@ def start(
             raise AssertionError(f"tidegate did not become ready:\n{output.read_text()}")
         time.sleep(0.05)
     return Tidegate(process, state_dir, json.loads((state_dir / "endpoints.json").read_text()), output)
+
+
+def shared_memory(tidegate: Tidegate) -> set[str]:
+    """This one's regions in /dev/shm; another's are none of our business."""
+    prefix = shm_prefix(tidegate.state_dir / "triton")
+    return {name for name in os.listdir("/dev/shm") if name.startswith(prefix)}
 
 
 def descendants(pid: int) -> set[int]:

@@ -4,7 +4,7 @@ from tests.fakes.reading import FakeBoard, FakeReading
 from tests.fakes.recorder import FakeRecorder, Recorded
 from tests.fakes.repository import FakeRepository
 from tests.fakes.tuning import FakeLoad, FakeTuningServers
-from tests.fakes.upstream import FakeControl, FakeGrpc, FakeGrpcStream, FakeHttp, FakeHttpStream, FakeUpstream
+from tests.fakes.upstream import FakeControl, FakeGrpc, FakeGrpcStream, FakeHttp, FakeHttpStream, FakeUpstream, server_of
 from tests.fakes.worker import FakeModels, FakeWorker, FakeWorkers
 
 __all__ = [
@@ -24,4 +24,5 @@ __all__ = [
     "FakeWorker",
     "FakeWorkers",
     "Recorded",
+    "server_of",
 ]

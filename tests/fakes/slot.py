@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 class FakeSlot:
     """`triton/ports.Slot` that counts who keeps it."""
 
+    expected_s: float = 0.0
+    is_superfluous: bool = False
     kept: int = 0
     was_kept: asyncio.Event = field(default_factory=asyncio.Event)
     free: asyncio.Event = field(default_factory=asyncio.Event)

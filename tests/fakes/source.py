@@ -12,3 +12,6 @@ class FakeSource:
 
     def header_id(self) -> str:
         return self.seen_id
+
+    def content(self, call: object) -> tuple[bytes, ...]:
+        return (str(id(self)).encode(),)

@@ -12,7 +12,8 @@ from control_plane.protocols.grpc import HEAD, PREFIX_BYTES, GrpcAnswer, GrpcHea
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.protocols.http2.headers import Fields
 from control_plane.triton.compute_time import ComputeTime
-from control_plane.triton.ports import GrpcCall, Slot
+from control_plane.triton.ports import GrpcCall, Liveness, Slot
+from control_plane.triton.servers import ServerState
 
 
 @dataclass
@@ -259,6 +260,21 @@ class FakeControl:
         return dict(self.compute)
 
 
+@dataclass
+class FakeLiveness:
+    """`triton/ports.LivenessProbe` of a fake Triton, by its `thaw` and `control.live`."""
+
+    triton: FakeUpstream
+
+    async def ask(self, *, timeout_s: float) -> Liveness:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.triton.thaw.wait()
+        except TimeoutError:
+            return Liveness.SILENT
+        return Liveness.LIVE if self.triton.control.live else Liveness.NOT_LIVE
+
+
 @dataclass(eq=False)
 class FakeUpstream:
     """`triton/ports.Upstream`: one connected Triton."""
@@ -269,6 +285,15 @@ class FakeUpstream:
     control: FakeControl = field(default_factory=FakeControl)
     metrics: bytes | ControlPlaneError = b""
     closed: bool = False
+    thaw: asyncio.Event = field(default_factory=asyncio.Event)
+    """Cleared while the Triton is frozen: it says nothing to a liveness probe."""
+
+    def __post_init__(self) -> None:
+        self.thaw.set()
+
+    @property
+    def liveness(self) -> FakeLiveness:
+        return FakeLiveness(self)
 
     async def metrics_text(self) -> bytes:
         if isinstance(self.metrics, ControlPlaneError):
@@ -277,3 +302,10 @@ class FakeUpstream:
 
     async def close(self) -> None:
         self.closed = True
+
+
+def server_of(upstream: FakeUpstream) -> ServerState:
+    """Return a server that is up with this upstream."""
+    server = ServerState("", asyncio.Event(), ())
+    server.up(upstream)
+    return server

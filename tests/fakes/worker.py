@@ -20,6 +20,7 @@ class FakeWorker:
     told: list[ToWorker] = field(default_factory=list)
     takes_note: bool = True
     is_killed: bool = False
+    accepts: bool = True
     _says: asyncio.Queue[FromWorker | None] = field(default_factory=asyncio.Queue)
 
     def send(self, message: ToWorker) -> None:
@@ -32,6 +33,9 @@ class FakeWorker:
 
     async def wait(self) -> str:
         return "it was killed by signal 9" if self.is_killed else "it ended"
+
+    def stop_accepting(self) -> None:
+        self.accepts = False
 
     def kill(self) -> None:
         self.is_killed = True

@@ -21,7 +21,7 @@ class Sink:
         self.requests: list[HttpRequest] = []
         self.seen: list[object] = []
 
-    has_verbatim_answers = True
+    verbatim_entries = ("any",)
 
     def answer_verbatim(self, head: bytes, body: bytes) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""The HTTP frontend on a real socket, with the real service and a fake Triton; and a raw client."""
+"""The HTTP frontend on a real socket, before a fake Triton; and a raw client."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from control_plane.cache.domain.eviction import EvictingCache
 from control_plane.cache.response_cache import ResponseCache
 from control_plane.embeddings.embeddings import Embeddings
 from control_plane.embeddings.text_models import TextModels
-from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.http_errors import render_error
-from control_plane.frontends.common.status import client_status_of
 from control_plane.frontends.data_http import DataHttp
 from control_plane.frontends.http.request_reader import HttpLimits
 from control_plane.frontends.http.server import HttpServer
@@ -24,15 +22,11 @@ from control_plane.frontends.kserve.http import V2Http
 from control_plane.frontends.openai import OpenaiHttp
 from control_plane.host.exposure import AllowedHosts
 from control_plane.host.listening import bind_tcp
-from control_plane.inference.cached_inference import CachedInference
-from control_plane.inference.governance import Governance
-from control_plane.inference.inference import InferenceService
+from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.models.fingerprints import Fingerprints
-from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.protocols.kserve.body_limits import BodyLimits
-from control_plane.triton.servers import Servers, SingleServerDispatch
-from tests.fakes import FakeModels, FakeRecorder, FakeUpstream
-from tests.fakes.governance import governance
+from tests.fakes import FakeUpstream
+from tests.wire.services import INFER_TIMEOUT_S, READ_TIMEOUT_S, Services
 
 LIMITS = HttpLimits(max_body_bytes=1 << 20, max_header_bytes=16 << 10, max_connections=100)
 INFER = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1],"data":[1]}]}'
@@ -82,17 +76,13 @@ class Client:
         await asyncio.sleep(0)
 
 
-@dataclass
-class Gateway:
-    server: HttpServer
-    port: int
-    upstream: FakeUpstream
-    recorder: FakeRecorder
-    inference: InferenceService
-    servers: Servers
-    models: FakeModels
-    budget: BodyBudget
-    clients: list[Client] = field(default_factory=list)
+@dataclass(kw_only=True)
+class Gateway(Services):
+    """The HTTP frontend on a port of its own, and what it has behind it."""
+
+    server: HttpServer = field(init=False)
+    port: int = field(init=False)
+    clients: list[Client] = field(init=False, default_factory=list)
 
     async def connect(self, *, receive_buffer_bytes: int | None = None) -> Client:
         own = socket.socket()
@@ -115,71 +105,51 @@ async def gateway(
     limits: HttpLimits = LIMITS,
     *,
     max_buffered_bytes: int = 64 << 20,
-    allow_shared_memory: bool = False,
-    governed: Governance | None = None,
-    cached: CachedInference | None = None,
-    fingerprints: Fingerprints | None = None,
     body_limits: BodyLimits | None = None,
-    forwarding: HeaderForwarding = NO_FORWARDING,
+    fingerprints: Fingerprints | None = None,
     hosts: AllowedHosts | None = None,
+    **services: Any,
 ) -> AsyncIterator[Gateway]:
-    """A gateway on a port of its own; when it stops, nothing may be left.
-
-    `fingerprints` are for embeddings only.
-    """
-    upstream = upstream or FakeUpstream()
-    servers, recorder, models, budget = Servers(), FakeRecorder(), FakeModels(), BodyBudget(max_buffered_bytes)
-    servers.up(upstream)
-    governed = governed or governance()
-    inference = InferenceService(
-        servers=servers,
-        recorder=recorder,
-        governance=governed,
-        cached=cached,
-        client_status_of=client_status_of,
-        default_timeout_s=30.0,
-        allow_shared_memory=allow_shared_memory,
+    """Listen on a port of its own; `services` are fields of `Services`, `fingerprints` are for embeddings only."""
+    own = Gateway(
+        upstream=upstream or FakeUpstream(),
+        max_buffered_bytes=max_buffered_bytes,
+        body_limits=body_limits or BodyLimits(max_body_bytes=limits.max_body_bytes),
+        **services,
     )
-    v2 = V2Http(
-        inference=inference,
-        access=governed.access,
-        servers=servers,
-        models=models,
-        budget=budget,
-        forwarding=forwarding,
-        limits=body_limits or BodyLimits(max_body_bytes=limits.max_body_bytes),
-        read_timeout_s=30.0,
-        allow_shared_memory=allow_shared_memory,
-    )
+    v2 = own.kserve(V2Http)
     fingerprints = fingerprints or Fingerprints()
-    text_models = TextModels(SingleServerDispatch(servers), fingerprints, governed.access)
+    text_models = TextModels(SingleServerDispatch(own.servers), fingerprints, own.governed.access)
     cache = ResponseCache(fingerprints, EvictingCache(1 << 24))
-    embeddings = Embeddings(inference=inference, models=text_models, cache=cache, default_timeout_s=30.0)
-    openai = OpenaiHttp(inference=inference, embeddings=embeddings, models=text_models, access=governed.access, read_timeout_s=30.0)
+    embeddings = Embeddings(inference=own.inference, models=text_models, cache=cache, default_timeout_s=INFER_TIMEOUT_S)
+    openai = OpenaiHttp(
+        inference=own.inference,
+        embeddings=embeddings,
+        models=text_models,
+        access=own.governed.access,
+        read_timeout_s=READ_TIMEOUT_S,
+    )
     application = DataHttp(v2, openai)
-    server = HttpServer(
+    own.server = HttpServer(
         application.answer,
         render_error,
         limits,
         admit=application.admit,
         verbatim=v2.verbatim,
-        budget=budget,
+        budget=own.budget,
         hosts=hosts,
     )
     bound = bind_tcp("127.0.0.1", 0, setting="--http-port")
-    async with asyncio.TaskGroup() as tasks:
-        if cached is not None:
-            cached.begin(tasks)
+    own.port = bound.getsockname()[1]
+    async with own.running() as tasks:
         embeddings.begin(tasks)
-        await server.listen(tasks, bound)
-        running = Gateway(server, bound.getsockname()[1], upstream, recorder, inference, servers, models, budget)
+        await own.server.listen(tasks, bound)
         try:
-            yield running
+            yield own
         finally:
-            for client in running.clients:
+            for client in own.clients:
                 await client.close()
-            await server.drain(0)
-    assert budget.held_bytes == 0, "memory for bodies was not given back"
+            await own.server.drain(0)
 
 
 def infer_request(body: bytes = INFER, *, headers: bytes = b"", model: bytes = b"m") -> bytes:

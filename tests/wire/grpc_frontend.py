@@ -1,5 +1,4 @@
-"""The gRPC frontend on a real socket, with the real service and a fake Triton; and several kinds of
-clients."""
+"""The gRPC frontend on a real socket, before a fake Triton; and several kinds of clients."""
 
 from __future__ import annotations
 
@@ -15,26 +14,19 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from control_plane.core.principal import Principal
-from control_plane.frontends.common.body_budget import BodyBudget
-from control_plane.frontends.common.status import client_status_of
 from control_plane.frontends.grpc.call import GrpcHandler
 from control_plane.frontends.grpc.connection import GrpcApplication, GrpcLimits
 from control_plane.frontends.grpc.server import GrpcServer
 from control_plane.frontends.kserve.grpc import SERVICE, V2Grpc
 from control_plane.host.exposure import AllowedHosts
 from control_plane.host.listening import bind_tcp
-from control_plane.inference.cached_inference import CachedInference
-from control_plane.inference.governance import Governance
-from control_plane.inference.inference import InferenceService
 from control_plane.protocols.grpc import PREFIX_BYTES, GrpcHead
-from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.protocols.http2.stream import WholeAnswer, WholeCall
 from control_plane.protocols.kserve.body_limits import BodyLimits
 from control_plane.triton.ports import GrpcCall
-from control_plane.triton.servers import Servers
-from tests.fakes import FakeGrpc, FakeModels, FakeRecorder, FakeUpstream
-from tests.fakes.governance import governance
+from tests.fakes import FakeGrpc, FakeUpstream
 from tests.h2_peer import H2Peer
+from tests.wire.services import Services
 
 INFER = SERVICE + "ModelInfer"
 STREAM = SERVICE + "ModelStreamInfer"
@@ -54,18 +46,14 @@ def message_of(call: GrpcCall) -> bytes:
     return bytes(call.frame[PREFIX_BYTES:])
 
 
-@dataclass
-class Bench:
-    upstream: FakeUpstream
-    servers: Servers
-    recorder: FakeRecorder
-    inference: InferenceService
-    models: FakeModels
-    budget: BodyBudget
-    server: GrpcServer
-    port: int
-    channel: grpc.aio.Channel
-    peers: list[H2Peer] = field(default_factory=list)
+@dataclass(kw_only=True)
+class Bench(Services):
+    """The gRPC frontend on a port of its own, and what it has behind it."""
+
+    server: GrpcServer = field(init=False)
+    port: int = field(init=False)
+    channel: grpc.aio.Channel = field(init=False)
+    peers: list[H2Peer] = field(init=False, default_factory=list)
 
     def call(self, method: str = INFER, message: bytes = b"", **options: Any) -> grpc.aio.UnaryUnaryCall:
         return self.channel.unary_unary(method)(message, **options)
@@ -114,65 +102,35 @@ async def frontend(
     *,
     limits: GrpcLimits = LIMITS,
     budget_bytes: int = BUDGET_BYTES,
-    allow_shared_memory: bool = False,
-    models: FakeModels | None = None,
     peers_are_local: bool = True,
     options: tuple[tuple[str, int], ...] = (),
-    governed: Governance | None = None,
-    cached: CachedInference | None = None,
     body_limits: BodyLimits | None = None,
-    forwarding: HeaderForwarding = NO_FORWARDING,
     hosts: AllowedHosts | None = None,
+    **services: Any,
 ) -> AsyncIterator[Bench]:
-    """Listening on a port of its own, with `m` as a decoupled model.
-
-    At the end nothing may be left: no stream, no call in flight, no byte of the budget.
-    """
-    upstream, servers, recorder = FakeUpstream(grpc=grpc_ or FakeGrpc()), Servers(), FakeRecorder()
-    upstream.control.decoupled["m"] = True
-    servers.up(upstream)
-    governed = governed or governance()
-    inference = InferenceService(
-        servers=servers,
-        recorder=recorder,
-        governance=governed,
-        cached=cached,
-        client_status_of=client_status_of,
-        default_timeout_s=30.0,
-        allow_shared_memory=allow_shared_memory,
+    """Listen on a port of its own, with `m` as a decoupled model; `services` are fields of `Services`."""
+    own = Bench(
+        upstream=FakeUpstream(grpc=grpc_ or FakeGrpc()),
+        max_buffered_bytes=budget_bytes,
+        body_limits=body_limits or BodyLimits(max_body_bytes=limits.max_message_bytes),
+        **services,
     )
-    models = models or FakeModels()
-    budget = BodyBudget(budget_bytes)
-    application = V2Grpc(
-        inference=inference,
-        access=governed.access,
-        servers=servers,
-        models=models,
-        budget=budget,
-        forwarding=forwarding,
-        limits=body_limits or BodyLimits(max_body_bytes=limits.max_message_bytes),
-        read_timeout_s=20.0,
-        allow_shared_memory=allow_shared_memory,
-    )
-    server = GrpcServer(application if peers_are_local else _FromElsewhere(application), limits, budget, hosts=hosts)
+    own.upstream.control.decoupled["m"] = True
+    application = own.kserve(V2Grpc)
+    own.server = GrpcServer(application if peers_are_local else _FromElsewhere(application), limits, own.budget, hosts=hosts)
     bound = bind_tcp("127.0.0.1", 0, setting="--grpc-port")
-    port = bound.getsockname()[1]
-    channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=(("grpc.max_receive_message_length", -1), *options))
-    async with asyncio.TaskGroup() as tasks:
-        if cached is not None:
-            cached.begin(tasks)
-        await server.listen(tasks, bound)
-        bench = Bench(upstream, servers, recorder, inference, models, budget, server, port, channel)
+    own.port = bound.getsockname()[1]
+    own.channel = grpc.aio.insecure_channel(f"127.0.0.1:{own.port}", options=(("grpc.max_receive_message_length", -1), *options))
+    async with own.running() as tasks:
+        await own.server.listen(tasks, bound)
         try:
-            yield bench
+            yield own
         finally:
-            await channel.close()
-            for peer in bench.peers:
+            await own.channel.close()
+            for peer in own.peers:
                 await peer.close()
-            await server.drain(0)
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert (budget.held_bytes, inference.in_flight, len(server._connections)) == (0, 0, 0)
+            await own.server.drain(0)
+    assert not own.server._connections
 
 
 async def until(condition: Any) -> None:

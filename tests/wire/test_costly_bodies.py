@@ -22,7 +22,7 @@ from tests.wire.grpc_frontend import Bench, frontend, infer_message
 
 _MIB = 1 << 20
 LIMITS = BodyLimits(max_body_bytes=64 * _MIB, max_json_bytes=5 * _MIB, max_elements=100_000, max_fields=10_000)
-DOOR = replace(HTTP_LIMITS, max_body_bytes=64 * _MIB)
+HTTP = replace(HTTP_LIMITS, max_body_bytes=64 * _MIB)
 GZIP = b"Content-Encoding: gzip\r\n"
 
 
@@ -42,7 +42,7 @@ class TestHttp:
         ],
     )
     async def test_is_refused_before_triton_reads_it(self, request_: bytes, says: bytes) -> None:
-        async with gateway(limits=DOOR, body_limits=LIMITS) as it:
+        async with gateway(limits=HTTP, body_limits=LIMITS) as it:
             answer = await (await it.connect()).ask(request_)
             assert (answer.status, says in answer.body) == (413, True), answer.body
             assert it.upstream.http.requests == []
@@ -51,7 +51,7 @@ class TestHttp:
 
     def test_json_that_is_too_large_is_refused_on_its_head(self) -> None:
         async def main() -> Answer:
-            async with gateway(limits=DOOR, body_limits=LIMITS) as it:
+            async with gateway(limits=HTTP, body_limits=LIMITS) as it:
                 client = await it.connect()
                 await client.send(infer_request(zeros(3 * _MIB))[:1000])
                 return await client.answer()

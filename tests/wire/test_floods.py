@@ -22,7 +22,7 @@ NEEDS_AUTHENTICATION = "401"
 def ended(at: str) -> list[str]:
     """Floods that the frontend must end."""
     floods = FLOODS.items()
-    return [name for name, each in floods if each.door == at and each.refused_with and each.refused_with != NEEDS_AUTHENTICATION]
+    return [name for name, each in floods if each.protocol == at and each.refused_with and each.refused_with != NEEDS_AUTHENTICATION]
 
 
 async def flood_until_refused(name: str, port: int) -> Flooded:

@@ -13,8 +13,9 @@ from tritonclient.grpc import service_pb2
 from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.protocols.grpc import GrpcAnswer, message_answer, status_answer
 from control_plane.triton.ports import GrpcCall
+from control_plane.triton.servers import ServerState
 from tests.aio import settle
-from tests.fakes import FakeGrpc, FakeUpstream
+from tests.fakes import FakeGrpc, FakeUpstream, server_of
 from tests.wire.grpc_frontend import INFER, Bench, frontend, infer_message, message_of, until
 from tests.wire.test_grpc_streams import has_ended
 
@@ -237,8 +238,8 @@ class _Fleet:
         self._holders[name] = [self._it.upstream]
         self._loaded.set()
 
-    def servers_of(self, name: str) -> list[FakeUpstream]:
-        return self._holders.get(name, [])
+    def servers_of(self, name: str) -> list[ServerState]:
+        return [server_of(upstream) for upstream in self._holders.get(name, [])]
 
     async def _reading(self, name: str, *, timeout_s: float) -> FakeUpstream:
         self.waited_at_most_s = timeout_s

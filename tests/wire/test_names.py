@@ -79,7 +79,7 @@ def messages(method: Any) -> Iterator[tuple[str, bytes]]:
 @pytest.mark.parametrize("is_on", [pytest.param(True, id="keys"), pytest.param(False, id="open")])
 @pytest.mark.parametrize("method", [pytest.param(method, id=method.name) for method in NAMING])
 async def test_no_grpc_call_carries_it_further(method: Any, is_on: bool) -> None:
-    async with frontend(governed=governed() if is_on else None) as it:
+    async with frontend(governed=governed() if is_on else governance()) as it:
         it.upstream.control.decoupled["probe"] = False
         for what, message in messages(method):
             said = await (refused_on_a_stream if method.name == "ModelStreamInfer" else refused)(it, SERVICE + method.name, message)

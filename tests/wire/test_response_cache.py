@@ -18,7 +18,6 @@ from control_plane.core.fingerprint import Fingerprint
 from control_plane.core.infer_call import Outcome
 from control_plane.frontends.kserve.http_infer import MAX_CACHEABLE_REQUEST_BYTES
 from control_plane.inference.cached_inference import CachedInference
-from control_plane.inference.governance import Governance
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.route import CachePolicy, Route
@@ -56,11 +55,11 @@ def body(value: float = 1.0, **more: Any) -> bytes:
     return json.dumps({**more, "inputs": [{"name": "X", "datatype": "FP32", "shape": [1], "data": [value]}]}).encode()
 
 
-def with_gateway(test: Any, *, keeps: str = "m", governed: Governance | None = None) -> None:
+def with_gateway(test: Any, *, keeps: str = "m", **services: Any) -> None:
     async def main() -> None:
         upstream = FakeUpstream(http=FakeHttp(answer=as_triton))
         limits = replace(LIMITS, max_body_bytes=4 * MAX_CACHEABLE_REQUEST_BYTES)
-        async with gateway(upstream, limits, cached=keeping(keeps), governed=governed) as running:
+        async with gateway(upstream, limits, cached=keeping(keeps), **services) as running:
             await test(running)
 
     run(main())

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from hpack import Encoder
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
@@ -92,6 +92,7 @@ def named_id(request_id: bytes) -> bytes:
     return infer_request(b'{"id":"%b","inputs":[{"name":"id","datatype":"FP32","shape":[1],"data":[1]}]}' % request_id)
 
 
+@settings(max_examples=40)
 @given(requests=st.lists(http_requests(), min_size=1, max_size=4))
 @example(requests=[named_id(b"1"), named_id(b"1"), named_id(b"2")])
 @example(requests=[infer_request(headers=b"X-Request-Id: 1\r\n"), infer_request(headers=b"X-Request-Id: 2\r\n")])
@@ -159,6 +160,7 @@ class WholeCaller:
                     return seen
 
 
+@settings(max_examples=40)
 @given(calls=st.lists(grpc_calls(), min_size=1, max_size=4))
 def test_grpc_answers_are_those_of_the_ordinary_path(calls: list[tuple[list[tuple[bytes, bytes]], bool, bytes]]) -> None:
     async def answers(meter: FakeMeter) -> list[list[object]]:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from control_plane.core.endpoints import TritonEndpoints
+from control_plane.core.errors import StartupError
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.report import Wanted
 from control_plane.fleet.domain.snapshot import ModelSnapshot, ReplicaSnapshot, ServerSnapshot
@@ -79,12 +80,14 @@ async def started(tmp_path: Path, *, is_shared: bool = True, **given: object) ->
     for bound in (sockets.http, sockets.grpc) if is_shared else ():
         share_port(bound)
     settings = sockets.settings_in_force()
-    worker = await WorkerProcessLauncher(settings, http_socket=sockets.http_unix, grpc_socket=None).start(1)
     try:
-        yield Bench(worker, settings.gateway.http_port, http_socket)
+        worker = await WorkerProcessLauncher(settings, http_socket=sockets.http_unix, grpc_socket=None).start(1)
+        try:
+            yield Bench(worker, settings.gateway.http_port, http_socket)
+        finally:
+            worker.kill()
+            await worker.wait()
     finally:
-        worker.kill()
-        await worker.wait()
         sockets.close()
 
 
@@ -212,10 +215,36 @@ async def test_ctrl_c_in_the_terminal_is_not_for_it(tmp_path: Path) -> None:
 
 
 async def test_what_it_cannot_work_with_is_told(tmp_path: Path) -> None:
-    async with started(tmp_path, is_shared=False) as bench:
+    async with started(tmp_path, state_url=f"redis://127.0.0.1:{free_port()}") as bench:
         told = await bench.heard(StartFailed)
-        assert f"port {bench.port} on 127.0.0.1 is taken" in told.reason
+        assert "the state store cannot be reached" in told.reason
         assert await bench.worker.wait() == "it ended with exit status 1"
+
+
+async def test_a_port_that_others_have_is_told_before_it_starts(tmp_path: Path) -> None:
+    with pytest.raises(StartupError, match=r"on 127\.0\.0\.1 is taken"):
+        async with started(tmp_path, is_shared=False):
+            pass
+
+
+async def test_without_its_ports_it_gets_no_connections_though_it_is_frozen_and_goes_on_with_those_it_has(tmp_path: Path) -> None:
+    async with started(tmp_path) as bench:
+        bench.worker.send(UpstreamDown("Triton is having its tea"))
+        bench.worker.send(Listen())
+        await bench.heard(Listening)
+        reader, writer = await asyncio.open_connection("127.0.0.1", bench.port)
+        writer.write(LIVE)
+        await reader.readuntil(b"\r\n\r\n")  # it has accepted this one
+        os.kill(bench.worker.pid, signal.SIGSTOP)
+        writer.write(LIVE)
+        bench.worker.stop_accepting()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", bench.port)
+        os.kill(bench.worker.pid, signal.SIGCONT)
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        bench.worker.send(Drain(60.0))
+        assert await bench.worker.wait() == "it ended with exit status 0"
+        writer.close()
 
 
 async def test_one_that_is_killed_says_by_what(tmp_path: Path) -> None:

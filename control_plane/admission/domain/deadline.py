@@ -22,6 +22,10 @@ _NEWEST_ALONE = 0.25
 # another kind, from before its cost was known or from behind a request that held up all others.
 _OF_ANOTHER_KIND = 16
 
+# Work that waits in Triton of a model that has enough: at least so many seconds of it, and at least so many
+# times what a request takes alone. A model that batches then has its next batch there while it computes one.
+_ENOUGH_S, _ENOUGH_TIMES_ALONE = 0.1, 2.0
+
 _CAUTION = 4 / 3
 """Factor on the time for the work ahead. What is admitted beyond what Triton can do is computed in vain, and
 with a full queue every request is at the edge; so an estimate that is a quarter too short must still do no
@@ -92,6 +96,12 @@ class ServiceTime:
         noise.
         """
         return max(0.0, self._held_s - self._cost * self._alone_s) / self._work if self._work else 0.0
+
+    def has_enough(self, at_triton: float) -> bool:
+        """Whether Triton, with work of `at_triton` units, has more than keeps the model busy: all that it gets
+        beyond that only waits there, where it cannot be overtaken nor taken back.
+        """
+        return at_triton * self._delay_s > max(_ENOUGH_S, _ENOUGH_TIMES_ALONE * self._cost * self._alone_s)
 
     def left_s(self, *, at_triton: float) -> float:
         """Estimate the seconds until Triton has done the work that it has."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from heapq import heappop, heappush, heapreplace
 from typing import Generic, TypeVar
@@ -66,6 +66,11 @@ class FairQueue(Generic[Item]):
         when the queue is full.
         """
         self._flows_made = 0
+
+    @property
+    def waiting(self) -> Collection[Item]:
+        """What waits, in no order; a view that stays true."""
+        return self._where.keys()
 
     def __len__(self) -> int:
         return len(self._where)

@@ -104,9 +104,12 @@ class JwksCache:
         # environment names.
         async with httpx.AsyncClient(timeout=pace.fetch_timeout_s, trust_env=self._url.startswith("https:")) as client:
             while True:
+                # Before the read: a token with an unknown key that is shown during it may have been signed with a
+                # key that the answer does not hold yet.
                 self._wanted.clear()
                 await self._refresh(client)
                 await asyncio.sleep(pace.at_least_s)
+                # After a failure at once again: the keys that are held are good for `stale_s` only.
                 if not self._has_failed:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(pace.refresh_s - pace.at_least_s):

@@ -22,8 +22,8 @@ View = Mapping[str, Any]
 _MIB = 2**20
 _FEW = 8
 """Models that a short terminal shows before it shows any events."""
-_KINDS = {"evicted": "yellow", "loaded": "green", "up": "green", "readmitted": "green"} | dict.fromkeys(
-    ("failed", "lost", "down", "ejected"), "red"
+_KINDS = {"evicted": "yellow", "loaded": "green", "up": "green", "readmitted": "green", "answering": "green"} | dict.fromkeys(
+    ("failed", "lost", "down", "ejected", "silent"), "red"
 )
 _TIERS = {"hot": 0, "warm": 1, "cold": 2}
 
@@ -58,7 +58,7 @@ def _servers(servers: Sequence[View]) -> list[RenderableType]:
         budget = "no bound" if server["budget_bytes"] is None else _size(server["budget_bytes"])
         held = f"{_size(server['held_bytes'])} of {budget}"
         parts.append(f"{_text(server['name'].ljust(width))}  {_server_state(server)}  {held}{_pool(server)}")
-        parts.append(Padding(", ".join(map(_copy, server["copies"])) or "[dim]nothing[/]", (0, 0, 0, 2)))
+        parts.append(Padding(", ".join(map(_replica, server["replicas"])) or "[dim]nothing[/]", (0, 0, 0, 2)))
     return parts
 
 
@@ -67,6 +67,8 @@ def _server_state(server: View) -> str:
         return "[red]down[/]"
     if server["is_draining"]:
         return "[yellow]leaving[/]"
+    if server["is_silent"]:
+        return "[red]silent[/]"
     return "[red]ejected[/]" if server["is_ejected"] else "[green]up[/]"
 
 
@@ -76,21 +78,21 @@ def _pool(server: View) -> str:
     return "".join(f"  {_text(each)}" for each in (*pool, *labels))
 
 
-def _copy(copy: View) -> str:
+def _replica(replica: View) -> str:
     """Render one replica: its model, and its state where it is not simply ready."""
-    name = _text(copy["model"])
-    match copy["state"]:
+    name = _text(replica["model"])
+    match replica["state"]:
         case "LOADING":
-            return f"[yellow]{name} (loads, {copy['ready_in_s'] or 0.0:.1f} s)[/]"
+            return f"[yellow]{name} (loads, {replica['ready_in_s'] or 0.0:.1f} s)[/]"
         case "UNLOADING":
             return f"[dim]{name} (unloads)[/]"
-    sequences = f" ({copy['sequences']} seq.)" if copy["sequences"] else ""
+    sequences = f" ({replica['sequences']} seq.)" if replica["sequences"] else ""
     return f"[green]{name}[/]{sequences}"
 
 
 def _models(models: Sequence[View], most: int | None) -> list[RenderableType]:
     is_cold = any(model["fetch_s"] for model in models)
-    figures = [_figure(header) for header in ("copies", "memory", "load", "uses/s", *(["to fetch"] if is_cold else []))]
+    figures = [_figure(header) for header in ("replicas", "memory", "load", "uses/s", *(["to fetch"] if is_cold else []))]
     table = _table("models", _name("model"), Column("tier", no_wrap=True), *figures)
     ordered = sorted(models, key=lambda model: (_TIERS[model["tier"]], -model["uses_per_s"], model["name"]))
     for model in ordered[:most]:

@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.counts import LOAD_BUCKETS_S, FleetCounts
+from control_plane.fleet.domain.counts import LOAD_BUCKETS_S, FleetCounts, Hedge
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import Fleet, Server
 from control_plane.fleet.view.state import NO_BUDGET
@@ -65,6 +65,8 @@ class FleetMetrics(Collector):
         yield _by_server("up", "1 while the server is up.", [(each.name, each.is_up) for each in servers])
         help_text = "1 while the server gets no requests but probes, since it answers too slowly or with errors."
         yield _by_server("ejected", help_text, [(each.name, each.is_ejected) for each in servers])
+        help_text = "1 while the server says nothing, though it is not known to be down: requests go to others."
+        yield _by_server("silent", help_text, [(each.name, each.is_silent) for each in servers])
         help_text = "1 while the server is drained to leave the fleet: it gets no new requests and no models."
         yield _by_server("leaving", help_text, [(each.name, each.is_draining) for each in servers])
         # No sample instead of a meaningless huge number.
@@ -72,9 +74,9 @@ class FleetMetrics(Collector):
         yield _by_server("budget_bytes", "Bytes that models may take on the server; missing where there is no bound.", bounded)
         help_text = "Bytes of the models on the server that are loaded, being loaded, or not surely gone."
         yield _by_server("held_bytes", help_text, [(each.name, each.held_bytes) for each in servers])
-        replicas = GaugeMetricFamily("tidegate_fleet_copies", "Copies of models on the server, by state.", labels=("server", "state"))
+        replicas = GaugeMetricFamily("tidegate_fleet_replicas", "Replicas of models on the server, by state.", labels=("server", "state"))
         for server in servers:
-            states = Counter(replica.state for replica in server.copies.values())
+            states = Counter(replica.state for replica in server.replicas.values())
             for state in _STATES:
                 replicas.add_metric((server.name, state.value), states[state])
         yield replicas
@@ -89,13 +91,13 @@ class FleetMetrics(Collector):
         help_text = "Models in quarantine: they failed to load, and are not tried again yet."
         yield GaugeMetricFamily("tidegate_fleet_quarantined_models", help_text, value=quarantined)
         help_text = "1 while this process is the one that loads and unloads the fleet's models."
-        yield GaugeMetricFamily("tidegate_fleet_owner", help_text, value=float(self._is_leader()))
+        yield GaugeMetricFamily("tidegate_fleet_leader", help_text, value=float(self._is_leader()))
 
     def _of_loads(self) -> Iterator[Metric]:
         counts = self._counts
         help_text = (
-            "What has happened to copies of models (loaded, evicted, unloaded, failed to load, lost) and to servers (down, up again, "
-            "ejected, readmitted)."
+            "What has happened to replicas of models (loaded, evicted, unloaded, failed to load, lost) and to servers (down, up again, "
+            "ejected, readmitted, silent, answering again)."
         )
         events = CounterMetricFamily("tidegate_fleet_events", help_text, labels=("kind",))
         for kind in FleetEventKind:
@@ -134,6 +136,17 @@ def _of_requests(counts: RequestCounts) -> Iterator[Metric]:
     for each in counts.refused:
         refused.add_metric((each.reason,), each.count)
     yield refused
+    help_text = (
+        "Requests that were late enough for a second server, by what became of that: it won, lost, failed, or was not asked at "
+        "first since no other server was idle (no_idle_server)."
+    )
+    hedges = CounterMetricFamily("tidegate_fleet_hedges", help_text, labels=("result",))
+    hedged = {each.result: each.count for each in counts.hedges}
+    for result in Hedge:
+        hedges.add_metric((result.value,), hedged.get(result, 0))
+    yield hedges
+    help_text = "Compute units that second servers were expected to spend on requests that another one was computing."
+    yield CounterMetricFamily("tidegate_fleet_hedged_compute_units", help_text, value=counts.hedged_units)
 
 
 def _histogram(name: str, help_text: str, counted: Sequence[int], seconds: float) -> Metric:

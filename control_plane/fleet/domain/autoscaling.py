@@ -77,15 +77,15 @@ def pool_to_grow(facts: ModelFacts, fleet: Fleet) -> str | None:
     have = [server for server, _ in fleet.staying_replicas(facts.name)]
     if not have or len(have) < facts.spec.min_replicas:
         return None
-    return max(have, key=lambda server: (server.copies[facts.name].in_flight, server.work_s / server.parallel)).pool
+    return max(have, key=lambda server: (server.replicas[facts.name].in_flight, server.work_s / server.parallel)).pool
 
 
 def replica_to_remove(facts: ModelFacts, fleet: Fleet, now_s: float, *, limits: AutoscalingLimits = _DEFAULT) -> str | None:
     """Return the server whose replica is to be unloaded when there are too many; None if all are in use, new,
     or the last of their pool.
 
-    The last replica of a pool goes only if the model has more than `max_replicas`. Replicas on ejected
-    servers go first, then those on the server with the least free memory, then on the one with the most work.
+    The last replica of a pool goes only if the model has more than `max_replicas`. Replicas on ejected or
+    silent servers go first, then those on the server with the least free memory, then on the one with the most work.
     """
     have, most = [server for server, _ in fleet.staying_replicas(facts.name)], facts.spec.max_replicas
     in_pool = Counter(server.pool for server in have)
@@ -95,7 +95,7 @@ def replica_to_remove(facts: ModelFacts, fleet: Fleet, now_s: float, *, limits: 
     can_go = [server for server in spare if _is_idle(server, facts.name, now_s, limits)]
     if not can_go:
         return None
-    return min(can_go, key=lambda server: (not server.is_ejected, server.free_bytes, -server.work_s, server.name)).name
+    return min(can_go, key=lambda server: (not server.is_avoided, server.free_bytes, -server.work_s, server.name)).name
 
 
 def _by_demand(facts: ModelFacts, have: list[Server], now_s: float, limits: AutoscalingLimits) -> int:
@@ -151,10 +151,10 @@ def _slowest_s(replicas: int, busy: float, lost: float, service_s: float) -> flo
 
 
 def _has_settled(server: Server, model: str, now_s: float, limits: AutoscalingLimits) -> bool:
-    replica = server.copies[model]
+    replica = server.replicas[model]
     return replica.state is ModelState.READY and now_s - replica.since_s >= limits.keep_s
 
 
 def _is_idle(server: Server, model: str, now_s: float, limits: AutoscalingLimits) -> bool:
-    replica = server.copies[model]
+    replica = server.replicas[model]
     return not replica.in_flight and not replica.sequences and not replica.is_step and _has_settled(server, model, now_s, limits)

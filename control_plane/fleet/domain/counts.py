@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from control_plane.fleet.domain.event import FleetEvent, FleetEventKind
 from control_plane.models.domain.description import Tier
@@ -44,6 +45,20 @@ class TierMoves:
     seconds: float = 0.0
 
 
+class Hedge(StrEnum):
+    """What became of a request that was late, and could have been sent to a second server; label `result` of the
+    metrics."""
+
+    WON = "won"
+    """The second server answered first."""
+    LOST = "lost"
+    """The first server did after all."""
+    FAILED = "failed"
+    """Neither had a good answer."""
+    NO_IDLE_SERVER = "no_idle_server"
+    """Not sent twice: no other server was idle for its model."""
+
+
 @dataclass(slots=True, eq=False)
 class FleetCounts:
     """Counters of what one process's fleet did; it implements `models/ports.MoveObserver` as well."""
@@ -56,6 +71,10 @@ class FleetCounts:
     the fetch."""
     waits: DurationHistogram = field(default_factory=DurationHistogram)
     """Time that requests waited for their model before they were served."""
+    hedges: Counter[Hedge] = field(default_factory=Counter)
+    """Requests that were late enough to be hedged."""
+    hedged_units: float = 0.0
+    """Compute units that the second sends of hedged requests were expected to take: what hedging costs."""
     moves: dict[tuple[Tier, Tier], TierMoves] = field(default_factory=dict)
 
     def count_event(self, event: FleetEvent) -> None:

@@ -19,9 +19,22 @@ class FleetEventKind(StrEnum):
     """A server that was down answers again."""
     EJECTED = "ejected"
     READMITTED = "readmitted"
+    SILENT = "silent"
+    """A server that is up says nothing."""
+    ANSWERING = "answering"
+    """A server that was silent answers again."""
 
 
-OF_SERVERS = frozenset((FleetEventKind.DOWN, FleetEventKind.UP, FleetEventKind.EJECTED, FleetEventKind.READMITTED))
+OF_SERVERS = frozenset(
+    (
+        FleetEventKind.DOWN,
+        FleetEventKind.UP,
+        FleetEventKind.EJECTED,
+        FleetEventKind.READMITTED,
+        FleetEventKind.SILENT,
+        FleetEventKind.ANSWERING,
+    )
+)
 """The kinds that concern a server; all others concern a replica of a model."""
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from math import exp, inf, sqrt
 
 from control_plane.core.model import ModelState
+from control_plane.fleet.domain.service_time import DepartureMeter, ServiceClock
 from control_plane.models.domain.description import ModelSpec, Tier
 
 NEVER_S = float("-inf")
@@ -116,6 +117,10 @@ class Replica:
     """Sequences under way. Their state is in this replica only, so it must not be unloaded."""
     is_step: bool = False
     """A loaded ensemble needs this model; its bytes are counted with the ensemble's."""
+    waiting: dict[int, float] = field(default_factory=dict)
+    """When each of this process's requests was sent that still waits for its answer here, the oldest first."""
+    departures: DepartureMeter = field(default_factory=DepartureMeter)
+    """Measures by this process's requests what one takes of the server."""
 
 
 @dataclass(slots=True, eq=False)
@@ -132,13 +137,17 @@ class Server:
     is_ejected: bool = False
     """Outlier ejection: it answers too slowly or with errors (`fleet/domain/outliers`), and gets no requests
     but probes."""
+    silent_from_s: float | None = None
+    """Since when it says nothing, although nobody knows it to be down; None: it answers."""
+    heard_s: float = NEVER_S
+    """When its last silence ended. Requests from before that say nothing of how it serves."""
     is_draining: bool = False
     """The server is draining: it gets no new requests and no models, finishes its requests and sequences, and
     then leaves."""
     probe_from_s: float = inf
     """While the server is ejected: the first request after this time is sent to it as a probe, to see whether
     it has recovered."""
-    copies: dict[str, Replica] = field(default_factory=dict)
+    replicas: dict[str, Replica] = field(default_factory=dict)
     work_s: float = 0.0
     """Expected seconds of service of all requests at the server, as if it served one at a time."""
     parallel: int = 1
@@ -149,6 +158,8 @@ class Server:
     serves_while_loading: bool = True
     """False for a machine with no cores to spare: there requests wait for the loads before them, and loads
     are part of `work_s`."""
+    service_clock: ServiceClock = field(default_factory=ServiceClock)
+    """Shares the server's time among its busy models, as this process's requests show them."""
 
     def has_labels(self, labels: Mapping[str, str]) -> bool:
         """Whether the server has all these labels, with the same values."""
@@ -166,17 +177,26 @@ class Server:
     @property
     def is_open(self) -> bool:
         """Whether the server takes new requests and new models."""
-        return self.is_up and not self.is_draining and not self.is_ejected
+        return self.is_up and not self.is_draining and not self.is_avoided
+
+    @property
+    def is_silent(self) -> bool:
+        return self.silent_from_s is not None
+
+    @property
+    def is_avoided(self) -> bool:
+        """Whether requests go to the server only if no other one could serve them."""
+        return self.is_ejected or self.is_silent
 
     @property
     def is_staying(self) -> bool:
-        """Whether the server is up and stays in the fleet; it may be ejected."""
+        """Whether the server is up and stays in the fleet; it may be ejected or silent."""
         return self.is_up and not self.is_draining
 
     @property
     def held_bytes(self) -> int:
         """Memory of everything that is loaded, is being loaded, or is not gone yet."""
-        return sum(replica.bytes for replica in self.copies.values())
+        return sum(replica.bytes for replica in self.replicas.values())
 
     @property
     def free_bytes(self) -> int:
@@ -197,7 +217,7 @@ class Fleet:
 
     def replicas(self, model: str) -> list[tuple[Server, Replica]]:
         """Return the replicas of a model in any state, each with its server."""
-        return [(server, server.copies[model]) for server in self.holders.get(model, {}).values()]
+        return [(server, server.replicas[model]) for server in self.holders.get(model, {}).values()]
 
     def ready_replicas(self, model: str) -> list[tuple[Server, Replica]]:
         """Return the replicas that can serve now, each with its server."""
@@ -224,7 +244,7 @@ class Fleet:
         self.remove_server(server.name)
         self.servers[server.name] = server
         self.pools.setdefault(server.pool, {})[server.name] = server
-        for model in server.copies:
+        for model in server.replicas:
             self.holders.setdefault(model, {})[server.name] = server
 
     def remove_server(self, name: str) -> None:
@@ -232,7 +252,7 @@ class Fleet:
         server = self.servers.pop(name, None)
         if server is None:
             return
-        for model in server.copies:
+        for model in server.replicas:
             self._forget(model, name)
         # All pools are searched, since `server.pool` may have been changed after the server was added.
         for pool in [pool for pool, servers in self.pools.items() if name in servers]:
@@ -240,12 +260,12 @@ class Fleet:
 
     def put_replica(self, server: Server, replica: Replica) -> None:
         """Add a replica, in place of one of the same model."""
-        server.copies[replica.model] = replica
+        server.replicas[replica.model] = replica
         self.holders.setdefault(replica.model, {})[server.name] = server
 
     def drop_replica(self, server: Server, model: str) -> None:
         """Remove a replica, whose memory is free now; a replica that is not there is ignored."""
-        if server.copies.pop(model, None) is not None:
+        if server.replicas.pop(model, None) is not None:
             self._forget(model, server.name)
 
     def open_pools(self) -> list[str]:

@@ -62,7 +62,7 @@ def plan(server: Server, model: ModelFacts, victims: Sequence[str] = ()) -> Iter
     Raises:
         Overloaded: the model would not fit; nothing has been done.
     """
-    replicas = dict(server.copies)
+    replicas = dict(server.replicas)
     leave = [name for name in victims if name in replicas]
     if model.name in replicas and replicas[model.name].state is not ModelState.UNLOADING and model.name not in leave:
         return iter([AwaitReady(model.name)] if replicas[model.name].state is ModelState.LOADING else [])
@@ -92,7 +92,7 @@ def states_of(index: Iterable[ModelVersion]) -> dict[str, ModelState]:
     return found
 
 
-def copies_of(index: Iterable[ModelVersion], bytes_of: Callable[[str], int], now_s: float) -> dict[str, Replica]:
+def replicas_of(index: Iterable[ModelVersion], bytes_of: Callable[[str], int], now_s: float) -> dict[str, Replica]:
     """Return the replicas that a server's index shows, each as if it had come into its state `now_s`."""
     return {name: Replica(name, state, bytes_of(name), now_s) for name, state in states_of(index).items()}
 
@@ -133,7 +133,7 @@ def _in_order(budget_bytes: int, replicas: dict[str, Replica], load: Load, leave
 
 def _require_room(server: Server, load: Load, leave: list[str]) -> None:
     """Raise if the model does not fit even without the victims and what is unloading."""
-    stays = [replica for replica in server.copies.values() if replica.model not in leave and replica.state is not ModelState.UNLOADING]
+    stays = [replica for replica in server.replicas.values() if replica.model not in leave and replica.state is not ModelState.UNLOADING]
     missing = held_bytes(stays) + load.bytes - server.budget_bytes
     if missing > 0:
         gone = f" without {', '.join(leave)}" if leave else ""

@@ -81,7 +81,7 @@ class Obstacle(StrEnum):
     UNKNOWN = "unknown"
     QUARANTINED = "quarantined"
     ON_TRIAL = "on_trial"
-    ENOUGH_COPIES = "enough_copies"
+    ENOUGH_REPLICAS = "enough_replicas"
     NO_SERVER = "no_server"
     TOO_LARGE = "too_large"
     IN_USE = "in_use"
@@ -133,7 +133,7 @@ def place(
     if facts.quarantined_until_s > now_s:
         return Refusal(Obstacle.QUARANTINED, f"'{model}' failed to load and is not tried again yet", facts.quarantined_until_s - now_s)
     if _has_enough_replicas(fleet, facts):
-        return Refusal(Obstacle.ENOUGH_COPIES, f"'{model}' has all the copies that it may have", max(facts.service_s, _SOON_S))
+        return Refusal(Obstacle.ENOUGH_REPLICAS, f"'{model}' has all the replicas that it may have", max(facts.service_s, _SOON_S))
     servers = _open_to(fleet, facts, pool if limits.stays_in_pool else None)
     if isinstance(servers, Refusal):
         return servers
@@ -188,8 +188,8 @@ def _open_to(fleet: Fleet, facts: ModelFacts, pool: str | None) -> list[Server] 
     large_enough = [server for server in fitting if server.budget_bytes >= facts.resident_bytes]
     if fitting and not large_enough:
         return Refusal(Obstacle.TOO_LARGE, f"'{name}' needs {facts.resident_bytes} bytes, more than a server has for models", _LONG_S)
-    servers = [server for server in large_enough if name not in server.copies]
-    if not servers and any(server.copies[name].state is ModelState.UNLOADING for server in large_enough):
+    servers = [server for server in large_enough if name not in server.replicas]
+    if not servers and any(server.replicas[name].state is ModelState.UNLOADING for server in large_enough):
         return Refusal(Obstacle.IN_USE, f"'{name}' is still being unloaded", max(facts.service_s, _SOON_S))
     return servers or Refusal(Obstacle.NO_SERVER, _why_no_server(fleet, facts.spec), _LONG_S)
 
@@ -243,7 +243,7 @@ class _Search:
         facts = self._facts
         worth_s = best.cost_s + (self._limits.min_gain_loads * facts.load_s if self._fleet.is_loading(facts.name) else 0.0)
         if worth_s > must_beat_s and not self._helps_who_comes_later(best, must_beat_s):
-            return Refusal(Obstacle.NOT_SOONER, f"another copy of '{facts.name}' would not serve sooner", facts.load_s, worth_s)
+            return Refusal(Obstacle.NOT_SOONER, f"another replica of '{facts.name}' would not serve sooner", facts.load_s, worth_s)
         late_s = best.ready_s - self._now_s - facts.load_s - self._limits.longest_wait_s
         if late_s > 0:
             return Refusal(Obstacle.LATE, f"too many models wait to be loaded before '{facts.name}'", late_s)
@@ -272,7 +272,7 @@ class _Search:
 
     def free_in_s(self, server: Server) -> float:
         """Seconds until something on the server may be evicted, at the earliest and as far as can be told."""
-        soonest = (self._may_go_in_s(replica) for replica in server.copies.values())
+        soonest = (self._may_go_in_s(replica) for replica in server.replicas.values())
         return max(_SOON_S, min(soonest, default=_LONG_S))
 
     def on(self, server: Server) -> Placement | None:
@@ -292,7 +292,7 @@ class _Search:
     def victims_on(self, server: Server) -> list[str] | None:
         """Models to evict from the server, cheapest first; None if evicting everything that may be evicted is
         not enough."""
-        name, replicas = self._facts.name, server.copies.values()
+        name, replicas = self._facts.name, server.replicas.values()
         staying = sum(replica.bytes for replica in replicas if replica.state is not ModelState.UNLOADING and replica.model != name)
         missing = staying + self._facts.resident_bytes - server.budget_bytes
         if missing <= 0:
@@ -303,14 +303,16 @@ class _Search:
         chosen: list[str] = []
         for name in self.may_go(server):
             chosen.append(name)
-            missing -= server.copies[name].bytes
+            missing -= server.replicas[name].bytes
             if missing <= 0:
                 return _needed(chosen, server, -missing)
         return None
 
     def may_go(self, server: Server) -> list[str]:
         """Models on the server that may be evicted now, cheapest first."""
-        return [name for *_, name in sorted(self._rank(replica) for replica in server.copies.values() if self._may_go_in_s(replica) <= 0.0)]
+        return [
+            name for *_, name in sorted(self._rank(replica) for replica in server.replicas.values() if self._may_go_in_s(replica) <= 0.0)
+        ]
 
     def _may_go_in_s(self, replica: Replica) -> float:
         """Seconds until the replica may be evicted, 0 for now: it may be serving, protected because it is
@@ -392,8 +394,8 @@ def _needed(chosen: Sequence[str], server: Server, spare: int) -> list[str]:
     ones stay."""
     needed = []
     for name in reversed(chosen):
-        if server.copies[name].bytes <= spare:
-            spare -= server.copies[name].bytes
+        if server.replicas[name].bytes <= spare:
+            spare -= server.replicas[name].bytes
         else:
             needed.append(name)
     return needed[::-1]

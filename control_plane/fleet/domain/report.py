@@ -38,7 +38,7 @@ class LoadReport:
     """Requests since the last report by model, whether served or refused."""
     services: Mapping[str, float] = field(default_factory=dict)
     """Mean service time in seconds of each model that has been measured since the last report."""
-    copies: Mapping[str, Mapping[str, ReplicaUse]] = field(default_factory=dict)
+    replicas: Mapping[str, Mapping[str, ReplicaUse]] = field(default_factory=dict)
     """What is in flight now, by the server's address and by model. (Addresses, since each process names
     servers in its own way.)"""
     wanted: tuple[Wanted, ...] = ()

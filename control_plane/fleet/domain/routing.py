@@ -60,6 +60,7 @@ def choose(
     *,
     pool: str | None = None,
     affinity_key: int | None = None,
+    avoid: frozenset[str] = frozenset(),
     limits: RoutingLimits = _DEFAULT,
 ) -> Choice:
     """Choose a replica that is ready or being loaded.
@@ -67,17 +68,20 @@ def choose(
     `draw` is a random number of [0, 1). `affinity_key` is an affinity key, a hash of what requests have in
     common: requests with the same key go to the same one of several equally good replicas. Outside its `pool`
     a request counts as waiting longer than a load takes, so it goes there only if the pool has no room for a
-    replica.
+    replica. To the servers `avoid` it goes only if no others have replicas, or these are silent: an error that
+    comes at once is better than none.
     """
     holders, facts = fleet.holders.get(model), fleet.models.get(model)
     if not holders or facts is None:
         return _MISS
+    if avoid:
+        holders = {name: server for name, server in holders.items() if name not in avoid and not server.is_silent} or holders
     # Most models have one replica: this shortcut keeps their requests off the general path.
     if len(holders) == 1:
         server = next(iter(holders.values()))
-        if server.is_ejected:
-            return _among_ejected([server], facts, now_s)
-        expected_s = _expected_s(server, server.copies[model], facts, now_s, pool)
+        if server.is_avoided:
+            return _among_avoided([server], facts, now_s)
+        expected_s = _expected_s(server, server.replicas[model], facts, now_s, pool)
         return _MISS if expected_s == inf else Choice(server.name, expected_s, _is_long(expected_s, facts))
     servers: Sequence[Server] = list(holders.values())
     meeting: Sequence[Server] = ()
@@ -86,19 +90,33 @@ def choose(
         servers = [*meeting, *_spread_sample(servers, draw, limits.sample_size - len(meeting))]
         # The same random number is used twice; the digits that the sample did not use choose within it.
         draw = draw * len(holders) % 1.0
-    costs = [(_expected_s(server, server.copies[model], facts, now_s, pool), server.name) for server in servers if not server.is_ejected]
-    # Fewer costs than servers: some are ejected, and one of them may be due for a probe.
+    costs = [(_expected_s(server, server.replicas[model], facts, now_s, pool), server.name) for server in servers if not server.is_avoided]
+    # Fewer costs than servers: some are ejected or silent, and one of them may be due for a probe.
     if len(costs) < len(servers) and (probe := _due_probe(servers, model, now_s)) is not None:
         return probe
     best_s, _ = min(costs, default=(inf, ""))
-    # Nothing but ejected servers, or none that could serve it.
+    # Nothing but such servers, or none that could serve it.
     if best_s == inf:
-        return _among_ejected(servers, facts, now_s) if len(costs) < len(servers) else _MISS
+        return _among_avoided(servers, facts, now_s) if len(costs) < len(servers) else _MISS
     # Drawn among near-equals rather than the minimum: other processes choose by the same view, a moment old.
     limit_s = best_s + limits.equal_within_services * facts.service_s
     near = [each for each in costs if each[0] <= limit_s]
     expected_s, name = near[int(draw * len(near))] if affinity_key is None else _by_affinity(near, affinity_key, meeting)
     return Choice(name, expected_s, _is_long(best_s, facts))
+
+
+def has_other(fleet: Fleet, model: str, avoid: frozenset[str], *, is_idle: bool = False) -> bool:
+    """Whether a server other than those of `avoid` has a ready replica, which, with `is_idle`, could begin a
+    request at once."""
+    return any(
+        name not in avoid
+        and server.is_up
+        and not server.is_draining
+        and not server.is_avoided
+        and server.replicas[model].state is ModelState.READY
+        and not (is_idle and server.work_s >= fleet.models[model].service_s * server.parallel)
+        for name, server in fleet.holders.get(model, {}).items()
+    )
 
 
 def _is_long(expected_s: float, facts: ModelFacts) -> bool:
@@ -113,6 +131,8 @@ def _expected_s(server: Server, replica: Replica, facts: ModelFacts, now_s: floa
     if not server.is_up or server.is_draining:
         return inf
     wait_s = server.work_s / server.parallel
+    if server.silent_from_s is not None:
+        wait_s += now_s - server.silent_from_s
     if replica.state is ModelState.LOADING:
         # Requests that wait for the load are served before this one; a server that does not serve while it
         # loads has them in `work_s`. A load that is late by t is expected to take t longer: it may hang.
@@ -151,21 +171,32 @@ def _due_probe(servers: Sequence[Server], model: str, now_s: float) -> Choice | 
     for server in servers:
         if (
             server.is_ejected
+            and not server.is_silent
             and server.is_up
             and not server.is_draining
             and now_s >= server.probe_from_s
-            and server.copies[model].state is ModelState.READY
+            and server.replicas[model].state is ModelState.READY
         ):
             return Choice(server.name, 0.0, needs_placement=False, is_probe=True)
     return None
 
 
-def _among_ejected(servers: Sequence[Server], facts: ModelFacts, now_s: float) -> Choice:
-    """All replicas are on ejected servers: serve the request there rather than nowhere, but a load elsewhere
-    would be better."""
+def _among_avoided(servers: Sequence[Server], facts: ModelFacts, now_s: float) -> Choice:
+    """All replicas are on ejected or silent servers: serve the request there rather than nowhere, at a silent
+    one only if there is no other.
+
+    Any other place is better than an ejected server. A silence that has lasted t is expected to last t longer,
+    so a load elsewhere is better once it has lasted as long as a load takes.
+    """
     probe = _due_probe(servers, facts.name, now_s)
     if probe is not None:
         return probe
-    costs = [(_expected_s(server, server.copies[facts.name], facts, now_s, None), server.name) for server in servers if server.is_ejected]
-    cost_s, name = min(costs)
-    return _MISS if cost_s == inf else Choice(name, inf, needs_placement=True)
+    costs = [
+        (server.is_silent, cost_s, server.name)
+        for server in servers
+        if server.is_avoided and (cost_s := _expected_s(server, server.replicas[facts.name], facts, now_s, None)) < inf
+    ]
+    if not costs:
+        return _MISS
+    is_silent, cost_s, name = min(costs)
+    return Choice(name, cost_s, _is_long(cost_s, facts)) if is_silent else Choice(name, inf, needs_placement=True)

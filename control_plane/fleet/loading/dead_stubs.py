@@ -2,17 +2,18 @@
 loaded anew.
 
 A replica with a dead stub answers every request with an error after a second, and never recovers by itself.
-`fleet/routing/model_router` calls this for each such answer.
+Of an embedded Triton the deaths themselves are seen (`triton/embedded/stub_watch`); of an attached one the
+answers tell, for each of which `fleet/routing/model_router` calls this.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from control_plane.core.backoff import RestartLimits, count_failures, restart_delay_s
-from control_plane.fleet.domain.fleet import NEVER_S, Replica, Server
-from control_plane.fleet.loading.replica_loader import ReplicaLoader
+from control_plane.fleet.domain.fleet import Replica, Server
+from control_plane.fleet.loading.replica_repairs import ReplicaRepairs
 from control_plane.fleet.view.state import FleetState
+from control_plane.models.domain.revival_backoff import RevivalBackoff
 
 _ANSWERS = 3
 """Answers that show a dead stub. One may be an error message of the model's own; more in a row cannot be
@@ -20,52 +21,58 @@ asked for, since of several instances those that live on answer in between."""
 _WITHIN_S = 60.0
 """Time within which these answers have to come."""
 
-_BACK_OFF = RestartLimits(first_delay_s=5.0, max_delay_s=300.0, settled_after_s=600.0)
-"""Back-off between two repairs of a model on a server. Each leaves a little behind in Triton, and a model
-that crashes as soon as it is loaded would be loaded for ever."""
+_DIED = "its Python process has died"
 
 
 @dataclass(slots=True)
 class _Record:
-    """Failures and repairs of one model on one server."""
+    """Telling answers of one replica."""
 
-    copy: Replica
+    replica: Replica
     since_s: float
     answers: int = 0
-    revived_s: float = NEVER_S
-    failures: int = 0
 
 
 class DeadStubDetector:
-    """Dead-stub detector of one process: counts the telling answers of each replica, and has it loaded anew,
-    with exponential back-off."""
+    """Dead-stub detector of one process: hears of deaths, or counts the telling answers of each replica, and
+    has it loaded anew, with exponential back-off."""
 
-    def __init__(self, state: FleetState, loads: ReplicaLoader) -> None:
+    def __init__(self, state: FleetState, repairs: ReplicaRepairs) -> None:
         self._state = state
-        self._loads = loads
+        self._repairs = repairs
         self._records: dict[tuple[str, str], _Record] = {}
+        self._backoff = RevivalBackoff()
 
-    def count_dead_answer(self, server: Server, copy: Replica) -> None:
+    def count_dead_answer(self, server: Server, replica: Replica) -> None:
         """Count an answer of this replica which says that its stub has died."""
-        self._count(server, copy, 1)
+        self._count(server, replica, 1)
 
-    def trust_report(self, server: Server, copy: Replica) -> None:
+    def trust_report(self, server: Server, replica: Replica) -> None:
         """Take over the verdict of another process, which does not load models and has counted enough of
         these answers."""
-        self._count(server, copy, _ANSWERS)
+        self._count(server, replica, _ANSWERS)
 
-    def _count(self, server: Server, copy: Replica, answers: int) -> None:
+    def note_death(self, server: Server, model: str, how: str) -> None:
+        """Repair all replicas on the server that need this model, whose stub is known to have died: the
+        model's own, or those of ensembles. Where the back-off is not over, no requests go there meanwhile."""
+        for replica in list(server.replicas.values()):
+            if not replica.is_step and (replica.model == model or model in self._state.steps_of(replica.model)):
+                self._repair(server, replica, reason=f"the Python process of '{model}' {how}", dead=model)
+
+    def _count(self, server: Server, replica: Replica, answers: int) -> None:
         """Count such answers, and repair the replica when there are enough and the back-off is over."""
-        now_s = self._state.now_s()
-        record = self._records.setdefault((server.name, copy.model), _Record(copy, now_s))
+        now_s, key = self._state.now_s(), (server.name, replica.model)
+        record = self._records.setdefault(key, _Record(replica, now_s))
         # Another replica of the model on the server starts with a clean count, but not with a clean back-off.
-        if record.copy is not copy or now_s - record.since_s > _WITHIN_S:
-            record.copy, record.since_s, record.answers = copy, now_s, 0
+        if record.replica is not replica or now_s - record.since_s > _WITHIN_S:
+            record.replica, record.since_s, record.answers = replica, now_s, 0
         record.answers += answers
-        if record.answers >= _ANSWERS and now_s - record.revived_s >= self._delay_s(record):
-            record.failures = count_failures(record.failures, life_s=now_s - record.revived_s, limits=_BACK_OFF)
-            record.revived_s, record.answers = now_s, 0
-            self._loads.repair(copy, server, reason="its Python process has died")
+        if record.answers >= _ANSWERS and not self._backoff.delay_s(key, now_s):
+            record.answers = 0
+            self._repair(server, replica, reason=_DIED, dead=replica.model)
 
-    def _delay_s(self, record: _Record) -> float:
-        return restart_delay_s(record.failures, limits=_BACK_OFF) if record.failures else 0.0
+    def _repair(self, server: Server, replica: Replica, *, reason: str, dead: str) -> None:
+        now_s, key = self._state.now_s(), (server.name, replica.model)
+        delay_s = self._backoff.delay_s(key, now_s)
+        if self._repairs.repair(replica, server, reason=reason, dead=dead, delay_s=delay_s):
+            self._backoff.begin(key, now_s + delay_s)

@@ -19,7 +19,7 @@ from typing import Protocol, assert_never
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, Overloaded
 from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
-from control_plane.fleet.domain.load_plan import AwaitReady, AwaitReleased, Load, Step, Unload, copies_of, held_bytes, plan
+from control_plane.fleet.domain.load_plan import AwaitReady, AwaitReleased, Load, Step, Unload, held_bytes, plan, replicas_of
 from control_plane.fleet.ownership.election import boot_time_s
 from control_plane.triton.ports import ModelControl
 
@@ -126,8 +126,9 @@ class LoadPlans:
                 await self._carry_out(step)
             _require_ready(await self._look(), model.name)
 
-    async def repair(self, model: ModelFacts, *, parts: Collection[str] = ()) -> None:
-        """Unload and load a model whose stub, or that of one of its `parts`, has died. Raises as `load`.
+    async def repair(self, model: ModelFacts, dead: str, *, parts: Collection[str] = ()) -> None:
+        """Unload and load a model whose stub, or that of `dead`, one of its `parts`, has died. Raises as
+        `load`.
 
         Triton never gives such a model up (24.10: a request that met the dead process keeps it UNLOADING for
         ever), but it does not have its memory either. Memory of a model's surviving instances is not counted
@@ -135,6 +136,9 @@ class LoadPlans:
         """
         self._dead |= {model.name, *parts}
         try:
+            if dead != model.name:
+                # Not left to the ensemble's unload, which spares a step that other ensembles need.
+                await self._unload(dead)
             await self.load(model, (model.name,))
         finally:
             self._dead -= {model.name, *parts}
@@ -143,7 +147,7 @@ class LoadPlans:
         """Unload a model after its requests have finished, and return when its memory is free; one that is
         not there is ignored. Raises as `load`."""
         async with self._turn:
-            if name in (await self._look()).copies:
+            if name in (await self._look()).replicas:
                 # Triton 24.10 hangs in an unload of a model whose load does not end.
                 await self._await_ready(name)
                 await self._unload(name)
@@ -187,19 +191,19 @@ class LoadPlans:
         """Wait until nothing else loads there. Raises Overloaded: the server has filled meanwhile, and the
         model does not fit any more."""
         seen = await self._poll(lambda found: not self._in_the_way(found, step.name), self._limits.load_timeout_s, "other loads to end")
-        if step.name in seen.copies:
+        if step.name in seen.replicas:
             return
         # Another server may have shown since the plan was made that the model is larger.
         size = max(step.bytes, self._bytes_of(step.name))
-        missing = held_bytes(seen.copies.values()) + size - seen.budget_bytes
+        missing = held_bytes(seen.replicas.values()) + size - seen.budget_bytes
         if missing > 0:
             raise Overloaded(f"model '{step.name}' does not fit on server '{seen.name}' any more: {missing} bytes are missing")
 
     def _in_the_way(self, found: Server, name: str) -> bool:
         """Whether a load is under way, or a replica of this model is unloading: Triton would load the new one
         beside it at once."""
-        return any(copy.state is ModelState.LOADING and not self._hangs(copy.model) for copy in found.copies.values()) or (
-            name in found.copies and found.copies[name].state is ModelState.UNLOADING
+        return any(replica.state is ModelState.LOADING and not self._hangs(replica.model) for replica in found.replicas.values()) or (
+            name in found.replicas and found.replicas[name].state is ModelState.UNLOADING
         )
 
     def _hangs(self, name: str) -> bool:
@@ -211,13 +215,13 @@ class LoadPlans:
         await self._models.begin_unload(name)
 
     async def _await_released(self, name: str) -> None:
-        await self._poll(lambda found: name not in found.copies, self._limits.release_timeout_s, f"'{name}' to be released")
+        await self._poll(lambda found: name not in found.replicas, self._limits.release_timeout_s, f"'{name}' to be released")
 
     async def _await_ready(self, name: str) -> None:
         """Wait until a model's load has ended, or hangs."""
 
         def has_ended(found: Server) -> bool:
-            return name not in found.copies or found.copies[name].state is not ModelState.LOADING or self._hangs(name)
+            return name not in found.replicas or found.replicas[name].state is not ModelState.LOADING or self._hangs(name)
 
         await self._poll(has_ended, 2 * self._limits.load_timeout_s, f"the load of '{name}' to end")
 
@@ -247,27 +251,27 @@ class LoadPlans:
         index = await self._control.index()
         self._on_index(index)
         now_s = self._now_s()
-        copies = copies_of(index, self._bytes_of, now_s)
+        replicas = replicas_of(index, self._bytes_of, now_s)
         # A dead stub's memory is free, although Triton lists the model as UNLOADING for ever.
-        for name in [name for name in self._dead & copies.keys() if copies[name].state is ModelState.UNLOADING]:
-            del copies[name]
+        for name in [name for name in self._dead & replicas.keys() if replicas[name].state is ModelState.UNLOADING]:
+            del replicas[name]
         # A begun load is in the index now, or it never reached Triton: this index was asked for long enough
         # after it began.
         for name in [
-            name for name, begun_s in self._begun.items() if name in copies or asked_s - begun_s > self._limits.call_visible_after_s
+            name for name, begun_s in self._begun.items() if name in replicas or asked_s - begun_s > self._limits.call_visible_after_s
         ]:
             del self._begun[name]
         for name in self._begun:
-            copies[name] = Replica(name, ModelState.LOADING, self._bytes_of(name), now_s)
-        loading = [copy.model for copy in copies.values() if copy.state is ModelState.LOADING]
+            replicas[name] = Replica(name, ModelState.LOADING, self._bytes_of(name), now_s)
+        loading = [replica.model for replica in replicas.values() if replica.state is ModelState.LOADING]
         # Forgets loads that have ended, so that a later load of the model is timed from its own beginning.
         self._loading_since_s = {name: self._loading_since_s.get(name, now_s) for name in loading}
-        return replace(self._server, copies=copies)
+        return replace(self._server, replicas=replicas)
 
 
 def _require_ready(seen: Server, name: str) -> None:
-    copy = seen.copies.get(name)
-    if copy is None or copy.state is ModelState.UNLOADING:
+    replica = seen.replicas.get(name)
+    if replica is None or replica.state is ModelState.UNLOADING:
         raise ModelLoadFailed(f"model '{name}' is not on server '{seen.name}' after its load has ended: it failed, or somebody unloaded it")
-    if copy.state is ModelState.LOADING:
+    if replica.state is ModelState.LOADING:
         raise DeadlineExceeded(f"the load of model '{name}' on server '{seen.name}' hangs")

@@ -11,19 +11,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from control_plane.concurrency.task_owner import TaskOwner
-from control_plane.core.errors import ControlPlaneError, GatewayStopping, ModelLoadFailed, Overloaded, StoreUnavailable, UpstreamUnavailable
+from control_plane.core.errors import ControlPlaneError
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
 from control_plane.fleet.domain.placement import LIMITS, Obstacle, Placement, PlacementLimits, Refusal, place, victims_on
+from control_plane.fleet.loading.replica_repairs import RepairLeader, ReplicaRepairs
+from control_plane.fleet.loading.server_turns import Plans, ServerTurns
 from control_plane.fleet.view.state import FleetState
 
 _log = logging.getLogger(__name__)
@@ -33,38 +33,14 @@ _LEADERS_TO_JUDGE = frozenset((Obstacle.IN_USE, Obstacle.CHURN, Obstacle.LATE, O
 these best."""
 
 _IN_POOL = replace(LIMITS, stays_in_pool=True)
-_PAUSE_S = 0.5
-"""Pause after a load that could not even begin; tried again at once it would fail at once, in a loop."""
 
 
-class Leader(Protocol):
-    """Line to the fleet's leader, where that may be another process: `fleet/ownership/owner_requests`."""
+class Leader(RepairLeader, Protocol):
+    """Line to the fleet's leader, where that may be another process: `fleet/ownership/leader_requests`."""
 
     def request_replica(self, model: str, pool: str | None) -> bool:
         """Ask the leader to load a model, in a pool if one is named; False if this process is the leader and
         must do it itself."""
-
-    def request_repair(self, server: str, model: str) -> bool:
-        """Ask the leader to load a server's dead replica of a model anew; False if this process is the
-        leader."""
-
-
-class Plans(Protocol):
-    """Port through which one server's models are loaded and unloaded: `fleet/loading/server_loads`."""
-
-    async def load_after_evicting(self, model: ModelFacts, victims: tuple[str, ...]) -> None:
-        """Unload the victims, wait for their memory, and load the model. Raises ControlPlaneError: it is not
-        there, or that is unknown."""
-
-    async def reload(self, model: ModelFacts) -> None:
-        """Load a model anew over itself, which for a while takes its memory twice. Raises
-        ControlPlaneError."""
-
-    async def repair(self, model: ModelFacts) -> None:
-        """Load a model anew whose stub has died. Raises ControlPlaneError."""
-
-    async def unload(self, model: str) -> None:
-        """Unload a model. Raises ControlPlaneError."""
 
 
 class Files(Protocol):
@@ -99,20 +75,18 @@ class ReplicaLoader:
         self._leader = leader
         self._files = files
         self._state = state
-        self._plans = plans
-        self._tasks = TaskOwner("models cannot be loaded")
+        self._turns = ServerTurns(state, plans)
+        self.repairs = ReplicaRepairs(self._turns, leader)
         self._loads: dict[tuple[str, str], asyncio.Task[None]] = {}
         """(model, server) -> the load under way."""
         self._fetching: dict[str, float] = {}
         """Model whose files are being fetched -> the load time expected once they are here."""
         self._leaving: set[tuple[str, str]] = set()
         """(model, server) of replicas that are being unloaded, or wait for their turn to be."""
-        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """Server -> the lock that lets one load or unload run there at a time."""
 
     async def run(self) -> None:
         """Own the loads under way, until cancelled."""
-        await self._tasks.run()
+        await self._turns.tasks.run()
 
     def is_loading(self, model: str) -> bool:
         """Whether a replica of the model is being loaded, or fetched to be loaded."""
@@ -124,7 +98,7 @@ class ReplicaLoader:
         if facts.name in self._fetching and self._files is not None:
             return self._files.expected_fetch_s(facts.name) + self._fetching[facts.name]
         found, now_s = self._state.fleet.replicas(facts.name), self._state.now_s()
-        ready = [copy.ready_s for _, copy in found if copy.state is ModelState.LOADING]
+        ready = [replica.ready_s for _, replica in found if replica.state is ModelState.LOADING]
         return max(0.0, min(ready, default=now_s + facts.load_s) - now_s)
 
     def load_if_none_is(self, model: str, *, pool: str | None = None) -> None:
@@ -164,7 +138,7 @@ class ReplicaLoader:
         if self._files is None or facts.quarantined_until_s > self._state.now_s():
             return False
         if facts.name not in self._fetching and self.is_cold(facts.name):
-            self._tasks.create_task(self._fetch_and_load(facts, self._files, pool), name=f"fetch-{facts.name}")
+            self._turns.tasks.create_task(self._fetch_and_load(facts, self._files, pool), name=f"fetch-{facts.name}")
             # What remains of the expected load time once the fetch is over.
             self._fetching[facts.name] = max(0.0, facts.load_s - self._files.expected_fetch_s(facts.name))
         return facts.name in self._fetching
@@ -178,7 +152,7 @@ class ReplicaLoader:
                 if self.load_replica(facts, pool=pool) is None:
                     await self.wait_for_loads(facts.name, timeout_s=math.inf)
         except Exception as exc:  # as in `_load`
-            self._quarantine(facts, "", exc)
+            self._turns.note_failure(facts, "", exc)
         finally:
             self._fetching.pop(facts.name, None)
             self._state.changed()
@@ -196,9 +170,9 @@ class ReplicaLoader:
     ) -> None:
         """Schedule an unload of the replica in a background task; it is dropped if `still` no longer holds
         when its turn comes."""
-        if self._tasks.is_open and (model, server) not in self._leaving:
+        if self._turns.tasks.is_open and (model, server) not in self._leaving:
             self._leaving.add((model, server))
-            self._tasks.create_task(self._let_go(model, server, kind, reason, still), name=f"unload-{model}")
+            self._turns.tasks.create_task(self._let_go(model, server, kind, reason, still), name=f"unload-{model}")
 
     async def _let_go(self, model: str, server: str, kind: FleetEventKind, reason: str, still: Callable[[], bool]) -> None:
         """Carry out a scheduled unload. A failure is only logged: the reconciler will see what is left and
@@ -206,36 +180,9 @@ class ReplicaLoader:
         try:
             await self._unload_in_turn(model, server, kind, reason, still)
         except ControlPlaneError as exc:
-            _log.warning("a copy could not be unloaded: %s", exc, extra={"model": model, "server": server})
+            _log.warning("a replica could not be unloaded: %s", exc, extra={"model": model, "server": server})
         finally:
             self._leaving.discard((model, server))
-
-    def repair(self, copy: Replica, server: Server, *, reason: str) -> None:
-        """Load a replica anew whose stub has died, in a background task, or have the leader do so. No request
-        is sent to it until then."""
-        if self._leader is not None and self._leader.request_repair(server.name, copy.model):
-            return
-        if self._tasks.is_open and (server.name, copy.model) not in self._state.awaiting_fingerprint:
-            # Triton goes on listing the dead replica as READY; this keeps it LOADING in the view until it is
-            # repaired.
-            self._state.mark_loading(server, copy)
-            self._tell(FleetEventKind.LOST, copy.model, server.name, reason)
-            self._tasks.create_task(self._revive(copy, server), name=f"revive-{copy.model}")
-
-    async def _revive(self, copy: Replica, server: Server) -> None:
-        """Carry out the repair in the server's turn."""
-        facts, began_s = self._state.fleet.models[copy.model], self._state.now_s()
-        try:
-            async with self._turns[server.name]:
-                # Another load may have replaced the dead replica while this one waited for its turn.
-                if server.copies.get(copy.model) is copy:
-                    await self._plans_of(server.name).repair(facts)
-                    self._tell(FleetEventKind.LOADED, copy.model, server.name, "", self._state.now_s() - began_s)
-        except Exception as exc:  # as in `_load`
-            self._quarantine(facts, server.name, exc)
-        finally:
-            self._state.awaiting_fingerprint.discard((server.name, copy.model))
-            self._state.changed()
 
     async def wait_for_loads(self, model: str, *, timeout_s: float) -> None:
         """Return when no load of the model is under way, or after `timeout_s`."""
@@ -246,55 +193,47 @@ class ReplicaLoader:
     async def reload(self, model: str, server: str, *, reason: str = "an administrator asked for it") -> None:
         """Load one replica anew. If there is no room for it twice it is unloaded first, and its requests
         wait. A caller that leaves does not end it. Raises ControlPlaneError."""
-        await self._tasks.run_shielded(partial(self._reload_in_turn, model, server, reason), name=f"reload-{model}")
+        await self._turns.tasks.run_shielded(partial(self._reload_in_turn, model, server, reason), name=f"reload-{model}")
 
     async def _reload_in_turn(self, model: str, server: str, reason: str) -> None:
         facts = self._state.fleet.models[model]
-        async with self._turns[server]:
-            plans = self._plans_of(server)
+        async with self._turns.turn(server):
+            plans = self._turns.plans_of(server)
             # With room for two the old replica serves until the new one is ready.
             if self._state.fleet.servers[server].free_bytes >= facts.resident_bytes:
                 await plans.reload(facts)
             else:
                 await plans.load_after_evicting(facts, (model,))
-        self._tell(FleetEventKind.LOADED, model, server, reason)
+        self._turns.tell(FleetEventKind.LOADED, model, server, reason)
 
     async def unload(self, model: str, server: str, *, kind: FleetEventKind, reason: str) -> None:
         """Unload one replica and wait for that. A caller that leaves does not end it. Raises
         ControlPlaneError."""
         work = partial(self._unload_in_turn, model, server, kind, reason)
-        await self._tasks.run_shielded(work, name=f"unload-{model}")
+        await self._turns.tasks.run_shielded(work, name=f"unload-{model}")
 
     async def _unload_in_turn(
         self, model: str, server: str, kind: FleetEventKind, reason: str, still: Callable[[], bool] = lambda: True
     ) -> None:
-        async with self._turns[server]:
+        async with self._turns.turn(server):
             # Asked in the turn: a request may have come while the unload waited.
             if still():
-                await self._plans_of(server).unload(model)
-                self._tell(kind, model, server, reason)
-
-    def _plans_of(self, server: str) -> Plans:
-        """Return the server's plans. Raises UpstreamUnavailable: the server left the fleet while the caller
-        waited for its turn."""
-        if server not in self._plans or server not in self._state.fleet.servers:
-            raise UpstreamUnavailable(f"server '{server}' has left the fleet")
-        return self._plans[server]
+                await self._turns.plans_of(server).unload(model)
+                self._turns.tell(kind, model, server, reason)
 
     def forget(self, server: str) -> None:
-        """Forget a server that has left; callers that still wait for a turn there find that out in
-        `_plans_of`."""
-        self._turns.pop(server, None)
+        """Forget a server that has left."""
+        self._turns.forget(server)
 
     def _load_as_placed(self, facts: ModelFacts, placement: Placement, pool: str | None) -> None:
         """Load the model as `placement` says, or have the leader load it where it likes."""
         if self._is_leaders_to_load(facts, pool):
             return
         server, now_s = self._state.fleet.servers[placement.server], self._state.now_s()
-        copy = Replica(facts.name, ModelState.LOADING, 0, now_s, placement.ready_s, last_used_s=now_s)
+        replica = Replica(facts.name, ModelState.LOADING, 0, now_s, placement.ready_s, last_used_s=now_s)
         key = (facts.name, server.name)
-        task = self._tasks.create_task(self._load(facts, server, copy), name=f"load-{facts.name}-on-{server.name}")
-        self._state.announce(server, copy)
+        task = self._turns.tasks.create_task(self._load(facts, server, replica), name=f"load-{facts.name}-on-{server.name}")
+        self._state.announce(server, replica)
         self._loads[key] = task
         # For a task that is cancelled before it has begun: then nothing of `_load` runs.
         task.add_done_callback(lambda task: self._ended(key, task))
@@ -304,23 +243,23 @@ class ReplicaLoader:
             del self._loads[key]
         self._state.changed()
 
-    async def _load(self, facts: ModelFacts, server: Server, copy: Replica) -> None:
+    async def _load(self, facts: ModelFacts, server: Server, replica: Replica) -> None:
         """Load a replica when its turn comes. It does not raise: those who wait look at the view again, and
         find the replica or a reason."""
         try:
             # The files first, then the turn: a fetch may take minutes, and must not hold up the server's
             # other loads.
-            async with self._here(facts), self._turns[server.name]:
-                there, victims = server.copies.get(facts.name), victims_on(self._state.fleet, server, facts.name, self._state.now_s())
+            async with self._here(facts), self._turns.turn(server.name):
+                there, victims = server.replicas.get(facts.name), victims_on(self._state.fleet, server, facts.name, self._state.now_s())
                 # Another load may have brought the model in while this one waited, or an administrator may
                 # have suspended it.
-                has_come = there is not None and there is not copy and there.state is ModelState.READY
+                has_come = there is not None and there is not replica and there.state is ModelState.READY
                 if victims is not None and not has_come and not self._state.is_suspended(facts.name):
                     await self._bring_in(facts, server, victims)
         except Exception as exc:  # the root of a task: one model's broken files must not end the gateway
-            self._quarantine(facts, server.name, exc)
+            self._turns.note_failure(facts, server.name, exc)
         finally:
-            self._state.drop(server, copy)
+            self._state.drop(server, replica)
             self._state.reschedule_loads(server)
             # Not left to the task's callback: those who are woken by the change must not find this load still
             # under way.
@@ -335,28 +274,12 @@ class ReplicaLoader:
         """Carry out the load; what has been evicted for it is recorded even if it fails."""
         began_s = self._state.now_s()
         try:
-            await self._plans_of(server.name).load_after_evicting(facts, victims)
+            await self._turns.plans_of(server.name).load_after_evicting(facts, victims)
         finally:
             for victim in victims:
-                if victim not in server.copies:
-                    self._tell(FleetEventKind.EVICTED, victim, server.name, f"for '{facts.name}', which is asked for")
+                if victim not in server.replicas:
+                    self._turns.tell(FleetEventKind.EVICTED, victim, server.name, f"for '{facts.name}', which is asked for")
         took_s = self._state.now_s() - began_s
         self._state.measurements.forgive(facts.name)
         self._state.measurements.end_refusals(facts)
-        self._tell(FleetEventKind.LOADED, facts.name, server.name, "", took_s)
-
-    def _quarantine(self, facts: ModelFacts, server: str, error: Exception) -> None:
-        """Record a failed load: quarantine the model if the failure may be its own, otherwise only pause."""
-        # No fault of the model: the server went down, the lease was lost, or another load took the room.
-        if isinstance(error, UpstreamUnavailable | Overloaded | GatewayStopping):
-            self._state.measurements.pause(facts, _PAUSE_S)
-            return
-        # Such a failure quarantines the model, too, but it is not put on trial for it.
-        is_transient = isinstance(error, StoreUnavailable) or (isinstance(error, ModelLoadFailed) and error.is_transient)
-        self._state.measurements.failed(facts, str(error), is_transient=is_transient)
-        self._tell(FleetEventKind.FAILED, facts.name, server, str(error))
-        unexpected = None if isinstance(error, ControlPlaneError) else error
-        _log.error("model could not be loaded: %s", error, extra={"model": facts.name, "server": server}, exc_info=unexpected)
-
-    def _tell(self, kind: FleetEventKind, model: str, server: str, reason: str, seconds: float = 0.0) -> None:
-        self._state.events.record(kind, model=model, server=server, reason=reason, seconds=seconds)
+        self._turns.tell(FleetEventKind.LOADED, facts.name, server.name, "", took_s)

@@ -1,5 +1,5 @@
 """Loads and unloads of one server of a fleet, over all lives of its Triton process; it implements
-`replica_loader.Plans`, and is the `load_plans.ServerModels` of its plans.
+`server_turns.Plans`, and is the `load_plans.ServerModels` of its plans.
 
 It measures what it does: how long loads take, and how much memory models hold.
 """
@@ -59,10 +59,14 @@ class ServerLoads:
             await self._now().load(model, victims)
         await self.poll_index()
 
-    async def repair(self, model: ModelFacts) -> None:
-        """Unload and load a model whose stub has died. Raises as `LoadPlans.repair`."""
-        with self._awaiting_fingerprint(model.name):
-            await self._now().repair(model, parts=self._state.steps_of(model.name))
+    async def repair(self, model: ModelFacts, dead: str) -> None:
+        """Unload and load a model whose stub, or that of its step `dead`, has died. Raises as
+        `LoadPlans.repair`."""
+        parts, is_own = self._state.steps_of(model.name), self._state.steps_are_its_own(self._member.name, model.name)
+        # Stubs of other steps that others need as well serve on.
+        async with self._models.replacing({model.name, dead, *(parts if is_own else ())}):
+            with self._awaiting_fingerprint(model.name):
+                await self._now().repair(model, dead, parts=parts)
         await self.poll_index()
 
     async def reload(self, model: ModelFacts) -> None:
@@ -80,7 +84,7 @@ class ServerLoads:
 
     async def poll_index(self) -> None:
         """Read the server's index into the fleet's view. Raises UpstreamUnavailable, UpstreamFailed."""
-        self._observe(await self._member.pick().control.index())
+        self._observe(await self._member.ask(lambda upstream: upstream.control.index()))
 
     def _observe(self, index: list[ModelVersion]) -> None:
         """Pass an index on to the view, and record the unloads that it shows to be complete."""
@@ -88,7 +92,7 @@ class ServerLoads:
         self._state.observe(name, index)
         # The server may have left the fleet while its index was read.
         server = self._state.fleet.servers.get(name)
-        for model in self._unloading.keys() - server.copies.keys() if server is not None else ():
+        for model in self._unloading.keys() - server.replicas.keys() if server is not None else ():
             since_s, size = self._unloading.pop(model)
             took_s = self._state.now_s() - since_s
             self._state.counts.moved(model, source=Tier.HOT, target=Tier.WARM, size_bytes=size, took_s=took_s)
@@ -106,7 +110,7 @@ class ServerLoads:
     async def _ask_for_sizes(self) -> None:
         """Ask a Triton whose memory cannot be read here; some backends report the sizes of their models."""
         try:
-            sizes = await self._member.pick().control.memory_bytes()
+            sizes = await self._member.ask(lambda upstream: upstream.control.memory_bytes())
         except ControlPlaneError as exc:
             # Not a warning: the server is down, and that is logged elsewhere.
             _log.debug("server %s reports no model sizes: %s", self._member.name, exc)

@@ -74,22 +74,22 @@ class Drainer:
         _log.info("server %s leaves the fleet", name)
         # Only these are unloaded in the end: another fleet that takes the server over may load models of its
         # own meanwhile.
-        there = set(server.copies)
+        there = set(server.replicas)
         if self._is_leader():
             await self._until(lambda: not self._has_to_move(server), self._limits.move_s)
         if server.is_up:
             # Other processes may still have requests here that they have not reported; only their next
             # reports show them.
             await asyncio.sleep(self._limits.report_grace_s)
-        if not await self._until(lambda: not any(map(_is_busy, server.copies.values())), self._limits.end_s):
-            busy = ", ".join(sorted(replica.model for replica in server.copies.values() if _is_busy(replica)))
+        if not await self._until(lambda: not any(map(_is_busy, server.replicas.values())), self._limits.end_s):
+            busy = ", ".join(sorted(replica.model for replica in server.replicas.values() if _is_busy(replica)))
             _log.warning("server %s leaves with requests or sequences under way: %s", name, busy)
         if self._is_leader():
             await self._unload(server, there)
 
     def _has_to_move(self, server: Server) -> bool:
         """Whether a model on the server needs more replicas than the other servers have, and can get them."""
-        return any(self._must_be_elsewhere(replica.model) for replica in server.copies.values() if not replica.is_step)
+        return any(self._must_be_elsewhere(replica.model) for replica in server.replicas.values() if not replica.is_step)
 
     def _must_be_elsewhere(self, model: str) -> bool:
         fleet, facts = self._state.fleet, self._state.fleet.models.get(model)
@@ -106,7 +106,7 @@ class Drainer:
             async with asyncio.timeout(self._limits.unload_s):
                 await self._unload_each(server, models)
         except TimeoutError:
-            left = ", ".join(sorted(models & server.copies.keys()))
+            left = ", ".join(sorted(models & server.replicas.keys()))
             _log.warning("server %s has left the fleet with models loaded: %s", server.name, left)
 
     async def _unload_each(self, server: Server, models: set[str]) -> None:
@@ -120,7 +120,7 @@ class Drainer:
                     replica.model, server.name, kind=FleetEventKind.UNLOADED, reason=f"'{server.name}' leaves the fleet"
                 )
             except ControlPlaneError as exc:
-                _log.warning("a copy could not be unloaded: %s", exc, extra={"model": replica.model, "server": server.name})
+                _log.warning("a replica could not be unloaded: %s", exc, extra={"model": replica.model, "server": server.name})
 
     async def _until(self, is_so: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until `is_so` holds; False if the time is over first."""
@@ -147,5 +147,5 @@ def _ready_to_stay(fleet: Fleet, model: str) -> int:
 
 def _next_to_go(server: Server, models: set[str]) -> Replica | None:
     """The next model to unload. Steps are not chosen: they go with their ensembles, or after them."""
-    ready = (replica for replica in server.copies.values() if replica.state is ModelState.READY and not replica.is_step)
+    ready = (replica for replica in server.replicas.values() if replica.state is ModelState.READY and not replica.is_step)
     return next((replica for replica in ready if replica.model in models), None)

@@ -82,7 +82,7 @@ class FleetMembers:
         self._start_timeout_s = start_timeout_s
         self._wanted = first
         self._told = ""
-        """The last logged error of the list, so that a list which cannot be read is tried again and again but
+        """The last logged error, so that a list or a server that cannot be used is tried again and again but
         logged once."""
         self._joined = {each.name: _Joined(each, join(each)) for each in first}
 
@@ -115,9 +115,7 @@ class FleetMembers:
             try:
                 self._wanted = await asyncio.to_thread(self._list.read)
             except StartupError as exc:
-                if str(exc) != self._told:
-                    _log.error("the list of servers has changed and cannot be used, the servers stay as they are: %s", exc)
-                self._told = str(exc)
+                self._tell(f"the list of servers has changed and cannot be used, the servers stay as they are: {exc}")
             else:
                 self._told = ""
                 _log.info("%s lists %d servers", self._list.name, len(self._wanted))
@@ -136,10 +134,21 @@ class FleetMembers:
                 joined.listed = listed
                 self._fleet.change(listed)
         for listed in self._wanted:
-            if self._is_free(listed):
+            if not self._is_free(listed):
+                continue
+            try:
                 joined = self._joined[listed.name] = _Joined(listed, self._join(listed))
-                tasks.create_task(self._live(joined), name=listed.name)
-                _log.info("server %s joins the fleet, at %s", listed.name, listed.endpoints.address)
+            except StartupError as exc:  # a certificate's file may be gone by now; the next look tries again
+                self._tell(f"server {listed.name} cannot join the fleet: {exc}")
+                continue
+            tasks.create_task(self._live(joined), name=listed.name)
+            _log.info("server %s joins the fleet, at %s", listed.name, listed.endpoints.address)
+
+    def _tell(self, error: str) -> None:
+        """Log an error that comes again at each look, once."""
+        if error != self._told:
+            _log.error("%s", error)
+        self._told = error
 
     def _is_free(self, listed: ListedServer) -> bool:
         """Whether no server has this name or address, not even one that is draining: then the new one waits

@@ -74,7 +74,7 @@ class LeaderElection:
         return state.lease.token if isinstance(state, Leading) else None
 
     @property
-    def owner(self) -> str | None:
+    def leader(self) -> str | None:
         """The holder of the lease as last seen, which may be this process; None if there is none."""
         lease = self._state.lease if isinstance(self._state, Leading) else self._state.seen
         return lease.holder if lease is not None and not lease.is_released else None
@@ -93,8 +93,8 @@ class LeaderElection:
         """
         state, now_s = self._state, self._now_s()
         if self._has_left or not may_begin(state, now_s, self._limits):
-            owner = f", {self.owner} does" if self.owner not in (None, self._holder) else ""
-            raise UpstreamUnavailable(f"this process does not load and unload the fleet's models now{owner}; try again shortly")
+            leader = f", {self.leader} does" if self.leader not in (None, self._holder) else ""
+            raise UpstreamUnavailable(f"this process does not load and unload the fleet's models now{leader}; try again shortly")
         assert isinstance(state, Leading)
         self._begun_s = now_s
         return state.lease.token
@@ -169,8 +169,8 @@ class LeaderElection:
         if isinstance(state, Leading):
             self._became_leader.set()
         if isinstance(state, Leading) and not isinstance(was, Leading):
-            _log.info("this process owns the fleet, token %d", state.lease.token)
+            _log.info("this process leads the fleet, token %d", state.lease.token)
         elif isinstance(was, Leading) and not isinstance(state, Leading):
             # Expected at a shutdown; otherwise the process was paused, or the store was away.
             level = logging.INFO if self._has_left else logging.WARNING
-            _log.log(level, "this process owns the fleet no longer, token %d", was.lease.token)
+            _log.log(level, "this process leads the fleet no longer, token %d", was.lease.token)

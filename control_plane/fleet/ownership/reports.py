@@ -162,10 +162,10 @@ class ReportCollector:
 
     def _reserve(self, report: LoadReport, names: Mapping[str, str]) -> Iterator[RemoteReservations]:
         """Add the report's requests in flight to the replicas that this process knows."""
-        for address, uses in report.copies.items():
+        for address, uses in report.replicas.items():
             server = self._state.fleet.servers.get(names.get(address, ""))
             for model, use in uses.items():
-                if server is not None and (replica := server.copies.get(model)) is not None:
+                if server is not None and (replica := server.replicas.get(model)) is not None:
                     facts, now_s = self._state.fleet.models.get(model), self._state.now_s()
                     yield RemoteReservations(server, replica, use, service_s=0.0 if facts is None else facts.service_s, now_s=now_s)
 
@@ -180,7 +180,7 @@ class ReportCollector:
 
 def _used(server: Server, others: Mapping[Replica, ReplicaUse]) -> dict[str, ReplicaUse]:
     found = {}
-    for replica in server.copies.values():
+    for replica in server.replicas.values():
         without = others.get(replica, _NONE)
         use = ReplicaUse(replica.in_flight - without.in_flight, replica.sequences - without.sequences)
         if use != _NONE:

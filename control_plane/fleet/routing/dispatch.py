@@ -1,31 +1,45 @@
-"""Sends each request of a fleet to a server, and retries where that is safe; `inference/inference` calls it
-once a request may go to Triton.
+"""Sends each request of a fleet to a server, and to another one where that is safe and may help;
+`inference/inference` calls it once a request may go to Triton.
 
-A request goes once more if the server says that it lacks the model (another process may have unloaded it), or
-if the connection was lost and the request cannot have been computed, or computing it twice does no harm. Each
-cause is retried once.
+`inference/faults` is the table of what may be sent again, `fleet/routing/resending` decides by it, and
+`inference/queries_of_death` stops a request under which one process after the other dies.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelNotFound, UpstreamUnavailable
-from control_plane.core.infer_call import InferCall, Outcome, SendFailure
+from control_plane.core.infer_call import InferCall
+from control_plane.fleet.routing.hedging import Hedging
 from control_plane.fleet.routing.model_router import ModelRouter
+from control_plane.fleet.routing.resending import Resending
 from control_plane.fleet.routing.workloads import RequestClassifier, RoutingHint
 from control_plane.fleet.view.catalogue import FleetCatalogue
 from control_plane.fleet.view.reservations import Reservation
+from control_plane.inference.attempt import Attempt, Send
+from control_plane.inference.faults import FAULTS, Fault, Resend
 from control_plane.inference.inference import GenerateRequest, ServerRequest
+from control_plane.inference.queries_of_death import QueriesOfDeath, Suspect
+from control_plane.inference.retry_budget import RetryBudget, units_of
 from control_plane.inference.running_request import AuthorizedRequest
-from control_plane.inference.server_fault import dead_stub_model_in, dead_stub_model_of, send_failure_of
+from control_plane.inference.server_fault import dead_stub_model_in
 from control_plane.protocols.http1 import HttpAnswer
 from control_plane.triton.ports import HttpStream, Upstream
 
 AnswerT = TypeVar("AnswerT")
+
+
+@dataclass(slots=True)
+class _FleetAttempt(Attempt[AnswerT]):
+    reservation: Reservation = field(kw_only=True)
+    aim: RoutingHint = field(kw_only=True)
+    was_hedged: bool = field(default=False, kw_only=True)
 
 
 class FleetDispatcher:
@@ -33,11 +47,20 @@ class FleetDispatcher:
     It implements `inference/inference.Dispatch`."""
 
     def __init__(
-        self, router: ModelRouter, *, catalogue: FleetCatalogue | None = None, now_s: Callable[[], float] = time.monotonic
+        self,
+        router: ModelRouter,
+        *,
+        catalogue: FleetCatalogue | None = None,
+        hedging: bool = True,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`now_s` is the event loop's time."""
+        """`now_s` is the event loop's time. Without `hedging` only routes ask for it."""
         self.catalogue = catalogue
+        self.retries = RetryBudget(now_s=now_s)
+        self.deaths = QueriesOfDeath(now_s=now_s)
         self._router = router
+        self._resending = Resending(router, self.retries, now_s=now_s)
+        self.hedging = Hedging(router, self.retries, self._resending, is_on=hedging)
         self._workloads = RequestClassifier(router.state.fleet)
         self._now_s = now_s
 
@@ -46,39 +69,118 @@ class FleetDispatcher:
     ) -> AnswerT:
         """Send a unary request to a replica, and return the answer.
 
-        Raises UpstreamUnavailable: the connection was lost and the request must not be repeated. Otherwise
-        raises as `ModelRouter.reservation`. If it is cancelled, the request's slot is released.
+        Raises UpstreamUnavailable: the connection was lost and the request must not be repeated.
+        QueryOfDeath: processes have died under it. Otherwise raises as `ModelRouter.acquire`. If it is cancelled,
+        the request's slot is released.
         """
         deadline_s = self._now_s() + timeout_s
         aim = self._workloads.aim(call, running)
-        resent: set[SendFailure | Outcome] = set()
+        self.retries.asked(units_of(running))
+        facts = self._router.state.fleet.models.get(call.model_name)
+        if running is not None and facts is not None and facts.spec.is_repeatable:
+            running.is_repeatable = True
         while True:
-            reservation = await self._reserve(call, running, deadline_s=deadline_s, aim=aim)
-            # Assumed until an answer or an error comes: a timeout or a cancellation ends the `try` with
-            # neither.
-            loss: SendFailure | None = SendFailure.TIMED_OUT
-            outcome, answer = Outcome.FAILED, None
-            try:
-                answer = await request.send(reservation.upstream, timeout_s=deadline_s - self._now_s())
-                loss, outcome = send_failure_of(answer), request.outcome(answer)
-            except UpstreamUnavailable as exc:
-                loss = _loss(exc)
-                if loss in resent or not _may_repeat(call, running, loss, outcome):
-                    raise
-            except ControlPlaneError:
-                raise
-            except Exception:
-                loss = SendFailure.CONNECTION_LOST  # a failure at once is one too, and must eject the server
-                raise
-            finally:
-                self._end(reservation, call, answer, loss, has_answered=outcome is Outcome.ANSWERED)
-            why = loss or outcome
-            if answer is not None and (why in resent or not _may_repeat(call, running, loss, outcome)):
-                return answer
-            if outcome is Outcome.MODEL_NOT_FOUND:
-                self._router.is_missing(reservation)
-            # Each cause is retried once, so that a request cannot go round for ever.
-            resent.add(why)
+            if self.deaths.watches(call.model_name):
+                attempt = await self._attempt_in_turn(request, call, running, deadline_s=deadline_s, aim=aim)
+            else:
+                hedged = request if self.hedging.is_open_for(running) else None
+                attempt = await self._attempt(request.send, call, running, deadline_s=deadline_s, aim=aim, hedged=hedged)
+                if attempt.fault is not None:
+                    await self._judge(request, call, attempt, None)
+            next_aim = self._aim_after(attempt, call, running)
+            if next_aim is None:
+                return attempt.result()
+            aim = next_aim
+
+    async def stream(
+        self, request: GenerateRequest, call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None
+    ) -> HttpAnswer | HttpStream:
+        """Start a streamed response; its slot is released when the stream is closed. It is retried only if it
+        cannot have been computed; once the head of a stream has come, never: the client has part of the answer."""
+        deadline_s = self._now_s() + timeout_s
+        aim = self._workloads.aim(call, running)
+        self.retries.asked(units_of(running))
+        while True:
+            attempt = await self._attempt(request.stream, call, running, deadline_s=deadline_s, aim=aim, streams=True)
+            next_aim = self._aim_after(attempt, call, running)
+            if next_aim is None:
+                answer = attempt.result()
+                return answer if isinstance(answer, HttpAnswer) else _ReservedStream(answer, attempt.reservation)
+            aim = next_aim
+
+    async def _attempt_in_turn(
+        self,
+        request: ServerRequest[AnswerT],
+        call: InferCall,
+        running: AuthorizedRequest | None,
+        *,
+        deadline_s: float,
+        aim: RoutingHint,
+    ) -> _FleetAttempt[AnswerT]:
+        """Send a request to a model of which some are suspect. Raises QueryOfDeath: this one is guilty."""
+        async with self.deaths.turn(request, call, timeout_s=deadline_s - self._now_s()) as suspect:
+            if suspect is not None:
+                aim = replace(aim, avoid=aim.avoid | self._resending.avoided(call.model_name))
+            attempt = await self._attempt(request.send, call, running, deadline_s=deadline_s, aim=aim)
+            await self._judge(request, call, attempt, suspect)
+        return attempt
+
+    async def _attempt(
+        self,
+        send: Send[AnswerT],
+        call: InferCall,
+        running: AuthorizedRequest | None,
+        *,
+        deadline_s: float,
+        aim: RoutingHint,
+        streams: bool = False,
+        hedged: ServerRequest[AnswerT] | None = None,
+    ) -> _FleetAttempt[AnswerT]:
+        """Send a request to a replica, and tell the view how it went. One that is late may be `hedged`; the attempt is
+        then that of the server that answered."""
+        reservation = await self._reserve(call, running, deadline_s=deadline_s, aim=aim)
+        attempt: _FleetAttempt[AnswerT] = _FleetAttempt(reservation=reservation, aim=aim)
+        if hedged is not None:
+            send = partial(self.hedging.send, hedged, call, running, attempt)
+        elif not streams:
+            send = self._resending.recallable(send, call, running, reservation, aim)
+        try:
+            await attempt.run(send, reservation.upstream, timeout_s=deadline_s - self._now_s())
+        finally:
+            reservation = attempt.reservation
+            is_held = streams and attempt.answer is not None and not isinstance(attempt.answer, HttpAnswer)
+            # A stream keeps its slot until it is closed; how long one takes says nothing of its model.
+            if not is_held:
+                reservation.release(answered=attempt.fault is None and not streams)
+            if attempt.fault is None:
+                self._router.answered(call, reservation)
+            else:
+                self._resending.learn(attempt.fault, attempt.answer, call, reservation)
+        return attempt
+
+    async def _judge(
+        self, request: ServerRequest[AnswerT], call: InferCall, attempt: _FleetAttempt[AnswerT], suspect: Suspect | None
+    ) -> None:
+        """Note whether a process died under the request. Raises QueryOfDeath: it was the second."""
+        fault, reservation = attempt.fault, attempt.reservation
+        if fault is None:
+            if suspect is not None:
+                self.deaths.answered(suspect)
+        elif await self._resending.is_death(fault, reservation, is_suspect=suspect is not None):
+            is_stub = fault is Fault.DEAD_STUB
+            await self.deaths.died(request, call, reservation.server.name, suspect=suspect, is_stub=is_stub)
+
+    def _aim_after(
+        self,
+        attempt: _FleetAttempt[AnswerT],
+        call: InferCall,
+        running: AuthorizedRequest | None,
+    ) -> RoutingHint | None:
+        """Where to send the request next; None: the attempt was the last."""
+        fault = attempt.fault
+        if fault is None or (attempt.was_hedged and not _may_go_to_a_third(fault)):
+            return None
+        return self._resending.aim_after(fault, call, running, attempt.reservation, attempt.aim)
 
     async def _reserve(self, call: InferCall, running: AuthorizedRequest | None, *, deadline_s: float, aim: RoutingHint) -> Reservation:
         """Acquire a slot at a replica. The request's own time starts after that, so nobody is charged for
@@ -90,60 +192,11 @@ class FleetDispatcher:
             running.sent(reservation.server.name)
         return reservation
 
-    def _end(self, reservation: Reservation, call: InferCall, answer: object, loss: SendFailure | None, *, has_answered: bool) -> None:
-        """Release the slot, and tell residency how it went. With `has_answered` the request succeeded, so its
-        duration says something."""
-        reservation.release(answered=has_answered)
-        if loss is SendFailure.TIMED_OUT:
-            self._router.state.ejection.gave_up(reservation)
-        elif loss is not None:
-            self._router.lost(reservation, is_gone=loss is SendFailure.NOT_SENT)
-        else:
-            self._router.answered(call, reservation)
-            if not has_answered and (model := dead_stub_model_of(answer)) is not None:
-                self._router.has_died(reservation, model)
-
-    async def stream(
-        self, request: GenerateRequest, call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None
-    ) -> HttpAnswer | HttpStream:
-        """Start a streamed response; its slot is released when the stream is closed. It is retried only if it
-        cannot have been computed."""
-        deadline_s = self._now_s() + timeout_s
-        aim = self._workloads.aim(call, running)
-        # One retry at most. Once the head of a stream has come nothing is retried: the client has part of the
-        # answer.
-        for is_last in (False, True):
-            reservation = await self._reserve(call, running, deadline_s=deadline_s, aim=aim)
-            answer: HttpAnswer | HttpStream | None = None
-            loss: SendFailure | None = SendFailure.TIMED_OUT
-            try:
-                answer = await request.stream(reservation.upstream, timeout_s=deadline_s - self._now_s())
-                loss = None
-            except UpstreamUnavailable as exc:
-                loss = _loss(exc)
-                if is_last or loss is not SendFailure.NOT_SENT:
-                    raise
-            except ControlPlaneError:
-                raise
-            except Exception:
-                loss = SendFailure.CONNECTION_LOST
-                raise
-            finally:
-                # A stream keeps its slot until it is closed.
-                if answer is None or isinstance(answer, HttpAnswer):
-                    self._end(reservation, call, answer, loss, has_answered=False)
-            if answer is not None:
-                return answer if isinstance(answer, HttpAnswer) else self._reserved(answer, call, reservation)
-        raise AssertionError("the last attempt returns")
-
-    def _reserved(self, stream: HttpStream, call: InferCall, reservation: Reservation) -> HttpStream:
-        self._router.answered(call, reservation)  # the response's head has come
-        return _ReservedStream(stream, reservation)
-
     @asynccontextmanager
     async def server_for(self, call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None) -> AsyncIterator[Upstream]:
         """Context manager: a server with the model, whose slot is held for as long as the block lasts. Raises
         Overloaded."""
+        self.retries.asked(units_of(running))
         reservation = await self._reserve(call, running, deadline_s=self._now_s() + timeout_s, aim=self._workloads.aim(call, running))
         try:
             yield reservation.upstream
@@ -158,7 +211,7 @@ class FleetDispatcher:
                 self._router.is_missing(reservation)
             raise
         except DeadlineExceeded:
-            self._router.state.ejection.gave_up(reservation)
+            self._router.gave_up(reservation)
             raise
         except ControlPlaneError as exc:
             self._router.answered(call, reservation)
@@ -175,9 +228,19 @@ class FleetDispatcher:
         reservation.release(answered=False)
         return reservation.upstream
 
+    def awaited(self) -> Iterator[tuple[str, str, float]]:
+        """Yield what requests have waited for for long, as `ModelRouter.awaited` does."""
+        return self._router.awaited()
+
     async def ready(self) -> set[str]:
         """Return the models with a ready replica."""
         return self._router.ready()
+
+
+def _may_go_to_a_third(fault: Fault) -> bool:
+    """Whether a hedged request, which has had two servers, may be sent to another one: not if two processes may have
+    died under it. One that says nothing has not died."""
+    return fault is Fault.SERVER_SILENT or FAULTS[fault].resend is Resend.ALWAYS
 
 
 class _ReservedStream:
@@ -197,19 +260,3 @@ class _ReservedStream:
         if self._reservation is not None:
             self._reservation.release(answered=False)
             self._reservation = None
-
-
-def _loss(error: UpstreamUnavailable) -> SendFailure:
-    return SendFailure.NOT_SENT if error.is_not_sent else SendFailure.CONNECTION_LOST
-
-
-def _may_repeat(call: InferCall, running: AuthorizedRequest | None, loss: SendFailure | None, outcome: Outcome) -> bool:
-    """Whether sending the request again may help and can do no harm: it was not computed, or it is
-    idempotent."""
-    if loss is None:
-        # A request for a version that does not exist would fail anywhere: the model itself may well be there.
-        return outcome is Outcome.MODEL_NOT_FOUND and not call.model_version
-    if loss is SendFailure.CONNECTION_LOST:
-        # Requests of a sequence change its state, so computing one twice would do harm.
-        return running is not None and running.is_repeatable and not call.sequence_id
-    return loss is SendFailure.NOT_SENT

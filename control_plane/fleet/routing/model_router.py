@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 
 from control_plane.core.errors import Conflict, ModelLoadFailed, ModelNotFound, Overloaded
 from control_plane.core.infer_call import InferCall
@@ -27,6 +28,8 @@ from control_plane.fleet.routing.workloads import ANY, RoutingHint
 from control_plane.fleet.view.reservations import Reservation, waiting_at
 from control_plane.fleet.view.sequences import Sequences
 from control_plane.fleet.view.state import FleetState
+from control_plane.triton.copy_silence import CopySilence
+from control_plane.triton.silence_watch import LONG_S, Suspect
 
 _RESTART_S = 2.0
 """Time in which a Triton that has ended is usually back."""
@@ -57,7 +60,11 @@ class ModelRouter:
         self._draw = draw
         self.loads = loads
         self._sequences = Sequences(state.now_s)
-        self._revivals = DeadStubDetector(state, loads)
+        self._dead_stubs = DeadStubDetector(state, loads.repairs)
+        self._silences = defaultdict[tuple[str, str], CopySilence](CopySilence)
+        """(server, model) -> its silence; of models that have been served there."""
+        self.suspect: Suspect | None = None
+        """Told of a server and a model that seems to hang there; None where nothing could be done about it."""
         self._no_room: dict[str, tuple[float, Refusal]] = {}
         """Negative cache: model on trial -> (when to search for room again, the last refusal)."""
         self._no_further_replica: dict[str, tuple[float, float]] = {}
@@ -116,7 +123,15 @@ class ModelRouter:
         return choice
 
     def _choice(self, facts: ModelFacts, aim: RoutingHint) -> Choice:
-        return choose(self.state.fleet, facts.name, self.state.now_s(), self._draw(), pool=aim.pool, affinity_key=aim.affinity_key)
+        return choose(
+            self.state.fleet,
+            facts.name,
+            self.state.now_s(),
+            self._draw(),
+            pool=aim.pool,
+            affinity_key=aim.affinity_key,
+            avoid=aim.avoid,
+        )
 
     def _reserve_held(self, call: InferCall, server: str, replica: Replica) -> Reservation:
         """Acquire a slot at the replica that holds the sequence's state, if it is still the same replica."""
@@ -134,6 +149,29 @@ class ModelRouter:
         if call.sequence_id:
             self._sequences.done(call)
         self.state.ejection.answered(reservation)
+        if self.suspect is not None:
+            silence = self._silences[reservation.server.name, reservation.replica.model]
+            silence.answered(reservation.started_s, self.state.now_s())
+
+    def gave_up(self, reservation: Reservation) -> None:
+        """Note that a request was not answered in time, or that its caller has left."""
+        self.state.ejection.gave_up(reservation)
+        server, replica = reservation.server.name, reservation.replica
+        if self.suspect is None or not reservation.is_current or replica.state is not ModelState.READY:
+            return
+        oldest_s = next((sent_s for key, sent_s in replica.waiting.items() if key != id(reservation)), math.inf)
+        since_s = self._silences[server, replica.model].gave_up(reservation.started_s, self.state.now_s(), oldest_s=oldest_s)
+        if since_s is not None:
+            self.suspect(server, replica.model, since_s)
+
+    def awaited(self) -> Iterator[tuple[str, str, float]]:
+        """Yield the server, the model and the time it was sent of each replica's oldest request, if that has
+        waited for long."""
+        long_ago_s = self.state.now_s() - LONG_S
+        for server in self.state.fleet.servers.values():
+            for replica in server.replicas.values():
+                if (oldest_s := next(iter(replica.waiting.values()), math.inf)) <= long_ago_s:
+                    yield server.name, replica.model, oldest_s
 
     def lost(self, reservation: Reservation, *, is_gone: bool) -> None:
         """Note that a connection failed: others are preferred until the server has been looked at. `is_gone`:
@@ -147,17 +185,22 @@ class ModelRouter:
     def has_died(self, reservation: Reservation, model: str) -> None:
         """Note a server's answer that a model's stub has died: the reservation's model, a step of it, or a
         model that it calls."""
-        called = reservation.server.copies.get(model)
+        called = reservation.server.replicas.get(model)
         if reservation.is_current:
             # For a step the ensemble is loaded anew, as steps are loaded with it; a model that is called
             # (BLS) is loaded anew by itself.
-            self._revivals.count_dead_answer(reservation.server, reservation.replica if called is None or called.is_step else called)
+            self._dead_stubs.count_dead_answer(reservation.server, reservation.replica if called is None or called.is_step else called)
+
+    def stub_died(self, server: str, model: str, how: str) -> None:
+        """Note that a stub of a loaded model has died on an embedded server."""
+        if (at := self.state.fleet.servers.get(server)) is not None:
+            self._dead_stubs.note_death(at, model, how)
 
     def ready(self) -> set[str]:
         """Return the models with a ready replica."""
         servers = self.state.fleet.servers.values()
         return {
-            replica.model for server in servers if server.is_up for replica in server.copies.values() if replica.state is ModelState.READY
+            replica.model for server in servers if server.is_up for replica in server.replicas.values() if replica.state is ModelState.READY
         }
 
     def is_missing(self, reservation: Reservation) -> None:
@@ -204,9 +247,9 @@ class ModelRouter:
     def repair(self, server: str, model: str) -> None:
         """Take over another process's verdict that the stub of a replica has died."""
         at = self.state.fleet.servers[server]
-        replica = at.copies.get(model)
+        replica = at.replicas.get(model)
         if replica is not None and replica.state is ModelState.READY:
-            self._revivals.trust_report(at, replica)
+            self._dead_stubs.trust_report(at, replica)
 
     # Waiting
 

@@ -16,6 +16,7 @@ from zlib import crc32
 from control_plane.core.infer_call import InferCall
 from control_plane.fleet.domain.fleet import Fleet
 from control_plane.fleet.domain.workload import Workload, WorkloadLimits, classify, learned_threshold, pool_for
+from control_plane.inference.faults import Fault
 
 _BYTES_OF_A_NUMBER = 4
 """Assumed bytes of a tensor's element, as of FP32 and INT32."""
@@ -53,6 +54,10 @@ class RoutingHint:
     affinity_key: int | None = None
     """Affinity key: requests with the same key had better go to the same server, for its caches' sake. None:
     no affinity."""
+    avoid: frozenset[str] = frozenset()
+    """Servers that have failed this request, so that others are preferred."""
+    resent: tuple[Fault, ...] = ()
+    """The faults that it was sent again for."""
 
 
 ANY = RoutingHint()
@@ -74,7 +79,7 @@ class RequestClassifier:
     def aim(self, call: InferCall, running: CostedRequest | None) -> RoutingHint:
         """Return the routing hint of a request; `running` tells its cost and priority, None if nobody
         knows."""
-        return RoutingHint(self._pool(call, running), self._likeness(call))
+        return RoutingHint(self._pool(call, running), self._affinity_key(call))
 
     def _pool(self, call: InferCall, running: CostedRequest | None) -> str | None:
         """The request's pool: that of its route, else by its class; None if there are no pools, or none that
@@ -106,7 +111,7 @@ class RequestClassifier:
             self._long_units[call.model_name] = learned_threshold(self._limits.long_units if learned is None else learned, units)
         return found
 
-    def _likeness(self, call: InferCall) -> int:
+    def _affinity_key(self, call: InferCall) -> int:
         """Affinity key: the sequence, which all gateways send to the same server; otherwise model and
         approximate length (a power of two)."""
         if call.sequence_id:

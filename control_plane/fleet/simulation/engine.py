@@ -93,7 +93,7 @@ class _Simulation:
         for change in self._router.tick(self._fleet, now_s):
             site = self._sites[change.server]
             if isinstance(change, Load):
-                site.want(change.model)
+                site.want(change.model, is_prefetch=change.is_prefetch)
             else:
                 site.unload(change.model)
         # Ticks end after the last deadline, or the simulation never would.

@@ -10,13 +10,30 @@ from math import ceil, nan
 class Outcome:
     """Latencies and counts of one run, collected while it runs and read when it has ended."""
 
-    __slots__ = ("_in_order", "_latencies_s", "evictions", "loads", "max_held_bytes", "refused", "rerouted")
+    __slots__ = (
+        "_in_order",
+        "_latencies_s",
+        "evictions",
+        "loads",
+        "max_held_bytes",
+        "prefetches",
+        "prefetches_used",
+        "refused",
+        "rerouted",
+        "waited_for_loads_s",
+    )
 
     def __init__(self) -> None:
         self._latencies_s = array("d")
         self._in_order: list[float] = []
         self.refused = 0
         self.loads = 0
+        self.waited_for_loads_s = 0.0
+        """Seconds that requests waited at servers until their model was ready there, all together."""
+        self.prefetches = 0
+        """Loads that began ahead of demand."""
+        self.prefetches_used = 0
+        """Those of them whose replica has had a request."""
         self.evictions = 0
         """Models that were unloaded, for whatever reason."""
         self.rerouted = 0

@@ -33,6 +33,8 @@ class Load:
 
     model: str
     server: str
+    is_prefetch: bool = False
+    """It is loaded ahead of demand; only what is counted depends on it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,8 @@ class Job:
     expected_s: float
     """Service time as known beforehand: the model's mean."""
     deadline_s: float
+    waits_since_s: float = 0.0
+    """When it came to the server where it waits for its model's load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +62,13 @@ class SimulatedServer:
         """The replica whose plan is under way."""
         self._load_is_on = False
         self._is_gone = False
+        self._unused_prefetches: dict[str, None] = {}
+        """Models that are loaded ahead of demand here and have had no request yet."""
 
     def admit(self, job: Job) -> None:
         """Take a request: serve it, or let it wait for its model's load."""
         model = job.request.model
-        replica = self.server.copies.get(model)
+        replica = self.server.replicas.get(model)
         self.server.work_s += job.expected_s
         if replica is not None and replica.state is not ModelState.UNLOADING:
             replica.in_flight += 1
@@ -73,25 +77,33 @@ class SimulatedServer:
             self._queue.append(job)
             self._serve()
         else:
+            job.waits_since_s = self._clock.now_s
             self._waiting.setdefault(model, []).append(job)
             self.want(model)
+        if model in self._unused_prefetches:
+            del self._unused_prefetches[model]
+            self._around.outcome.prefetches_used += 1
 
-    def want(self, model: str) -> None:
+    def want(self, model: str, *, is_prefetch: bool = False) -> None:
         """Load the model when the plans before it have ended."""
-        replica = self.server.copies.get(model)
+        replica = self.server.replicas.get(model)
         if model in self._wanted or (replica is not None and replica.state is not ModelState.UNLOADING):
             return
         self._wanted[model] = None
+        if is_prefetch:
+            self._unused_prefetches[model] = None
+            self._around.outcome.prefetches += 1
         if replica is None:
             self._announce(model)
         self._begin_plan()
 
     def unload(self, model: str) -> None:
         """Unload a model; its memory is free once its last request has ended."""
-        replica = self.server.copies[model]
+        replica = self.server.replicas[model]
         if replica.state is not ModelState.READY:
             raise ValueError(f"{model} on {self.server.name} is {replica.state.value}: only what is READY can be unloaded")
         replica.state, replica.since_s = ModelState.UNLOADING, self._clock.now_s
+        self._unused_prefetches.pop(model, None)
         self._around.outcome.evictions += 1
         if not replica.in_flight:
             self._end_unload(replica)
@@ -99,7 +111,8 @@ class SimulatedServer:
     def give_up(self, model: str) -> list[Job]:
         """Return the requests that wait here for the model's load, which is now no longer theirs; the load
         goes on."""
-        jobs, replica = self._waiting.pop(model, []), self.server.copies.get(model)
+        jobs, replica = self._waiting.pop(model, []), self.server.replicas.get(model)
+        self._around.outcome.waited_for_loads_s += sum(self._clock.now_s - job.waits_since_s for job in jobs)
         if replica is not None and replica.state is ModelState.LOADING:
             replica.in_flight -= len(jobs)
         self.server.work_s = max(0.0, self.server.work_s - sum(job.expected_s for job in jobs))
@@ -126,7 +139,7 @@ class SimulatedServer:
     def _begin_plan(self) -> None:
         """Begin the next plan, unless one is under way or the model is still being unloaded."""
         model = next(iter(self._wanted), None)
-        replica = self.server.copies.get(model) if model is not None else None
+        replica = self.server.replicas.get(model) if model is not None else None
         if model is None or replica is None or replica.state is ModelState.UNLOADING or self._planned is not None:
             return
         victims = self._around.victims(model, self.server.name)
@@ -145,6 +158,7 @@ class SimulatedServer:
         self._around.reroute(replica.model)
         if not replica.in_flight:
             del self._wanted[replica.model]
+            self._unused_prefetches.pop(replica.model, None)
             self._fleet.drop_replica(self.server, replica.model)
             self._begin_plan()
 
@@ -153,7 +167,7 @@ class SimulatedServer:
         server = self.server
         staying = sum(
             replica.bytes
-            for replica in server.copies.values()
+            for replica in server.replicas.values()
             if replica.state is not ModelState.UNLOADING and replica.model not in victims
         )
         if staying + self._fleet.models[model].resident_bytes > server.budget_bytes:
@@ -184,7 +198,9 @@ class SimulatedServer:
         if not self.server.serves_while_loading:
             self.server.work_s = max(0.0, self.server.work_s - facts.load_s)
         self._planned, self._load_is_on = None, False
-        self._queue.extend(self._waiting.pop(replica.model, ()))
+        waited = self._waiting.pop(replica.model, [])
+        self._around.outcome.waited_for_loads_s += sum(self._clock.now_s - job.waits_since_s for job in waited)
+        self._queue.extend(waited)
         self._begin_plan()
         self._serve()
         self._around.reroute(replica.model)
@@ -226,7 +242,7 @@ class SimulatedServer:
         server = self.server
         # Never below zero: it is a sum of floats.
         server.work_s = max(0.0, server.work_s - job.expected_s)
-        replica = server.copies[job.request.model]
+        replica = server.replicas[job.request.model]
         replica.in_flight -= 1
         if replica.state is ModelState.UNLOADING and not replica.in_flight:
             self._end_unload(replica)

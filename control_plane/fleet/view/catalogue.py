@@ -18,8 +18,9 @@ from control_plane.core.model import ModelState, ModelVersion, rank_of
 from control_plane.fleet.domain.counts import FleetCounts
 from control_plane.fleet.domain.placement import Obstacle, Placement, place
 from control_plane.fleet.view.state import FleetState
+from control_plane.inference.catalogue import Askable
 from control_plane.triton.ports import Upstream
-from control_plane.triton.servers import Servers
+from control_plane.triton.servers import Servers, ServerState
 
 _log = logging.getLogger(__name__)
 
@@ -47,8 +48,7 @@ class FleetCatalogue:
         UpstreamUnavailable: no server answers.
         """
         # Raises if no server is up; without it an unreachable fleet would look like an empty one.
-        self._servers.pick()
-        indexes = await asked_of_all(list(self._servers.live.values()), lambda server: server.control.index())
+        indexes = await asked_of_all(self._servers.to_ask(), lambda server: server.control.index())
         lines = best_lines([line for index in indexes for line in index])
         if only_ready:
             return [line for line in lines if line.state is ModelState.READY]
@@ -80,14 +80,13 @@ class FleetCatalogue:
         found = place(fleet, model, self._state.now_s())
         return isinstance(found, Placement) or found.obstacle in _PASSING
 
-    def servers_of(self, model: str) -> list[Upstream]:
-        """The servers that have the model ready; without a name all that are up. Raises UpstreamUnavailable:
-        no server is up (without a name)."""
+    def servers_of(self, model: str) -> list[ServerState]:
+        """The servers that have the model ready; without a name all that are up. Silent ones are left out.
+        Raises UpstreamUnavailable: no server is up and answers (without a name)."""
         if not model:
-            self._servers.pick()
-            return list(self._servers.live.values())
+            return self._servers.to_ask()
         ready = {server.name for server, replica in self._state.fleet.replicas(model) if replica.state is ModelState.READY}
-        return [upstream for name, upstream in self._servers.live.items() if name in ready]
+        return [server for name, server in self._servers.answering.items() if name in ready]
 
 
 def best_lines(lines: Sequence[ModelVersion]) -> list[ModelVersion]:
@@ -112,13 +111,13 @@ def _rank(line: ModelVersion) -> tuple[int, bool]:
     return rank_of(line.state), line.reason in ("", "unloaded")
 
 
-async def asked_of_all(servers: Sequence[Upstream], ask: Callable[[Upstream], Awaitable[AnswerT]]) -> list[AnswerT]:
+async def asked_of_all(servers: Sequence[Askable], ask: Callable[[Upstream], Awaitable[AnswerT]]) -> list[AnswerT]:
     """Ask all servers at the same time and return the answers of those that do answer; one that has just died
-    is left out.
+    or fallen silent is left out.
 
     Raises the first server's error if none answers.
     """
-    results = await asyncio.gather(*map(ask, servers), return_exceptions=True)
+    results = await asyncio.gather(*(server.ask(ask) for server in servers), return_exceptions=True)
     errors = [result for result in results if isinstance(result, BaseException)]
     for error in errors:
         if not isinstance(error, ControlPlaneError):

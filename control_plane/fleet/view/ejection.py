@@ -52,8 +52,9 @@ class OutlierEjection:
 
     def failed(self, reservation: Reservation) -> None:
         """Note that the server did not answer a request. A request lost with an earlier Triton process says
-        nothing of the present one."""
-        if reservation.is_current:
+        nothing of the present one, and one that met a silence is no outlier: `fleet/view/state` avoids silent
+        servers, and takes them back as soon as they answer."""
+        if reservation.is_current and not reservation.met_silence:
             self._outliers.note_failure(reservation.server.name, self._now_s())
 
     def gave_up(self, reservation: Reservation) -> None:
@@ -67,6 +68,8 @@ class OutlierEjection:
     def disconnected(self, reservation: Reservation) -> None:
         """Note that the connection failed: other servers are preferred until `judge` decides, at the next
         tick, whether this one stays ejected."""
+        if reservation.met_silence:
+            return
         self.failed(reservation)
         reservation.server.is_ejected, reservation.server.probe_from_s = True, inf
 

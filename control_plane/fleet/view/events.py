@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 _MAX_EVENTS = 500
 """Events kept; older ones are dropped."""
-_WORRYING = frozenset((FleetEventKind.DOWN, FleetEventKind.EJECTED, FleetEventKind.LOST))
+_WORRYING = frozenset((FleetEventKind.DOWN, FleetEventKind.EJECTED, FleetEventKind.LOST, FleetEventKind.SILENT))
 
 
 class FleetEvents:

@@ -136,7 +136,7 @@ class Measurements:
         load that shows less than before takes nothing back: many models grow with their first requests, each
         time anew.
         """
-        replicas = [replica for replica in self._fleet.servers[server].copies.values() if not replica.is_step]
+        replicas = [replica for replica in self._fleet.servers[server].replicas.values() if not replica.is_step]
         # While something loads or unloads, the server's memory belongs to no known set of models.
         if any(replica.state is not ModelState.READY for replica in replicas):
             return
@@ -186,7 +186,7 @@ class Measurements:
         """Take over the mean service time of `count` requests in another process, with the weight of as many
         measurements."""
         if (facts := self._fleet.models.get(model)) is not None:
-            facts.service_s += (1 - (1 - SMOOTHING) ** count) * (service_s - facts.service_s)
+            facts.service_s += weight_of(count) * (service_s - facts.service_s)
 
     def save_service_times(self) -> None:
         """Write the current service times into the records, where they differ enough from what is known."""
@@ -256,6 +256,11 @@ class Measurements:
     def answer(self, model: str, asked: str, refusal: str) -> None:
         """Record that the administrator's request `asked` has been carried out, or why it was refused."""
         self.known[model] = replace(self.record_of(model), answered=asked, refusal=_kept(refusal))
+
+
+def weight_of(count: int) -> float:
+    """Weight of the mean of `count` measurements in an exponential average: that of as many single ones."""
+    return 1.0 - (1.0 - SMOOTHING) ** count
 
 
 def _kept(text: str) -> str:

@@ -104,7 +104,7 @@ class MemorySync:
                     await self.wait_for_sync()
                     standing = self._state.wishes.get(model, _NOTHING)
         except TimeoutError as exc:
-            raise DeadlineExceeded(f"the fleet's owner has not carried out the request for model '{model}' within {timeout_s:g} s") from exc
+            raise DeadlineExceeded(f"the fleet's leader has not carried out the request for '{model}' within {timeout_s:g} s") from exc
         known = self._state.measurements.record_of(model)
         return known.refusal if known.answered in (asked.asked, standing.asked) else ""
 

@@ -44,6 +44,9 @@ class FleetMirror:
         """Forget the server's snapshots; later ones describe its next life."""
         self._replicas.pop(server, None)
 
+    def silence_changed(self, is_silent: bool, server: str) -> None:
+        """Nothing to do: this process's view hears of it by itself."""
+
     def left(self, server: str) -> None:
         """Nothing to do: `down` was called before."""
 
@@ -99,11 +102,11 @@ class FleetMirror:
         fleet, server = self._state.fleet, self._state.fleet.servers.get(name_of_server)
         if server is None:
             return
-        for name in server.copies.keys() - replicas.keys():
+        for name in server.replicas.keys() - replicas.keys():
             fleet.drop_replica(server, name)
             self._lives.pop((server.name, name), None)
         for name, seen in replicas.items():
-            replica = server.copies.get(name)
+            replica = server.replicas.get(name)
             # A replica that was loaded anew gets a new object: slots and times of the old one must not count
             # for it.
             if replica is None or self._lives.get((server.name, name)) != seen.life:
@@ -112,5 +115,5 @@ class FleetMirror:
                 self._lives[server.name, name] = seen.life
             replica.state, replica.bytes, replica.since_s, replica.is_step = seen.state, seen.bytes, seen.since_s, seen.is_step
             replica.ready_s = NEVER_S if seen.ready_s is None else seen.ready_s
-        loading = [replica.ready_s for replica in server.copies.values() if replica.state is ModelState.LOADING]
+        loading = [replica.ready_s for replica in server.replicas.values() if replica.state is ModelState.LOADING]
         server.loads_until_s = max(loading, default=NEVER_S)

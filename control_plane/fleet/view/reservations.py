@@ -13,7 +13,7 @@ from typing import Protocol
 
 from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
 from control_plane.fleet.domain.report import ReplicaUse
-from control_plane.fleet.view.measurements import SMOOTHING
+from control_plane.fleet.view.measurements import weight_of
 from control_plane.triton.ports import Upstream
 
 _in_flight = attrgetter("in_flight")
@@ -61,29 +61,44 @@ class Reservation:
         """After the release: seconds that it took, if no other request for the model was here when it began
         or ended; None otherwise."""
         replica.in_flight += 1
-        replica.last_used_s = self.started_s
+        replica.last_used_s = replica.waiting[id(self)] = self.started_s
         server.work_s += self._service_s
+        replica.departures.arrived(server.service_clock, self.started_s)
 
     @property
     def is_current(self) -> bool:
         """Whether the replica is still in the view; another one of its model may be in its place."""
-        return self.server.copies.get(self.replica.model) is self.replica
+        return self.server.replicas.get(self.replica.model) is self.replica
+
+    @property
+    def met_silence(self) -> bool:
+        """Whether the server has been silent since the request began, so that the time it took says nothing."""
+        return self.server.silent_from_s is not None or self.started_s <= self.server.heard_s
 
     def release(self, *, answered: bool) -> None:
         """Give the slot back; `answered` tells that the time it took says something of the model."""
         replica, server = self.replica, self.server
         replica.in_flight -= 1
+        del replica.waiting[id(self)]
         # An idle server is set to exactly zero: sums of floating-point differences would drift.
         server.work_s = 0.0 if _is_idle(server) else max(0.0, server.work_s - self._service_s)
-        # Measured only when no request of this process is left: beside others it took as long as they made it
-        # take.
-        if answered and replica.in_flight == replica.in_flight_elsewhere:
-            took_s = self._state.now_s() - self.started_s
-            # The requests that were here when it began were served first, so the time is shared by
-            # `_in_flight_at_start` requests.
-            self.facts.service_s += SMOOTHING * (took_s / self._in_flight_at_start - self.facts.service_s)
-            self.unshared_service_s = took_s if self._in_flight_at_start == 1 else None
+        now_s = self._state.now_s()
+        tells = answered and not self.met_silence
+        shown = replica.departures.departed(server.service_clock, now_s, answered=tells)
+        if shown is not None:
+            self.facts.service_s += weight_of(shown.requests) * (shown.service_s * self._own_part() - self.facts.service_s)
+        # Beside others it took as long as they made it take.
+        if tells and self._in_flight_at_start == 1 and replica.in_flight == replica.in_flight_elsewhere:
+            self.unshared_service_s = now_s - self.started_s
         self._state.released()
+
+    def _own_part(self) -> float:
+        """The part of the replica's time that this process's requests have while requests queue there.
+
+        Where they do not, other processes' reports, which are a moment old, tell of requests that have ended.
+        """
+        left, elsewhere = self.replica.in_flight - self.replica.in_flight_elsewhere, self.replica.in_flight_elsewhere
+        return left / (left + elsewhere) if left else 1.0
 
 
 class RemoteReservations:
@@ -116,7 +131,7 @@ class RemoteReservations:
 @contextmanager
 def waiting_at(server: Server, facts: ModelFacts) -> Iterator[None]:
     """Count a request as waiting for the load of its model on this server, for as long as the block lasts."""
-    replica, service_s = server.copies[facts.name], facts.service_s
+    replica, service_s = server.replicas[facts.name], facts.service_s
     replica.in_flight += 1
     server.work_s += service_s
     try:
@@ -127,4 +142,4 @@ def waiting_at(server: Server, facts: ModelFacts) -> Iterator[None]:
 
 
 def _is_idle(server: Server) -> bool:
-    return not any(map(_in_flight, server.copies.values()))
+    return not any(map(_in_flight, server.replicas.values()))

@@ -24,6 +24,7 @@ from control_plane.fleet.view.ejection import OutlierEjection
 from control_plane.fleet.view.events import FleetEvents
 from control_plane.fleet.view.measurements import FIRST_LOAD_S, PROCESS_BYTES, Measurements
 from control_plane.fleet.view.model_specs import ModelSpecs
+from control_plane.fleet.view.recalls import Recalls
 from control_plane.fleet.view.reservations import Reservation
 from control_plane.models.domain.description import DescribedModel, Tier
 from control_plane.triton.ports import Upstream
@@ -53,7 +54,7 @@ def _is_announced(replica: Replica) -> bool:
 
 
 def _shown(server: Server) -> dict[str, tuple[Replica, ModelState]]:
-    return {name: (replica, replica.state) for name, replica in server.copies.items()}
+    return {name: (replica, replica.state) for name, replica in server.replicas.items()}
 
 
 class FleetState:
@@ -81,6 +82,7 @@ class FleetState:
         self.described: Mapping[str, DescribedModel] = {}
         self.measurements = Measurements(self.fleet, now_s=now_s, today_s=today_s)
         self.ejection = OutlierEjection(self.fleet, self.events, now_s=now_s)
+        self.recalls = Recalls(self.fleet)
         self._specs = ModelSpecs()
         self._tiers: Tiers | None = None
         self.awaiting_fingerprint: set[tuple[str, str]] = set()
@@ -132,15 +134,28 @@ class FleetState:
         at = self.fleet.servers[server]
         if self._servers.members[server].is_lost and server not in self._lost_s:
             self._tell_lost(at, reason)
-        at.is_up, at.work_s = False, 0.0
-        for model in list(at.copies):
+        at.is_up, at.work_s, at.silent_from_s = False, 0.0, None
+        for model in list(at.replicas):
             self.fleet.drop_replica(at, model)
+        self.changed()
+
+    def silence_changed(self, is_silent: bool, server: str) -> None:
+        """Note that a server that is up says nothing, or answers again. Its replicas and the sequences in them
+        stay: the same process may go on in a moment."""
+        at, now_s = self.fleet.servers[server], self.now_s()
+        if is_silent:
+            at.silent_from_s = now_s
+            self.events.record(FleetEventKind.SILENT, server=server, reason="it says nothing; requests go to other servers")
+        else:
+            silent_s = 0.0 if at.silent_from_s is None else now_s - at.silent_from_s
+            at.silent_from_s, at.heard_s = None, now_s
+            self.events.record(FleetEventKind.ANSWERING, server=server, seconds=silent_s)
         self.changed()
 
     def _tell_lost(self, server: Server, reason: str) -> None:
         """Record that a server went down by itself, with the models that were ready on it."""
         self._lost_s[server.name] = self.now_s()
-        lost = sorted(replica.model for replica in server.copies.values() if replica.state is ModelState.READY and not replica.is_step)
+        lost = sorted(replica.model for replica in server.replicas.values() if replica.state is ModelState.READY and not replica.is_step)
         self.counts.events[FleetEventKind.LOST] += len(lost)
         more = f" and {len(lost) - _MAX_NAMED} more" if len(lost) > _MAX_NAMED else ""
         with_it = f"; with it {', '.join(lost[:_MAX_NAMED])}{more}" if lost else ""
@@ -150,6 +165,7 @@ class FleetState:
         """Forget a server that has left the fleet."""
         self._lost_s.pop(server, None)
         self.ejection.forget(server)
+        self.recalls.forget(server)
         self.fleet.remove_server(server)
         self.listed.pop(server, None)
         self.changed()
@@ -173,13 +189,13 @@ class FleetState:
         found, before = states_of(index), _shown(at)
         # Ensembles first: whether a model is a step depends on what else is loaded here.
         steps = {step for name in found for step in self.steps_of(name)}
-        for name in [name for name, replica in at.copies.items() if name not in found and not _is_announced(replica)]:
+        for name in [name for name, replica in at.replicas.items() if name not in found and not _is_announced(replica)]:
             fleet.drop_replica(at, name)
         for name, state in found.items():
             # Triton is ahead of us: the replica serves only once its fingerprint is published.
             if state is ModelState.READY and (server, name) in self.awaiting_fingerprint:
                 state = ModelState.LOADING
-            replica = at.copies.get(name)
+            replica = at.replicas.get(name)
             if replica is None or _is_announced(replica):
                 # An announced load is in the index now, and keeps the time by which it was expected.
                 ready_s = replica.ready_s if replica is not None else now_s + self._load_s(name)
@@ -200,15 +216,16 @@ class FleetState:
         server.loads_until_s = max(server.loads_until_s, replica.ready_s)
         self.fleet.put_replica(server, replica)
 
-    def mark_loading(self, server: Server, replica: Replica) -> None:
-        """Count a replica as LOADING that is to be loaded anew, although Triton goes on listing it as READY,
-        until it is taken out of `awaiting_fingerprint`."""
+    def mark_loading(self, server: Server, replica: Replica, *, after_s: float = 0.0) -> None:
+        """Count a replica as LOADING that is to be loaded anew `after_s` from now, although Triton goes on
+        listing it as READY, until it is taken out of `awaiting_fingerprint`."""
         self.awaiting_fingerprint.add((server.name, replica.model))
-        replica.state, replica.ready_s = ModelState.LOADING, self.now_s() + self._load_s(replica.model)
+        replica.state, replica.ready_s = ModelState.LOADING, self.now_s() + after_s + self._load_s(replica.model)
+        self.changed()
 
     def drop(self, server: Server, replica: Replica) -> None:
         """Drop a replica that is gone, unless another one of its model is in its place by now."""
-        if server.copies.get(replica.model) is replica:
+        if server.replicas.get(replica.model) is replica:
             self.fleet.drop_replica(server, replica.model)
             self.changed()
 
@@ -217,7 +234,7 @@ class FleetState:
         later than expected."""
         until_s, models = self.now_s(), self.fleet.models
         loading = [
-            each for each in server.copies.values() if each.state is ModelState.LOADING and not each.is_step and each.model in models
+            each for each in server.replicas.values() if each.state is ModelState.LOADING and not each.is_step and each.model in models
         ]
         # Loads run one after the other, in the order in which they were announced.
         for replica in sorted(loading, key=lambda replica: replica.ready_s):
@@ -227,12 +244,12 @@ class FleetState:
 
     def is_empty(self, server: str) -> bool:
         """Whether no model is on the server, apart from announced ones."""
-        return all(map(_is_announced, self.fleet.servers[server].copies.values()))
+        return all(map(_is_announced, self.fleet.servers[server].replicas.values()))
 
     def bytes_of(self, server: str, model: str) -> int:
         """Memory of a model on a server, in bytes; 0 for the steps of an ensemble, whose memory counts with
         the ensemble."""
-        replica = self.fleet.servers[server].copies.get(model)
+        replica = self.fleet.servers[server].replicas.get(model)
         if replica is not None and replica.is_step:
             return 0
         facts = self.fleet.models.get(model)
@@ -318,7 +335,7 @@ class FleetState:
     def steps_are_its_own(self, server: str, model: str) -> bool:
         """Whether an ensemble's steps may be unloaded with it: no other ensemble on the server needs them."""
         steps = self.steps_of(model)
-        others = {step for other in self.fleet.servers[server].copies if other != model for step in self.steps_of(other)}
+        others = {step for other in self.fleet.servers[server].replicas if other != model for step in self.steps_of(other)}
         return bool(steps) and steps.isdisjoint(others)
 
     # Requests
@@ -327,7 +344,7 @@ class FleetState:
         """Reserve an in-flight slot at a ready replica; None if there is no such replica or the server is
         down."""
         at = self.fleet.servers.get(server)
-        replica = None if at is None else at.copies.get(model)
+        replica = None if at is None else at.replicas.get(model)
         if at is None or replica is None or replica.state is not ModelState.READY or not self._servers.members[server].is_up:
             return None
         return Reservation(self, self._servers.get(server), at, replica, self.fleet.models[model])
@@ -348,7 +365,8 @@ class FleetState:
     # Waiting
 
     def changed(self) -> None:
-        """Wake everyone who waits for a change."""
+        """Wake everyone who waits for a change, and recall requests that another server could answer by now."""
+        self.recalls.sweep()
         self._change.set()
         self._room.set()
 

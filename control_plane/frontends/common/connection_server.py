@@ -114,7 +114,7 @@ class ConnectionServer(Generic[ConnectionT]):
         self._by_source: dict[Source, dict[ConnectionT, None]] = {}
         """The connections by source, each a second-chance (CLOCK) queue: connections found busy move to its
         end."""
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[tuple[asyncio.Server, socket.socket]] = []
         self._accepts = True
         self._sweeping: asyncio.Handle | None = None
         self._all_closed = asyncio.Event()
@@ -129,7 +129,7 @@ class ConnectionServer(Generic[ConnectionT]):
         loop = asyncio.get_running_loop()
         create = loop.create_unix_server if listening.family == socket.AF_UNIX else loop.create_server
         if tls is None:
-            self._listeners.append(await create(make, sock=listening))
+            self._listeners.append((await create(make, sock=listening), listening))
         else:
             listening.listen(_BACKLOG)
             accepting = tasks.create_task(self._accept_tls(listening, make, tls, tasks), name="tls-accept")
@@ -148,11 +148,13 @@ class ConnectionServer(Generic[ConnectionT]):
         """Drain: accept no more, let requests in flight finish for `timeout_s` at most, then refuse what is
         left. A second call with less time cuts the first one short."""
         self.is_draining, self._accepts = True, False
-        for listener in self._listeners:
+        for listener, listening in self._listeners:
+            _stop_listening(listening)
             listener.close()
         for accepting, listening in self._accepting:
             accepting.cancel()
             await asyncio.wait((accepting,))  # the loop must not watch a descriptor that is closed, and perhaps reused
+            _stop_listening(listening)
             listening.close()
         for shaking in tuple(self._handshakes):
             shaking.cancel()
@@ -301,3 +303,11 @@ def is_local(transport: asyncio.BaseTransport) -> bool:
     """Whether the client is on this machine, by a Unix socket or a loopback address."""
     peer = transport.get_extra_info("peername")
     return not isinstance(peer, tuple) or is_loopback(peer[0])
+
+
+def _stop_listening(listening: socket.socket) -> None:
+    """Let the kernel give a TCP socket no more connections, also if another process has it: closing it here would
+    not be enough (a worker's parent has its sockets). A Unix socket is one for all workers, so it goes on."""
+    if listening.family != socket.AF_UNIX:
+        with contextlib.suppress(OSError):  # it has been closed, or shut down, before
+            listening.shutdown(socket.SHUT_RD)

@@ -53,6 +53,7 @@ STATUS: dict[ErrorCode, Status] = {
     ErrorCode.DEADLINE_EXCEEDED: Status(504, grpc.StatusCode.DEADLINE_EXCEEDED, True),
     ErrorCode.REQUEST_TIMEOUT: Status(408, grpc.StatusCode.DEADLINE_EXCEEDED, True),
     ErrorCode.OVERLOADED: Status(503, grpc.StatusCode.UNAVAILABLE, True),
+    ErrorCode.QUERY_OF_DEATH: Status(422, grpc.StatusCode.FAILED_PRECONDITION, False),
     ErrorCode.STARTUP: Status(500, grpc.StatusCode.INTERNAL, False),
 }
 

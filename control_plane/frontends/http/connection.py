@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sized
 from typing import Protocol, cast
 
 from control_plane.core.errors import ControlPlaneError, GatewayStopping, Overloaded, RequestTimeout
@@ -54,9 +54,8 @@ class VerbatimAnswers(Protocol):
     fields: frozenset[bytes]
     """Lower-case names of the fields in which requests may differ that have the same answer."""
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is no answer at all, so that nobody needs to look for one."""
+    entries: Sized
+    """What is cached: while that is nothing, nobody needs to ask."""
 
     def answer(self, head: bytes, body: bytes) -> bytes | None:
         """The answer to the request of this body and this head's key (`protocols/head_template`); None: it has
@@ -88,12 +87,16 @@ class HttpConnection(asyncio.Protocol):
     def __init__(self, server: ConnectionHost, tasks: asyncio.TaskGroup) -> None:
         self._server = server
         self._verbatim = server.verbatim
+        self.verbatim_entries = server.verbatim.entries
         self._tasks = tasks
         self._transport: asyncio.Transport | None = None
         self._reader: RequestReader
         self._task: asyncio.Task[None] | None = None
         self._queue: deque[_Item] = deque()
         self._arrival: asyncio.Future[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._may_write = True
+        """Whether the client reads what it is sent; `_writable` wakes who waits for that."""
         self._writable = asyncio.Event()
         self._writable.set()
         self._is_answering = False
@@ -162,7 +165,7 @@ class HttpConnection(asyncio.Protocol):
     def _may_read_backlog(self) -> bool:
         """Whether there is a backlog to parse, and nothing that must be done before."""
         is_busy = self._is_answering or self._queue or self._waiting is not None
-        return self._reader.has_backlog and not is_busy and self._writable.is_set() and self._transport is not None
+        return self._reader.has_backlog and not is_busy and self._may_write and self._transport is not None
 
     def eof_received(self) -> bool:
         return False  # a half-closed connection counts as a client that has left: close it, which cancels its request
@@ -183,23 +186,21 @@ class HttpConnection(asyncio.Protocol):
         self._queue.clear()
 
     def pause_writing(self) -> None:
+        self._may_write = False
         self._writable.clear()
 
     def resume_writing(self) -> None:
+        self._may_write = True
         self._writable.set()
         if self._may_read_backlog:
             self._server.reads.add(self)
 
     # The reader's sink
 
-    @property
-    def has_verbatim_answers(self) -> bool:
-        return not self._verbatim.is_empty
-
     def answer_verbatim(self, head: bytes, body: bytes) -> bool:
         """See `request_reader.RequestSink`; False also if the answer would come before earlier ones, or while the
         client reads none."""
-        if self._queue or self._is_answering or not self._writable.is_set() or self._server.is_draining:
+        if self._queue or self._is_answering or not self._may_write or self._server.is_draining:
             return False
         try:
             answer = self._verbatim.answer(head, body)
@@ -244,7 +245,7 @@ class HttpConnection(asyncio.Protocol):
     def is_idle(self) -> bool:
         """See `connection_server.Connection`; also true before the first request."""
         is_busy = self._is_answering or self._queue or self._waiting is not None or self._has_refused or self._has_backlog
-        return not is_busy and self._reader.is_between_requests and self._writable.is_set()
+        return not is_busy and self._reader.is_between_requests and self._may_write
 
     def leave(self) -> None:
         """Drain: close now, or after the request in flight has been answered completely.
@@ -279,7 +280,7 @@ class HttpConnection(asyncio.Protocol):
         limits, transport, reader = self._server.limits, self._transport, self._reader
         if transport is None:
             return
-        if not self._writable.is_set():
+        if not self._may_write:
             if self._has_stalled(now_s, limits.body_timeout_s, "writing", transport.get_write_buffer_size()):
                 transport.abort()
         elif self._is_answering or self._queue or self._waiting or self._has_refused or self._has_backlog:
@@ -307,7 +308,11 @@ class HttpConnection(asyncio.Protocol):
         try:
             keep_alive = True
             while keep_alive and not self._is_leaving:
-                item, keep_alive, held_bytes = await self._dequeue()
+                while not self._queue:
+                    await self._next_arrival()
+                item, keep_alive, held_bytes = self._queue.popleft()
+                if self._is_paused:
+                    self._pause_as_needed()
                 self._is_answering = True
                 try:
                     answer = item if isinstance(item, HttpAnswer) else await self._server.application(item)
@@ -333,7 +338,7 @@ class HttpConnection(asyncio.Protocol):
                     del item
                     await self._send_stream(answer, keep_alive=keep_alive, takes_chunks=takes_chunks)
                 self._is_answering = False
-                if not self._writable.is_set():
+                if not self._may_write:
                     await self._writable.wait()
             await self._close()
         except asyncio.CancelledError:
@@ -355,19 +360,14 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    async def _dequeue(self) -> _Item:
-        """Wait for the next request in the queue, letting the reader go on if the queue is empty."""
-        while not self._queue:
-            if self._reader.wants_continue:
-                self._continue_if_due()
-            if self._has_backlog:
-                self._server.reads.add(self)
-            self._arrival = asyncio.get_running_loop().create_future()
-            await self._arrival
-        item = self._queue.popleft()
-        if self._is_paused:
-            self._pause_as_needed()
-        return item
+    def _next_arrival(self) -> asyncio.Future[None]:
+        """Let the reader go on, as the queue is empty; the future ends when a request has come."""
+        if self._reader.wants_continue:
+            self._continue_if_due()
+        if self._has_backlog:
+            self._server.reads.add(self)
+        self._arrival = self._loop.create_future()
+        return self._arrival
 
     def _enqueue(self, item: HttpRequest | HttpAnswer, keep_alive: bool, held_bytes: int) -> None:
         self._taken += 1

@@ -9,7 +9,7 @@ read. The reader knows no transport: the connection (`frontends/http/connection`
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -74,9 +74,8 @@ Admit = Callable[[HttpRequest], None]
 class RequestSink(Protocol):
     """Port of the reader to its connection."""
 
-    @property
-    def has_verbatim_answers(self) -> bool:
-        """Whether the verbatim cache has any answers."""
+    verbatim_entries: Sized
+    """What the verbatim cache has: while that is nothing, it need not be asked."""
 
     def answer_verbatim(self, head: bytes, body: bytes) -> bool:
         """Answer a repeat of an earlier request, given by its head's key (`Http1Template`) and its body, from the
@@ -130,6 +129,7 @@ class RequestReader:
         """`hosts` are the host names that the client may call; None: any. `per_request` names the fields in which
         requests may differ for the verbatim cache."""
         self._sink = sink
+        self._verbatim_entries = sink.verbatim_entries
         self._limits = limits
         self._max_header_bytes = limits.max_header_bytes
         # A field may count for one byte more than it has, where no blank follows its name.
@@ -213,7 +213,7 @@ class RequestReader:
         if known and self.is_between_requests and size - start >= known.request_bytes and data.startswith(known.head, start):
             at = start + known.request_bytes
             self._take_known(known, data[start + len(known.head) : at])
-        elif known and self.is_between_requests and self._sink.has_verbatim_answers:
+        elif known and self.is_between_requests and self._verbatim_entries:
             at = self._take_similar(known, data, start)
         else:
             at = self._read_unknown(data, start)
@@ -224,9 +224,11 @@ class RequestReader:
         return False
 
     def _take_known(self, known: _KnownHead, body: bytes) -> None:
-        template = known.template or self._template_of(known)
-        if not self._sink.answer_verbatim(template.key, body):
-            self._sink.accept(known.request.with_body(body), keep_alive=True)
+        if self._verbatim_entries:
+            template = known.template or self._template_of(known)
+            if self._sink.answer_verbatim(template.key, body):
+                return
+        self._sink.accept(known.request.with_body(body), keep_alive=True)
 
     def _take_similar(self, known: _KnownHead, data: bytes, start: int) -> int:
         """Answer a request from the verbatim cache whose head is the known one but for per-request fields, or parse

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections.abc import Sized
 
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.connection_server import ConnectionServer
@@ -26,7 +27,7 @@ class _NoVerbatimAnswers:
     """Null `VerbatimAnswers`, for an application without a verbatim cache."""
 
     fields: frozenset[bytes] = frozenset()
-    is_empty = True
+    entries: Sized = ()
 
     def answer(self, head: bytes, body: bytes) -> bytes | None:
         return None

@@ -41,7 +41,7 @@ from control_plane.frontends.common.inflating import inflated
 from control_plane.frontends.common.status import message_of
 from control_plane.frontends.grpc.call import GrpcHandler
 from control_plane.frontends.kserve.grpc_fleet import GrpcFleetAnswers
-from control_plane.frontends.kserve.grpc_stream import InferMessage, StreamRelay, outcome_of_code
+from control_plane.frontends.kserve.grpc_stream import InferMessage, StreamRelay, content_of, outcome_of_code
 from control_plane.frontends.kserve.grpc_verbatim import GrpcVerbatimCache
 from control_plane.frontends.kserve.http_infer import MAX_CACHEABLE_REQUEST_BYTES
 from control_plane.inference.inference import SHARED_MEMORY_IS_OFF, InferenceService
@@ -169,6 +169,9 @@ class GrpcInferRequest(InferMessage):
             return None
         forwarded = self._context.forwarding.matched(self.head.metadata)
         return scope.key(_KIND, call.model_version.encode(), identity_of(message, *filter(None, (forwarded,))))
+
+    def content(self, call: InferCall) -> tuple[bytes]:
+        return (content_of(self._message()),)
 
     def keep(self, answer: GrpcAnswer) -> bytes | None:
         return encode_grpc(answer)
@@ -304,10 +307,12 @@ class V2Grpc:
         """The verbatim cache as one connection asks it; for a call that has to be parsed it has None."""
         return self._verbatim.of_connection(max_header_bytes=max_header_bytes)
 
-    async def _infer(self, call: GrpcCall) -> GrpcAnswer:
+    def _infer(self, call: GrpcCall) -> Awaitable[GrpcAnswer]:
+        # No coroutine of its own: every inference would be passed through it twice.
         request = GrpcInferRequest(call, self._context)
-        if not request.is_compressed:
-            return await self._inference.infer(request)
+        return self._inflated(request) if request.is_compressed else self._inference.infer(request)
+
+    async def _inflated(self, request: GrpcInferRequest) -> GrpcAnswer:
         async with inflated(request, self._budget):
             return await self._inference.infer(request)
 

@@ -19,6 +19,7 @@ from typing import TypeAlias
 from tritonclient.grpc import service_pb2
 
 from control_plane.auth.stream_rights import StreamRights
+from control_plane.cache.domain.cached_response import canonical_message
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, InvalidRequest
 from control_plane.core.infer_call import InferCall, Outcome
 from control_plane.core.principal import Principal
@@ -47,7 +48,7 @@ from control_plane.protocols.grpc import (
     status_fields,
 )
 from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
-from control_plane.protocols.kserve.infer_proto import infer_request_steps
+from control_plane.protocols.kserve.infer_proto import infer_request_steps, small_infer_request
 from control_plane.protocols.kserve.model_reference import model_in, with_model
 from control_plane.protocols.kserve.stream_answer import stream_answer
 from control_plane.protocols.protobuf_fields import fields
@@ -89,6 +90,15 @@ def outcome_of_code(code: int) -> Outcome:
     return _OUTCOMES.get(code, Outcome.UPSTREAM_ERROR)
 
 
+def content_of(message: bytes | memoryview) -> bytes:
+    """What a ModelInferRequest's answer is computed from: the message without its id, unless it is compressed or has too
+    many fields to look for that."""
+    try:
+        return canonical_message(message) or bytes(message)
+    except InvalidRequest:
+        return bytes(message)
+
+
 class InferMessage:
     """A ModelInferRequest in its frame, parsed only to be checked."""
 
@@ -115,6 +125,11 @@ class InferMessage:
         """Make `read` raise `error`: the message could not be inflated, and the refusal is to be recorded
         like any other."""
         self._failure = error
+
+    def read_at_once(self) -> InferCall | None:
+        if self._failure is not None:
+            return None
+        return small_infer_request(self._message(), service_pb2.ModelInferRequest.FromString)
 
     def read(self) -> Steps[InferCall]:
         if self._failure is not None:
@@ -166,6 +181,9 @@ class _Infer:
 
     def outcome(self, answer: GrpcAnswer) -> Outcome:
         return outcome_of_code(answer.code)
+
+    def content(self, call: InferCall) -> tuple[bytes]:
+        return (content_of(memoryview(self.call.frame)[PREFIX_BYTES:]),)
 
 
 class StreamRelay:
@@ -336,7 +354,9 @@ class _StreamCall:
         inference = self._relay.inference
         with inference.running.begin_within_stream(principal, message) as begun:
             admitted = begun.admit() or await begun.admit_when_synced()
-            named = await run_in_steps(message.read())
+            named = message.read_at_once()
+            if named is None:
+                named = await run_in_steps(message.read())
             call, route = inference.resolve(named, principal)
             if route is not None:
                 message.readdress(call.model_name, call.model_version)

@@ -47,7 +47,7 @@ class GrpcVerbatimCache:
         try:
             if block == heads.last_block:
                 head = heads.last_key
-            elif self._hits.is_empty:
+            elif not self._hits.entries:
                 return None
             else:
                 head = heads.key(block)

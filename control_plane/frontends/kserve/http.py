@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import orjson
 
@@ -107,15 +108,20 @@ class V2Http:
                 self._limits.check_json_bytes(request.content_length)
             self._inference.refuse_by_head(Frontend.HTTP, principal, self._request(request, route, principal))
 
-    async def answer(self, request: HttpRequest) -> HttpAnswer | HttpStream:
+    def answer(self, request: HttpRequest) -> Coroutine[Any, Any, HttpAnswer | HttpStream]:
         """Answer one request. Raises ControlPlaneError."""
+        # No coroutine of its own: every inference would be passed through it twice.
         route, principal = self._admitted(request)
         if route.action is Action.INFER or route.action is Action.GENERATE:
             infer = self._request(request, route, principal)
-            if request.header(b"content-encoding") is None:
-                return await self._start(infer, route)
-            async with decode(infer, self._budget, self._limits):
-                return await self._start(infer, route)
+            return self._start(infer, route) if request.header(b"content-encoding") is None else self._decoded(infer, route)
+        return self._answer_other(request, route, principal)
+
+    async def _decoded(self, request: HttpInferRequest, route: V2Route) -> HttpAnswer | HttpStream:
+        async with decode(request, self._budget, self._limits):
+            return await self._start(request, route)
+
+    async def _answer_other(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer:
         # Triton answers HEAD with a body, against RFC 9110. It is asked by GET, and the connection sends no body.
         if request.method == b"HEAD":
             request = HttpRequest(b"GET", request.target, request.headers)
@@ -152,7 +158,7 @@ class V2Http:
         if route.action is Action.SHARED_MEMORY and not self._allow_shared_memory:
             raise PermissionDenied(SHARED_MEMORY_IS_OFF)
 
-    def _start(self, request: HttpInferRequest, route: V2Route) -> Awaitable[HttpAnswer | HttpStream]:
+    def _start(self, request: HttpInferRequest, route: V2Route) -> Coroutine[Any, Any, HttpAnswer | HttpStream]:
         if route.action is Action.INFER:
             return self._inference.infer(request)
         if request.principal is ANONYMOUS:

@@ -31,7 +31,7 @@ from control_plane.protocols.content_encoding import decoded_pieces, is_encoded
 from control_plane.protocols.header_forwarding import HeaderForwarding
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
 from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
-from control_plane.protocols.kserve.infer_json import infer_request_steps, json_object_steps
+from control_plane.protocols.kserve.infer_json import infer_request_steps, json_object_steps, small_infer_request
 from control_plane.protocols.kserve.routes import V2Route, target_for
 from control_plane.triton.ports import HttpStream, Slot, Upstream
 
@@ -70,6 +70,12 @@ class HttpInferRequest:
     def timeout_s(self) -> float | None:
         return timeout_s_of(self.http)
 
+    def read_at_once(self) -> InferCall | None:
+        if self._failure is not None or self._route.action is Action.GENERATE:
+            return None
+        name, version = self._route.model_name, self._route.model_version
+        return small_infer_request(self.http.body, self._json_length(), model_name=name, model_version=version, limits=self._context.limits)
+
     def read(self) -> Steps[InferCall]:
         if self._failure is not None:
             raise self._failure
@@ -107,10 +113,13 @@ class HttpInferRequest:
         return scope.key(_KIND, call.model_version.encode(), self._identity(call, self._context.forwarding.matched(self.http.headers)))
 
     def _identity(self, call: InferCall, forwarded: bytes) -> bytes:
+        return identity_of(*self.content(call), *filter(None, (forwarded,)))
+
+    def content(self, call: InferCall) -> tuple[bytes, bytes]:
         json = self._json()
         # The id is the caller's and Triton only repeats it, so requests that differ in their ids alone share
         # an answer.
-        return identity_of(canonical_json(json, call.request_id), self.http.body[len(json) :], *filter(None, (forwarded,)))
+        return canonical_json(json, call.request_id), bytes(self.http.body[len(json) :])
 
     def _json(self) -> bytes:
         """The body without the binary data after its JSON."""

@@ -28,12 +28,9 @@ class HttpVerbatimCache:
 
     def __init__(self, hits: VerbatimCache[bytes], access: Access, forwarding: HeaderForwarding) -> None:
         self.fields = per_request_fields(forwarding)
+        self.entries = hits.entries
         self._hits = hits
         self._access = access
-
-    @property
-    def is_empty(self) -> bool:
-        return self._hits.is_empty
 
     def answer(self, head: bytes, body: bytes) -> bytes | None:
         """The answer to the request of this body and this head's key (`Http1Template`); None: it has to be

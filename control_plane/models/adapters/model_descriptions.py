@@ -194,6 +194,7 @@ _PARAMETERS: Mapping[str, _Parameter] = {
     f"{_PREFIX}latency_objective_ms": _Parameter("latency_objective_s", _seconds, "milliseconds above 0, such as 50"),
     f"{_PREFIX}server_labels": _Parameter("server_labels", _labels, "labels with their values, such as gpu=h200,zone=a, each once"),
     f"{_PREFIX}pinned": _Parameter("is_pinned", _boolean, "true or false"),
+    f"{_PREFIX}repeatable": _Parameter("is_repeatable", _boolean, "true or false"),
 }
 
 

@@ -42,6 +42,8 @@ class ModelSpec:
     """Objective for the 99th percentile of latency; None for no objective of its own."""
     server_labels: Mapping[str, str] = field(default_factory=dict)
     """Labels that a server must have to be chosen (a node selector); empty for any server."""
+    is_repeatable: bool = False
+    """Whether equal requests have equal answers, so that one may be sent again, or to two servers."""
 
 
 class Tier(StrEnum):

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from control_plane.core.errors import ModelLoadFailed, Overloaded, StoreUnavailable
+from control_plane.core.errors import ModelLoadFailed, StoreUnavailable
 from control_plane.models.domain.digest_lists import is_list, read_list
 from control_plane.models.domain.model_source import ModelSource, SourceFile, WarmCopy
 from control_plane.models.ports import ModelStore, PartialCopy, Stop, WarmTier
@@ -54,8 +54,9 @@ class ModelFetch:
         """Fetch the whole model, verify it and install it in the warm tier; `make_room` is awaited once its
         size is known.
 
-        Raises StoreUnavailable, ModelNotFound, ModelLoadFailed, Overloaded. After StoreUnavailable or a
-        cancellation the bytes that have come stay, and the next fetch resumes from them.
+        Raises StoreUnavailable, ModelNotFound, ModelLoadFailed, and Overloaded where `make_room` does. After
+        StoreUnavailable (but of a full disk) or a cancellation the bytes that have come stay, and the next
+        fetch resumes from them.
         """
         starts = breaks = 0
         while True:
@@ -70,7 +71,7 @@ class ModelFetch:
             except StoreUnavailable as exc:
                 # Progress, however little, resets the count: a slow store is not one that is away.
                 breaks = 1 if self.new_bytes > before else breaks + 1
-                if breaks == _MAX_BREAKS:
+                if exc.is_full or breaks == _MAX_BREAKS:
                     raise
                 _log.warning("the fetch of a model broke off and goes on: %s", exc, extra={"model": self._name})
                 await asyncio.sleep(self._first_delay_s * 2**breaks)
@@ -90,8 +91,9 @@ class ModelFetch:
                 raise ModelLoadFailed(f"model {self._name!r} in {self._store.url} has changed while it was fetched", is_transient=True)
             partial = self._partial
             return await self._threads.run(lambda _: partial.finish())
-        except Overloaded:  # the disk is full: the partial copy itself takes room that others need
-            await self._threads.run(lambda _: self._warm.drop_partial(self._name))
+        except StoreUnavailable as exc:
+            if exc.is_full:  # the partial copy itself takes room that others need
+                await self._threads.run(lambda _: self._warm.drop_partial(self._name))
             raise
 
     async def _describe(self) -> ModelSource:
@@ -144,4 +146,8 @@ def _worst(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return the error to act on: one that cannot be retried comes before one that can. Groups are not nested
     here.
     """
-    return min(errors.exceptions, key=lambda error: isinstance(error, StoreUnavailable) or getattr(error, "is_transient", False))
+    return min(errors.exceptions, key=_may_pass)
+
+
+def _may_pass(error: BaseException) -> bool:
+    return not error.is_full if isinstance(error, StoreUnavailable) else getattr(error, "is_transient", False)

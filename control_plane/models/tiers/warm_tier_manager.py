@@ -84,6 +84,7 @@ class WarmTierManager:
         for copy in await self._threads.run(lambda _: self._warm.open()):
             self._copies[copy.name] = copy
             self._note_use(copy.name)
+        # A folder of this machine has a model of that name since: the copy must not stand in for it.
         for name in self._copies.keys() & set(self._taken()):
             await self._evict(name)
         try:
@@ -162,8 +163,8 @@ class WarmTierManager:
         Raises:
             ModelNotFound: no store has the model.
             ModelLoadFailed: it cannot be fetched whole, or is larger than the tier.
-            StoreUnavailable: the store does not answer.
-            Overloaded: pinned copies leave no room, or the disk is full.
+            StoreUnavailable: the store does not answer, or the disk of the warm tier is full.
+            Overloaded: pinned copies leave no room.
             DeadlineExceeded: the fetch takes longer; it goes on.
         """
         done: dict[str, None] = {}
@@ -174,6 +175,7 @@ class WarmTierManager:
                     each = open_.pop()
                     if each not in done:
                         done[each] = None
+                        # From here to the end: a step must not be evicted while the next one is being fetched.
                         self._wanted[each] += 1
                         await self._join(each)
                         open_ += [step for step in self._needs.get(each, ()) if self._is_ours(step)]
@@ -222,6 +224,7 @@ class WarmTierManager:
         is_sound = await self._threads.run(lambda _: self._warm.use(copy))
         if is_sound and model not in self._sound:
             is_sound = await self._threads.run(lambda stop: self._warm.is_sound(copy, stop))
+        # A damaged file is not repaired: which bytes are wrong only the store can tell.
         if not is_sound:
             _log.error("the warm copy of a model is damaged; it is fetched again", extra={"model": model})
             await self._evict(model)

@@ -22,6 +22,17 @@ class CachePolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class HedgingPolicy:
+    """Policy for sending requests that come by a route to two servers of a fleet."""
+
+    is_on: bool | None = None
+    """Whether requests that are late are hedged; None follows the setting `hedging`."""
+    twice_from_s: float | None = None
+    """Expected time of computing from which requests go to two servers from the start (dual execution); None for
+    never."""
+
+
+@dataclass(frozen=True, slots=True)
 class Route:
     """Alias of a model. Routes and models share one namespace, in which a route hides the model of
     its name.
@@ -38,3 +49,4 @@ class Route:
     cache: CachePolicy = CachePolicy()
     pool: str = ""
     """Pool of servers that the requests prefer; empty to choose the pool by the kind of request."""
+    hedging: HedgingPolicy = HedgingPolicy()

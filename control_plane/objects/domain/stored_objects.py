@@ -144,6 +144,7 @@ def _of_route(route: Route) -> Iterator[str]:
         yield from _of_name("tenants", tenant)
     yield from _of_number("cache.ttl_s", route.cache.ttl_s, above=0)
     yield from _of_number("cache.min_cost_units", route.cache.min_cost_units)
+    yield from _of_number("hedging.twice_from_s", route.hedging.twice_from_s, above=0)
     if not POOL_OR_NONE.fullmatch(route.pool):
         yield "pool must be 1-63 letters, digits, dots, dashes and underscores, beginning with a letter or digit, or empty"
 

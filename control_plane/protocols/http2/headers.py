@@ -51,15 +51,13 @@ class HeaderDecoder:
     def __init__(self, known: KnownBlocks, *, max_bytes: int) -> None:
         self._known = known
         self._reader = HpackReader(max_bytes=max_bytes, max_fields=_MAX_FIELDS)
+        self.is_stateless = False
+        """Whether decoding is stateless: no block depends on earlier ones or affects later ones."""
 
     def forbid_table(self) -> None:
         """Forbid a dynamic table; to be called when the peer has acknowledged our SETTINGS."""
         self._reader.max_table_bytes = 0
-
-    @property
-    def is_stateless(self) -> bool:
-        """Whether decoding is stateless: no block depends on earlier ones or affects later ones."""
-        return self._reader.max_table_bytes == self._reader.table_bytes == 0
+        self.is_stateless = not self._reader.table_bytes
 
     @property
     def table_is_allowed(self) -> bool:
@@ -76,7 +74,7 @@ class HeaderDecoder:
         Raises Http2Error, after which the connection's table is lost and it must be closed.
         """
         is_stateless = self.is_stateless
-        if is_stateless:
+        if is_stateless:  # and stays it, since the peer may have no table any more
             known = self._known.get(block)
             if known is not None:
                 return known
@@ -86,6 +84,7 @@ class HeaderDecoder:
             raise Http2Error(f"the header list is too large: {exc}", Code.ENHANCE_YOUR_CALM) from exc
         except (IndexError, ValueError) as exc:
             raise Http2Error(f"the header block cannot be read: {exc}", Code.COMPRESSION_ERROR) from exc
+        self.is_stateless = not self.table_is_allowed and not self._reader.table_bytes
         if is_stateless:
             self._known.keep(block, fields, size_bytes=len(block) + size_of(fields))
         return fields

@@ -8,6 +8,7 @@ peer's WINDOW_UPDATEs.
 from __future__ import annotations
 
 import itertools
+from collections import deque
 
 from control_plane.protocols.http2 import frames as h2
 from control_plane.protocols.http2.frames import Code
@@ -42,6 +43,7 @@ class Http2Sender:
         if not stream.pending and size <= flow.max_send_frame and size <= stream.send_window and size <= flow.send_window:
             self._write_data(stream, data if isinstance(data, bytes) else memoryview(data), ends=ends)
             return
+        stream.pending = stream.pending or deque()
         stream.pending.append((memoryview(data), ends))
         self._send_pending(stream)
 

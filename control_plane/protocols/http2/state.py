@@ -118,7 +118,7 @@ class ConnectionState:
         listener, stream.listener = stream.listener, NULL_LISTENER
         if self.streams.pop(stream.id, None) is not None:
             stream.local_is_closed = stream.remote_is_closed = True
-            stream.pending.clear()
+            stream.pending = ()
             if stream.held_bytes or self.flow.blocked:
                 self.flow.forget(stream)
         return listener

@@ -93,9 +93,9 @@ class Stream:
         """Bytes received and not yet consumed, which are missing in the peer's window."""
         self.unreturned = 0
         """Bytes consumed that have not been returned to the peer: too few yet for a WINDOW_UPDATE."""
-        self.pending: deque[tuple[memoryview | bytes, bool]] = deque()
-        """Data that waits for the windows, each with whether it ends the stream; `bytes` are a header
-        block."""
+        self.pending: deque[tuple[memoryview | bytes, bool]] | tuple[()] = ()
+        """Data that waits for the windows, each with whether it ends the stream; `bytes` are a header block. Hardly
+        any stream has some, so the queue is made when it is needed."""
         self.whole: WholeCall | None = None
         """The whole call, if it arrived at once and would mean the same on any connection; a cache may use it
         as its key."""

@@ -57,16 +57,18 @@ def infer_request_steps(
         UnparsableRequest: the JSON is invalid, or a field in it is missing or of the wrong type.
         InvalidRequest: the request contradicts itself. PayloadTooLarge: its JSON exceeds `limits`.
     """
+    call = small_infer_request(body, header_length, model_name=model_name, model_version=model_version, limits=limits)
+    if call is not None:
+        return call
     json_bytes = _json_length(body, header_length)
     if json_bytes == 0:
         # Triton's raw binary request: the whole body is the data of the model's only input.
         return InferCall(model_name, model_version, "", (), text_bytes=len(body))
-    if json_bytes > _MAX_KEPT_BYTES:
-        limits.check_json_bytes(json_bytes)
     if json_bytes > _LARGE_JSON_BYTES:
+        limits.check_json_bytes(json_bytes)
         fields = yield from json_object_steps(body if json_bytes == len(body) else memoryview(body)[:json_bytes], limits)
         header = _read_header(fields, json_bytes, model_name, model_version)
-    else:  # without generators, which would cost a small request more than its parsing
+    else:
         header = _small_header(body, json_bytes, model_name, model_version, limits)
     offset = json_bytes
     for tensor, size in zip(header.call.inputs, header.binary_bytes, strict=True):
@@ -75,6 +77,21 @@ def infer_request_steps(
     if offset != len(body):
         raise InvalidRequest(f"unexpected additional input data for model '{model_name}'")
     return header.call
+
+
+def small_infer_request(
+    body: Body, header_length: bytes | None, *, model_name: str, model_version: str, limits: BodyLimits = _DEFAULT_LIMITS
+) -> InferCall | None:
+    """Validate a request that needs no steps, as nearly all do: its JSON is small, and its binary data has the size
+    that its shapes say. None: `infer_request_steps` has to look, which raises as this does.
+    """
+    json_bytes = _json_length(body, header_length)
+    if not 0 < json_bytes <= _LARGE_JSON_BYTES:
+        return None
+    if json_bytes > _MAX_KEPT_BYTES:
+        limits.check_json_bytes(json_bytes)
+    header = _small_header(body, json_bytes, model_name, model_version, limits)
+    return header.call if header.data_bytes == len(body) - json_bytes else None
 
 
 def json_object_steps(text: Body | memoryview, limits: BodyLimits) -> Steps[dict[str, Any]]:
@@ -108,6 +125,8 @@ class _Header:
     call: InferCall
     binary_bytes: tuple[int | None, ...]
     """For each input its bytes in the binary part; None: its data is in the JSON or in shared memory."""
+    data_bytes: int | None
+    """Size of the binary part; None where it must be looked into (strings), or contradicts a shape."""
 
 
 def _small_header(body: Body, json_bytes: int, model_name: str, model_version: str, limits: BodyLimits) -> _Header:
@@ -147,7 +166,18 @@ def _read_header(fields: dict[str, Any], json_bytes: int, model_name: str, model
         text_bytes=text_bytes,
         elements=sum(element_count(tensor.shape) for tensor in tensors),
     )
-    return _Header(call, tuple(size for _, size in inputs))
+    return _Header(call, tuple(size for _, size in inputs), _data_bytes(inputs))
+
+
+def _data_bytes(inputs: list[tuple[Tensor, int | None]]) -> int | None:
+    binary = [(tensor, size) for tensor, size in inputs if size is not None]
+    if any(tensor.datatype == "BYTES" or size != _byte_size(tensor) for tensor, size in binary):
+        return None
+    return sum(size for _, size in binary)
+
+
+def _byte_size(tensor: Tensor) -> int:
+    return element_count(tensor.shape) * DATATYPE_BYTES[tensor.datatype]
 
 
 def _sequence_id(parameters: object) -> str:
@@ -238,10 +268,11 @@ def _count_keys(value: object) -> int:
 def _json_length(body: Body, header_length: bytes | None) -> int:
     if header_length is None:
         return len(body)
-    if not header_length.isdigit() or len(header_length) > _MAX_DIGITS or int(header_length) > len(body):
+    size = int(header_length) if header_length.isdigit() and len(header_length) <= _MAX_DIGITS else -1
+    if not 0 <= size <= len(body):
         shown = header_length.decode("latin-1")
         raise InvalidRequest(f"inference header size should be in range (0, {len(body)}), got: {shown}")
-    return int(header_length)
+    return size
 
 
 def _read_input(entry: object, json_bytes: int) -> tuple[Tensor, int | None]:
@@ -301,7 +332,7 @@ def _binary_steps(tensor: Tensor, size: int, body: Body, start: int, model_name:
     if tensor.datatype == "BYTES":
         yield from bytes_tensor_steps(tensor, body, start=start, end=end)
         return end
-    expected = element_count(tensor.shape) * DATATYPE_BYTES[tensor.datatype]
+    expected = _byte_size(tensor)
     if size != expected:
         raise InvalidRequest(
             f"input byte size mismatch for input '{tensor.name}' for model '{model_name}'. Expected {expected}, got {size}"

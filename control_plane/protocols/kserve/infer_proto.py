@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from control_plane.core.errors import InvalidRequest, PayloadTooLarge
 from control_plane.core.infer_call import InferCall
 from control_plane.core.model import check_reference
-from control_plane.core.steps import Steps
+from control_plane.core.steps import Steps, finish
 from control_plane.core.tensor import DATATYPE_BYTES, Tensor, element_count
 from control_plane.protocols.kserve.body_limits import BodyLimits
 from control_plane.protocols.kserve.bytes_tensor import bytes_tensor_steps
@@ -23,6 +23,9 @@ from control_plane.protocols.kserve.message_outline import outline_steps
 _LARGE_BYTES = 64 * 1024
 """Larger messages are parsed without their tensors' data, which the parser would copy while the event loop
 waits."""
+
+_SMALL_BYTES = 16 * 1024
+"""Messages up to this size are checked at once; of strings without a character it takes a millisecond."""
 
 _MAX_OUTLINE_BYTES = 2**20
 """Largest size of a request without its tensors' data, that is of names, shapes and parameters."""
@@ -73,6 +76,9 @@ def infer_request_steps(
     Raises:
         InvalidRequest, UnparsableRequest, PayloadTooLarge: as `infer_json.infer_request_steps`.
     """
+    call = small_infer_request(message, parse)
+    if call is not None:
+        return call
     if len(message) <= _LARGE_BYTES:
         request = _parse(bytes(message), parse)
         return (yield from _check_steps(request, request.raw_input_contents, len(message)))
@@ -80,6 +86,27 @@ def infer_request_steps(
     if len(outline) > _MAX_OUTLINE_BYTES:
         raise PayloadTooLarge(f"a request of {len(outline)} bytes without its tensors' data; at most {_MAX_OUTLINE_BYTES} may be")
     return (yield from _check_steps(_parse(outline, parse), contents, len(message)))
+
+
+def small_infer_request(message: bytes | memoryview, parse: Callable[[bytes], ModelInferRequest]) -> InferCall | None:
+    """Validate a message that is small enough to need no steps, as most are; None: `infer_request_steps` has to.
+
+    Raises:
+        InvalidRequest, UnparsableRequest: as `infer_request_steps`.
+    """
+    if len(message) > _SMALL_BYTES:
+        return None
+    request = _parse(bytes(message), parse)
+    contents = request.raw_input_contents
+    tensors, in_message = _tensors(request)
+    if contents:
+        _check_count(request, in_message, contents)
+        for tensor, content in zip(in_message, contents, strict=True):
+            if tensor.datatype == "BYTES":
+                finish(bytes_tensor_steps(tensor, content, start=0, end=len(content)))
+            else:
+                _check_size(request.model_name, tensor, len(content))
+    return _call(request, tensors, in_message, contents, len(message))
 
 
 def _parse(message: bytes, parse: Callable[[bytes], ModelInferRequest]) -> ModelInferRequest:
@@ -90,48 +117,61 @@ def _parse(message: bytes, parse: Callable[[bytes], ModelInferRequest]) -> Model
 
 
 def _check_steps(request: ModelInferRequest, contents: Contents, message_bytes: int) -> Steps[InferCall]:
-    check_reference(request.model_name, request.model_version)
-    tensors = tuple(make_tensor(entry.name, entry.datatype, list(entry.shape)) for entry in request.inputs)
+    tensors, in_message = _tensors(request)
     if contents:
-        yield from _contents_steps(request, tensors, contents)
-    uses_shared_memory = _any_in_shared_memory(request.inputs) or _any_in_shared_memory(request.outputs)
+        _check_count(request, in_message, contents)
+        for tensor, content in zip(in_message, contents, strict=True):
+            if tensor.datatype == "BYTES":
+                yield from bytes_tensor_steps(tensor, content, start=0, end=len(content))
+            else:
+                _check_size(request.model_name, tensor, len(content))
+    return _call(request, tensors, in_message, contents, message_bytes)
+
+
+def _tensors(request: ModelInferRequest) -> tuple[list[Tensor], list[Tensor]]:
+    """The inputs, checked by themselves, and those of them whose data is in the message."""
+    check_reference(request.model_name, request.model_version)
+    tensors, in_message = [], []
+    for entry in request.inputs:
+        tensor = make_tensor(entry.name, entry.datatype, list(entry.shape))
+        tensors.append(tensor)
+        if "shared_memory_region" not in entry.parameters:
+            in_message.append(tensor)
+    return tensors, in_message
+
+
+def _check_count(request: ModelInferRequest, in_message: list[Tensor], contents: Contents) -> None:
+    if len(in_message) != len(contents):
+        raise InvalidRequest(
+            f"expected raw_input_contents for {len(in_message)} inputs of model '{request.model_name}', got {len(contents)}"
+        )
+
+
+def _call(request: ModelInferRequest, tensors: list[Tensor], in_message: list[Tensor], contents: Contents, message_bytes: int) -> InferCall:
+    uses_shared_memory = len(in_message) < len(tensors) or (bool(request.outputs) and _any_in_shared_memory(request.outputs))
     sequence_id = _sequence_id(request.parameters) if request.parameters else ""
-    text_bytes = _text_bytes(request, tensors, contents, message_bytes) if any(tensor.datatype == "BYTES" for tensor in tensors) else 0
-    elements = sum(element_count(tensor.shape) for tensor in tensors)
+    elements, has_strings = 0, False
+    for tensor in tensors:
+        elements += element_count(tensor.shape)
+        has_strings = has_strings or tensor.datatype == "BYTES"
+    text_bytes = _text_bytes(request, in_message, contents, message_bytes) if has_strings else 0
     name, version = request.model_name, request.model_version
-    call = InferCall(name, version, request.id, tensors, sequence_id, uses_shared_memory, text_bytes, elements)
+    call = InferCall(name, version, request.id, tuple(tensors), sequence_id, uses_shared_memory, text_bytes, elements)
     if sequence_id:
         call.starts_sequence = request.parameters["sequence_start"].bool_param
         call.ends_sequence = request.parameters["sequence_end"].bool_param
     return call
 
 
-def _text_bytes(request: ModelInferRequest, tensors: tuple[Tensor, ...], contents: Contents, message_bytes: int) -> int:
+def _text_bytes(request: ModelInferRequest, in_message: list[Tensor], contents: Contents, message_bytes: int) -> int:
     """Size of the strings in a checked request; for strings in the `contents` of a large message, an upper
     bound."""
     if contents:
-        raw = zip(_in_message(request, tensors), contents, strict=True)
+        raw = zip(in_message, contents, strict=True)
         return sum(len(content) - 4 * element_count(tensor.shape) for tensor, content in raw if tensor.datatype == "BYTES")
     if message_bytes > _LARGE_BYTES:
         return message_bytes
     return sum(len(text) for entry in request.inputs for text in entry.contents.bytes_contents)
-
-
-def _contents_steps(request: ModelInferRequest, tensors: tuple[Tensor, ...], contents: Contents) -> Steps[None]:
-    in_message = _in_message(request, tensors)
-    if len(in_message) != len(contents):
-        raise InvalidRequest(
-            f"expected raw_input_contents for {len(in_message)} inputs of model '{request.model_name}', got {len(contents)}"
-        )
-    for tensor, content in zip(in_message, contents, strict=True):
-        if tensor.datatype == "BYTES":
-            yield from bytes_tensor_steps(tensor, content, start=0, end=len(content))
-        else:
-            _check_size(request.model_name, tensor, len(content))
-
-
-def _in_message(request: ModelInferRequest, tensors: tuple[Tensor, ...]) -> list[Tensor]:
-    return [t for t, entry in zip(tensors, request.inputs, strict=True) if "shared_memory_region" not in entry.parameters]
 
 
 def _sequence_id(parameters: Mapping[str, Any]) -> str:

@@ -12,6 +12,8 @@ _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime
 
 
 class _JsonFormatter(logging.Formatter):
+    """Formatter of log lines for programs: one JSON object each."""
+
     def format(self, record: logging.LogRecord) -> str:
         line = {
             "time": self.formatTime(record),
@@ -26,6 +28,8 @@ class _JsonFormatter(logging.Formatter):
 
 
 class _ConsoleFormatter(logging.Formatter):
+    """Formatter of log lines for people: the message, then its extra fields."""
+
     def format(self, record: logging.LogRecord) -> str:
         extras = "".join(f" {name}={value}" for name, value in _extras(record).items())
         return super().format(record) + extras

@@ -32,15 +32,15 @@ class OwnMetrics:
         triton_is_up: Callable[[], bool],
         state_behind_s: Callable[[], float],
         cache_bytes: int,
-        most_models: int,
+        max_models: int,
         fleet: Collector | None = None,
     ) -> None:
         """Register the metrics; each callable returns its value at the time of a scrape.
 
-        `cache_bytes` is the bound of the response cache; `most_models` the models, and as many tenants, that
+        `cache_bytes` is the bound of the response cache; `max_models` the models, and as many tenants, that
         the page tells apart; `fleet` is the collector of `fleet/adapters/metrics`.
         """
-        self._counts, self._bounded = counts, BoundedCounts(most_models)
+        self._counts, self._bounded = counts, BoundedCounts(max_models)
         self._shown = RequestCounts()
         self._registry = CollectorRegistry()
         self._registry.register(_Requests(lambda: self._shown))
@@ -95,6 +95,23 @@ class _ResponseCache(Collector):
             yield from _shared_cache(counts.shared_cache, counts.shared_cache_away, counts.shared_cache_answer_s)
 
 
+def _retries(counts: RequestCounts) -> Iterator[Metric]:
+    retries = CounterMetricFamily(
+        "tidegate_retries",
+        "Requests to be sent to servers beyond what clients asked for, by kind (resend, hedge, mirror) and by whether the retry budget "
+        "allowed it: result sent or refused.",
+        labels=("kind", "result"),
+    )
+    for each in counts.retries:
+        retries.add_metric((each.kind, "sent" if each.is_allowed else "refused"), each.count)
+    yield retries
+    found, refused = counts.queries_of_death.found, counts.queries_of_death.refused
+    help_text = "Requests that were found to end the processes that compute them (queries of death)."
+    yield CounterMetricFamily("tidegate_queries_of_death", help_text, value=found)
+    help_text = "Requests refused since processes had died under them before."
+    yield CounterMetricFamily("tidegate_queries_of_death_refused", help_text, value=refused)
+
+
 def _shared_cache(counts: SharedCacheCounts, away: int, answer_s: float) -> Iterator[Metric]:
     lookups = asdict(counts)
     writes = {name: lookups.pop(name) for name in ("written", "dropped")}
@@ -135,4 +152,5 @@ class _Requests(Collector):
             "Requests served but not metered, since too many usage sums waited to be written.",
             value=counts.unmetered,
         )
+        yield from _retries(counts)
         yield GaugeMetricFamily("tidegate_requests_in_flight", "Inference requests in flight now.", value=counts.in_flight)

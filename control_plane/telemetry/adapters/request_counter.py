@@ -18,11 +18,11 @@ from control_plane.telemetry.request_counts import BUCKETS_S, DurationHistogram,
 class RequestCounter:
     """Counters by model, protocol and outcome, with a bound on the models that are told apart."""
 
-    def __init__(self, *, most_models: int, existing: Container[str]) -> None:
-        """Models beyond `most_models` are counted together; `existing` are the present models, of which
+    def __init__(self, *, max_models: int, existing: Container[str]) -> None:
+        """Models beyond `max_models` are counted together; `existing` are the present models, of which
         others make way.
         """
-        self._most_models = most_models
+        self._max_models = max_models
         self._existing = existing
         self._models: set[str] = set()
         self._ended: dict[tuple[str, Frontend, Outcome], int] = {}
@@ -44,7 +44,7 @@ class RequestCounter:
 
     def counts(self, *, in_flight: int) -> RequestCounts:
         """Return all counters up to now."""
-        if len(self._models) >= self._most_models:
+        if len(self._models) >= self._max_models:
             self._fold_removed_models()
         return RequestCounts(
             ended=tuple(OutcomeCount(*key, count) for key, count in self._ended.items()),
@@ -54,7 +54,7 @@ class RequestCounter:
 
     def _admitted(self, model: str) -> str:
         if model not in COLLECTIVE:
-            if len(self._models) >= self._most_models or len(model) > MAX_CHARS:
+            if len(self._models) >= self._max_models or len(model) > MAX_CHARS:
                 return OTHER
             self._models.add(model)
         return model

@@ -13,10 +13,25 @@ _AT_LEAST_S = 1.0
 """
 
 
-def patience_s(waited_s: float) -> float:
-    """Return for how long the end of a request is waited for that Triton has had for `waited_s`.
+_TOLD_AFTER_S = 3.0
+"""Over gRPC Triton is told by then, for models that ask whether they are cancelled: one that takes long would
+else compute to its end for nobody.
+"""
+
+_TIMES_EXPECTED = 2.0
+
+
+def patience_s(waited_s: float, expected_s: float) -> float:
+    """Return for how long the end of a request is waited for that Triton has had for `waited_s`, and that is
+    expected to take `expected_s` in all.
 
     It is as long again: whatever takes more than twice its time may hang, and must not keep others from a
-    server that does not.
+    server that does not. A request behind a long queue takes its time without that: were its slot free
+    before, the next would join a queue that nobody sees.
     """
-    return max(_AT_LEAST_S, waited_s)
+    return max(_AT_LEAST_S, waited_s, _TIMES_EXPECTED * expected_s - waited_s)
+
+
+def told_after_s(waited_s: float, expected_s: float) -> float:
+    """Return how long after its caller a request is cancelled that has not ended."""
+    return min(patience_s(waited_s, expected_s), max(_TOLD_AFTER_S, waited_s))

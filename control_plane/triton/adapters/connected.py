@@ -15,12 +15,14 @@ from control_plane.core.errors import UpstreamUnavailable
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.triton.adapters.connecting import short_path
 from control_plane.triton.adapters.control import ControlClient
+from control_plane.triton.adapters.credentials import GRPC, HTTP, tls_context
 from control_plane.triton.adapters.grpc import GrpcClient
 from control_plane.triton.adapters.http import HttpClient
+from control_plane.triton.adapters.liveness import LivenessProbeClient
 
 _METRICS_TIMEOUT_S = 5.0
 _NO_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""TLS context without authorities: Triton's page is plain HTTP, and by default each new client would read all
+"""TLS context without authorities, for pages over plain HTTP: by default each new client would read all
 authorities of this machine, which blocks the event loop for 25 ms.
 """
 
@@ -29,11 +31,18 @@ class UpstreamClient:
     """Upstream client that opens connections when they are first needed; `close` closes them all."""
 
     def __init__(self, endpoints: Endpoints, *, max_connections: int, forwarding: HeaderForwarding = NO_FORWARDING) -> None:
+        """Raises StartupError: a file of the endpoints' credentials cannot be used."""
         self.endpoints = endpoints
-        secret = endpoints.control_secret
-        self.http = HttpClient(endpoints.http, max_connections=max_connections, control_secret=secret, forwarding=forwarding)
-        self.grpc = GrpcClient(endpoints.grpc, control_secret=secret, forwarding=forwarding)
-        self.control = ControlClient(endpoints.grpc, control_secret=secret)
+        secret, credentials, headers = endpoints.control_secret, endpoints.credentials, endpoints.credentials.headers
+        # Read once: files that are renewed later may be missing for a moment, also when the probe connects anew.
+        http_tls, grpc_tls = tls_context(endpoints.http, HTTP), tls_context(endpoints.grpc, GRPC)
+        self.http = HttpClient(
+            endpoints.http, max_connections=max_connections, control_secret=secret, tls=http_tls, headers=headers, forwarding=forwarding
+        )
+        self.grpc = GrpcClient(endpoints.grpc, control_secret=secret, tls=grpc_tls, headers=headers, forwarding=forwarding)
+        self.control = ControlClient(endpoints.grpc, control_secret=secret, credentials=credentials)
+        self.liveness = LivenessProbeClient(endpoints, http_tls=http_tls, grpc_tls=grpc_tls)
+        self._metrics_tls = http_tls
 
     async def metrics_text(self) -> bytes:
         """Return Triton's Prometheus page. The connection is closed after each scrape: an idle one would hold
@@ -45,9 +54,11 @@ class UpstreamClient:
         if address is None:
             return b""
         try:
-            with _transport(address) as transport:
+            with _transport(address, self._metrics_tls) as transport:
                 async with httpx.AsyncClient(transport=transport, timeout=_METRICS_TIMEOUT_S, trust_env=False) as client:
-                    response = await client.get(f"http://{address.authority}/metrics")
+                    scheme = "http" if self._metrics_tls is None else "https"
+                    shown = dict(self.endpoints.credentials.headers)
+                    response = await client.get(f"{scheme}://{address.authority}/metrics", headers=shown)
             response.raise_for_status()
         except httpx.HTTPError as exc:
             raise UpstreamUnavailable(f"Triton's metrics at {address} cannot be read: {exc}") from exc
@@ -57,12 +68,13 @@ class UpstreamClient:
         await self.http.close()
         await self.grpc.close()
         await self.control.close()
+        await self.liveness.close()
 
 
 @contextmanager
-def _transport(address: Address) -> Iterator[httpx.AsyncHTTPTransport]:
+def _transport(address: Address, tls: ssl.SSLContext | None) -> Iterator[httpx.AsyncHTTPTransport]:
     if isinstance(address, TcpAddress):
-        yield httpx.AsyncHTTPTransport(verify=_NO_AUTHORITIES)
+        yield httpx.AsyncHTTPTransport(verify=tls or _NO_AUTHORITIES)
         return
     with short_path(address.path) as path:
         yield httpx.AsyncHTTPTransport(verify=_NO_AUTHORITIES, uds=path)

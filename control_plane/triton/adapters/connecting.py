@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -27,14 +28,15 @@ _RETRY_S = 0.005
 P = TypeVar("P", bound=asyncio.Protocol)
 
 
-async def open_connection(make: Callable[[], P], address: Address) -> P:
-    """Connect; the caller sets the deadline. Raises OSError.
+async def open_connection(make: Callable[[], P], address: Address, tls: ssl.SSLContext | None = None) -> P:
+    """Connect, over TCP with `tls` if given; the caller sets the deadline. Raises OSError, also where the TLS
+    handshake fails.
 
     After a cancellation there is no connection, though `make` may have been called.
     """
     loop = asyncio.get_running_loop()
     if isinstance(address, TcpAddress):
-        return (await loop.create_connection(make, address.host, address.port))[1]
+        return (await loop.create_connection(make, address.host, address.port, ssl=tls))[1]
     with short_path(address.path) as path:
         while True:
             try:

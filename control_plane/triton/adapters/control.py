@@ -17,11 +17,12 @@ import grpc
 import grpc.aio
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from control_plane.core.endpoints import GRPC_CONTROL_FIELD, Address, TcpAddress
+from control_plane.core.endpoints import GRPC_CONTROL_FIELD, NO_CREDENTIALS, Address, Credentials, TcpAddress
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, UpstreamFailed, UpstreamUnavailable
 from control_plane.core.fingerprint import LoadedConfig
 from control_plane.core.model import ModelOverride, ModelState, ModelVersion
 from control_plane.triton.adapters.connecting import short_path
+from control_plane.triton.adapters.credentials import make_channel_credentials
 from control_plane.triton.adapters.model_config import steps_of, string_parameters
 from control_plane.triton.compute_time import ComputeTime
 from control_plane.triton.triton_log import without_frames
@@ -68,10 +69,12 @@ _CHANNEL_CLOSED = "the connection to Triton has been closed"
 class ControlClient:
     """Implementation of `triton/ports.ModelControl` over one gRPC channel."""
 
-    def __init__(self, address: Address, *, control_secret: str = "") -> None:
-        self._metadata = ((GRPC_CONTROL_FIELD, control_secret),) if control_secret else ()
+    def __init__(self, address: Address, *, control_secret: str = "", credentials: Credentials = NO_CREDENTIALS) -> None:
+        """Raises StartupError: a file of the credentials cannot be used."""
+        secret = ((GRPC_CONTROL_FIELD, control_secret),) if control_secret else ()
+        self._metadata = (*credentials.headers, *secret)
         self._held = ExitStack()
-        self._channel = grpc.aio.insecure_channel(self._held.enter_context(grpc_target(address)), options=_CHANNEL_OPTIONS)
+        self._channel = _channel(self._held.enter_context(grpc_target(address)), address)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     async def is_live(self) -> bool:
@@ -158,6 +161,12 @@ class ControlClient:
         except (asyncio.CancelledError, grpc.aio.UsageError) as exc:
             _reraise_own(exc)
             raise UpstreamUnavailable(f"{method}: {_CHANNEL_CLOSED}") from exc
+
+
+def _channel(target: str, address: Address) -> grpc.aio.Channel:
+    if isinstance(address, TcpAddress) and address.tls is not None:
+        return grpc.aio.secure_channel(target, make_channel_credentials(address.tls), options=_CHANNEL_OPTIONS)
+    return grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS)
 
 
 @contextmanager

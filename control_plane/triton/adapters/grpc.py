@@ -10,9 +10,14 @@ small calls need. Typed calls of the control plane use `triton/adapters/control`
 from __future__ import annotations
 
 import asyncio
-from enum import Enum
+import ssl
+import time
+from collections.abc import Callable
+from enum import StrEnum
+from math import inf
 from typing import cast
 
+from control_plane.concurrency.deadline_timer import DeadlineTimer
 from control_plane.core.bounded_cache import BoundedCache
 from control_plane.core.endpoints import GRPC_CONTROL_FIELD, Address
 from control_plane.core.errors import UpstreamUnavailable
@@ -32,10 +37,10 @@ from control_plane.protocols.http2.headers import Fields, KnownBlocks, encode_va
 from control_plane.protocols.http2.limits import Http2Limits
 from control_plane.protocols.http2.output import write_output
 from control_plane.protocols.http2.stream import Stream
-from control_plane.triton.adapters.abandoned import patience_s
+from control_plane.triton.adapters.abandoned import patience_s, told_after_s
 from control_plane.triton.adapters.connecting import open_connection
-from control_plane.triton.adapters.grpc_calls import CANCEL_AFTER_S, Exchange, TritonStream, UnaryCall
-from control_plane.triton.ports import GrpcCall, Slot
+from control_plane.triton.adapters.grpc_calls import Exchange, TritonStream, UnaryCall
+from control_plane.triton.ports import CANCEL_AFTER_S, GrpcCall, Slot
 
 _CLOSED = "Triton closed the connection"
 
@@ -53,8 +58,10 @@ _FRAMES_AT_ONCE = 24
 """Frames that are read in one turn of the event loop: eight small responses, or a part of a large one."""
 
 
-class _Lane(Enum):
+class _Lane(StrEnum):
     """Kind of calls that a connection is for."""
+
+    __hash__ = str.__hash__  # Enum's own is written in Python, and every call looks for its lane
 
     SMALL = "small"
     LARGE = "large"
@@ -70,8 +77,21 @@ class GrpcClient:
     connection per lane.
     """
 
-    def __init__(self, address: Address, *, control_secret: str = "", forwarding: HeaderForwarding = NO_FORWARDING) -> None:
+    def __init__(
+        self,
+        address: Address,
+        *,
+        control_secret: str = "",
+        tls: ssl.SSLContext | None = None,
+        headers: tuple[tuple[str, str], ...] = (),
+        forwarding: HeaderForwarding = NO_FORWARDING,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`headers` go with every call; `now_s` is the loop's time."""
         self._forwarding = forwarding
+        self._now_s = now_s
+        self._tls = tls
+        self._shown: Fields = tuple((name.encode(), value.encode()) for name, value in headers)
         self._control: Fields = ((GRPC_CONTROL_FIELD.encode(), control_secret.encode()),) if control_secret else ()
         self._address = address
         self._known = KnownBlocks()
@@ -83,8 +103,7 @@ class GrpcClient:
 
     async def unary(self, call: GrpcCall, *, timeout_s: float, slot: Slot | None = None) -> GrpcAnswer:
         """Pass a unary call on, as `triton/ports.GrpcUpstream.unary` says."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = self._now_s()
         deadline = now + timeout_s
         lane = _Lane.LARGE if len(call.frame) > _LARGE_BYTES else _Lane.SMALL
         try:
@@ -95,21 +114,30 @@ class GrpcClient:
             is_too_late = isinstance(exc, _ConnectedTooLate) and call.head.timeout_s is not None
             code, details = (GrpcStatus.DEADLINE_EXCEEDED, "Deadline Exceeded") if is_too_late else (GrpcStatus.UNAVAILABLE, str(exc))
             return status_answer(code, details, loss=SendFailure.NOT_SENT)
-        exchange = UnaryCall(connection, loop)
-        # At a deadline that it knows, Triton's gRPC ends the call though the model goes on: it is told of a
-        # later one, so that the end that is seen is the model's.
-        told_s = timeout_s if slot is None else timeout_s + patience_s(timeout_s)
+        exchange = UnaryCall(connection, connection.loop, deadline)
+        told_s = None
+        if call.head.timeout_s is not None:
+            # At a deadline that it knows, Triton's gRPC ends the call though the model goes on: it is told of a
+            # later one, so that the end that is seen is the model's.
+            told_s = timeout_s if slot is None else timeout_s + patience_s(timeout_s, slot.expected_s)
         if not connection.send_call(exchange, self._head_block(call.head, told_s), call.frame):
             return status_answer(GrpcStatus.UNAVAILABLE, _CLOSED, loss=SendFailure.NOT_SENT)
-        timer = loop.call_at(deadline, exchange.expire)
+        if deadline < connection.timer.due_s:
+            connection.timer.cover(deadline, connection.expire_calls)
         try:
             return await exchange.answer
         finally:
-            timer.cancel()
             if not exchange.has_ended:
                 if slot is not None:
                     exchange.keep(slot)
-                loop.call_later(CANCEL_AFTER_S if slot is None else patience_s(loop.time() - now), exchange.cancel)
+                if slot is None or slot.is_superfluous:  # what another server has answered is not waited for
+                    connection.loop.call_later(CANCEL_AFTER_S, exchange.cancel)
+                else:
+                    waited_s = self._now_s() - now
+                    cancel_s = told_after_s(waited_s, slot.expected_s)
+                    # One that heeds it has ended long before what it was expected to take.
+                    free_s = min(patience_s(waited_s, slot.expected_s), 2 * cancel_s)
+                    connection.loop.call_later(cancel_s, exchange.cancel, free_s - cancel_s)
 
     async def open_stream(self, head: GrpcHead, *, timeout_s: float) -> TritonStream:
         """Open a streaming call, as `triton/ports.GrpcUpstream.open_stream` says."""
@@ -172,7 +200,7 @@ class GrpcClient:
         """
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-                connection = await open_connection(lambda: _Connection(lane, self._open, self._known), self._address)
+                connection = await open_connection(lambda: _Connection(lane, self._open, self._known), self._address, self._tls)
         except OSError as exc:  # TimeoutError is one too
             return exc
         finally:
@@ -187,27 +215,24 @@ class GrpcClient:
         block = self._blocks.get(head)
         if block is None:
             control = self._control if head.method == _INDEX else ()
-            block = encode_varying((*_request_fields(head, self._address.authority, self._forwarding), *control))
+            block = encode_varying((*self._request_fields(head), *self._shown, *control))
             self._blocks.keep(head, block, size_bytes=len(block) + size_of(head.metadata))
-        if head.timeout_s is None or timeout_s is None:
-            return block
-        return block + encode_varying(((b"grpc-timeout", timeout_value(timeout_s)),))
+        return block if timeout_s is None else block + encode_varying(((b"grpc-timeout", timeout_value(timeout_s)),))
+
+    def _request_fields(self, head: GrpcHead) -> Fields:
+        """Return the request headers that Triton is sent: pseudo-headers, and the metadata that it reads."""
+        return (
+            (b":method", b"POST"),
+            (b":scheme", b"http" if self._tls is None else b"https"),
+            (b":path", head.method.encode("latin-1")),
+            (b":authority", self._address.authority.encode()),
+            (b"te", b"trailers"),
+            *(field for field in head.metadata if self._forwarding.passes(*field)),
+        )
 
 
 def _closed_client() -> UpstreamUnavailable:
     return UpstreamUnavailable("the connections to Triton have been closed", is_not_sent=True)
-
-
-def _request_fields(head: GrpcHead, authority: str, forwarding: HeaderForwarding) -> Fields:
-    """Return the request headers that Triton is sent: pseudo-headers, and the metadata that it reads."""
-    return (
-        (b":method", b"POST"),
-        (b":scheme", b"http"),
-        (b":path", head.method.encode("latin-1")),
-        (b":authority", authority.encode()),
-        (b"te", b"trailers"),
-        *(field for field in head.metadata if forwarding.passes(*field)),
-    )
 
 
 class _Connection(asyncio.Protocol):
@@ -220,6 +245,22 @@ class _Connection(asyncio.Protocol):
         self._is_behind = False
         """Whether more has come than was read; reading from the socket is paused then."""
         self.state = Http2Connection(known, _LIMITS)
+        self.loop = asyncio.get_running_loop()
+        self.timer = DeadlineTimer(self.loop)
+        """Of the unary calls in flight."""
+        self._unwritten: list[Exchange] = []
+        """Calls that will be written in the next turn of the event loop."""
+
+    def expire_calls(self, now: float) -> float:
+        """End the calls that are due; returns the deadline of the next (`DeadlineTimer`)."""
+        next_s = inf
+        for stream in tuple(self.state.streams.values()):
+            exchange = cast("Exchange", stream.listener)
+            if exchange.deadline <= now:
+                exchange.expire()
+            elif exchange.deadline < next_s:
+                next_s = exchange.deadline
+        return next_s
 
     @property
     def may_open(self) -> bool:
@@ -239,8 +280,15 @@ class _Connection(asyncio.Protocol):
         self.state.send_headers(exchange.stream, head_block)
         if frame is not None:
             self.state.send_data(exchange.stream, frame, ends=True)
-        self._flush()
-        return self._transport is not None
+        if frame is None or len(self.state.streams) == 1:
+            self._flush()
+            return self._transport is not None
+        # A call beside others: those that come in one turn of the loop go in one write, which takes as long as
+        # each of theirs would.
+        if not self._unwritten:
+            self.loop.call_soon(self._flush)
+        self._unwritten.append(exchange)
+        return True
 
     def send_data(self, stream: Stream, frame: MessageFrame, *, ends: bool = False) -> None:
         self.state.send_data(stream, frame, ends=ends)
@@ -301,7 +349,10 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self.timer.cancel()
         self._all_open.discard(self)
+        for exchange in self._unwritten:
+            exchange.is_sent = False
         self.state.end()
 
     def _flush(self) -> None:
@@ -312,3 +363,4 @@ class _Connection(asyncio.Protocol):
             except RuntimeError as exc:  # uvloop's, of a transport that it has closed without connection_lost
                 self.connection_lost(exc)
         self.state.output.clear()
+        self._unwritten.clear()

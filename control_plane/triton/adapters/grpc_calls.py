@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from math import inf
 from typing import Protocol
 
 from control_plane.core.errors import PayloadTooLarge
@@ -15,15 +16,9 @@ from control_plane.protocols.http2.connection import Http2Connection
 from control_plane.protocols.http2.frames import Code
 from control_plane.protocols.http2.headers import Fields
 from control_plane.protocols.http2.stream import Stream
-from control_plane.triton.ports import Slot
+from control_plane.triton.ports import CANCEL_AFTER_S, Slot
 
 _BROKE_OFF = "Triton closed the connection before it answered"
-CANCEL_AFTER_S = 0.05
-"""Delay of a cancellation after the caller has left. Triton 24.10 can crash when a cancellation meets the
-response (a race that was fixed in 25.04): a call that is about to be answered is left alone, and one that
-takes longer is worth cancelling.
-"""
-
 _MAX_MESSAGE_BYTES = 2**31 - 1
 """Most bytes of a response's message: as much as a message can have, since Triton and its models are trusted
 with memory.
@@ -40,6 +35,7 @@ class CallConnection(Protocol):
     """Port of a call to its connection."""
 
     state: Http2Connection
+    loop: asyncio.AbstractEventLoop
 
     def send_data(self, stream: Stream, frame: MessageFrame, *, ends: bool = False) -> None: ...
 
@@ -51,10 +47,16 @@ class CallConnection(Protocol):
 class Exchange:
     """Call on an HTTP/2 stream; the base class of unary and streaming calls, and a `StreamListener`."""
 
+    __slots__ = ("connection", "deadline", "has_ended", "headers", "is_sent", "stream")
+
     stream: Stream
 
-    def __init__(self, connection: CallConnection) -> None:
+    def __init__(self, connection: CallConnection, deadline: float = inf) -> None:
         self.connection = connection
+        self.deadline = deadline
+        """When `expire` is called, in the loop's time."""
+        self.is_sent = True
+        """False only where the connection ended before the call was written to it."""
         self.has_ended = False
         self.headers: Fields = ()
 
@@ -76,12 +78,18 @@ class Exchange:
 
     def on_drained(self) -> None: ...
 
+    def expire(self) -> None:
+        """The deadline has passed."""
+        self.deadline = inf
+
 
 class UnaryCall(Exchange):
     """Unary call in flight."""
 
-    def __init__(self, connection: CallConnection, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(connection)
+    __slots__ = ("_body", "_slot", "answer")
+
+    def __init__(self, connection: CallConnection, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
+        super().__init__(connection, deadline)
         self.answer: asyncio.Future[GrpcAnswer] = loop.create_future()
         self._body: tuple[bytes | memoryview, ...] = ()
         self._slot: Slot | None = None
@@ -98,11 +106,17 @@ class UnaryCall(Exchange):
         slot.keep()
         self._slot = slot
 
-    def cancel(self) -> None:
-        """Cancel the call at Triton, unless it has ended by itself."""
-        if not self.has_ended:
-            self.connection.cancel(self.stream)
-            self._end()
+    def cancel(self, slot_for_s: float = 0.0) -> None:
+        """Cancel the call at Triton, unless it has ended by itself; its slot is kept for so long all the same, as
+        Triton does not say whether the model has heeded it.
+        """
+        if self.has_ended:
+            return
+        slot, self._slot = self._slot, None
+        self.connection.cancel(self.stream)
+        self._end()
+        if slot is not None:
+            self.connection.loop.call_later(slot_for_s, slot.let_go)
 
     def _end(self) -> None:
         self.has_ended = True
@@ -111,13 +125,15 @@ class UnaryCall(Exchange):
             self._slot = None
 
     def expire(self) -> None:
+        super().expire()
         if not self.answer.done():
             self.answer.set_result(status_answer(GrpcStatus.DEADLINE_EXCEEDED, "Deadline Exceeded", loss=SendFailure.TIMED_OUT))
 
     def on_reset(self) -> None:
         self._end()
         if not self.answer.done():
-            self.answer.set_result(status_answer(GrpcStatus.UNAVAILABLE, _BROKE_OFF, loss=SendFailure.CONNECTION_LOST))
+            loss = SendFailure.CONNECTION_LOST if self.is_sent else SendFailure.NOT_SENT
+            self.answer.set_result(status_answer(GrpcStatus.UNAVAILABLE, _BROKE_OFF, loss=loss))
 
     def _finish(self, trailers: Fields) -> None:
         self._end()

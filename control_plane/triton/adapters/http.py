@@ -7,8 +7,13 @@ whether an inference may run twice is the caller's decision.
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+import ssl
+import time
+from collections.abc import Callable, Coroutine
+from math import inf
+from typing import Any, cast
 
+from control_plane.concurrency.deadline_timer import DeadlineTimer
 from control_plane.concurrency.weighted_semaphore import WeightedSemaphore
 from control_plane.core.endpoints import CONTROL_FIELD, Address
 from control_plane.core.errors import DeadlineExceeded, UpstreamUnavailable
@@ -31,31 +36,45 @@ class HttpClient:
     """Connection pool that implements `triton/ports.HttpUpstream`, over TCP or a Unix socket."""
 
     def __init__(
-        self, address: Address, *, max_connections: int, control_secret: str = "", forwarding: HeaderForwarding = NO_FORWARDING
+        self,
+        address: Address,
+        *,
+        max_connections: int,
+        control_secret: str = "",
+        tls: ssl.SSLContext | None = None,
+        headers: tuple[tuple[str, str], ...] = (),
+        forwarding: HeaderForwarding = NO_FORWARDING,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`headers` go with every request; `now_s` is the loop's time."""
         self._address = address
-        self._host_field = address.authority.encode()
+        self._tls = tls
+        shown = "".join(f"\r\n{name}: {value}" for name, value in headers)
+        self._host_field = f"{address.authority}{shown}".encode()
         self._control_field = f"\r\n{CONTROL_FIELD}: {control_secret}".encode() if control_secret else b""
         self._forwarding = forwarding
+        self._now_s = now_s
         self._idle: list[_Connection] = []
         self._open: set[_Connection] = set()
         self._allowed = WeightedSemaphore(max_connections)
         self._allowed_inference = WeightedSemaphore(max(1, max_connections - max_connections // _KEPT_FREE))
         self._is_closed = False
 
-    async def send(self, request: HttpRequest, *, timeout_s: float, slot: Slot | None = None) -> HttpAnswer:
+    def send(self, request: HttpRequest, *, timeout_s: float, slot: Slot | None = None) -> Coroutine[Any, Any, HttpAnswer]:
         """Send one request and return its whole response, as `triton/ports.HttpUpstream.send` says."""
-        answer = await self.stream(request, timeout_s=timeout_s, slot=slot)
-        if not isinstance(answer, HttpAnswer):
-            answer.close()
-            raise UpstreamUnavailable("Triton's answer cannot be read: it is chunked")
-        return answer
+        return self._ask(request, timeout_s, slot, False)  # type: ignore[return-value]  # no stream, since it takes none
 
-    async def stream(self, request: HttpRequest, *, timeout_s: float, slot: Slot | None = None) -> HttpAnswer | TritonHttpStream:
+    def stream(
+        self, request: HttpRequest, *, timeout_s: float, slot: Slot | None = None
+    ) -> Coroutine[Any, Any, HttpAnswer | TritonHttpStream]:
         """Send one request and return its response, whole or as a stream, as
         `triton/ports.HttpUpstream.stream` says.
         """
-        now = asyncio.get_running_loop().time()
+        return self._ask(request, timeout_s, slot, True)
+
+    async def _ask(self, request: HttpRequest, timeout_s: float, slot: Slot | None, takes_stream: bool) -> HttpAnswer | TritonHttpStream:
+        # One coroutine from here to the socket: each more is passed through twice by every request.
+        now = self._now_s()
         deadline = now + timeout_s
         # Permission comes first, the connection second: so there are never more connections than allowed.
         if not self._try_allow(slot is not None):
@@ -65,25 +84,25 @@ class HttpClient:
             if self._is_closed:
                 raise _closed_pool()
             connection = self._idle.pop() if self._idle else await self._connect(deadline)
-            connection.slot = slot
             # Which of these calls get here, and whose, was decided before; loads and unloads go through
             # `models/model_service`.
             host = self._host_field + self._control_field if request.target.startswith(_REPOSITORY) else self._host_field
-            answer = await connection.exchange(upstream_pieces(request, host, self._forwarding), deadline)
-            if isinstance(answer, HttpAnswer):
-                self._give_back(connection)
-                return answer
-            answer.timeout_s = timeout_s
-            return answer  # the stream gives the connection back
+            pieces = upstream_pieces(request, host, self._forwarding)
+            answer = await connection.begin(pieces, deadline, slot=slot, takes_stream=takes_stream)
         except BaseException:
             if connection is None:
                 self._disallow(slot is not None)
             elif slot is not None and connection.is_computing:
-                connection.read_to_nobody(patience_s(asyncio.get_running_loop().time() - now))
+                connection.read_to_nobody(patience_s(self._now_s() - now, slot.expected_s))
             else:  # not reusable: the rest of its response may still come
                 connection.close()
                 self._disallow(slot is not None)
             raise
+        if isinstance(answer, HttpAnswer):
+            self._give_back(connection)
+        else:
+            answer.timeout_s = timeout_s  # the stream gives the connection back
+        return answer
 
     async def close(self) -> None:
         """Close every connection; requests in flight, and those that wait for a connection, fail with
@@ -133,7 +152,7 @@ class HttpClient:
         """Open a connection. Raises UpstreamUnavailable."""
         try:
             async with asyncio.timeout_at(deadline):
-                connection = await open_connection(lambda: _Connection(self), self._address)
+                connection = await open_connection(lambda: _Connection(self), self._address, self._tls)
         except OSError as exc:  # TimeoutError is one too
             reason = f"cannot connect to Triton at {self._address}: {exc or 'timed out'}"
             raise UpstreamUnavailable(reason, is_not_sent=True) from exc
@@ -165,6 +184,10 @@ class _Connection(asyncio.Protocol):
         self._answer: asyncio.Future[HttpAnswer | TritonHttpStream] | None = None
         self._stream: TritonHttpStream | None = None
         self._reader = AnswerReader()
+        self._takes_stream = False
+        self._deadline = inf
+        """Of the request in flight, in the loop's time."""
+        self._timer = DeadlineTimer(self._loop)
         self.is_reusable = False
         self.slot: Slot | None = None
         """Slot of the inference request that is sent on the connection."""
@@ -175,23 +198,24 @@ class _Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None
 
-    async def exchange(self, pieces: list[Body], deadline: float) -> HttpAnswer | TritonHttpStream:
-        """Write a request and wait for its response, or for the head of a stream; after any exception the
+    def begin(
+        self, pieces: list[Body], deadline: float, *, slot: Slot | None, takes_stream: bool
+    ) -> asyncio.Future[HttpAnswer | TritonHttpStream]:
+        """Write a request; the future is its response, or the head of a stream. If it fails or is cancelled, the
         connection must be closed.
         """
         if self._transport is None:
             raise UpstreamUnavailable("Triton closed the connection", is_not_sent=True)
+        self.slot, self._takes_stream = slot, takes_stream
         self.is_reusable = False
-        self._answer = self._loop.create_future()
         self.is_computing = True
-        timer = self._loop.call_at(deadline, self._expire)
-        try:
-            for piece in pieces:
-                self._transport.write(piece)  # the transport keeps what the socket does not take, without a copy
-            return await self._answer
-        finally:
-            timer.cancel()
-            self._answer = None
+        self._deadline = deadline
+        if deadline < self._timer.due_s:
+            self._timer.cover(deadline, self._expire)
+        self._answer = self._loop.create_future()
+        for piece in pieces:
+            self._transport.write(piece)  # the transport keeps what the socket does not take, without a copy
+        return self._answer
 
     def read_to_nobody(self, patience_s: float) -> None:
         """Go on reading the response after its caller has left, for `patience_s` at most, and keep the
@@ -199,6 +223,7 @@ class _Connection(asyncio.Protocol):
         """
         assert self.slot is not None, "only an inference request is waited for"
         self.slot.keep()
+        self._deadline = inf
         self._answer = self._loop.create_future()
         timer = self._loop.call_later(patience_s, self.close)
         self._answer.add_done_callback(lambda answer: self._end_to_nobody(answer, timer))
@@ -234,18 +259,23 @@ class _Connection(asyncio.Protocol):
             self.is_computing = False
             self._fail(UpstreamUnavailable(f"Triton's answer cannot be read: {exc}"))
             return
-        if answer is not None:
-            self.is_computing = False
-        if isinstance(answer, ChunkedHead):
+        if answer is None:
+            return
+        self.is_computing, self._deadline = False, inf
+        waited, self._answer = self._answer, None  # an idle connection keeps no answer in memory
+        if not isinstance(answer, ChunkedHead):
+            self.is_reusable = not self._reader.closes
+            waited.set_result(answer)
+        elif self._takes_stream:
             assert self._transport is not None
             self._stream = TritonHttpStream(answer, self._transport, self._end_stream)
-            self._answer.set_result(self._stream)
-        elif answer is not None:
-            self.is_reusable = not self._reader.closes
-            self._answer.set_result(answer)
+            waited.set_result(self._stream)
+        else:
+            waited.set_exception(UpstreamUnavailable("Triton's answer cannot be read: it is chunked"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._timer.cancel()
         self.is_reusable = self.is_computing = False
         self._pool._closed(self)
         error = UpstreamUnavailable(f"Triton closed the connection before it answered{f' ({exc})' if exc else ''}")
@@ -258,8 +288,13 @@ class _Connection(asyncio.Protocol):
         self.is_reusable = is_whole and self._transport is not None and not self._reader.closes
         self._pool._give_back(self)
 
-    def _expire(self) -> None:
+    def _expire(self, now: float) -> float:
+        """Fail the request in flight if it is due; returns its deadline otherwise (`DeadlineTimer`)."""
+        if self._deadline > now:
+            return self._deadline
+        self._deadline = inf
         self._fail(DeadlineExceeded("Triton did not answer within the request's deadline"))
+        return inf
 
     def _fail(self, error: Exception) -> None:
         if self._answer is not None and not self._answer.done():

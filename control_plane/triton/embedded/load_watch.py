@@ -88,6 +88,14 @@ class LoadWatch:
     log: LogFile
     stubs: Stubs
     answer: Answer
+    ended: int = 0
+    """Number of loads that have ended, however they did."""
+    started: dict[int, Stub] = field(default_factory=dict)
+    """Stubs that loads have started which succeeded, for `stub_watch` to take over: one may die before that
+    searches for it."""
+    served: set[str] = field(default_factory=set)
+    """Regions of stubs whose models were loaded. Nothing is answered there: Triton may wait for the dead stub with
+    a request, and takes an answer to that for a pointer, which ends it with a signal 11."""
     _loads: list[_Load] = field(default_factory=list)
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _looked_s: float = 0.0
@@ -118,10 +126,18 @@ class LoadWatch:
                     watching.cancel()
             if failure is not None:
                 raise await self._explained(watched, failure, timeout_s)
+            started = {pid: stub for pid, stub in self._known.items() if _is_started_by(watched, stub)}
+            self.started |= started
+            self.served |= {stub.region for stub in started.values()}
         finally:
             self._loads.remove(watched)
+            self.ended += 1
             if not self._loads:
                 self._forget()
+
+    def is_starting(self, stub: Stub) -> bool:
+        """Whether a load that is under way has started this stub."""
+        return any(_is_started_by(load, stub) for load in self._loads)
 
     async def _watch(self, watched: _Load, timeout_s: float) -> None:
         deadline_s = time.monotonic() + timeout_s
@@ -144,7 +160,8 @@ class LoadWatch:
             self._known = {pid: stub for pid, stub in self._known.items() if pid in seen.ended} | seen.living
             for pid, how in seen.ended.items():
                 self._ends.setdefault(pid, StubEnd(self._known[pid].instance if pid in self._known else "", how))
-            self._deserted = {each: self._deserted.get(each, _AbandonedRegion(looked_s + _DESERTED_S)) for each in seen.abandoned}
+            deserted = seen.abandoned - self.served
+            self._deserted = {each: self._deserted.get(each, _AbandonedRegion(looked_s + _DESERTED_S)) for each in deserted}
             for region, abandoned in self._deserted.items():
                 if looked_s >= abandoned.try_from_s:
                     await self._answer(region, abandoned)
@@ -160,7 +177,7 @@ class LoadWatch:
     def _end_stubs(self, watched: _Load) -> None:
         """Kill the stubs that the load has started, and none of a model that was loaded before."""
         for pid, stub in self._seen.living.items():
-            if stub.started_s >= watched.began_s - TICK_S and stub.is_of(watched.models):
+            if _is_started_by(watched, stub):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
@@ -178,6 +195,10 @@ class LoadWatch:
         self._ends.clear()
         self._known.clear()
         self._deserted.clear()
+
+
+def _is_started_by(load: _Load, stub: Stub) -> bool:
+    return stub.started_s >= load.began_s - TICK_S and stub.is_of(load.models)
 
 
 def _overdue(model: str, timeout_s: float, *, has_ended: bool) -> ControlPlaneError:

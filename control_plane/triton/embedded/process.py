@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 from asyncio.subprocess import PIPE, STDOUT, Process
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +33,8 @@ from control_plane.triton.embedded.known_flags import require_known
 from control_plane.triton.embedded.load_watch import AbandonedLoadAnswerer, Answer, LoadWatch
 from control_plane.triton.embedded.log_file import LogFile, open_log
 from control_plane.triton.embedded.shared_libraries import link_libpython, require_loadable
-from control_plane.triton.embedded.stubs import Stubs, signal_name
+from control_plane.triton.embedded.stub_watch import LOOK_EVERY_S, StubDied, StubWatch
+from control_plane.triton.embedded.stubs import Stub, Stubs, signal_name
 
 _KILL_MARGIN_S = 0.5
 """Part of a stop's grace that is left to the guardian, to kill and reap what did not end in time."""
@@ -118,6 +119,30 @@ class EmbeddedTritonLauncher:
         """
         await (load(timeout_s) if self._latest is None else self._latest.loads.carry_out(models, load, timeout_s=timeout_s))
 
+    async def watch_stubs(self, died: StubDied) -> None:
+        """Watch the stubs of whichever Triton runs until cancelled; call `died` for each that dies once its
+        model is loaded.
+        """
+        while True:
+            if (triton := self._latest) is not None:
+                for stub, how in await triton.stubs.look():
+                    died(stub.model, how)
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def stubs_of(self, models: Collection[str]) -> list[Stub]:
+        """Return the living stubs of these models, for `end_stubs`."""
+        return [] if self._latest is None else await self._latest.stubs.of(models)
+
+    def end_stubs(self, stubs: Sequence[Stub]) -> None:
+        """Kill those of these stubs that still run, as what is left of a copy that was replaced."""
+        if self._latest is not None:
+            self._latest.stubs.end(stubs)
+
+    def kill_stubs(self, stubs: Sequence[Stub]) -> None:
+        """Kill these stubs, which hang; their deaths are told by `watch_stubs`."""
+        if self._latest is not None:
+            self._latest.stubs.kill(stubs)
+
     def _prepare_alone(self) -> _Launch:
         # One at a time: the thread of a start that was cancelled runs on to its end.
         with self._preparing:
@@ -187,7 +212,9 @@ class EmbeddedTriton:
         self._endpoints = endpoints
         self._log = log
         self._shared_memory = shared_memory
-        self.loads = LoadWatch(log, Stubs(process.pid, shared_memory), answer)
+        stubs = Stubs(process.pid, shared_memory)
+        self.loads = LoadWatch(log, stubs, answer)
+        self.stubs = StubWatch(stubs, self.loads)
 
     @property
     def endpoints(self) -> Endpoints:

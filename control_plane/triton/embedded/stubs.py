@@ -19,8 +19,12 @@ from pathlib import Path
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
-_STARTED = 19
-"""Index of the start time in the fields that `_stat` returns."""
+_PARENT, _STARTED = 1, 19
+"""Indexes of the parent and the start time in the fields that `_stat` returns."""
+
+_IN_REPOSITORY = re.compile(r"/repository/([^/]+)/\d+/")
+_NUMBERS = re.compile("_[0-9]+_[0-9]+$")
+"""Suffix of an instance: the numbers of its group and of itself in the group."""
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the place itself is meant
 
@@ -37,6 +41,12 @@ class Stub:
     """Path of the model's file, below the folder that has the model's name."""
     started_s: float
     """Start time on the clock of `now_s`, in steps of `TICK_S`."""
+
+    @property
+    def model(self) -> str:
+        """Model that the stub serves: by its file's folder, or, where that is a backend's, by its instance."""
+        in_repository = _IN_REPOSITORY.search(self.path)
+        return in_repository[1] if in_repository is not None else _NUMBERS.sub("", self.instance)
 
     def is_of(self, models: Collection[str]) -> bool:
         """Whether the stub serves one of these models."""
@@ -81,6 +91,25 @@ class Stubs:
                     are_all_known = False
         abandoned = regions - {stub.region for stub in living.values()} if are_all_known else set[str]()
         return StubObservation(living, ended, abandoned)
+
+    def end_of(self, stub: Stub) -> str | None:
+        """Return how a stub has ended for which Triton has not waited; None while it runs, once it is gone, and
+        if it has ended with Triton. Costs a few microseconds.
+        """
+        with suppress(OSError):
+            fields = _stat(stub.pid)
+            is_it = int(fields[_STARTED]) * TICK_S == stub.started_s  # else another process has its number by now
+            if is_it and int(fields[_PARENT]) != self._guardian:  # which inherits Triton's children
+                return _how_ended(stub.pid)
+        return None
+
+    def kill(self, stub: Stub) -> bool:
+        """Kill a stub; False if it has ended or is gone."""
+        with suppress(OSError):
+            if self._stub(stub.pid) == stub:
+                os.kill(stub.pid, signal.SIGKILL)
+                return True
+        return False
 
     def _children(self) -> Iterator[int]:
         """Yield the children of all of Triton's threads; none once Triton is gone."""

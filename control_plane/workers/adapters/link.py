@@ -9,7 +9,7 @@ from control_plane.workers.messages import LENGTH_BYTES, Message, decode, encode
 
 
 class WorkerLink:
-    """One end of it."""
+    """One end of the socket between parent and worker: whole messages in, whole messages out."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader

@@ -19,8 +19,9 @@ from contextlib import suppress
 from typing import cast
 
 from control_plane.core.errors import StartupError
+from control_plane.host.listening import bind_shared_tcp
 from control_plane.host.unix_socket import UnixSocket
-from control_plane.settings import Settings, to_plain
+from control_plane.settings import GatewaySettings, Settings, to_plain
 from control_plane.workers.adapters.link import WorkerLink
 from control_plane.workers.messages import Configure, FromWorker, ToWorker
 
@@ -38,21 +39,30 @@ class WorkerProcessLauncher:
 
     async def start(self, number: int) -> RunningWorker:
         """See `workers/ports.WorkerLauncher.start`."""
+        ports = _bind(self._settings.gateway)
+        http, grpc = (each.fileno() for each in ports)
         inherited = [each.listening.fileno() for each in (self._http_socket, self._grpc_socket) if each is not None]
         try:
-            link, process = await _start_linked(inherited)
-        except OSError as exc:
-            raise StartupError(f"worker {number} cannot be started: {exc.strerror or exc}") from exc
-        link.send(Configure(number, to_plain(self._settings), _descriptor(self._http_socket), _descriptor(self._grpc_socket)))
-        return RunningWorker(process, link)
+            link, process = await _start_linked([http, grpc, *inherited])
+        except BaseException as exc:
+            for bound in ports:
+                bound.close()
+            if isinstance(exc, OSError):
+                raise StartupError(f"worker {number} cannot be started: {exc.strerror or exc}") from exc
+            raise
+        shared = _descriptor(self._http_socket), _descriptor(self._grpc_socket)
+        link.send(Configure(number, to_plain(self._settings), http, grpc, *shared))
+        return RunningWorker(process, link, ports)
 
 
 class RunningWorker:
     """Handle of one running worker process; see `workers/ports.WorkerProcess`."""
 
-    def __init__(self, process: Process, link: WorkerLink) -> None:
+    def __init__(self, process: Process, link: WorkerLink, ports: Sequence[socket.socket]) -> None:
+        """`ports` are the worker's own TCP sockets, which this process has, too."""
         self._process = process
         self._link = link
+        self._ports = ports
 
     @property
     def pid(self) -> int:
@@ -62,18 +72,31 @@ class RunningWorker:
         self._link.send(message)
 
     async def receive(self) -> FromWorker | None:
-        return cast("FromWorker | None", await self._link.receive())
+        message = cast("FromWorker | None", await self._link.receive())
+        if message is None:
+            self._close()  # at once: as long as this process has its ports, the kernel gives connections to a dead worker
+        return message
 
     async def wait(self) -> str:
         status = await self._process.wait()
-        self._link.close()
+        self._close()
         return f"it was killed by signal {-status}" if status < 0 else f"it ended with exit status {status}"
 
+    def stop_accepting(self) -> None:
+        for port in self._ports:
+            with suppress(OSError):  # it does not listen any more, or not yet
+                port.shutdown(socket.SHUT_RD)
+
     def kill(self) -> None:
-        self._link.close()
+        self._close()
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGKILL)
+
+    def _close(self) -> None:
+        self._link.close()
+        for port in self._ports:
+            port.close()
 
 
 async def _start_linked(inherited: Sequence[int]) -> tuple[WorkerLink, Process]:
@@ -93,6 +116,16 @@ async def _start_linked(inherited: Sequence[int]) -> tuple[WorkerLink, Process]:
             ours.close()
             raise
     return await WorkerLink.over(ours), process
+
+
+def _bind(gateway: GatewaySettings) -> tuple[socket.socket, socket.socket]:
+    """Bind a worker's own sockets to the ports that all workers share. Raises StartupError."""
+    http = bind_shared_tcp(gateway.host, gateway.http_port, setting="--http-port")
+    try:
+        return http, bind_shared_tcp(gateway.host, gateway.grpc_port, setting="--grpc-port")
+    except StartupError:
+        http.close()
+        raise
 
 
 def _descriptor(unix_socket: UnixSocket | None) -> int | None:

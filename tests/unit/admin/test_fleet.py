@@ -73,23 +73,24 @@ def test_servers_with_what_is_on_them(state: State) -> None:
     state.at_s = 102.0
     first, second = show(state)["servers"]
     assert (first["name"], first["is_up"], first["budget_bytes"], first["held_bytes"]) == ("s0", True, 1000, 40)
-    assert (second["name"], second["is_up"], second["copies"]) == ("s1", False, [])
-    assert first["copies"] == [
+    assert (second["name"], second["is_up"], second["replicas"]) == ("s1", False, [])
+    assert first["replicas"] == [
         {"model": "a", "state": "LOADING", "bytes": 0, "in_flight": 0, "sequences": 0, "idle_s": None, "ready_in_s": 5.0},
         {"model": "b", "state": "READY", "bytes": 40, "in_flight": 1, "sequences": 3, "idle_s": 2.0, "ready_in_s": None},
     ]
     state.at_s = 200.0
-    assert show(state)["servers"][0]["copies"][0]["ready_in_s"] == 0.0
+    assert show(state)["servers"][0]["replicas"][0]["ready_in_s"] == 0.0
     claim.release(answered=False)
 
 
 def test_what_becomes_of_servers(state: State) -> None:
     server = state.fleet.servers["s0"]
     server.pool, server.labels, server.is_ejected, server.is_draining = "short", {"gpu": "t4"}, True, True
+    server.silent_from_s = 90.0
     first, second = show(state)["servers"]
-    names = ("pool", "labels", "is_ejected", "is_draining")
-    assert [first[name] for name in names] == ["short", {"gpu": "t4"}, True, True]
-    assert [second[name] for name in names] == ["", {}, False, False]
+    names = ("pool", "labels", "is_ejected", "is_draining", "is_silent")
+    assert [first[name] for name in names] == ["short", {"gpu": "t4"}, True, True, True]
+    assert [second[name] for name in names] == ["", {}, False, False, False]
 
 
 @pytest.mark.parametrize("is_leader", [True, False])

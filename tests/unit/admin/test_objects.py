@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from control_plane.objects.domain.price import Price
-from control_plane.objects.domain.route import Route
+from control_plane.objects.domain.route import HedgingPolicy, Route
 from control_plane.objects.domain.stored import Kind
 from control_plane.objects.domain.stored_objects import to_body
 from control_plane.objects.domain.tenant import Tenant
@@ -31,6 +31,7 @@ DEFAULTS: dict[str, dict[str, object]] = {
         "tenants": None,
         "cache": {"is_on": None, "ttl_s": None, "is_private": False, "min_cost_units": 0.0},
         "pool": "",
+        "hedging": {"is_on": None, "twice_from_s": None},
     },
     "prices": {"models": "*", "tenant": ""},
 }
@@ -43,6 +44,7 @@ ALL: dict[str, dict[str, object]] = {
         "tenants": ["acme", "b"],
         "cache": {"is_on": True, "ttl_s": 60, "is_private": True, "min_cost_units": 2.5},
         "pool": "long-urgent",
+        "hedging": {"is_on": False, "twice_from_s": 0.2},
     },
     "prices": {"from_s": 1e9, "per_unit": 1e-6, "currency": "USD", "models": "text_*", "tenant": "acme"},
 }
@@ -119,7 +121,7 @@ class TestLife:
         ("kind", "value"),
         [
             ("tenants", Tenant("acme", 0.5, 2, 3, 0.0, 2.5, -100)),
-            ("routes", Route("r", "m", "3", 1.5, ("acme", "b"))),
+            ("routes", Route("r", "m", "3", 1.5, ("acme", "b"), hedging=HedgingPolicy(is_on=False, twice_from_s=0.2))),
             ("prices", Price("p", 1e9, 1e-6, "USD", "text_*", "acme")),
         ],
     )

@@ -145,6 +145,33 @@ class TestKeeping:
         permit.release()
         assert await goes_at_once(frontend)
 
+    async def test_a_send_that_was_taken_back_keeps_nothing_but_the_next_one_may(self) -> None:
+        frontend = admission()
+        permit = frontend.admit("")
+        await turn(permit)
+        permit.keep()
+        permit.forsake()
+        permit.keep()
+        permit.release()
+        assert not await goes_at_once(frontend)
+        for _ in range(2):  # whichever of the two ends first
+            permit.let_go()
+            assert await goes_at_once(frontend)
+        assert frontend.slots("m").are_idle
+
+    async def test_what_a_silent_server_goes_on_with_is_none_of_the_slots_time(self) -> None:
+        frontend = admission()
+        permit = frontend.admit("")
+        await turn(permit)
+        permit.keep()
+        permit.forsake()
+        await asyncio.sleep(1.0)
+        permit.release()
+        assert await goes_at_once(frontend)
+        await asyncio.sleep(10.0)
+        permit.let_go()
+        assert frontend.slots("m")._service.answer_s(1.0, ahead=0.0) == pytest.approx(1.0)
+
     @pytest.mark.parametrize(("sent_s", "is_known"), [(float("-inf"), True), (9.0, True), (float("inf"), False)])
     async def test_its_service_time_begins_when_it_was_sent(self, sent_s: float, is_known: bool) -> None:
         frontend = admission()

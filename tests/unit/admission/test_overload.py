@@ -2,13 +2,15 @@
 refused at once.
 
 The simulated Triton computes whatever it was sent, also after the deadline, when the caller has gone; the
-permit's slot is kept for as long, as `triton/adapters` do.
+permit's slot is kept for as long as `triton/adapters` do.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 
@@ -19,6 +21,7 @@ from control_plane.admission.concurrency_limiter import SlotLimits
 from control_plane.admission.domain.fair_queue import QueueLimits
 from control_plane.core.errors import Overloaded
 from control_plane.objects.domain.tenant import Tenant
+from control_plane.triton.adapters.abandoned import patience_s
 from tests.aio import run_in_virtual_time
 from tests.sharing import Tenants
 
@@ -93,7 +96,8 @@ class Bench:
             ends_s, leaves_s = self.triton.ends_s(now_s), came_s + min(self.leaves_after_s, deadline_s)
             if ends_s > leaves_s:
                 permit.keep()
-                self.loop.call_at(ends_s, permit.let_go)
+                left_s = leaves_s - now_s
+                self.loop.call_at(min(ends_s, leaves_s + patience_s(left_s, permit.expected_s)), permit.let_go)
             await asyncio.sleep(min(ends_s, leaves_s) - now_s)
             if ends_s > leaves_s:
                 self.seen.late += 1
@@ -232,6 +236,76 @@ def test_callers_that_leave_early_cost_no_more_than_triton_computes_for_them() -
         bench = Bench(OPEN, Triton(), leaves_after_s=0.5)
         await bench.load(30.0, 3 * PEAK_PER_S)
         assert bench.triton.ends_s(bench.loop.time()) - bench.loop.time() <= DEADLINE_S
+
+    run_in_virtual_time(main())
+
+
+class Leaving(Bench):
+    """Whose callers leave wherever their request is, also while it waits for a slot."""
+
+    async def _request(self, tenant: str, caller: str, deadline_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.leaves_after_s):
+                await super()._request(tenant, caller, deadline_s)
+
+
+@pytest.mark.parametrize(
+    ("slots", "tenants", "instances"),
+    [
+        pytest.param(OPEN, NO_TENANTS, 1, id="without authentication"),
+        pytest.param(OPEN, NO_TENANTS, 4, id="without authentication, four instances"),
+        pytest.param(LIMITED, NO_TENANTS, 1, id="one tenant"),
+        pytest.param(LIMITED, TENANTS, 1, id="three tenants"),
+    ],
+)
+def test_who_stays_is_answered_though_as_many_leave_long_before_their_deadline(
+    slots: SlotLimits, tenants: tuple[Tenant, ...], instances: int
+) -> None:
+    """Whoever leaves while he waits for a slot has cost nothing; so few are at Triton."""
+    peak_per_s = instances * PEAK_PER_S
+
+    async def main() -> None:
+        triton = Triton(instances, jitter(0.2))
+        stay, leave = Bench(slots, triton, tenants), Leaving(slots, triton, tenants, leaves_after_s=0.15)
+        leave.admission = stay.admission
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(stay.load(40.0, 1.5 * peak_per_s, "stays"))
+            tasks.create_task(leave.load(40.0, 1.5 * peak_per_s, "leaves", deadline_s=30.0))
+        assert stay.seen.per_s(2.0, 40.0) >= 0.9 * peak_per_s, (stay.seen.late, len(stay.seen.refused_after_s))
+        assert triton.ends_s(stay.loop.time()) - stay.loop.time() <= 0.5
+
+    run_in_virtual_time(main())
+
+
+@dataclass
+class Batching(Triton):
+    """Model that computes what waits in batches of 16, each in the time of one request."""
+
+    _ends_s: float = 0.0
+    _waiting: int = 0
+
+    def ends_s(self, now_s: float) -> float:
+        while self._waiting and now_s >= self._ends_s:
+            self._waiting -= min(BATCH, self._waiting)
+            self._ends_s += SERVICE_S
+        if now_s >= self._ends_s:
+            self._ends_s = now_s + SERVICE_S
+            return self._ends_s
+        self._waiting += 1
+        return self._ends_s + SERVICE_S * math.ceil(self._waiting / BATCH)
+
+
+BATCH = 16
+
+
+@pytest.mark.parametrize("deadline_s", [0.1, 0.3, 1.0])
+def test_a_model_that_batches_gets_what_fills_its_batches(deadline_s: float) -> None:
+    peak_per_s = BATCH * PEAK_PER_S
+
+    async def main() -> None:
+        bench = Bench(OPEN, Batching(), leaves_after_s=deadline_s)
+        await bench.load(12.0, 3 * peak_per_s, deadline_s=deadline_s)
+        assert bench.seen.per_s(2.0, 12.0) >= 0.9 * peak_per_s, bench.seen.late
 
     run_in_virtual_time(main())
 

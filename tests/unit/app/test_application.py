@@ -22,7 +22,7 @@ def refusal(tmp_path: Path, **given: Any) -> str:
 
 
 def test_a_start_that_fails_leaves_no_socket_behind(tmp_path: Path) -> None:
-    assert "expected http://HOST" in refusal(tmp_path, triton_url="ftp://x", http_socket=tmp_path / "http.sock")
+    assert "expected http[s]://HOST" in refusal(tmp_path, triton_url="ftp://x", http_socket=tmp_path / "http.sock")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -261,7 +261,24 @@ class TestRoutes:
     def test_how_they_cannot_be(self, tidegate: Tidegate, where: tuple[str, str], options: tuple[object, ...]) -> None:
         assert tidegate("routes", "set", "c", "--model", "m", *options, *where).status != 0
 
-    @pytest.mark.parametrize("option", ["--cache-ttl", "--cache-min-cost", "--deadline-ms"])
+    @pytest.mark.parametrize(
+        ("options", "cell"),
+        [
+            ((), ""),
+            (("--hedging", "on"), "on"),
+            (("--hedging", "off", "--twice-from-ms", 200), "off, twice from 200 ms"),
+            (("--twice-from-ms", 1.5), "twice from 1.5 ms"),
+            (("--hedging", "gateway", "--twice-from-ms", "none"), ""),
+        ],
+    )
+    def test_what_goes_to_two_servers(self, tidegate: Tidegate, where: tuple[str, str], options: tuple[object, ...], cell: str) -> None:
+        made = tidegate("routes", "set", "h", "--model", "m", "--hedging", "on", "--twice-from-ms", 50, *where)
+        assert made.table[1][-4:] == ["twice", "from", "50", "ms"]
+        made = tidegate("routes", "set", "h", "--replace", "--model", "m", *options, *where)
+        assert made.table[1][4:] == cell.split()
+        tidegate("routes", "delete", "h", *where)
+
+    @pytest.mark.parametrize("option", ["--cache-ttl", "--cache-min-cost", "--deadline-ms", "--twice-from-ms"])
     @pytest.mark.parametrize("value", ["nan", "inf"])
     def test_what_is_no_finite_number_is_told(self, tidegate: Tidegate, where: tuple[str, str], option: str, value: str) -> None:
         ended = tidegate("routes", "set", "c", "--model", "m", option, value, *where)

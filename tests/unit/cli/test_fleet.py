@@ -14,17 +14,18 @@ import pytest
 from control_plane.cli import main
 
 MIB = 2**20
-COPY = {"model": "m0", "state": "READY", "bytes": 30 * MIB, "in_flight": 0, "sequences": 0, "idle_s": None, "ready_in_s": None}
+REPLICA = {"model": "m0", "state": "READY", "bytes": 30 * MIB, "in_flight": 0, "sequences": 0, "idle_s": None, "ready_in_s": None}
 SERVER = {
     "name": "triton-0",
     "is_up": True,
     "is_ejected": False,
+    "is_silent": False,
     "is_draining": False,
     "pool": "",
     "labels": {},
     "budget_bytes": 50 * MIB,
     "held_bytes": 30 * MIB,
-    "copies": [COPY],
+    "replicas": [REPLICA],
 }
 MODEL = {
     "name": "m0",
@@ -45,7 +46,7 @@ FLEET = {
     "is_leader": True,
     "servers": [
         SERVER,
-        {**SERVER, "name": "triton-1", "is_up": False, "budget_bytes": None, "held_bytes": 0, "copies": []},
+        {**SERVER, "name": "triton-1", "is_up": False, "budget_bytes": None, "held_bytes": 0, "replicas": []},
     ],
     "models": [
         {**MODEL, "name": "broken", "tier": "warm", "servers": [], "quarantined_for_s": 7.6, "why_quarantined": "[red]no weights[/]\nAt"},

@@ -36,7 +36,7 @@ def test_a_password_in_the_url_of_a_triton_is_shown_nowhere(
         main()
     told = "".join(capsys.readouterr())
     assert "attaching to the Triton at http://...@127.0.0.1:1 ..." in told
-    assert "--triton-url 'http://...@127.0.0.1:1': expected http://HOST" in " ".join(told.split())
+    assert "--triton-url 'http://...@127.0.0.1:1': expected http[s]://HOST" in " ".join(told.split())
     assert not any(part in told for part in ("admin", "hun", "ter2"))
 
 
@@ -67,7 +67,7 @@ def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
         pytest.param(["--host", "0.0.0.0"], "without authentication is refused", id="beyond loopback"),
         pytest.param(["--admin-host", "0.0.0.0"], "without authentication is refused", id="admin beyond loopback"),
         pytest.param(["--model-repository", "/no/such/folder"], "/no/such/folder", id="no such repository"),
-        pytest.param(["--triton-url", "ftp://x"], "expected http://HOST", id="bad URL"),
+        pytest.param(["--triton-url", "ftp://x"], "expected http[s]://HOST", id="bad URL"),
         pytest.param(["--http-port", "99999"], "--http-port", id="no such port"),
         pytest.param(["--gateway-cpus", "4095"], "--gateway-cpus: CPU 4095 cannot be used here", id="no such CPU"),
         pytest.param(["--triton-cpus", "x"], "--triton-cpus", id="no CPU at all"),

@@ -44,7 +44,7 @@ def test_what_is_forgotten_leaves_its_room_to_others() -> None:
         cache.keep(7, 7)
     assert [cache.get(number) for number in range(8)] == [0, None, 2, 3, 4, 5, 6, 7]
     cache.clear()
-    assert cache.is_empty
+    assert not cache.keys
     cache.keep(1, 2)
     assert cache.get(1) == 2
 

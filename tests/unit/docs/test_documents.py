@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -116,7 +117,7 @@ def test_lines_can_be_read_in_a_diff(path: Path) -> None:
 
 @pytest.mark.parametrize(("path", "most"), [(README, 120), (ARCHITECTURE, 200)], ids=["README", "ARCHITECTURE"])
 def test_the_first_pages_stay_short(path: Path, most: int) -> None:
-    lines = path.read_text().splitlines()
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("|")]
     assert len(lines) <= most
     assert max(map(len, lines)) <= WIDEST
 
@@ -142,3 +143,16 @@ def test_make_has_the_targets(path: Path) -> None:
 def test_calls_are_found(tmp_path: Path, text: str, found: list[list[str]]) -> None:
     (tmp_path / "page.md").write_text(text)
     assert list(calls(tmp_path / "page.md")) == found
+
+
+@pytest.mark.parametrize("capability", sorted(each.parent.name for each in (PROJECT / "control_plane").glob("*/__init__.py")))
+def test_a_capability_says_what_it_is_for_and_names_parts_that_are_there(capability: str) -> None:
+    folder = PROJECT / "control_plane" / capability
+    said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
+    assert said, f"{folder.name}/__init__.py: a paragraph on what it is for"
+    named = re.findall(r"`([a-z_]+(?:/[a-z_]+)*)`", said)
+    assert [
+        each
+        for each in named
+        if not any((root / each).with_suffix(end).exists() for root in (folder, folder.parent) for end in ("", ".py"))
+    ] == []

@@ -35,11 +35,12 @@ from control_plane.embeddings.domain.openai_request import EmbeddingsRequest
 from control_plane.embeddings.embeddings import Embeddings, EmbeddingsAnswer
 from control_plane.embeddings.text_models import TextModels
 from control_plane.inference.inference import InferenceService
+from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.objects.domain.route import CachePolicy, Route
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.protocols.http1 import HttpAnswer, make_answer
-from control_plane.triton.servers import Servers, SingleServerDispatch
+from control_plane.triton.servers import Servers
 from tests.aio import run_in_virtual_time, settle
 from tests.fakes import FakeRecorder, FakeUpstream
 from tests.fakes.governance import FakeMeter, governance, known_state

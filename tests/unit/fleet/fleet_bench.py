@@ -65,6 +65,7 @@ class TimedControl(FakeControl):
             raise UpstreamUnavailable("connection refused")
         self.said.append(f"load {name}")
         self.loads.append(name)
+        self.overrides[name] = override
         ended: asyncio.Future[ControlPlaneError | None] = asyncio.get_running_loop().create_future()
         for each in (name, *self.steps.get(name, [])):
             self.states[each] = LOADING
@@ -264,8 +265,8 @@ class FleetBench:
     def server(self, name: str = "s0") -> Server:
         return self.state.fleet.servers[name]
 
-    def copy(self, name: str, server: str = "s0") -> Replica:
-        return self.server(server).copies[name]
+    def replica(self, name: str, server: str = "s0") -> Replica:
+        return self.server(server).replicas[name]
 
     @property
     def said(self) -> list[str]:

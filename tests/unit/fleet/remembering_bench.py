@@ -32,13 +32,13 @@ def beside(one: FleetBench, memory: FakeFleetMemory) -> FleetBench:
 async def two(*models: DescribedModel, servers: int = 1) -> AsyncIterator[tuple[FleetBench, FleetBench, FakeFleetMemory]]:
     """Return the leader, another gateway, and the memory that they share."""
     memory = FakeFleetMemory()
-    owner = FleetBench(*models, servers=servers, memory=memory)
-    other = beside(owner, memory)
+    leader = FleetBench(*models, servers=servers, memory=memory)
+    other = beside(leader, memory)
     async with AsyncExitStack() as stack:
-        for bench in (owner, other):
+        for bench in (leader, other):
             await stack.enter_async_context(running(bench, reconciles=True, remembers=True))
         await asyncio.sleep(SOON_S)
-        yield owner, other, memory
+        yield leader, other, memory
 
 
 async def restarted(memory: FakeFleetMemory, *models: DescribedModel) -> FleetBench:

@@ -84,7 +84,7 @@ def test_on_a_server_that_leaves_before_its_turn_nothing_is_done(reloads: bool) 
             loads, name = bench.router.loads, await bench.use("a")
             change = loads.reload("a", name) if reloads else loads.unload("a", name, kind=FleetEventKind.UNLOADED, reason="")
             said = list[str]()
-            async with asyncio.TaskGroup() as tasks, loads._turns[name]:
+            async with asyncio.TaskGroup() as tasks, loads._turns.turn(name):
                 tasks.create_task(_told(change, said))
                 await asyncio.sleep(0.1)
                 bench.kill(name)
@@ -309,7 +309,7 @@ class TestUnloading:
                 await asyncio.sleep(0.5)
                 await bench.models.unload("b")
                 assert bench.said == ["load a"]
-                assert bench.server().copies.keys() == {"a"}
+                assert bench.server().replicas.keys() == {"a"}
 
         play(main)
 

@@ -65,7 +65,7 @@ def test_nor_does_it_wait_while_what_is_warm_is_verified() -> None:
             assert await bench.use("b", 5.0) == "s0"
             assert bench.now_s() == pytest.approx(2.0)
             assert bench.said == ["load b"], "the other is announced"
-            assert bench.copy("a").state is LOADING
+            assert bench.replica("a").state is LOADING
 
     play(main)
 
@@ -109,13 +109,15 @@ def test_its_files_stay_until_its_load_is_over() -> None:
             await asyncio.sleep(14.0)
             assert bench.tiers.pins["a"] > 0
             await asyncio.sleep(2.0)
-            assert bench.copy("a").state is READY
+            assert bench.replica("a").state is READY
             assert not bench.tiers.pins["a"], "whoever has loaded it holds it from now on"
 
     play(main)
 
 
-@pytest.mark.parametrize("error", [ModelLoadFailed("it is damaged"), StoreUnavailable("the store is away")])
+@pytest.mark.parametrize(
+    "error", [ModelLoadFailed("it is damaged"), StoreUnavailable("the store is away"), StoreUnavailable("the disk is full", is_full=True)]
+)
 def test_a_fetch_that_fails_is_told_and_tried_again_later(error: ControlPlaneError) -> None:
     async def main() -> None:
         bench = await cold(FleetBench(), "a")

@@ -25,8 +25,8 @@ from control_plane.triton.attachment import AttachedHealthCheck
 from control_plane.triton.servers import Servers
 from tests.fakes import FakeUpstream
 from tests.fakes.fleet_memory import FakeFleetMemory
+from tests.fakes.leader_channel import FakeLeaderChannel
 from tests.fakes.lease import FakeLeaseStore, FakeRecord
-from tests.fakes.owner_line import FakeLeaderChannel
 from tests.unit.fleet.fleet_bench import READY, FakeDescriptions, TimedControl, call, model, play
 from tests.unit.fleet.membership.test_members import FakeServerList
 
@@ -143,8 +143,8 @@ def test_one_that_joins_serves_and_one_that_leaves_does_so_while_all_are_answere
     play(main)
 
 
-@pytest.mark.parametrize("the_owner_is_ahead", [True, False])
-def test_gateways_of_one_fleet_may_read_its_list_at_different_times(the_owner_is_ahead: bool) -> None:
+@pytest.mark.parametrize("the_leader_is_ahead", [True, False])
+def test_gateways_of_one_fleet_may_read_its_list_at_different_times(the_leader_is_ahead: bool) -> None:
     async def main() -> None:
         shared = Shared()
         benches = [Bench("s1", "s2", shared=shared) for _ in range(2)]
@@ -152,8 +152,8 @@ def test_gateways_of_one_fleet_may_read_its_list_at_different_times(the_owner_is
         async with benches[0].running(), benches[1].running(), asyncio.TaskGroup() as tasks:
             callers = [tasks.create_task(bench.keep_using("ab", served_by)) for bench in benches]
             await asyncio.sleep(20.0)
-            ahead, behind = sorted(benches, key=lambda bench: bench.fleet.is_leader is not the_owner_is_ahead)
-            assert [ahead.fleet.is_leader, behind.fleet.is_leader] == [the_owner_is_ahead, not the_owner_is_ahead]
+            ahead, behind = sorted(benches, key=lambda bench: bench.fleet.is_leader is not the_leader_is_ahead)
+            assert [ahead.fleet.is_leader, behind.fleet.is_leader] == [the_leader_is_ahead, not the_leader_is_ahead]
             (gone,) = [name for name, control in shared.tritons.items() if "a" in control.states]
             (left,) = shared.tritons.keys() - {gone}
             ahead.list.write(listed(left))
@@ -188,7 +188,7 @@ def test_what_is_under_way_when_a_server_leaves_is_answered_there() -> None:
     play(main)
 
 
-def test_what_must_have_a_copy_has_one_all_the_time() -> None:
+def test_what_must_have_a_replica_has_one_all_the_time() -> None:
     async def main() -> None:
         bench = Bench("s1", "s2", pinned="a")
         async with bench.running():
@@ -284,7 +284,7 @@ def test_another_server_of_the_same_name_begins_with_nothing() -> None:
             await asyncio.sleep(20.0)
             assert bench.tritons[home] is not before
             assert before.states == {}
-            assert bench.fleet.state.fleet.servers[home].copies == {}
+            assert bench.fleet.state.fleet.servers[home].replicas == {}
             assert bench.servers.members[home].pick() is bench.upstreams[home]
             assert home in bench.servers.live
 
@@ -369,6 +369,6 @@ def test_nothing_is_kept_of_one_that_has_left() -> None:
             bench.list.write(*(listed(name) for name in {"s1", "s2"} - {home}))
             await asyncio.sleep(60.0)
             assert home not in bench.fleet.state.ejection._answered_s
-            assert home not in bench.fleet.router.loads._turns
+            assert home not in bench.fleet.router.loads._turns._locks
 
     play(main)

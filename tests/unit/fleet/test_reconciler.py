@@ -21,7 +21,7 @@ def test_what_is_to_be_there_is_loaded_without_a_request() -> None:
     play(main)
 
 
-def test_each_copy_is_on_a_server_of_its_own() -> None:
+def test_each_replica_is_on_a_server_of_its_own() -> None:
     async def main() -> None:
         async with running(FleetBench(model("a", min_replicas=2), servers=3), reconciles=True) as bench:
             await asyncio.sleep(5.0)
@@ -31,7 +31,7 @@ def test_each_copy_is_on_a_server_of_its_own() -> None:
     play(main)
 
 
-def test_a_busy_model_grows_within_its_pool_and_keeps_a_copy_in_each() -> None:
+def test_a_busy_model_grows_within_its_pool_and_keeps_a_replica_in_each() -> None:
     async def main() -> None:
         async with running(FleetBench(model("a"), model("b", 90), servers=4), reconciles=True) as bench:
             for number, at in enumerate(list(bench.state.fleet.servers.values())):
@@ -54,7 +54,7 @@ def test_a_busy_model_grows_within_its_pool_and_keeps_a_copy_in_each() -> None:
     play(main)
 
 
-def test_only_the_owner_begins_anything() -> None:
+def test_only_the_leader_begins_anything() -> None:
     async def main() -> None:
         bench = FleetBench(model("a", min_replicas=1), model("b"))
         bench.is_leader = False
@@ -63,7 +63,7 @@ def test_only_the_owner_begins_anything() -> None:
             await asyncio.sleep(5.0)
             assert not bench.said
             assert bench.state.fleet.models["a"].quarantined_until_s < 0, "nor has it tried"
-            assert bench.server().copies.keys() == {"b"}, "but it looks"
+            assert bench.server().replicas.keys() == {"b"}, "but it looks"
             bench.is_leader = True
             await asyncio.sleep(2.0)
             assert bench.said == ["load a"]
@@ -79,7 +79,7 @@ def test_what_others_load_and_unload_is_found_within_a_tick() -> None:
             assert await bench.use("a", 0.001) == "s0"
             bench.tritons["s0"].states.clear()
             await asyncio.sleep(0.6)
-            assert not bench.server().copies
+            assert not bench.server().replicas
 
     play(main)
 
@@ -162,7 +162,7 @@ class TestLooking:
             bench = FleetBench()
             bench.kill("s0")
             bench.state.observe("s0", [ModelVersion("a", "1", READY, "")])
-            assert (bench.server().is_up, bench.server().copies) == (False, {})
+            assert (bench.server().is_up, bench.server().replicas) == (False, {})
 
         play(main)
 
@@ -171,7 +171,7 @@ class TestLettingGo:
     """Replicas that wait for their turn to be unloaded."""
 
     @pytest.mark.parametrize("becomes", ["idle", "used", "held", "pinned", "wanted"])
-    def test_a_copy_goes_only_if_it_is_still_to_go_when_it_is_its_turn(self, becomes: str) -> None:
+    def test_a_replica_goes_only_if_it_is_still_to_go_when_it_is_its_turn(self, becomes: str) -> None:
         async def main() -> None:
             async with running(FleetBench(servers=2)) as bench, asyncio.TaskGroup() as tasks:
                 for triton in bench.tritons.values():
@@ -183,16 +183,16 @@ class TestLettingGo:
                 await asyncio.sleep(0.1)
                 await bench.reconciler.tick()
                 (going,) = [name for name in ("s0", "s1") if bench.router.loads.is_being_unloaded("a", name)]
-                copy, facts = bench.copy("a", going), bench.state.fleet.models["a"]
+                replica, facts = bench.replica("a", going), bench.state.fleet.models["a"]
                 claims = [bench.state.reserve("a", going)] if becomes == "used" else []
-                copy.sequences += becomes == "held"
+                replica.sequences += becomes == "held"
                 if becomes == "pinned":
                     bench.state.pin("a", 2)
                 elif becomes == "wanted":
                     facts.rate_fast, facts.last_used_s = 1000.0, bench.now_s()
                 await asyncio.sleep(20.0)
                 assert bench.said.count("unload a") == (becomes == "idle")
-                copy.sequences = 0
+                replica.sequences = 0
                 for claim in claims:
                     assert claim is not None
                     claim.release(answered=True)
@@ -220,7 +220,7 @@ class TestLettingGo:
                     facts.rate_fast, facts.rate_slow, facts.last_used_s = 9.0, 9.0, bench.now_s()
                 await asyncio.sleep(10.0)
                 assert len(bench.said) == 1
-                assert len(bench.server().copies) == 3
+                assert len(bench.server().replicas) == 3
 
         play(main)
 
@@ -243,7 +243,7 @@ class TestLettingGo:
 
 async def turn(bench: FleetBench, server: str, for_s: float = 10.0) -> None:
     """Hold the server's turn for `for_s` seconds."""
-    async with bench.router.loads._turns[server]:
+    async with bench.router.loads._turns.turn(server):
         await asyncio.sleep(for_s)
 
 

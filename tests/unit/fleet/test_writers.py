@@ -19,7 +19,7 @@ MAY_WRITE = ("fleet/view/", "fleet/domain/fleet.py", "fleet/simulation/")
 KINDS = (Fleet, Server, Replica, ModelFacts)
 FIELDS = {field.name for kind in KINDS for field in fields(kind)}
 MUTATORS = {"add_server", "remove_server", "put_replica", "drop_replica", "count_uses"}
-COLLECTIONS = {"servers", "models", "holders", "pools", "copies"}
+COLLECTIONS = {"servers", "models", "holders", "pools", "replicas"}
 CHANGES = {"clear", "pop", "popitem", "setdefault", "update"}
 
 
@@ -30,7 +30,7 @@ def writes(source: str) -> Iterator[tuple[int, str]]:
     own = {name for node in nodes if isinstance(node, ast.ClassDef) for name in _fields(node)}
     for node in nodes:
         match node:
-            case ast.Attribute(value=owner, attr=name, ctx=ast.Store() | ast.Del()) if name in FIELDS - own and not _is_self(owner):
+            case ast.Attribute(value=leader, attr=name, ctx=ast.Store() | ast.Del()) if name in FIELDS - own and not _is_self(leader):
                 yield node.lineno, name
             case ast.Subscript(value=ast.Attribute(attr=name), ctx=ast.Store() | ast.Del()) if name in COLLECTIONS:
                 yield node.lineno, name
@@ -72,11 +72,11 @@ def test_nothing_but_the_view_writes_to_the_fleet(path: str) -> None:
         "server.is_draining = True",
         "state.fleet.servers[name].is_up = True",
         "server.is_ejected, server.probe_from_s = True, inf",
-        "copy.sequences += 1",
+        "replica.sequences += 1",
         "facts.service_s: float = 1.0",
         "del fleet.models[name]",
         "fleet.models[name] = facts",
-        "server.copies.pop(name)",
+        "server.replicas.pop(name)",
         "fleet.models.setdefault(name, facts)",
         "fleet.drop_replica(server, name)",
         "for server.work_s in times: pass",

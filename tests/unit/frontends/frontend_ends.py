@@ -115,7 +115,7 @@ class Behind:
 
 
 @dataclass
-class Doors:
+class Frontends:
     """A server of each frontend, and connections to them."""
 
     tasks: asyncio.TaskGroup

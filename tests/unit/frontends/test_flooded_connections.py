@@ -19,7 +19,7 @@ from control_plane.protocols.http2.frames import Code
 from control_plane.protocols.http2.headers import NO_TABLE, encode_fields
 from perf.floods.flood import Flood
 from perf.floods.table import FLOODS
-from tests.unit.frontends.frontend_ends import Doors, Transport
+from tests.unit.frontends.frontend_ends import Frontends, Transport
 from tests.unit.protocols.http2.http2_ends import frame
 
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: test\r\n\r\n"
@@ -38,9 +38,9 @@ READ_BYTES = 256_000
 
 
 @asynccontextmanager
-async def frontends() -> AsyncIterator[Doors]:
+async def frontends() -> AsyncIterator[Frontends]:
     async with asyncio.TaskGroup() as tasks:
-        it = Doors(tasks)
+        it = Frontends(tasks)
         yield it
         for server in (it.http, it.grpc):
             for connection in tuple(server._connections):
@@ -71,7 +71,7 @@ def unread_bytes(connection: HttpConnection | GrpcConnection) -> int:
 class Client:
     """Client that sends one request at a time, and counts the turns of the loop until each answer."""
 
-    def __init__(self, it: Doors, frontend: str) -> None:
+    def __init__(self, it: Frontends, frontend: str) -> None:
         self._connection, self._transport = it.connect(frontend)
         self._frontend = frontend
         self._stream_id = -1
@@ -100,7 +100,7 @@ class Attacker:
     """Client that floods as fast as its data is read, in pieces as large as the loop's reads; reconnects when
     refused."""
 
-    def __init__(self, it: Doors, flood: Flood) -> None:
+    def __init__(self, it: Frontends, flood: Flood) -> None:
         self._it, self._flood = it, flood
         self._connect()
 
@@ -117,7 +117,7 @@ class Attacker:
                 self.connection.data_received(bytes(data))
 
     def _connect(self) -> None:
-        self.connection, self.transport = self._it.connect(self._flood.door)
+        self.connection, self.transport = self._it.connect(self._flood.protocol)
         self._pieces = self._flood.pieces(b"key" if self._flood.has_key else b"")
         self._pending = bytearray()
         if not self._flood.reads:

@@ -53,6 +53,9 @@ def test_in_a_fleet_labels_stay_when_all_servers_but_one_are_gone() -> None:
         servers.members[name].up(FakeUpstream(metrics=metrics))
     request = HttpRequest(b"GET", b"/metrics")
     assert run(page.answer(request)).body == OWN + b'nv_power{server="s0"} 7\n'
+    servers.members["s1"].up(FakeUpstream(metrics=b"nv_power 8\n"))
+    servers.members["s1"].fell_silent()
+    assert run(page.answer(request)).body == OWN + b'nv_power{server="s0"} 7\n', "nobody waits for one that is silent"
     servers.members["s1"].down("it has crashed")
     assert run(page.answer(request)).body == OWN + b'nv_power{server="s0"} 7\n'
     servers.members["s0"].down("it has crashed")

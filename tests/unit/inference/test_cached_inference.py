@@ -61,6 +61,8 @@ class Request(FakeSource):
         self.beyond_it: dict[str, Any] = {}
         self.status: CacheStatus | None = None
 
+    def read_at_once(self) -> None: ...
+
     def read(self) -> Steps[InferCall]:
         yield from ()
         return InferCall("m", "", self.id, (Tensor("X", "FP32", (3, 2)),), elements=6, **self.beyond_it)

@@ -56,6 +56,8 @@ class Request(FakeSource):
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
+    def read_at_once(self) -> None: ...
+
     def read(self) -> Steps[InferCall]:
         if self.read_error is not None:
             raise self.read_error

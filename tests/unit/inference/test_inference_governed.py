@@ -1,130 +1,23 @@
-"""Governance of a request: its tenant's limits, its slot at the model, its route, and the usage event that it
-leaves."""
+"""Governance of a request: its tenant's limits, its slot at the model and its route."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, InvalidRequest, LimitExceeded, Overloaded, UpstreamUnavailable
-from control_plane.core.infer_call import Frontend, InferCall, Outcome
+from control_plane.core.errors import DeadlineExceeded, InvalidRequest, LimitExceeded, Overloaded, UpstreamUnavailable
+from control_plane.core.infer_call import Outcome
 from control_plane.core.model import UNKNOWN_MODEL
-from control_plane.core.principal import Principal
-from control_plane.core.scope import Scopes, parse_scope
-from control_plane.core.steps import Steps
-from control_plane.core.tensor import Tensor
-from control_plane.frontends.common.status import client_status_of
-from control_plane.inference.inference import InferenceService
-from control_plane.metering.domain.usage import UsageEvent
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.protocols.http1 import make_answer
 from control_plane.triton.compute_time import Ending
-from control_plane.triton.ports import Upstream
-from control_plane.triton.servers import Servers
 from tests.aio import run_in_virtual_time as run
 from tests.aio import settle
-from tests.fakes import FakeHttpStream, FakeRecorder, FakeUpstream
-from tests.fakes.governance import FakeCosts, FakeMeter, governance, known_state
-from tests.fakes.source import FakeSource
-
-TEAM = Principal("team", "k1", Scopes((parse_scope("infer:*"),)))
-NOT_MINE = Principal("team", "k2", Scopes((parse_scope("infer:other"),)))
-TODAY_S = 1_700_000_000.0
-
-
-class Request(FakeSource):
-    """Fake `InferRequest` and `GenerateRequest` for model `m`, with a batch of three rows of two numbers."""
-
-    frontend = Frontend.HTTP
-
-    def __init__(self, principal: Principal = TEAM, *, timeout_s: float | None = None) -> None:
-        self.principal = principal
-        self.timeout_s = timeout_s
-        self.answered = Outcome.ANSWERED
-        self.error: Exception | None = None
-        self.with_model: tuple[str, str] | None = None
-        self.timeouts_s: list[float] = []
-        self.may_answer = asyncio.Event()
-        self.may_answer.set()
-        self.answer: Any = "answer"
-        self.id, self.name = "id-1", "m"
-
-    def read(self) -> Steps[InferCall]:
-        if isinstance(self.error, InvalidRequest):
-            raise self.error
-        yield from ()
-        return InferCall(self.name, "", self.id, (Tensor("X", "FP32", (3, 2)),), elements=6)
-
-    def readdress(self, model_name: str, model_version: str) -> None:
-        self.with_model = (model_name, model_version)
-
-    async def send(self, server: Upstream, *, timeout_s: float) -> Any:
-        self.timeouts_s.append(timeout_s)
-        await self.may_answer.wait()
-        if self.error is not None:
-            raise self.error
-        return self.answer
-
-    stream = send
-
-    def outcome(self, answer: object) -> Outcome:
-        return self.answered
-
-
-def now_s() -> float:
-    """Virtual clock of the loop: time passes only where something sleeps."""
-    return asyncio.get_running_loop().time()
-
-
-class Dispatch:
-    """Fake `inference/inference.Dispatch` that records its calls."""
-
-    catalogue = None
-
-    def __init__(self) -> None:
-        self.told: list[tuple[str, str, float | None, int]] = []
-
-    async def send(self, request: Any, call: InferCall, *, timeout_s: float, running: Any = None) -> Any:
-        running.sent("triton")
-        self.told.append((call.model_name, running.pool, running.units, running.priority))
-        return await request.send(None, timeout_s=timeout_s)
-
-    stream = send
-
-
-class Bench:
-    def __init__(self, *tenants: Tenant, routes: tuple[Route, ...] = (), max_in_flight_per_model: int = 1000, dispatch: Any = None) -> None:
-        servers = Servers()
-        servers.up(FakeUpstream())
-        self.meter, self.recorder, self.costs = FakeMeter(), FakeRecorder(), FakeCosts()
-        known = known_state(tenants=tenants or (Tenant("team"),), routes=routes)
-        rights = governance(
-            known,
-            authentication=True,
-            meter=self.meter,
-            costs=self.costs,
-            now_s=now_s,
-            max_in_flight_per_model=max_in_flight_per_model,
-        )
-        self.service = InferenceService(
-            servers=servers,
-            recorder=self.recorder,
-            governance=rights,
-            default_timeout_s=30.0,
-            dispatch=dispatch,
-            client_status_of=client_status_of,
-            now_s=now_s,
-            today_s=lambda: TODAY_S,
-        )
-
-    @property
-    def event(self) -> UsageEvent:
-        (event,) = self.meter.events
-        return event
+from tests.fakes import FakeHttpStream
+from tests.unit.inference.governed_bench import Bench, Dispatch, Request, ended
 
 
 def test_who_chooses_servers_is_told_what_a_request_costs_and_who_asks_and_its_routes_pool() -> None:
@@ -140,133 +33,6 @@ def test_who_chooses_servers_is_told_what_a_request_costs_and_who_asks_and_its_r
     run(main())
 
     assert dispatch.told == [("real", "long", 3.0, 2)] * 2
-
-
-def test_an_answered_request_leaves_an_event_with_all_that_is_charged() -> None:
-    bench = Bench()
-
-    run(bench.service.infer(Request()))
-
-    assert bench.event == UsageEvent(
-        ended_s=TODAY_S,
-        tenant="team",
-        key_id="k1",
-        route="m",
-        model="m",
-        frontend=Frontend.HTTP,
-        outcome=Outcome.ANSWERED,
-        duration_s=0.0,
-        rows=3,
-        elements=6,
-        compute_units=3.0,
-        server="triton",
-        status=200,
-        request_id="id-1",
-    )
-
-
-@pytest.mark.parametrize(
-    ("prepare", "outcome", "model", "units"),
-    [
-        pytest.param(lambda it: setattr(it, "answered", Outcome.UPSTREAM_ERROR), Outcome.UPSTREAM_ERROR, "m", 0.0, id="refused-at-once"),
-        pytest.param(
-            lambda it: setattr(it, "answered", Outcome.MODEL_NOT_FOUND), Outcome.MODEL_NOT_FOUND, "m", 0.0, id="not-there-any-more"
-        ),
-        pytest.param(lambda it: setattr(it, "error", InvalidRequest("x")), Outcome.REFUSED, "m", 0.0, id="unreadable"),
-        pytest.param(lambda it: setattr(it, "principal", NOT_MINE), Outcome.REFUSED, "m", 0.0, id="not-allowed"),
-        pytest.param(lambda it: setattr(it, "error", UpstreamUnavailable("x")), Outcome.UNAVAILABLE, "m", 0.0, id="no-triton"),
-    ],
-)
-def test_whatever_comes_of_it_one_event_is_left(prepare: Callable[[Request], None], outcome: Outcome, model: str, units: float) -> None:
-    bench, request = Bench(), Request()
-    run(bench.service.infer(Request()))  # a name is kept of models that have answered
-    bench.meter.events.clear()
-    bench.recorder.records.clear()
-    prepare(request)
-
-    run(asyncio.wait_for(_ended(bench, request), 5))
-
-    assert (bench.event.outcome, bench.event.model, bench.event.route, bench.event.compute_units) == (outcome, model, model, units)
-    assert [record.outcome for record in bench.recorder.records] == [outcome]
-
-
-async def _ended(bench: Bench, request: Request) -> None:
-    try:
-        await bench.service.infer(request)
-    except ControlPlaneError:
-        return
-
-
-@pytest.mark.parametrize("outcome", [Outcome.DEADLINE_EXCEEDED, Outcome.UPSTREAM_ERROR, Outcome.MODEL_NOT_FOUND, Outcome.UNAVAILABLE])
-def test_names_that_callers_make_up_are_not_kept(outcome: Outcome) -> None:
-    bench, request = Bench(), Request()
-    bench.costs.counted["m"] = None  # no repository has it
-    request.answered = outcome
-
-    run(bench.service.infer(request))
-
-    assert (bench.event.model, bench.event.route, bench.event.compute_units or 0.0) == (UNKNOWN_MODEL, UNKNOWN_MODEL, 0.0)
-    assert [record.model_name for record in bench.recorder.records] == [UNKNOWN_MODEL]
-    assert bench.meter.added[0][1] == UNKNOWN_MODEL
-
-
-FAILURES = [
-    pytest.param(lambda it: setattr(it, "error", InvalidRequest("no")), 400, "no", "", id="unreadable"),
-    pytest.param(lambda it: setattr(it, "principal", NOT_MINE), 403, "'m' needs a scope that its name fits", "", id="not-allowed"),
-    pytest.param(lambda it: setattr(it, "error", UpstreamUnavailable("gone")), 503, "gone", "triton", id="no-triton"),
-    pytest.param(lambda it: setattr(it, "error", DeadlineExceeded("late")), 504, "late", "triton", id="late"),
-    pytest.param(lambda it: setattr(it, "error", Overloaded("x" * 1000)), 503, "x" * 300, "triton", id="cut"),
-    pytest.param(
-        lambda it: (setattr(it, "answer", make_answer(500, b'{"error":"shape"}')), setattr(it, "answered", Outcome.UPSTREAM_ERROR)),
-        500,
-        "shape",
-        "triton",
-        id="the-model-failed",
-    ),
-]
-
-
-@pytest.mark.parametrize(("prepare", "status", "error", "server"), FAILURES)
-def test_a_failure_leaves_what_its_caller_was_told_and_where_it_was(
-    prepare: Callable[[Request], Any], status: int, error: str, server: str
-) -> None:
-    bench, request = Bench(routes=(Route("m", "real"),)), Request()
-    bench.service.models.answered("real")
-    request.seen_id = request.id = "i" * 200
-    prepare(request)
-
-    run(_ended(bench, request))
-
-    event = bench.event
-    assert (event.route, event.model, event.server, event.status) == ("m", "real", server, status)
-    assert event.error.startswith(error)
-    assert len(event.error) <= 300
-    assert event.request_id == "i" * 128
-    assert [record.model_name for record in bench.recorder.records] == ["real"]
-
-
-def test_without_an_id_of_its_own_it_has_its_heads() -> None:
-    bench, request = Bench(), Request()
-    request.id, request.seen_id = "", "head-7"
-
-    run(bench.service.infer(request))
-
-    assert bench.event.request_id == "head-7"
-
-
-def test_one_that_has_left_was_told_nothing() -> None:
-    bench, request = Bench(), Request()
-    bench.service.models.answered("m")
-    request.may_answer.clear()
-
-    async def main() -> None:
-        task = asyncio.get_running_loop().create_task(bench.service.infer(request))
-        await settle()
-        task.cancel()
-        await asyncio.wait([task])
-
-    run(main())
-    assert (bench.event.outcome, bench.event.model, bench.event.status) == (Outcome.ABANDONED, "m", None)
 
 
 def test_all_names_that_nobody_knows_share_one_line() -> None:
@@ -378,7 +144,7 @@ def test_what_a_request_held_is_free_again_however_it_ended(ends: str) -> None:
             request.error = InvalidRequest("x")
         request.may_answer.clear()
         async with asyncio.TaskGroup() as tasks:
-            asking = tasks.create_task(_ended(bench, request))
+            asking = tasks.create_task(ended(bench, request))
             await settle()
             if ends != "refused":
                 with pytest.raises(LimitExceeded):
@@ -473,24 +239,6 @@ def test_who_would_wait_for_longer_than_it_has_is_turned_away_at_once() -> None:
 
     run(main())
     assert [event.outcome for event in bench.meter.events].count(Outcome.REFUSED) == 1
-
-
-def test_streams_are_counted_once_and_their_requests_metered_each() -> None:
-    bench = Bench()
-    run(_stream(bench))
-
-    assert len(bench.recorder.records) == 1
-    assert [event.frontend for event in bench.meter.events] == [Frontend.GRPC_STREAM] * 3
-    assert bench.service.in_flight == 0
-
-
-async def _stream(bench: Bench) -> None:
-    with bench.service.running.begin_stream(TEAM) as stream:
-        for _ in range(3):
-            with bench.service.running.begin_within_stream(TEAM) as count:
-                count.admit()
-                count.outcome = Outcome.ANSWERED
-        stream.outcome = Outcome.ANSWERED
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])

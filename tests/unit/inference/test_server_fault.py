@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from control_plane.core.infer_call import SendFailure
-from control_plane.inference.server_fault import client_status_in, dead_stub_model_in, dead_stub_model_of, send_failure_of
+from control_plane.inference.server_fault import client_status_in, dead_stub_model_in, dead_stub_model_of
 from control_plane.metering.domain.usage import ClientStatus
-from control_plane.protocols.grpc import GrpcAnswer, message_answer, status_answer
+from control_plane.protocols.grpc import message_answer, status_answer
 from control_plane.protocols.http1 import make_answer
 from tests.fakes import FakeHttpStream
 
@@ -67,16 +66,3 @@ def test_an_instance_is_named_after_its_model(instance: str, model: str) -> None
 
 def test_other_words() -> None:
     assert dead_stub_model_in(b"Stub process 'echo_0_0' is healthy.") is None
-
-
-@pytest.mark.parametrize(
-    ("answer", "loss"),
-    [
-        (status_answer(14, "cannot connect", loss=SendFailure.NOT_SENT), SendFailure.NOT_SENT),
-        (status_answer(14, "Exceeds maximum queue size"), None),
-        (GrpcAnswer(0, (), (), ()), None),
-        (make_answer(503, b""), None),
-    ],
-)
-def test_only_what_our_side_says_is_a_loss(answer: object, loss: SendFailure | None) -> None:
-    assert send_failure_of(answer) is loss

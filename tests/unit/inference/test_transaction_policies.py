@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 from control_plane.fleet.view.catalogue import FleetCatalogue
+from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.inference.transaction_policies import TransactionPolicies
-from control_plane.triton.servers import Servers, SingleServerDispatch
+from control_plane.triton.servers import Servers
 from tests.aio import run
 from tests.fakes import FakeUpstream
 from tests.unit.fleet.fleet_bench import FleetBench, play, running

@@ -59,6 +59,8 @@ class Request(FakeSource):
         self.message = message
         self.principal = principal
 
+    def read_at_once(self) -> None: ...
+
     def read(self) -> Steps[InferCall]:
         yield from ()
         return CALL

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from control_plane.core.errors import DeadlineExceeded, ModelLoadFailed
-from tests.unit.models.test_loaded_contents import ALL, Bench
+from tests.unit.models.loaded_contents_bench import ALL, Bench
 
 
 class TestCaller:

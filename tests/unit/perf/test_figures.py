@@ -15,6 +15,7 @@ from perf.fleet import report as fleet_report
 from perf.floods import report as floods_report
 from perf.gateway import report as gateway_report
 from perf.measurement.report import Report, Result
+from perf.prefetch import report as prefetch_report
 from perf.repeats import report as repeats_report
 from perf.simulate import report as simulate_report
 
@@ -107,6 +108,18 @@ REPORTS = {
             (("8x5", "Tidegate"), [{"loads": 300, "part_within": 0.9995, "bound_loads": 150}] * 2 + [{"loads": 9, "bound_loads": 150}]),
         ),
         {"times_fewer_loads": 20, "within_percent": 99.95, "loads_of_bound": 2.0},
+    ),
+    "prefetch": (
+        of(
+            prefetch_report.Report,
+            (("own times", "none"), [{"waited_s": 20.0, "loads": 300, "p99_ms": 60.0}]),
+            (
+                ("own times", "idle times and successions"),
+                [{"waited_s": 15.0, "loads": 330, "p99_ms": 66.0, "prefetches": 40, "prefetches_used": 30}],
+            ),
+            (("own times", "clairvoyant"), [{"waited_s": 5.0, "loads": 300}]),
+        ),
+        {"saved_percent": 25.0, "used_percent": 75.0, "times_loads": 1.1, "times_p99": 1.1, "clairvoyant_saved_percent": 75.0},
     ),
     "fleet": (
         of(

@@ -196,6 +196,9 @@ def test_effective_lists_every_setting_once() -> None:
         ("http://h:9000?metrics_port=8&grpc_port=7", TritonEndpoints("h", 9000, 7, 8)),
         ("http://h:9000?grpc_port=1&metrics_port=65535", TritonEndpoints("h", 9000, 1, 65535)),
         ("http://127.0.0.1:9000", TritonEndpoints("127.0.0.1", 9000, 9001, 9002)),
+        ("https://h:9000", TritonEndpoints("h", 9000, 9001, 9002, http_is_tls=True, grpc_is_tls=True)),
+        ("https://h:9000?grpc_scheme=grpc", TritonEndpoints("h", 9000, 9001, 9002, http_is_tls=True)),
+        ("http://h:9000?grpc_scheme=grpcs", TritonEndpoints("h", 9000, 9001, 9002, grpc_is_tls=True)),
         ("http://[::1]:9000", TritonEndpoints("::1", 9000, 9001, 9002)),
     ],
 )
@@ -209,7 +212,8 @@ def test_triton_url(url: str, endpoints: TritonEndpoints) -> None:
         "",
         "h:9000",
         "localhost",
-        "https://h:9000",
+        "https://h:9000?grpc_scheme=https",
+        "tls://h:9000",
         "grpc://h:9001",
         "http://",
         "http://:9000",
@@ -262,7 +266,7 @@ def test_who_has_none_is_shown_whole() -> None:
 
 
 def test_a_host_that_cannot_be_told_is_none() -> None:
-    with pytest.raises(StartupError, match="expected http://HOST"):
+    with pytest.raises(StartupError, match=r"expected http\[s\]://HOST"):
         parse_triton_url("http://h\udcff:1")
 
 
@@ -379,7 +383,10 @@ def test_triton_urls() -> None:
     [
         ("http://h:1,http://h:1", "'http://h:1,http://h:1' names a Triton twice"),
         ("http://h:1,http://h:9?grpc_port=2", "names a Triton twice"),
-        ("http://h:1,ftp://h", "'ftp://h': expected http://HOST:HTTP_PORT[?grpc_port=N&metrics_port=N&pool=NAME]"),
+        (
+            "http://h:1,ftp://h",
+            "'ftp://h': expected http[s]://HOST:HTTP_PORT[?grpc_port=N&grpc_scheme=grpc|grpcs&metrics_port=N&pool=NAME]",
+        ),
         ("http://h:1?pool=a/b", "pool=NAME"),
         ("http://h:1?pool=-", "pool=NAME"),
     ],
@@ -394,3 +401,33 @@ def test_a_pattern_that_triton_would_not_start_with_is_refused(pattern: str) -> 
     with pytest.raises(StartupError, match=r"expected .*such as \^x-\(tenant"):
         load_settings({"header_forward_pattern": pattern})
     assert load_settings({"header_forward_pattern": "^x-(a|b)$"}).gateway.header_forward_pattern == "^x-(a|b)$"
+
+
+@pytest.mark.parametrize("name", ["state_url", "cache_url"])
+def test_a_secret_may_come_from_a_file(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text(" redis://:password@h/0 \nanother line\n")
+    settings = load_settings({f"{name}_file": file})
+    read = {**vars(settings.state), **vars(settings.cache)}[name]
+    assert read.get_secret_value() == "redis://:password@h/0"
+    assert "password" not in repr(settings)
+    assert from_plain(to_plain(settings)) == settings, "a worker has it too"
+    by_value = load_settings({f"{name}_file": file, name: "redis://other"})
+    assert {**vars(by_value.state), **vars(by_value.cache)}[name].get_secret_value() == "redis://other"
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\nredis://second-line\n", b"\xff"], ids=["no file", "empty", "a blank line", "no UTF-8"])
+def test_a_file_without_a_secret_is_refused(content: bytes | None, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(StartupError, match=r"--state-url-file: (cannot be read: No such file|has no text|is not UTF-8).*, got '.*secret'"):
+        load_settings({"state_url_file": str(file)})
+
+
+def test_the_api_key_may_come_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_text("tg_key\n")
+    monkeypatch.setenv("TIDEGATE_API_KEY_FILE", str(tmp_path / "key"))
+    key = load_settings().admin.api_key
+    assert key is not None
+    assert key.get_secret_value() == "tg_key"

@@ -6,8 +6,11 @@ from control_plane.telemetry.request_counts import (
     CacheStatusCount,
     DurationHistogram,
     FleetRefusalCount,
+    HedgeCount,
     OutcomeCount,
+    QueryOfDeathCounts,
     RequestCounts,
+    RetryCount,
     WaitHistogram,
     total,
 )
@@ -24,6 +27,10 @@ A = RequestCounts(
     shared_cache_answer_s=0.002,
     refused=(FleetRefusalCount("in_use", 1),),
     waited=WaitHistogram((1, 2), 0.5),
+    retries=(RetryCount("resend", True, 1),),
+    queries_of_death=QueryOfDeathCounts(found=1, refused=7),
+    hedges=(HedgeCount("won", 2),),
+    hedged_units=1.5,
 )
 B = RequestCounts(
     (OutcomeCount("m", Frontend.HTTP, Outcome.ANSWERED, 10), OutcomeCount("m", Frontend.GRPC, Outcome.ANSWERED, 1)),
@@ -36,6 +43,10 @@ B = RequestCounts(
     shared_cache_answer_s=0.008,
     refused=(FleetRefusalCount("loading", 5), FleetRefusalCount("in_use", 2)),
     waited=WaitHistogram((10, 20), 7.0),
+    retries=(RetryCount("resend", True, 2), RetryCount("resend", False, 5)),
+    queries_of_death=QueryOfDeathCounts(refused=3),
+    hedges=(HedgeCount("won", 3), HedgeCount("lost", 1)),
+    hedged_units=2.0,
 )
 
 
@@ -51,6 +62,10 @@ def test_the_total_adds_what_is_of_one_kind_and_keeps_the_rest_apart() -> None:
         shared_cache_answer_s=0.008,
         refused=(FleetRefusalCount("in_use", 3), FleetRefusalCount("loading", 5)),
         waited=WaitHistogram((11, 22), 7.5),
+        retries=(RetryCount("resend", True, 3), RetryCount("resend", False, 5)),
+        queries_of_death=QueryOfDeathCounts(found=1, refused=10),
+        hedges=(HedgeCount("won", 5), HedgeCount("lost", 1)),
+        hedged_units=3.5,
     )
 
 
@@ -75,4 +90,8 @@ def test_what_has_ended_has_nothing_in_flight_and_keeps_its_counts() -> None:
         shared_cache=A.shared_cache,
         refused=A.refused,
         waited=A.waited,
+        retries=A.retries,
+        queries_of_death=A.queries_of_death,
+        hedges=A.hedges,
+        hedged_units=A.hedged_units,
     )

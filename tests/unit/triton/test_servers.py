@@ -1,16 +1,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.triton.ports import Upstream
-from control_plane.triton.servers import Servers, SingleServerDispatch
+from control_plane.triton.servers import Servers
 from tests.aio import run, settle
 from tests.fakes import FakeUpstream
-from tests.unit.fleet.fleet_bench import READY, UNLOADING, call
-from tests.unit.fleet.routing.test_dispatch import Request
 
 
 class Listener:
@@ -24,6 +24,9 @@ class Listener:
 
     def down(self, reason: str, server: str) -> None:
         self.told.append((reason, server))
+
+    def silence_changed(self, is_silent: bool, server: str) -> None:
+        self.told.append(("silent" if is_silent else "heard", server))
 
     def left(self, server: str) -> None:
         self.told.append(("left", server))
@@ -47,6 +50,86 @@ def test_up_and_down() -> None:
         servers.pick()
     servers.up(second)
     assert servers.pick() is second
+
+
+def test_a_silence_is_told_once_and_ends_with_the_server() -> None:
+    async def main() -> None:
+        listener, upstream = Listener(), FakeUpstream()
+        server = Servers(listener, ("s0",)).members["s0"]
+        server.fell_silent()
+        assert not server.is_silent, "it is down"
+        server.up(upstream)
+        for change in (server.heard, server.fell_silent, server.fell_silent, server.heard, server.fell_silent):
+            change()
+        server.down("it crashed")
+        assert not server.is_silent
+        server.up(upstream)
+        assert server.is_answering
+        silences = [("silent", "s0"), ("heard", "s0"), ("silent", "s0")]
+        assert listener.told == [(upstream, "s0"), *silences, ("it crashed", "s0"), (upstream, "s0")]
+
+    run(main())
+
+
+def test_whoever_asks_a_silent_server_does_not_wait() -> None:
+    async def main() -> None:
+        servers = Servers()
+        servers.up(FakeUpstream())
+        servers.fell_silent()
+        with pytest.raises(UpstreamUnavailable, match="says nothing"):
+            servers.require_ready()
+        with pytest.raises(UpstreamUnavailable, match="says nothing"):
+            await servers.ask(_never)
+        assert servers.pick(), "but requests wait for it: nobody else could answer them"
+        servers.heard()
+        servers.require_ready()
+        async with asyncio.TaskGroup() as tasks:
+            asking = tasks.create_task(_outcome(servers.ask(_never)))
+            await settle()
+            assert not asking.done()
+            servers.fell_silent()
+            assert isinstance(await asking, UpstreamUnavailable), "it fell silent meanwhile"
+
+    run(main())
+
+
+def test_what_all_can_answer_the_next_one_is_asked_if_the_first_falls_silent() -> None:
+    async def main() -> None:
+        servers, upstreams = Servers(None, ("s0", "s1")), (FakeUpstream(), FakeUpstream())
+        for member, upstream in zip(servers.members.values(), upstreams, strict=True):
+            member.up(upstream)
+
+        async def ask(upstream: Upstream) -> Upstream:
+            return await _never(upstream) if upstream is upstreams[0] else upstream
+
+        async with asyncio.TaskGroup() as tasks:
+            asking = tasks.create_task(servers.ask(ask))
+            await settle()
+            servers.members["s0"].fell_silent()
+            assert await asking is upstreams[1]
+        assert servers.pick() is upstreams[1]
+        servers.require_ready()
+        assert list(servers.answering) == ["s1"]
+        with pytest.raises(TimeoutError):  # of what was asked, not ours
+            await servers.members["s1"].ask(_too_late)
+
+    run(main())
+
+
+async def _never(upstream: Upstream) -> Upstream:
+    await asyncio.Event().wait()
+    return upstream
+
+
+async def _too_late(upstream: Upstream) -> Upstream:
+    raise TimeoutError
+
+
+async def _outcome(work: Coroutine[Any, Any, object]) -> object:
+    try:
+        return await work
+    except UpstreamUnavailable as exc:
+        return exc
 
 
 async def test_waiting_ends_when_it_is_up_and_begins_anew_after_it_was_down() -> None:
@@ -212,20 +295,3 @@ class TestJoiningAndLeaving:
         began_s = now_s()
         await servers.wait_until_up()
         assert now_s() == began_s
-
-
-async def test_where_there_is_one_all_goes_there() -> None:
-    servers, upstream = Servers(), FakeUpstream()
-    upstream.control.states |= {"a": READY, "b": UNLOADING}
-    one, request = SingleServerDispatch(servers), Request()
-    with pytest.raises(UpstreamUnavailable, match="starting"):
-        await one.reading("a", timeout_s=1.0)
-    servers.up(upstream)
-    await one.send(request, call("a"), timeout_s=3.0)
-    request.answers.append(b"")
-    await one.stream(request, call("a"), timeout_s=4.0)
-    assert request.sent == [(upstream, 3.0), (upstream, 4.0)]
-    async with one.server_for(call("a"), timeout_s=1.0) as server:
-        assert server is upstream
-    assert await one.reading("a", timeout_s=1.0) is upstream
-    assert await one.ready() == {"a"}

@@ -11,7 +11,7 @@ import pytest
 from control_plane.core.backoff import RestartLimits
 from control_plane.core.endpoints import TritonEndpoints
 from control_plane.core.errors import StartupError, UpstreamUnavailable
-from control_plane.triton.ports import Upstream
+from control_plane.triton.ports import Liveness, Upstream
 from control_plane.triton.supervisor import CLOSE_TIMEOUT_S, STOP_GRACE_S, Supervisor
 
 LIMITS = RestartLimits(first_delay_s=0.2, max_delay_s=30.0, settled_after_s=60.0)
@@ -78,10 +78,16 @@ class FakeProcess:
 class FakeUpstream:
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
-        self.control = self
+        self.control = self.liveness = self
 
     async def is_live(self) -> bool:
         return now_s() >= self._lab.started_s[-1] + self._lab.live_after_s
+
+    async def ask(self, *, timeout_s: float) -> Liveness:
+        if not self._lab.is_frozen:
+            return Liveness.LIVE
+        await asyncio.sleep(timeout_s)
+        return Liveness.SILENT
 
     async def close(self) -> None:
         await asyncio.sleep(self._lab.close_takes_s)
@@ -99,6 +105,7 @@ class Lab:
         self.start_takes_s = 0.0
         self.close_takes_s = 0.0
         self.stop_takes_s = 0.0
+        self.is_frozen = False
         self.fail_to_start: list[StartupError] = []
         self.restore: Callable[[Upstream], Coroutine[Any, Any, None]] = self._restore
         self.restore_takes_s = 0.5
@@ -130,6 +137,12 @@ class Lab:
 
     def lost(self, reason: str) -> None:
         self.events.append(f"lost: {reason}")
+
+    def fell_silent(self) -> None:
+        self.events.append("silent")
+
+    def heard(self) -> None:
+        self.events.append("heard")
 
     async def _restored(self, upstream: Upstream) -> None:
         await self.restore(upstream)
@@ -166,6 +179,43 @@ def test_start_live_restore_up_and_an_orderly_end() -> None:
         lab = Lab()
         await cancelled_after(lab, lambda: lab.until("up"))
         assert lab.events == ["started", "restored", "up", *ORDERLY_END]
+
+    run(scenario)
+
+
+def test_a_freeze_is_noticed_and_its_end_too_and_the_process_stays() -> None:
+    async def scenario() -> None:
+        lab = Lab()
+
+        async def freeze_and_thaw() -> None:
+            await lab.until("up")
+            frozen_s, lab.is_frozen = now_s(), True
+            await lab.until("silent")
+            assert now_s() - frozen_s <= 0.8
+            await asyncio.sleep(600.0)
+            thawed_s, lab.is_frozen = now_s(), False
+            await lab.until("heard")
+            assert now_s() - thawed_s <= 1.5
+
+        await cancelled_after(lab, freeze_and_thaw)
+        assert lab.events == ["started", "restored", "up", "silent", "heard", *ORDERLY_END]
+
+    run(scenario)
+
+
+def test_one_that_ends_while_it_is_silent_is_restarted() -> None:
+    async def scenario() -> None:
+        lab = Lab()
+
+        async def freeze_and_end() -> None:
+            await lab.until("up")
+            lab.is_frozen = True
+            await lab.until("silent")
+            lab.lives[0].end("ended")
+            await lab.until("up", times=2)
+
+        await cancelled_after(lab, freeze_and_end)
+        assert lab.events[3:8] == ["silent", LOST, "closed", "stop within 4 s", "gone"]
 
     run(scenario)
 

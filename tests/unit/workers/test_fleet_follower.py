@@ -9,16 +9,35 @@ from control_plane.core.errors import ModelLoadFailed, ModelNotFound, Overloaded
 from control_plane.core.infer_call import InferCall
 from control_plane.fleet.domain.fleet import Server
 from control_plane.fleet.domain.memory import DesiredState
-from control_plane.fleet.ownership.owner_requests import LeaderForwarding
+from control_plane.fleet.ownership.leader_requests import LeaderForwarding
 from control_plane.fleet.ownership.reports import ReportBuilder
 from control_plane.models.domain.description import Tier
-from control_plane.workers.messages import ModelsChanged
+from control_plane.workers.messages import ModelsChanged, UpstreamSilence
 from tests.fakes import FakeUpstream
-from tests.fakes.owner_line import FakeLeaderChannel
+from tests.fakes.leader_channel import FakeLeaderChannel
 from tests.unit.fleet.fleet_bench import READY, TimedControl, call, model, play
-from tests.unit.fleet.ownership.test_owner_requests import Gateway
-from tests.unit.fleet.ownership.test_owner_requests import serving as gateways_serving
+from tests.unit.fleet.ownership.test_leader_requests import Gateway
+from tests.unit.fleet.ownership.test_leader_requests import serving as gateways_serving
 from tests.unit.workers.worker_bench import Parent, Worker, serving
+
+
+def test_a_silent_server_is_avoided_by_all_workers_also_by_one_that_starts_later() -> None:
+    async def main() -> None:
+        parent = Parent(servers=2)
+        async with serving(parent) as workers:
+            for triton in parent.tritons.values():
+                triton.states["a"] = READY
+            await asyncio.sleep(1.0)
+            parent.servers.members["s0"].fell_silent()
+            later = Worker(parent, "later")
+            for worker in (*workers, later):
+                assert worker.server("s0").is_silent
+            assert {await worker.use("a") for worker in workers for _ in range(10)} == {"s1"}
+            parent.servers.members["s0"].heard()
+            assert not any(worker.server("s0").is_silent for worker in workers)
+            assert not any(isinstance(each, UpstreamSilence) for each in Worker(parent, "last").told)
+
+    play(main)
 
 
 class TestLoads:
@@ -47,7 +66,7 @@ class TestLoads:
 
         play(main)
 
-    def test_a_copy_that_only_a_worker_uses_is_not_evicted(self) -> None:
+    def test_a_replica_that_only_a_worker_uses_is_not_evicted(self) -> None:
         async def main() -> None:
             parent = Parent()
             async with serving(parent) as (one, other):
@@ -55,8 +74,8 @@ class TestLoads:
                 await asyncio.sleep(30.0)
                 await other.use("b")
                 await other.use("c")
-                assert parent.server().copies.keys() == {"a", "c"}
-                assert parent.copy("a").in_flight == 1
+                assert parent.server().replicas.keys() == {"a", "c"}
+                assert parent.replica("a").in_flight == 1
                 await using
 
         play(main)
@@ -67,13 +86,13 @@ class TestLoads:
             async with serving(parent) as (one, other):
                 using = asyncio.get_running_loop().create_task(one.use("a", for_s=1000.0))
                 await asyncio.sleep(5.0)
-                assert parent.copy("a").in_flight == 1
+                assert parent.replica("a").in_flight == 1
                 one.is_alive = False
                 await asyncio.sleep(5.0)
-                assert parent.copy("a").in_flight == 0
+                assert parent.replica("a").in_flight == 0
                 await other.use("b")
                 await other.use("c")
-                assert "a" not in parent.server().copies
+                assert "a" not in parent.server().replicas
                 using.cancel()
 
         play(main)
@@ -91,7 +110,7 @@ class TestLoads:
 
         play(main)
 
-    def test_a_model_that_is_busy_by_all_of_them_together_gets_another_copy(self) -> None:
+    def test_a_model_that_is_busy_by_all_of_them_together_gets_another_replica(self) -> None:
         async def main() -> None:
             parent = Parent(servers=2)
             async with serving(parent) as workers:
@@ -176,27 +195,27 @@ class TestKnowing:
                 await asyncio.sleep(1.0)
                 late = Worker(parent, "late")
                 for name, server in one.fleet.state.fleet.servers.items():
-                    assert {each.model: each.state for each in late.server(name).copies.values()} == {
-                        each.model: each.state for each in server.copies.values()
+                    assert {each.model: each.state for each in late.server(name).replicas.values()} == {
+                        each.model: each.state for each in server.replicas.values()
                     }
                     assert (late.server(name).is_up, late.server(name).budget_bytes) == (True, 100)
                 assert late.fleet.state.measurements.why_quarantined("d") == "bad"
 
         play(main)
 
-    def test_a_copy_stays_the_same_as_long_as_it_is_and_another_in_its_place_is_another(self) -> None:
+    def test_a_replica_stays_the_same_as_long_as_it_is_and_another_in_its_place_is_another(self) -> None:
         async def main() -> None:
             parent = Parent()
             async with serving(parent) as (one, _):
                 await one.use("a")
-                before = one.copy("a")
+                before = one.replica("a")
                 await asyncio.sleep(5.0)
-                assert one.copy("a") is before
+                assert one.replica("a") is before
                 parent.state.observe("s0", [])
                 await parent.reconciler.poll_index()
                 await asyncio.sleep(1.0)
-                assert one.copy("a").state is READY
-                assert one.copy("a") is not before
+                assert one.replica("a").state is READY
+                assert one.replica("a") is not before
 
         play(main)
 
@@ -207,7 +226,7 @@ class TestKnowing:
                 claim = await one.fleet.router.acquire(call("a"), deadline_s=100.0)
                 claim.release(answered=False)
                 one.fleet.router.is_missing(claim)
-                assert "a" not in one.server().copies
+                assert "a" not in one.server().replicas
                 await one.use("a")
                 assert parent.said == ["load a"], "it was there"
 
@@ -227,7 +246,7 @@ class TestKnowing:
                 await asyncio.gather(*using)
                 await asyncio.sleep(1.0)
                 assert other.server().work_s == other.server("s1").work_s == 0.0
-                assert other.copy("a").in_flight == 0
+                assert other.replica("a").in_flight == 0
 
         play(main)
 
@@ -268,7 +287,7 @@ class TestTroubles:
 
         play(main)
 
-    def test_a_copy_whose_process_has_died_is_loaded_anew_by_the_parent(self) -> None:
+    def test_a_replica_whose_process_has_died_is_loaded_anew_by_the_parent(self) -> None:
         async def main() -> None:
             parent = Parent()
             async with serving(parent) as (one, _):
@@ -291,7 +310,7 @@ class TestServers:
                 at = await workers[0].use("a")
                 parent.kill(at)
                 assert not workers[1].server(at).is_up
-                assert not workers[1].server(at).copies
+                assert not workers[1].server(at).replicas
                 for worker in workers:
                     assert await worker.use("a") != at
                 assert parent.said == ["load a", "load a"]
@@ -334,7 +353,7 @@ class TestServers:
                 claim = await one.fleet.router.acquire(first, deadline_s=100.0)
                 claim.release(answered=True)
                 await asyncio.sleep(1.0)
-                assert parent.copy("a", claim.server.name).sequences == 1
+                assert parent.replica("a", claim.server.name).sequences == 1
                 parent.kill(claim.server.name)
                 with pytest.raises(UpstreamUnavailable, match="start it anew"):
                     await one.fleet.router.acquire(InferCall("a", "", "", (), sequence_id="7"), deadline_s=100.0)
@@ -345,30 +364,30 @@ class TestServers:
 
 
 class TestSeveralGateways:
-    def test_what_workers_want_and_use_is_passed_on_to_the_owner(self) -> None:
+    def test_what_workers_want_and_use_is_passed_on_to_the_leader(self) -> None:
         async def main() -> None:
             line, loop = FakeLeaderChannel(), asyncio.get_running_loop()
-            owner, parent = Gateway(line, owns=True), Parent()
+            leader, parent = Gateway(line, owns=True), Parent()
             parent.is_leader = False
             own = ReportBuilder(parent.state, parent.servers, process="parent")
             asking = LeaderForwarding(line, parent.state, own=own, is_leader=lambda: False)
             parent.request_replica = asking.request_replica
-            async with gateways_serving(owner):
-                owner.share(parent)
+            async with gateways_serving(leader):
+                leader.share(parent)
                 async with serving(parent) as workers:
                     tasks = [loop.create_task(asking.run()), loop.create_task(asking.poll_while_waiting(parent.reconciler.poll_index))]
-                    owner.tritons["s0"].load_s["a"] = 1.23
-                    began_s = owner.now_s()
+                    leader.tritons["s0"].load_s["a"] = 1.23
+                    began_s = leader.now_s()
                     using = [loop.create_task(worker.use("a", for_s=10.0)) for worker in workers for _ in range(3)]
                     await asyncio.sleep(5.0)
-                    assert owner.said == ["load a"]
-                    assert owner.copy("a").in_flight == parent.copy("a").in_flight == 6
+                    assert leader.said == ["load a"]
+                    assert leader.replica("a").in_flight == parent.replica("a").in_flight == 6
                     await asyncio.gather(*using)
-                    assert owner.now_s() - began_s < 1.23 + 10.0 + 0.3
+                    assert leader.now_s() - began_s < 1.23 + 10.0 + 0.3
                     await asyncio.sleep(2.0)
-                    assert owner.copy("a").in_flight == parent.copy("a").in_flight == 0
+                    assert leader.replica("a").in_flight == parent.replica("a").in_flight == 0
                     assert sum(report.uses.get("a", 0) for report in line.all_told) == 6
-                    assert owner.state.fleet.models["a"].rate_slow == pytest.approx(6 / 900, rel=0.05)
+                    assert leader.state.fleet.models["a"].rate_slow == pytest.approx(6 / 900, rel=0.05)
                     for task in tasks:
                         task.cancel()
                     await asyncio.wait(tasks)

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -11,6 +13,7 @@ from control_plane.core.model import ModelOverride
 from control_plane.telemetry.request_counts import OutcomeCount, RequestCounts
 from control_plane.triton.compute_time import OpenCharge
 from control_plane.workers.messages import (
+    Alive,
     AnnounceDrain,
     Changed,
     Charges,
@@ -29,11 +32,12 @@ from control_plane.workers.messages import (
     TokensDrawn,
     UnloadModel,
     UpstreamDown,
+    UpstreamSilence,
     UpstreamUp,
 )
 from control_plane.workers.workers import Workers
-from tests.aio import settle
-from tests.fakes import FakeModels, FakeUpstream, FakeWorkers
+from tests.aio import hold_up, settle
+from tests.fakes import FakeModels, FakeUpstream, FakeWorker, FakeWorkers
 from tests.unit.workers.workers_bench import KNOWN, LIMITS, Bench, FakeCharges, opened, running
 
 pytestmark = pytest.mark.virtual_time
@@ -45,6 +49,21 @@ def counted(count: int, *, in_flight: int = 0) -> RequestCounts:
 
 def requests(bench: Bench) -> int:
     return sum(each.count for each in bench.workers.counts().ended)
+
+
+@asynccontextmanager
+async def _speaking(worker: FakeWorker) -> AsyncIterator[None]:
+    """Within the block the worker says that it is alive, as real ones do."""
+
+    async def speak() -> None:
+        while True:
+            worker.say(Alive())
+            await asyncio.sleep(0.25)
+
+    async with asyncio.TaskGroup() as tasks:
+        speaking = tasks.create_task(speak())
+        yield
+        speaking.cancel()
 
 
 class TestOpening:
@@ -120,6 +139,62 @@ class TestRestart:
                 bench.started[-1].end()
             delays_s = [after - before for before, after in itertools.pairwise(started_s)]
             assert delays_s == pytest.approx([1, 2, 4, 8, 8, 8], abs=0.3)
+
+    async def test_all_are_told_that_triton_is_silent_and_who_starts_meanwhile_too(self) -> None:
+        async with opened() as bench:
+            upstream = FakeUpstream()
+            bench.workers.up(upstream)
+            bench.workers.silence_changed(True)
+            assert [worker.told[-1] for worker in bench.started] == [UpstreamSilence(is_silent=True)] * 2
+            bench.started[0].end()
+            await asyncio.sleep(1.5)
+            assert bench.started[2].told[:2] == [UpstreamUp(upstream.endpoints), UpstreamSilence(is_silent=True)]
+            bench.workers.up(upstream)
+            bench.started[1].end()
+            await asyncio.sleep(1.5)
+            assert bench.started[3].told[:2] == [UpstreamUp(upstream.endpoints), FingerprintsChanged(0, {})]
+
+    async def test_one_that_freezes_gets_no_connections_within_two_seconds_and_is_replaced_when_it_is_back(self) -> None:
+        async with opened() as bench, _speaking(bench.started[1]):
+            frozen, other = bench.started
+            async with _speaking(frozen):
+                await asyncio.sleep(5.0)
+                assert frozen.accepts
+                said_s = asyncio.get_running_loop().time()
+            while frozen.accepts:
+                await asyncio.sleep(0.01)
+            assert asyncio.get_running_loop().time() - said_s <= 2.0
+            await asyncio.sleep(5.0)
+            assert bench.workers.listening == 1
+            assert not frozen.is_killed
+            assert not frozen.client_status_of(Drain)
+            frozen.say(Alive())
+            await asyncio.sleep(0.5)
+            assert frozen.client_status_of(Drain)
+            assert other.accepts
+            assert not other.client_status_of(Drain)
+            frozen.end()
+            await asyncio.sleep(1.5)
+            assert len(bench.started) == 3
+
+    async def test_one_that_does_not_come_back_is_killed_and_replaced(self) -> None:
+        async with opened(1) as bench:
+            await asyncio.sleep(29.0)
+            assert not bench.started[0].is_killed
+            await asyncio.sleep(2.0)
+            assert bench.started[0].is_killed
+
+    async def test_while_this_process_does_not_run_nobody_is_frozen(self) -> None:
+        async with opened(1) as bench:
+            for _ in range(20):
+                hold_up(0.5)
+                await asyncio.sleep(0.01)
+            assert bench.started[0].accepts
+
+    async def test_one_that_is_still_starting_is_not_frozen(self) -> None:
+        async with running(1) as bench:
+            await asyncio.sleep(20.0)
+            assert bench.started[0].accepts
 
     async def test_all_are_told_of_changes(self) -> None:
         async with opened() as bench:
@@ -386,7 +461,7 @@ class TestDrain:
             assert asyncio.get_running_loop().time() < 2.0
 
     async def test_is_announced_to_all_and_one_that_dies_then_is_not_replaced(self) -> None:
-        async with opened() as bench:
+        async with opened() as bench, _speaking(bench.started[1]):
             bench.workers.announce_drain()
             assert all(worker.told[-1] == AnnounceDrain() for worker in bench.started)
             bench.started[0].end()

@@ -66,7 +66,7 @@ class TestFleet:
             told = LoadReport("w", {"a": 1}, {}, {"127.0.0.1:2": {"a": ReplicaUse(3, 0)}}, (Wanted("b", 0),))
             bench.started[0].say(LoadReported(told))
             await settle()
-            assert self.state.fleet.servers["s0"].copies["a"].in_flight == 3
+            assert self.state.fleet.servers["s0"].replicas["a"].in_flight == 3
             assert self.wanted == [Wanted("b", 0)]
 
     async def test_what_came_of_a_change_is_told_after_what_it_changed(self) -> None:
@@ -81,7 +81,7 @@ class TestFleet:
                 assert seen.is_suspended
             assert bench.started[0].told[-1] == Changed(1)
 
-    async def test_a_copy_is_ready_to_them_only_once_they_know_what_its_answers_are_made_of(self) -> None:
+    async def test_a_replica_is_ready_to_them_only_once_they_know_what_its_answers_are_made_of(self) -> None:
         async with opened(1, prepare=self.fleet) as bench:
             told = bench.started[0].told
             self.state.awaiting_fingerprint.add(("s0", "b"))

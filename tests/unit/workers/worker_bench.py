@@ -23,6 +23,7 @@ from control_plane.workers.messages import (
     ServersChanged,
     ToWorker,
     UpstreamDown,
+    UpstreamSilence,
     UpstreamUp,
     decode,
     encode,
@@ -61,6 +62,8 @@ class Worker:
                 self.servers.members[server].up(self.parent.servers.get(server))
             case UpstreamDown(reason, server):
                 self.servers.members[server].down(reason)
+            case UpstreamSilence(is_silent, server):
+                (self.servers.members[server].fell_silent if is_silent else self.servers.members[server].heard)()
             case ServersChanged() | ModelsChanged() | ReplicasChanged() | LoadReported() as seen:
                 self.fleet.apply(seen)
 
@@ -73,8 +76,8 @@ class Worker:
     def server(self, name: str = "s0") -> Server:
         return self.fleet.state.fleet.servers[name]
 
-    def copy(self, name: str, server: str = "s0") -> Replica:
-        return self.server(server).copies[name]
+    def replica(self, name: str, server: str = "s0") -> Replica:
+        return self.server(server).replicas[name]
 
     async def use(self, name: str, timeout_s: float = 1000.0, *, for_s: float = 0.0) -> str:
         """Run a request that takes so long at its server; returns that server's name."""

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from control_plane.core.errors import ModelLoadFailed, Overloaded, StoreUnavailable
+from control_plane.core.errors import ModelLoadFailed, StoreUnavailable
 from control_plane.models.domain.model_source import ModelSource, SourceFile, WarmCopy, WarmFile
 from control_plane.models.ports import Stop
 
@@ -149,13 +149,13 @@ class _Digests:
 
 @contextmanager
 def on_full_disk(folder: Path) -> Iterator[None]:
-    """Translate errors of the disk in this context, mostly a full disk, into Overloaded with the name of the
-    folder.
+    """Translate errors of the disk in this context, mostly a full disk, into StoreUnavailable with
+    `is_full` and the name of the folder.
     """
     try:
         yield
     except OSError as exc:
-        raise Overloaded(f"--warm-dir {folder} cannot be written: {exc.strerror or exc}") from exc
+        raise StoreUnavailable(f"--warm-dir {folder} cannot be written: {exc.strerror or exc}", is_full=True) from exc
 
 
 def _require_going(stop: Stop) -> None:

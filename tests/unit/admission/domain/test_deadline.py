@@ -110,6 +110,30 @@ def test_meeting_a_deadline(needed_s: float | None, can: bool) -> None:
     assert can_be_met(15.0, now_s=10.0, needed_s=needed_s) is can
 
 
+@pytest.mark.parametrize(
+    ("each_s", "instances", "at_triton", "has"),
+    [
+        pytest.param(0.03, 1, 3, False, id="keeps it busy"),
+        pytest.param(0.03, 1, 12, True, id="a tenth of a second waits"),
+        pytest.param(1.0, 1, 3, False, id="two of a slow one wait"),
+        pytest.param(1.0, 1, 8, True, id="many of a slow one wait"),
+        pytest.param(0.03, 64, 60, False, id="nobody waits"),
+    ],
+)
+def test_a_model_has_enough_once_work_waits_that_does_not_keep_it_busy(each_s: float, instances: int, at_triton: int, has: bool) -> None:
+    service = ServiceTime()
+    for _ in range(200):
+        service.record(1.0, each_s, ahead=0.0)
+        service.record(1.0, each_s * max(1.0, at_triton / instances), ahead=at_triton - 1.0)
+    for _ in range(200):
+        service.record(1.0, each_s * max(1.0, at_triton / instances), ahead=at_triton - 1.0)
+    assert service.has_enough(at_triton) is has
+
+
+def test_a_model_that_was_never_asked_has_not_enough() -> None:
+    assert not ServiceTime().has_enough(100.0)
+
+
 def test_what_was_known_in_other_units_is_forgotten_with_one_answer() -> None:
     """The first request came before the cost of one was known, and took long."""
     known = ServiceTime()

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from control_plane.cli.common.fleet_tables import fleet_tables, tables_that_fit
-from tests.unit.cli.test_fleet import COPY, MIB, MODEL, SERVER
+from tests.unit.cli.test_fleet import MIB, MODEL, REPLICA, SERVER
 
 
 def fleet(**fields: Any) -> dict[str, Any]:
@@ -30,6 +30,7 @@ def lines(found: dict[str, Any], *, width: int = 80, events: int = 10, models: i
     [
         ({}, "up"),
         ({"is_ejected": True}, "ejected"),
+        ({"is_silent": True, "is_ejected": True}, "silent"),
         ({"is_draining": True, "is_ejected": True}, "leaving"),
         ({"is_up": False, "is_draining": True, "is_ejected": True}, "down"),
     ],
@@ -43,14 +44,14 @@ def test_pool_and_labels_of_servers_that_have_them() -> None:
     assert "triton-0  up  30 MiB of 50 MiB  pool short  gpu=t4  zone=[b]eu" in lines(found)
 
 
-def test_copies_say_what_they_do_also_without_colour() -> None:
-    copies = [
-        {**COPY, "model": "loading", "state": "LOADING", "ready_in_s": 3.21},
-        {**COPY, "model": "leaving", "state": "UNLOADING"},
-        {**COPY, "model": "holding", "sequences": 2},
-        COPY,
+def test_replicas_say_what_they_do_also_without_colour() -> None:
+    replicas = [
+        {**REPLICA, "model": "loading", "state": "LOADING", "ready_in_s": 3.21},
+        {**REPLICA, "model": "leaving", "state": "UNLOADING"},
+        {**REPLICA, "model": "holding", "sequences": 2},
+        REPLICA,
     ]
-    assert "  loading (loads, 3.2 s), leaving (unloads), holding (2 seq.), m0" in lines(fleet(servers=[{**SERVER, "copies": copies}]))
+    assert "  loading (loads, 3.2 s), leaving (unloads), holding (2 seq.), m0" in lines(fleet(servers=[{**SERVER, "replicas": replicas}]))
 
 
 def test_models_from_the_nearest_tier_on_and_the_most_used_first() -> None:
@@ -93,19 +94,19 @@ def test_events_are_of_models_and_of_servers(event: dict[str, Any], line: str) -
     assert any(line in " ".join(shown.split()) for shown in lines(fleet(events=[told]), width=120))
 
 
-def test_only_the_owner_knows_what_happened() -> None:
+def test_only_the_leader_knows_what_happened() -> None:
     assert not any("Another process" in line for line in lines(fleet()))
     assert any("Another process" in line for line in lines(fleet(is_leader=False)))
 
 
 def many(count: int = 40) -> dict[str, Any]:
     names = [f"speaker_embedding_large_{number:02d}" for number in range(count)]
-    copies = [{**COPY, "model": name} for name in names[:12]]
+    replicas = [{**REPLICA, "model": name} for name in names[:12]]
     models = [{**MODEL, "name": name, "uses_per_s": float(count - number)} for number, name in enumerate(names)]
     reason = "load failed for model 'x': version 1 is at UNAVAILABLE state: Internal: RuntimeError: its weights are missing"
     event = {"at_s": 1e9, "kind": "failed", "model": names[0], "server": "triton-1", "reason": reason, "seconds": 0.0}
     return fleet(
-        servers=[{**SERVER, "name": f"triton-{number}", "copies": copies} for number in range(3)], models=models, events=[event] * 10
+        servers=[{**SERVER, "name": f"triton-{number}", "replicas": replicas} for number in range(3)], models=models, events=[event] * 10
     )
 
 
@@ -144,7 +145,7 @@ def test_what_is_told_does_nothing_to_the_terminal() -> None:
     evil = "a\x1b[2J\x07[red]b"
     event = {"at_s": 1e9, "kind": "failed", "model": evil, "server": evil, "reason": evil, "seconds": 0.0}
     models = [{**MODEL, "name": evil, "quarantined_for_s": 1.0, "why_quarantined": evil}]
-    found = fleet(servers=[{**SERVER, "name": evil, "pool": evil, "copies": [{**COPY, "model": evil}]}], models=models, events=[event])
+    found = fleet(servers=[{**SERVER, "name": evil, "pool": evil, "replicas": [{**REPLICA, "model": evil}]}], models=models, events=[event])
     text = "\n".join(lines(found, width=300))
     assert "\x1b" not in text
     assert "\x07" not in text

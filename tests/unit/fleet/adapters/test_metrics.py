@@ -9,12 +9,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from control_plane.core.model import ModelState
 from control_plane.fleet.adapters.metrics import FleetMetrics
 from control_plane.fleet.adapters.move_log import MoveLog
-from control_plane.fleet.domain.counts import LOADING, FleetCounts
+from control_plane.fleet.domain.counts import LOADING, FleetCounts, Hedge
 from control_plane.fleet.domain.event import FleetEvent, FleetEventKind
 from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Replica, Server
 from control_plane.fleet.view.state import NO_BUDGET
 from control_plane.models.domain.description import ModelSpec, Tier
-from control_plane.telemetry.request_counts import FleetRefusalCount, RequestCounts, WaitHistogram
+from control_plane.telemetry.request_counts import FleetRefusalCount, HedgeCount, RequestCounts, WaitHistogram
 
 READY, LOADS, UNLOADS = ModelState.READY, ModelState.LOADING, ModelState.UNLOADING
 NOW_S = 100.0
@@ -71,7 +71,7 @@ def bench() -> Bench:
         ("server_held_bytes", {("s0",): 80.0, ("s1",): 0.0}),
         ("models", {("hot",): 1.0, ("warm",): 2.0, ("cold",): 1.0}),
         (
-            "copies",
+            "replicas",
             {
                 ("s0", "READY"): 1.0,
                 ("s0", "LOADING"): 1.0,
@@ -88,12 +88,12 @@ def test_the_picture_as_it_is(bench: Bench, name: str, values: dict[tuple[str, .
 
 
 def test_what_changes_is_seen_at_the_next_look(bench: Bench) -> None:
-    assert (bench.samples("quarantined_models"), bench.samples("owner")) == ({(): 0.0}, {(): 0.0})
+    assert (bench.samples("quarantined_models"), bench.samples("leader")) == ({(): 0.0}, {(): 0.0})
     bench.is_leader = True
     bench.fleet.models["c"].quarantined_until_s = NOW_S + 1
     bench.fleet.models["d"].quarantined_until_s = NOW_S - 1
     bench.fleet.remove_server("s0")
-    assert (bench.samples("quarantined_models"), bench.samples("owner")) == ({(): 1.0}, {(): 1.0})
+    assert (bench.samples("quarantined_models"), bench.samples("leader")) == ({(): 1.0}, {(): 1.0})
     assert bench.samples("models") == {("hot",): 0.0, ("warm",): 3.0, ("cold",): 1.0}
     assert list(bench.samples("server_up")) == [("s1",)]
 
@@ -116,6 +116,13 @@ def test_requests_that_waited_and_that_were_refused(bench: Bench) -> None:
     assert bench.samples("wait_duration_seconds_sum") == {(): 301.5}
     assert bench.samples("wait_duration_seconds_bucket")["0.25",] == 2.0
     assert bench.samples("requests_refused_total") == {("loading",): 2.0, ("in_use",): 1.0}
+
+
+def test_requests_that_were_hedged(bench: Bench) -> None:
+    assert bench.samples("hedges_total") == {(each.value,): 0.0 for each in Hedge}
+    bench.requests = RequestCounts(hedges=(HedgeCount("won", 2), HedgeCount("lost", 1)), hedged_units=7.5)
+    assert {key: value for key, value in bench.samples("hedges_total").items() if value} == {("won",): 2.0, ("lost",): 1.0}
+    assert bench.samples("hedged_compute_units_total") == {(): 7.5}
 
 
 def test_moves_by_way(bench: Bench) -> None:

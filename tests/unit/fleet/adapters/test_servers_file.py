@@ -48,9 +48,11 @@ def test_json_is_yaml_as_well(tmp_path: Path) -> None:
         pytest.param("- name: a", "entry 1: url is missing", id="no url"),
         pytest.param("- url: 7", "entry 1: url should be a text; put it in quotes, got 7", id="a number for a url"),
         pytest.param(
-            ONE + "- url: ftp://h", "entry 2: url 'ftp://h': expected http://HOST:HTTP_PORT[?grpc_port=N&metrics_port=N]", id="no http"
+            ONE + "- url: ftp://h",
+            "entry 2: url 'ftp://h': expected http[s]://HOST:HTTP_PORT[?grpc_port=N&grpc_scheme=grpc|grpcs&metrics_port=N]",
+            id="no http",
         ),
-        pytest.param("- url: http://h:1?pool=a", "expected http://HOST", id="a pool in the url"),
+        pytest.param("- url: http://h:1?pool=a", "expected http[s]://HOST", id="a pool in the url"),
         pytest.param(
             "- {url: 'http://h:1', colour: red}",
             "entry 1: colour is not known; expected url, name, pool, labels, memory_budget, got 'red'",
@@ -87,7 +89,7 @@ def test_json_is_yaml_as_well(tmp_path: Path) -> None:
         pytest.param(
             ONE + r'  labels: {"\ud800": a}', "entry 1: labels: \ufffd\ufffd\ufffd should be a text", id="a label's name that is no text"
         ),
-        pytest.param(r'- url: "http://\ud800"', r"expected http://HOST", id="a host that is no text"),
+        pytest.param(r'- url: "http://\ud800"', r"expected http[s]://HOST", id="a host that is no text"),
         pytest.param("# " + "x" * 2**20, "is larger than 1048576 bytes", id="huge"),
     ],
 )

@@ -26,7 +26,7 @@ def server(fleet: Fleet, name: str, *models: str, budget: int = 2, work_s: float
     made = Server(name, budget, work_s=work_s, parallel=parallel)
     for each in models:
         facts = fleet.models.get(each) or model(fleet, each)
-        made.copies[each] = Replica(each, ModelState.READY, facts.resident_bytes, NOW_S - 500.0)
+        made.replicas[each] = Replica(each, ModelState.READY, facts.resident_bytes, NOW_S - 500.0)
     fleet.add_server(made)
     return made
 
@@ -74,7 +74,7 @@ def _servers(draw: st.DrawFn, name: str, fleet: Fleet) -> Server:
             state = draw(st.sampled_from([ModelState.READY, ModelState.READY, ModelState.READY, ModelState.LOADING, ModelState.UNLOADING]))
             since_s = NOW_S - draw(st.floats(0, 200))
             busy, sequences = draw(st.sampled_from([0, 0, 0, 2])), draw(st.sampled_from([0, 0, 0, 1]))
-            made.copies[each] = Replica(
+            made.replicas[each] = Replica(
                 each, state, size, since_s, NOW_S + 1.0, NEVER_S, busy, sequences, draw(st.sampled_from([False] * 9 + [True]))
             )
     return made

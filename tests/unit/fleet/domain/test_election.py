@@ -116,7 +116,7 @@ def test_it_is_renewed_at_a_third_of_its_time_and_over_at_its_end() -> None:
     ttl_s=st.floats(1, 60),
     margin_s=st.floats(0.1, 5),
 )
-def test_a_call_is_in_the_index_before_another_can_be_the_owner(
+def test_a_call_is_in_the_index_before_another_can_be_the_leader(
     asked_s: float, travel_s: tuple[float, float, float], offset_s: float, ttl_s: float, margin_s: float
 ) -> None:
     """The holder's clock is exact, the other process's clock is off by `offset_s`; the renewal is the

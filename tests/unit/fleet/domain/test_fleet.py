@@ -16,26 +16,26 @@ changes = st.lists(
 )
 
 
-def copy(model: str, state: ModelState = ModelState.READY) -> Replica:
+def replica(model: str, state: ModelState = ModelState.READY) -> Replica:
     return Replica(model, state, 1, 0.0)
 
 
 @given(changes)
-def test_holders_are_the_servers_that_have_a_copy(changes: list[tuple[str, str, str]]) -> None:
+def test_holders_are_the_servers_that_have_a_replica(changes: list[tuple[str, str, str]]) -> None:
     fleet = Fleet()
     for verb, name, model in changes:
         server = fleet.servers.get(name)
         if verb == "join":
-            fleet.add_server(Server(name, 10, pool=model, copies={model: copy(model)}))
+            fleet.add_server(Server(name, 10, pool=model, replicas={model: replica(model)}))
         elif verb == "leave":
             fleet.remove_server(name)
         elif server is not None and verb == "put":
-            fleet.put_replica(server, copy(model))
+            fleet.put_replica(server, replica(model))
         elif server is not None:
             fleet.drop_replica(server, model)
     expected: dict[str, dict[str, Server]] = {}
     for name, server in fleet.servers.items():
-        for model in server.copies:
+        for model in server.replicas:
             expected.setdefault(model, {})[name] = server
     assert fleet.holders == expected
     pools = {server.pool for server in fleet.servers.values()}
@@ -44,24 +44,24 @@ def test_holders_are_the_servers_that_have_a_copy(changes: list[tuple[str, str, 
 
 def test_replicas_of_a_model_by_what_they_can_be_counted_on_for() -> None:
     fleet = Fleet()
-    fleet.add_server(Server("ready", 1, copies={"m": copy("m")}))
-    fleet.add_server(Server("loading", 1, copies={"m": copy("m", ModelState.LOADING)}))
-    fleet.add_server(Server("unloading", 1, copies={"m": copy("m", ModelState.UNLOADING)}))
-    fleet.add_server(Server("down", 1, copies={"m": copy("m")}, is_up=False))
-    fleet.add_server(Server("ejected", 1, copies={"m": copy("m")}, is_ejected=True))
-    fleet.add_server(Server("leaving", 1, copies={"m": copy("m")}, is_draining=True))
-    fleet.add_server(Server("without", 1, copies={"other": copy("other")}))
+    fleet.add_server(Server("ready", 1, replicas={"m": replica("m")}))
+    fleet.add_server(Server("loading", 1, replicas={"m": replica("m", ModelState.LOADING)}))
+    fleet.add_server(Server("unloading", 1, replicas={"m": replica("m", ModelState.UNLOADING)}))
+    fleet.add_server(Server("down", 1, replicas={"m": replica("m")}, is_up=False))
+    fleet.add_server(Server("ejected", 1, replicas={"m": replica("m")}, is_ejected=True))
+    fleet.add_server(Server("leaving", 1, replicas={"m": replica("m")}, is_draining=True))
+    fleet.add_server(Server("without", 1, replicas={"other": replica("other")}))
     assert [server.name for server, _ in fleet.ready_replicas("m")] == ["ready"]
     assert [server.name for server, _ in fleet.staying_replicas("m")] == ["ready", "loading", "ejected"]
-    assert [server.name for server, replica in fleet.replicas("m") if replica is server.copies["m"]] == list(fleet.servers)[:-1]
+    assert [server.name for server, replica in fleet.replicas("m") if replica is server.replicas["m"]] == list(fleet.servers)[:-1]
     assert fleet.replicas("unheard of") == fleet.ready_replicas("unheard of") == fleet.staying_replicas("unheard of") == []
 
 
 def test_a_model_is_loading_wherever_a_replica_is() -> None:
     fleet = Fleet()
-    fleet.add_server(Server("ready", 1, copies={"m": copy("m")}))
+    fleet.add_server(Server("ready", 1, replicas={"m": replica("m")}))
     assert not fleet.is_loading("m")
-    fleet.add_server(Server("loading", 1, copies={"m": copy("m", ModelState.LOADING)}))
+    fleet.add_server(Server("loading", 1, replicas={"m": replica("m", ModelState.LOADING)}))
     assert fleet.is_loading("m")
     assert not fleet.is_loading("unheard of")
 
@@ -86,7 +86,9 @@ def test_labels_have_their_values() -> None:
 
 
 def test_memory_counts_until_it_is_released() -> None:
-    server = Server("s", 5, copies={state.value: copy(state.value, state) for state in ModelState if state is not ModelState.UNAVAILABLE})
+    server = Server(
+        "s", 5, replicas={state.value: replica(state.value, state) for state in ModelState if state is not ModelState.UNAVAILABLE}
+    )
     assert (server.held_bytes, server.free_bytes) == (3, 2)
 
 

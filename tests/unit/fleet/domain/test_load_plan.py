@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from control_plane.core.errors import Overloaded
 from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
-from control_plane.fleet.domain.load_plan import AwaitReady, AwaitReleased, Load, Step, Unload, copies_of, held_bytes, plan, states_of
+from control_plane.fleet.domain.load_plan import AwaitReady, AwaitReleased, Load, Step, Unload, held_bytes, plan, replicas_of, states_of
 from control_plane.models.domain.description import ModelSpec
 
 READY, LOADING, UNLOADING, UNAVAILABLE = ModelState.READY, ModelState.LOADING, ModelState.UNLOADING, ModelState.UNAVAILABLE
 MIB = 2**20
 
 
-def server(budget: int, *copies: tuple[str, ModelState, int]) -> Server:
-    return Server("s", budget * MIB, copies={name: Replica(name, state, size * MIB, 0.0) for name, state, size in copies})
+def server(budget: int, *replicas: tuple[str, ModelState, int]) -> Server:
+    return Server("s", budget * MIB, replicas={name: Replica(name, state, size * MIB, 0.0) for name, state, size in replicas})
 
 
 def facts(name: str = "m", size: int = 4) -> ModelFacts:
@@ -101,15 +101,15 @@ def line(name: str, state: ModelState, reason: str = "", version: str = "1") -> 
 )
 def test_states_by_the_index(index: list[ModelVersion], expected: dict[str, ModelState]) -> None:
     assert states_of(index) == expected
-    copies = copies_of(index, lambda name: 7, 3.0)
-    assert {name: (copy.model, copy.state, copy.bytes, copy.since_s) for name, copy in copies.items()} == {
+    replicas = replicas_of(index, lambda name: 7, 3.0)
+    assert {name: (replica.model, replica.state, replica.bytes, replica.since_s) for name, replica in replicas.items()} == {
         name: (name, state, 7, 3.0) for name, state in expected.items()
     }
 
 
 NAMES = ["a", "b", "c", "d", "m"]
 SERVERS = st.builds(
-    lambda budget, copies: server(budget, *((name, state, size) for name, (state, size) in copies.items())),
+    lambda budget, replicas: server(budget, *((name, state, size) for name, (state, size) in replicas.items())),
     st.integers(1, 20),
     st.dictionaries(st.sampled_from(NAMES), st.tuples(st.sampled_from([READY, LOADING, UNLOADING]), st.integers(0, 9))),
 )
@@ -121,7 +121,7 @@ def test_every_interrupted_prefix_can_be_planned_anew_and_no_step_promises_memor
     server: Server, victims: list[str], size: int, ends: st.DataObject
 ) -> None:
     model = facts(size=size)
-    was_over = max(held_bytes(server.copies.values()), server.budget_bytes)
+    was_over = max(held_bytes(server.replicas.values()), server.budget_bytes)
     for attempt in range(10):
         left = ends.draw(st.integers(0, 12)) if attempt < 9 else 99
         try:
@@ -131,11 +131,11 @@ def test_every_interrupted_prefix_can_be_planned_anew_and_no_step_promises_memor
             raise AssertionError("what fitted once does not fit any more") from None
         for step in _first(under_way, left):
             _carry_out(server, step)
-            assert held_bytes(server.copies.values()) <= was_over
-            loading = [copy for copy in server.copies.values() if copy.state is LOADING]
-            assert not isinstance(step, Load) or (len(loading) == 1 and held_bytes(server.copies.values()) <= server.budget_bytes)
+            assert held_bytes(server.replicas.values()) <= was_over
+            loading = [replica for replica in server.replicas.values() if replica.state is LOADING]
+            assert not isinstance(step, Load) or (len(loading) == 1 and held_bytes(server.replicas.values()) <= server.budget_bytes)
         victims = [name for name in victims if name != "m"]  # loaded anew once is enough
-    assert server.copies["m"].state is READY
+    assert server.replicas["m"].state is READY
 
 
 def _first(steps: Iterator[Step], count: int) -> Iterator[Step]:
@@ -146,12 +146,12 @@ def _carry_out(server: Server, step: Step) -> None:
     """Apply a step as Triton would."""
     match step:
         case Unload(name):
-            server.copies[name].state = UNLOADING
+            server.replicas[name].state = UNLOADING
         case AwaitReleased(name):
-            del server.copies[name]
+            del server.replicas[name]
         case Load(name, size):
-            assert name not in server.copies
-            server.copies[name] = Replica(name, LOADING, size, 0.0)
+            assert name not in server.replicas
+            server.replicas[name] = Replica(name, LOADING, size, 0.0)
         case AwaitReady(name):
-            if name in server.copies and server.copies[name].state is LOADING:
-                server.copies[name].state = READY
+            if name in server.replicas and server.replicas[name].state is LOADING:
+                server.replicas[name].state = READY

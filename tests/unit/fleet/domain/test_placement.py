@@ -47,8 +47,8 @@ def test_victims_of_an_announced_load_are_those_of_a_load_that_is_not_there_yet(
     fleet.put_replica(at, Replica("new", ModelState.LOADING, 0, NOW_S))
     fleet.models["new"].spec = replace(fleet.models["new"].spec, max_replicas=1)
     assert victims_on(fleet, at, "new", NOW_S, limits=LIMITS) == before == ("seldom",)
-    assert list(at.copies) == ["seldom", "often", "new"]
-    at.copies["seldom"].in_flight = at.copies["often"].in_flight = 1
+    assert list(at.replicas) == ["seldom", "often", "new"]
+    at.replicas["seldom"].in_flight = at.replicas["often"].in_flight = 1
     assert victims_on(fleet, at, "new", NOW_S, limits=LIMITS) is None
 
 
@@ -137,7 +137,7 @@ def test_where_a_pool_has_no_room_other_servers_will_do(why: str) -> None:
     assert found.obstacle is Obstacle.IN_USE
 
 
-def test_for_a_request_of_a_pool_without_room_one_copy_elsewhere_is_as_good_as_another() -> None:
+def test_for_a_request_of_a_pool_without_room_one_replica_elsewhere_is_as_good_as_another() -> None:
     fleet = fleet_of()
     for name, pool in {"a": "short", "b": "long", "c": "long"}.items():
         server(fleet, name).pool = pool
@@ -150,16 +150,16 @@ def test_for_a_request_of_a_pool_without_room_one_copy_elsewhere_is_as_good_as_a
 
 
 def _copy_on(fleet: Fleet, name: str) -> Replica:
-    (copy,) = fleet.servers[name].copies.values()
-    return copy
+    (replica,) = fleet.servers[name].replicas.values()
+    return replica
 
 
 def test_in_a_large_fleet_all_servers_are_looked_at_only_if_need_be() -> None:
     fleet = fleet_of()
     for number in range(100):
-        server(fleet, f"s{number}", "a", "b").copies["a"].in_flight = 1
-        fleet.servers[f"s{number}"].copies["b"].in_flight = 1
-    fleet.servers["s77"].copies["b"].in_flight = 0
+        server(fleet, f"s{number}", "a", "b").replicas["a"].in_flight = 1
+        fleet.servers[f"s{number}"].replicas["b"].in_flight = 1
+    fleet.servers["s77"].replicas["b"].in_flight = 0
     assert (placed(fleet, limits=replace(LIMITS, sample_size=4)).server, placed(fleet).victims) == ("s77", ("b",))
 
 
@@ -171,11 +171,11 @@ def test_in_a_large_fleet_all_servers_are_looked_at_only_if_need_be() -> None:
     [
         pytest.param(lambda fleet: None, ("rare",), id="what is used least"),
         pytest.param(lambda fleet: setattr(fleet.models["rare"], "load_s", 100.0), ("often",), id="unless it takes long to load"),
-        pytest.param(lambda fleet: setattr(_copy(fleet, "rare"), "in_flight", 1), ("often",), id="unless it is in use"),
-        pytest.param(lambda fleet: setattr(_copy(fleet, "rare"), "sequences", 1), ("often",), id="unless it holds a sequence"),
-        pytest.param(lambda fleet: setattr(_copy(fleet, "rare"), "since_s", NOW_S - 1.5), ("often",), id="unless it is new"),
-        pytest.param(lambda fleet: setattr(_copy(fleet, "rare"), "since_s", NOW_S - 2.0), ("rare",), id="but not for long"),
-        pytest.param(lambda fleet: setattr(_copy(fleet, "rare"), "is_step", True), ("often",), id="unless an ensemble needs it"),
+        pytest.param(lambda fleet: setattr(_replica(fleet, "rare"), "in_flight", 1), ("often",), id="unless it is in use"),
+        pytest.param(lambda fleet: setattr(_replica(fleet, "rare"), "sequences", 1), ("often",), id="unless it holds a sequence"),
+        pytest.param(lambda fleet: setattr(_replica(fleet, "rare"), "since_s", NOW_S - 1.5), ("often",), id="unless it is new"),
+        pytest.param(lambda fleet: setattr(_replica(fleet, "rare"), "since_s", NOW_S - 2.0), ("rare",), id="but not for long"),
+        pytest.param(lambda fleet: setattr(_replica(fleet, "rare"), "is_step", True), ("often",), id="unless an ensemble needs it"),
         pytest.param(lambda fleet: _pin(fleet, "rare"), ("often",), id="unless it is pinned"),
         pytest.param(lambda fleet: fleet.models.pop("often"), ("often",), id="first what nobody knows any more"),
     ],
@@ -188,15 +188,15 @@ def test_what_goes(prepare: object, victims: tuple[str, ...]) -> None:
     assert placed(fleet).victims == victims
 
 
-def _copy(fleet: Fleet, name: str) -> Replica:
-    return fleet.servers["s"].copies[name]
+def _replica(fleet: Fleet, name: str) -> Replica:
+    return fleet.servers["s"].replicas[name]
 
 
-def _pin(fleet: Fleet, name: str, copies: int = 1) -> None:
-    fleet.models[name].spec = replace(fleet.models[name].spec, min_replicas=copies)
+def _pin(fleet: Fleet, name: str, replicas: int = 1) -> None:
+    fleet.models[name].spec = replace(fleet.models[name].spec, min_replicas=replicas)
 
 
-def test_a_pinned_model_may_lose_a_copy_that_it_need_not_have() -> None:
+def test_a_pinned_model_may_lose_a_replica_that_it_need_not_have() -> None:
     fleet = fleet_of(often=0.5, rare=0.001)
     server(fleet, "s", "often", "rare")
     _pin(fleet, "rare")
@@ -213,21 +213,21 @@ def test_a_pinned_model_stays_on_an_ejected_server_too() -> None:
     assert excess(fleet, at, NOW_S) == ("often",)
 
 
-def test_copies_that_the_others_can_do_without_go_first() -> None:
+def test_replicas_that_the_others_can_do_without_go_first() -> None:
     fleet = fleet_of(often=2.0, rare=0.1)
     server(fleet, "s", "often", "rare")
     server(fleet, "far", "often", budget=1, work_s=1e6)
     assert placed(fleet).victims == ("often",)
 
 
-def test_copies_that_the_others_need_do_not() -> None:
+def test_replicas_that_the_others_need_do_not() -> None:
     fleet = fleet_of(often=90.0, rare=0.1)
     server(fleet, "s", "often", "rare")
     server(fleet, "far", "often", budget=1, work_s=1e6)
     assert placed(fleet).victims == ("rare",)
 
 
-def test_copies_that_the_others_would_seldom_need_count_little() -> None:
+def test_replicas_that_the_others_would_seldom_need_count_little() -> None:
     """The other replica would be busy for a third of the time, so one of nine uses would be missed: 0.7 per
     second, against 1.4."""
     fleet = fleet_of(often=30.0, sometimes=1.0)
@@ -273,7 +273,7 @@ def test_no_more_goes_than_has_to() -> None:
 
 def test_memory_on_its_way_out_counts_as_free() -> None:
     fleet = fleet_of(used=1.0)
-    server(fleet, "s", "used", "leaving").copies["leaving"].state = ModelState.UNLOADING
+    server(fleet, "s", "used", "leaving").replicas["leaving"].state = ModelState.UNLOADING
     assert placed(fleet).victims == ()
 
 
@@ -291,8 +291,8 @@ def test_memory_on_its_way_out_counts_as_free() -> None:
         pytest.param(lambda fleet: setattr(fleet.servers["s"], "is_up", False), Obstacle.NO_SERVER, 30.0, id="the server is down"),
         pytest.param(lambda fleet: setattr(fleet.servers["s"], "is_ejected", True), Obstacle.NO_SERVER, 30.0, id="the server is ejected"),
         pytest.param(lambda fleet: setattr(fleet.models["new"], "resident_bytes", 3), Obstacle.TOO_LARGE, 30.0, id="larger than any"),
-        pytest.param(lambda fleet: setattr(_copy(fleet, "used"), "in_flight", 1), Obstacle.IN_USE, 0.01, id="all is in use"),
-        pytest.param(lambda fleet: setattr(_copy(fleet, "used"), "since_s", NOW_S - 0.5), Obstacle.IN_USE, 1.5, id="all is new"),
+        pytest.param(lambda fleet: setattr(_replica(fleet, "used"), "in_flight", 1), Obstacle.IN_USE, 0.01, id="all is in use"),
+        pytest.param(lambda fleet: setattr(_replica(fleet, "used"), "since_s", NOW_S - 0.5), Obstacle.IN_USE, 1.5, id="all is new"),
         pytest.param(lambda fleet: _pin(fleet, "used"), Obstacle.IN_USE, 30.0, id="all is pinned"),
         pytest.param(
             lambda fleet: setattr(fleet.servers["s"], "loads_until_s", NOW_S + 65.0), Obstacle.LATE, 5.0, id="too many loads before"
@@ -353,7 +353,7 @@ def test_a_server_that_leaves_takes_nothing_and_what_is_there_does_not_stay() ->
     assert placed(fleet).server == "stays"
 
 
-def test_a_copy_that_leaves_does_not_make_up_for_a_pinned_one() -> None:
+def test_a_replica_that_leaves_does_not_make_up_for_a_pinned_one() -> None:
     fleet = fleet_of(pinned=1.0)
     _pin(fleet, "pinned")
     server(fleet, "stays", "pinned", budget=1)
@@ -363,19 +363,19 @@ def test_a_copy_that_leaves_does_not_make_up_for_a_pinned_one() -> None:
 
 def test_a_model_that_is_still_being_unloaded_is_about_to_have_room() -> None:
     fleet = fleet_of()
-    server(fleet, "s", "new").copies["new"].state = ModelState.UNLOADING
+    server(fleet, "s", "new").replicas["new"].state = ModelState.UNLOADING
     assert refused(fleet) == Refusal(Obstacle.IN_USE, "'new' is still being unloaded", 0.01)
-    fleet.servers["s"].copies["new"].state = ModelState.READY
+    fleet.servers["s"].replicas["new"].state = ModelState.READY
     assert refused(fleet).obstacle is Obstacle.NO_SERVER
 
 
-def test_a_model_has_no_more_copies_than_it_may() -> None:
+def test_a_model_has_no_more_replicas_than_it_may() -> None:
     fleet = fleet_of()
     fleet.models["new"].spec = replace(fleet.models["new"].spec, max_replicas=1)
     server(fleet, "has", "new")
     server(fleet, "free")
-    assert refused(fleet).obstacle is Obstacle.ENOUGH_COPIES
-    fleet.servers["has"].copies["new"].state = ModelState.UNLOADING
+    assert refused(fleet).obstacle is Obstacle.ENOUGH_REPLICAS
+    fleet.servers["has"].replicas["new"].state = ModelState.UNLOADING
     assert placed(fleet).server == "free"
 
 
@@ -387,7 +387,7 @@ def test_a_model_has_no_more_copies_than_it_may() -> None:
         pytest.param(2.05, True, id="a little sooner"),
     ],
 )
-def test_another_copy_has_to_be_worth_what_it_costs(must_beat_s: float, is_worth_it: bool) -> None:
+def test_another_replica_has_to_be_worth_what_it_costs(must_beat_s: float, is_worth_it: bool) -> None:
     fleet = fleet_of(used=0.5)
     server(fleet, "has", "new", work_s=3.0)
     server(fleet, "s", "used", budget=1)
@@ -404,7 +404,7 @@ def test_beside_one_that_is_being_loaded_it_has_to_serve_sooner_by_a_twentieth_o
     fleet = fleet_of(used=0.5)
     server(fleet, "has", "new", work_s=3.0)
     server(fleet, "s", "used", budget=1)
-    fleet.servers["has"].copies["new"].state = ModelState.LOADING
+    fleet.servers["has"].replicas["new"].state = ModelState.LOADING
     assert refused(fleet, must_beat_s=2.05).obstacle is Obstacle.NOT_SOONER
     assert isinstance(place(fleet, "new", NOW_S, must_beat_s=2.5, limits=LIMITS), Placement)
 
@@ -424,7 +424,7 @@ def test_beside_one_that_is_being_loaded_it_has_to_serve_sooner_by_a_twentieth_o
         pytest.param(0.3, 0.2, {"loading": True}, False, id="one is under way"),
     ],
 )
-def test_another_copy_for_the_objectives_sake(
+def test_another_replica_for_the_objectives_sake(
     now_takes_s: float, objective_s: float | None, prepare: dict[str, float], is_worth_it: bool
 ) -> None:
     fleet = fleet_of(used=prepare.get("victim", 0.0))
@@ -433,7 +433,7 @@ def test_another_copy_for_the_objectives_sake(
     server(fleet, "has", "new")
     server(fleet, "s", *(["used"] if "victim" in prepare else []), budget=1, work_s=prepare.get("work_s", 0.0))
     if "loading" in prepare:
-        server(fleet, "loads", "new").copies["new"].state = ModelState.LOADING
+        server(fleet, "loads", "new").replicas["new"].state = ModelState.LOADING
     found = place(fleet, "new", NOW_S, must_beat_s=now_takes_s, limits=LIMITS)
     assert isinstance(found, Placement) is is_worth_it, found
 

@@ -25,24 +25,26 @@ def test_a_placement_is_within_the_budget_and_takes_nothing_that_is_protected(fl
     at, facts = fleet.servers[found.server], fleet.models[name]
     assert at.is_up
     assert not at.is_ejected
-    assert name not in at.copies
+    assert name not in at.replicas
     assert facts.quarantined_until_s <= NOW_S
     assert found.ready_s >= NOW_S + facts.load_s
     assert found.cost_s >= found.expected_s >= facts.load_s
-    staying = [copy for copy in at.copies.values() if copy.state is not ModelState.UNLOADING and copy.model not in found.victims]
-    assert sum(copy.bytes for copy in staying) + facts.resident_bytes <= at.budget_bytes
+    staying = [
+        replica for replica in at.replicas.values() if replica.state is not ModelState.UNLOADING and replica.model not in found.victims
+    ]
+    assert sum(replica.bytes for replica in staying) + facts.resident_bytes <= at.budget_bytes
     assert len(set(found.victims)) == len(found.victims)
     for victim in found.victims:
-        assert _may_go(fleet, at, at.copies[victim])
+        assert _may_go(fleet, at, at.replicas[victim])
 
 
-def _may_go(fleet: Fleet, at: Server, copy: Replica) -> bool:
-    facts = fleet.models[copy.model]
-    others = len(fleet.ready_replicas(copy.model)) - 1
-    is_old = copy.since_s + 2.0 * facts.load_s <= NOW_S
+def _may_go(fleet: Fleet, at: Server, replica: Replica) -> bool:
+    facts = fleet.models[replica.model]
+    others = len(fleet.ready_replicas(replica.model)) - 1
+    is_old = replica.since_s + 2.0 * facts.load_s <= NOW_S
     return (
-        copy.state is ModelState.READY
-        and not (copy.in_flight or copy.sequences or copy.is_step)
+        replica.state is ModelState.READY
+        and not (replica.in_flight or replica.sequences or replica.is_step)
         and is_old
         and others >= facts.spec.min_replicas
     )
@@ -54,9 +56,9 @@ def test_whoever_waits_is_served_in_a_bounded_time(fleet: Fleet) -> None:
     """Holds where nothing is pinned and every use ends."""
     for at in fleet.servers.values():
         at.loads_until_s = NOW_S
-        for copy in at.copies.values():
-            copy.in_flight = copy.sequences = 0
-            copy.is_step, copy.state = False, ModelState.READY
+        for replica in at.replicas.values():
+            replica.in_flight = replica.sequences = 0
+            replica.is_step, replica.state = False, ModelState.READY
     for each in fleet.models.values():
         each.spec = replace(each.spec, min_replicas=0)
     facts = model(fleet, "new", uses_per_s=0.001, load_s=7.0)
@@ -100,8 +102,8 @@ class TestSurplus:
     def test_is_all_that_may_go_where_that_is_not_enough(self) -> None:
         fleet = Fleet()
         at = server(fleet, "s", "busy", "a", "b", budget=1)
-        at.copies["busy"].in_flight = 1
-        at.copies["busy"].bytes = 2
+        at.replicas["busy"].in_flight = 1
+        at.replicas["busy"].bytes = 2
         assert set(excess(fleet, at, NOW_S, limits=LIMITS)) == {"a", "b"}
         assert isinstance(place(fleet, "busy", NOW_S), Refusal)
 
@@ -110,6 +112,6 @@ class TestSurplus:
         at = server(fleet, "s", "a", "b", budget=2)
         assert excess(fleet, at, NOW_S, limits=LIMITS) == ()
         at.budget_bytes = 1
-        for copy in at.copies.values():
-            copy.in_flight = 1
+        for replica in at.replicas.values():
+            replica.in_flight = 1
         assert excess(fleet, at, NOW_S, limits=LIMITS) == ()

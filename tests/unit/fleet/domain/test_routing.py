@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.fleet import Fleet
 from control_plane.fleet.domain.placement import Placement, Refusal, place
-from control_plane.fleet.domain.routing import Choice, RoutingLimits, choose
+from control_plane.fleet.domain.routing import Choice, RoutingLimits, choose, has_other
 from tests.unit.fleet.domain.fleets import NOW_S, fleets, model, server
 
 SERVICE_S = 0.01
@@ -49,10 +49,10 @@ MISS = Choice(None, inf, needs_placement=True)
 @pytest.mark.parametrize(
     ("work_s", "expected"),
     [
-        pytest.param({}, MISS, id="no copy"),
-        pytest.param({"a": 0.0}, Choice("a", SERVICE_S, needs_placement=False), id="one copy"),
-        pytest.param({"a": 0.99}, Choice("a", 1.0, needs_placement=False), id="one copy, busy, but a load takes longer"),
-        pytest.param({"a": 1.01}, Choice("a", 1.02, needs_placement=True), id="one copy, busier than a load takes"),
+        pytest.param({}, MISS, id="no replica"),
+        pytest.param({"a": 0.0}, Choice("a", SERVICE_S, needs_placement=False), id="one replica"),
+        pytest.param({"a": 0.99}, Choice("a", 1.0, needs_placement=False), id="one replica, busy, but a load takes longer"),
+        pytest.param({"a": 1.01}, Choice("a", 1.02, needs_placement=True), id="one replica, busier than a load takes"),
         pytest.param({"a": 0.3, "b": 0.1}, Choice("b", 0.11, needs_placement=False), id="the less busy of two"),
         pytest.param({"a": 3.0, "b": 2.0}, Choice("b", 2.01, needs_placement=True), id="both busy"),
     ],
@@ -74,46 +74,46 @@ def test_servers_that_do_several_at_a_time_are_done_sooner() -> None:
     assert chosen(fleet).server == "b"
 
 
-def test_a_copy_that_loads_counts_with_what_is_left_and_who_waits() -> None:
+def test_a_replica_that_loads_counts_with_what_is_left_and_who_waits() -> None:
     fleet = fleet_of(a=0.0)
-    copy = fleet.servers["a"].copies["m"]
-    copy.state, copy.ready_s, copy.in_flight = ModelState.LOADING, NOW_S + 0.4, 7
+    replica = fleet.servers["a"].replicas["m"]
+    replica.state, replica.ready_s, replica.in_flight = ModelState.LOADING, NOW_S + 0.4, 7
     assert chosen(fleet).expected_s == pytest.approx(0.4 + 0.07 + SERVICE_S)
     fleet.servers["a"].serves_while_loading, fleet.servers["a"].work_s = False, 0.5
     assert chosen(fleet).expected_s == pytest.approx(0.5 + SERVICE_S)
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_copy_that_cannot_serve_is_none(count: int) -> None:
+def test_a_replica_that_cannot_serve_is_none(count: int) -> None:
     fleet = fleet_of(**{f"s{number}": 0.0 for number in range(count)})
     for at in fleet.servers.values():
-        at.copies["m"].state = ModelState.UNLOADING
+        at.replicas["m"].state = ModelState.UNLOADING
     assert chosen(fleet) == MISS
     for at in fleet.servers.values():
-        at.copies["m"].state, at.is_up = ModelState.READY, False
+        at.replicas["m"].state, at.is_up = ModelState.READY, False
     assert chosen(fleet) == MISS
 
 
 # Among equals
 
 
-def test_equal_copies_share_the_requests() -> None:
+def test_equal_replicas_share_the_requests() -> None:
     counts = counted(fleet_of(a=0.1, b=0.1, c=0.104, d=0.2))
     assert counts.keys() == {"a", "b", "c"}
     assert min(counts.values()) > 150
 
 
-def test_of_many_copies_each_gets_some() -> None:
+def test_of_many_replicas_each_gets_some() -> None:
     fleet = fleet_of(**{f"s{number}": 0.0 for number in range(40)})
     assert len(counted(fleet)) == 40
 
 
-def test_of_many_copies_the_busy_ones_get_few() -> None:
+def test_of_many_replicas_the_busy_ones_get_few() -> None:
     fleet = fleet_of(**{f"s{number}": 0.0 if number % 2 else 0.5 for number in range(40)})
     assert sum(count for name, count in counted(fleet).items() if fleet.servers[str(name)].work_s) < 60
 
 
-def test_requests_that_are_alike_go_to_one_of_equal_copies_and_others_elsewhere() -> None:
+def test_requests_that_are_alike_go_to_one_of_equal_replicas_and_others_elsewhere() -> None:
     fleet = fleet_of(a=0.1, b=0.1, c=0.104, d=0.2)
     where = [counted(fleet, 20, affinity_key=affinity_key) for affinity_key in range(200)]
     assert all(len(each) == 1 for each in where)
@@ -173,14 +173,14 @@ def test_a_server_that_leaves_gets_nothing_new() -> None:
 
 @pytest.mark.parametrize(("work_s", "asks"), [(0.03, False), (0.05, True)])
 @pytest.mark.parametrize("servers", [["a"], ["a", "b"]])
-def test_what_takes_longer_than_it_should_asks_for_another_copy(servers: list[str], work_s: float, asks: bool) -> None:
+def test_what_takes_longer_than_it_should_asks_for_another_replica(servers: list[str], work_s: float, asks: bool) -> None:
     fleet = fleet_of(**dict.fromkeys(servers, work_s))
     fleet.models["m"].spec = replace(fleet.models["m"].spec, latency_objective_s=0.05)
     assert chosen(fleet).needs_placement is asks
 
 
 @pytest.mark.parametrize("objective_s", [SERVICE_S, SERVICE_S / 2])
-def test_nobody_asks_for_the_sake_of_an_objective_that_no_copy_could_reach(objective_s: float) -> None:
+def test_nobody_asks_for_the_sake_of_an_objective_that_no_replica_could_reach(objective_s: float) -> None:
     fleet = fleet_of(a=0.05)
     fleet.models["m"].spec = replace(fleet.models["m"].spec, latency_objective_s=objective_s)
     assert not chosen(fleet).needs_placement
@@ -252,11 +252,40 @@ def test_only_ejected_servers_have_it(names: list[str]) -> None:
     assert chosen(fleet) == MISS
 
 
+# Silent servers
+
+
+def test_a_silent_server_gets_nothing_while_another_has_it_and_no_probe_either() -> None:
+    fleet = fleet_of(a=0.0, b=5.0, c=0.0)
+    fleet.servers["a"].silent_from_s = fleet.servers["c"].silent_from_s = NOW_S - 0.1
+    fleet.servers["c"].is_ejected, fleet.servers["c"].probe_from_s = True, NOW_S - 1.0
+    assert counted(fleet).keys() == {"b"}
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b"]])
+def test_where_only_silent_servers_have_it_a_load_is_better_once_it_takes_less_than_the_silence(names: list[str]) -> None:
+    fleet = fleet_of(**dict.fromkeys(names, 0.0))
+    for at in fleet.servers.values():
+        at.silent_from_s = NOW_S - 0.5
+    assert chosen(fleet) == Choice("a", 0.5 + SERVICE_S, needs_placement=False)
+    for at in fleet.servers.values():
+        at.silent_from_s = NOW_S - 1.5
+    assert chosen(fleet) == Choice("a", 1.5 + SERVICE_S, needs_placement=True)
+
+
+def test_rather_at_an_ejected_server_than_at_a_silent_one() -> None:
+    fleet = fleet_of(a=0.0, b=5.0)
+    fleet.servers["a"].silent_from_s, fleet.servers["b"].is_ejected = NOW_S, True
+    assert chosen(fleet) == Choice("b", inf, needs_placement=True)
+    fleet.servers["b"].is_up = False
+    assert chosen(fleet).server == "a"
+
+
 # For any fleet
 
 
 @given(fleets(), draws, st.sampled_from([None, "short"]), st.none() | st.integers(0, 2**32 - 1))
-def test_it_chooses_a_copy_that_serves_or_will(fleet: Fleet, draw: float, pool: str | None, affinity_key: int | None) -> None:
+def test_it_chooses_a_replica_that_serves_or_will(fleet: Fleet, draw: float, pool: str | None, affinity_key: int | None) -> None:
     for name in fleet.models:
         found = choose(fleet, name, NOW_S, draw, pool=pool, affinity_key=affinity_key)
         if found.server is None:
@@ -264,7 +293,7 @@ def test_it_chooses_a_copy_that_serves_or_will(fleet: Fleet, draw: float, pool: 
             continue
         at = fleet.servers[found.server]
         assert at.is_up
-        assert at.copies[name].state in (ModelState.READY, ModelState.LOADING)
+        assert at.replicas[name].state in (ModelState.READY, ModelState.LOADING)
         assert found.needs_placement or not at.is_ejected
 
 
@@ -278,3 +307,24 @@ def test_it_is_never_worse_than_any_other_by_more_than_what_sampling_may_cost(
     assert found.expected_s <= at_random + 0.5 * SERVICE_S + 1e-12
     assert found.server is not None
     assert found.expected_s == pytest.approx(fleet.servers[found.server].work_s + SERVICE_S)
+
+
+def test_a_server_that_failed_the_request_is_avoided_where_there_is_another() -> None:
+    fleet = fleet_of(a=0.0, b=5.0)
+    avoid = frozenset({"a"})
+    assert choose(fleet, "m", NOW_S, 0.0, avoid=avoid, limits=LIMITS).server == "b"
+    assert choose(fleet, "m", NOW_S, 0.0, avoid=avoid | {"b"}, limits=LIMITS).server in ("a", "b"), "rather than nowhere"
+    assert has_other(fleet, "m", avoid)
+    assert not has_other(fleet, "m", avoid, is_idle=True)
+    assert has_other(fleet, "m", frozenset({"b"}), is_idle=True)
+    assert not has_other(fleet, "m", avoid | {"b"})
+    fleet.servers["b"].is_ejected = True
+    assert not has_other(fleet, "m", avoid)
+
+
+def test_a_server_that_failed_the_request_is_better_than_one_that_is_silent() -> None:
+    fleet = fleet_of(a=0.0, b=0.0)
+    fleet.servers["b"].silent_from_s = NOW_S - 0.1
+    assert not has_other(fleet, "m", frozenset({"a"}))
+    assert choose(fleet, "m", NOW_S, 0.0, avoid=frozenset({"a"}), limits=LIMITS).server == "a"
+    assert choose(fleet, "m", NOW_S, 0.0, avoid=frozenset({"a", "b"}), limits=LIMITS).server == "a"

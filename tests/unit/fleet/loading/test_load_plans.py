@@ -1,4 +1,4 @@
-"""`LoadPlans` over an obedient fake Triton in virtual time; `test_owners_interleaved` runs everything at
+"""`LoadPlans` over an obedient fake Triton in virtual time; `test_leaders_interleaved` runs everything at
 once.
 """
 
@@ -87,7 +87,7 @@ class Plans(LoadPlans):
 
     async def raise_up(self, name: str, *parts: str) -> None:
         """Load a model anew by `LoadPlans.repair`."""
-        await self.repair(facts(name), parts=parts)
+        await self.repair(facts(name), name, parts=parts)
 
     async def bring(self, name: str, *victims: str, before: Callable[[], Awaitable[None]] | None = None) -> None:
         """Load a model; `before` prepares the load."""
@@ -165,7 +165,7 @@ async def test_what_comes_while_files_are_placed_is_seen_before_triton_is_asked(
 
 
 @pytest.mark.parametrize("when", ["before it begins", "while a victim leaves", "while files are placed"])
-async def test_who_is_not_the_owner_any_more_begins_nothing(when: str) -> None:
+async def test_who_is_not_the_leader_any_more_begins_nothing(when: str) -> None:
     triton = UpstreamClient({"a": READY, "b": READY})
     plans = Plans(triton)
 

@@ -25,14 +25,14 @@ def test_the_picture_follows_each_step() -> None:
     async def main() -> None:
         async with running(FleetBench(model("a", 60), model("b", 60))) as bench, asyncio.TaskGroup() as tasks:
             await bring(bench, "a")
-            assert bench.copy("a").state is READY
+            assert bench.replica("a").state is READY
             tasks.create_task(bring(bench, "b", "a"))
             await asyncio.sleep(1.0)
-            assert {name: copy.state for name, copy in bench.server().copies.items()} in ({}, {"b": LOADING})
+            assert {name: replica.state for name, replica in bench.server().replicas.items()} in ({}, {"b": LOADING})
             await asyncio.sleep(1.0)
-            assert {name: copy.state for name, copy in bench.server().copies.items()} == {"b": READY}
+            assert {name: replica.state for name, replica in bench.server().replicas.items()} == {"b": READY}
             await bench.loads["s0"].unload("b")
-            assert not bench.server().copies
+            assert not bench.server().replicas
 
     play(main)
 
@@ -49,7 +49,7 @@ def test_what_it_takes_and_how_long_is_learned() -> None:
             bench.resident["s0"] = 530 * MIB
         facts = bench.state.fleet.models["a"]
         assert (facts.resident_bytes, facts.load_s) == (30 * MIB, 7.0)
-        assert bench.copy("a").bytes == 30 * MIB
+        assert bench.replica("a").bytes == 30 * MIB
 
     play(main)
 
@@ -124,7 +124,7 @@ def test_another_life_of_its_triton_is_seen_as_it_is() -> None:
                 await bench.loads["s0"].poll_index()
             bench.bring_up("s0")
             await bring(bench, "b")
-            assert bench.server().copies.keys() == {"b"}
+            assert bench.server().replicas.keys() == {"b"}
             assert bench.said == ["load a", "load b"]
 
     play(main)
@@ -138,12 +138,12 @@ def test_an_ensemble_takes_its_steps_along_unless_another_needs_them(others: tup
             for name in ("both", *others):
                 await bring(bench, name)
             there = {"both", "a", *others}
-            assert bench.server().copies.keys() == there
+            assert bench.server().replicas.keys() == there
             assert bench.server().held_bytes == 20 * (1 + len(others))
             await bench.loads["s0"].unload("both")
             await asyncio.sleep(1.0)
             await bench.loads["s0"].poll_index()
-            assert bench.server().copies.keys() == there - goes
+            assert bench.server().replicas.keys() == there - goes
 
     play(main)
 
@@ -156,7 +156,7 @@ class Settling(TimedControl):
         return await super().loaded_config(name)
 
 
-def test_a_copy_serves_when_it_is_known_what_its_answers_are_made_of() -> None:
+def test_a_replica_serves_when_it_is_known_what_its_answers_are_made_of() -> None:
     """Otherwise a replica with other weights than those elsewhere would answer under their fingerprint."""
 
     async def main() -> None:

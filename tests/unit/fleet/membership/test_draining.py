@@ -25,7 +25,7 @@ async def used(bench: FleetBench, name: str = "a") -> tuple[str, str]:
     """Return the server that has the model now, and the one that has not."""
     home = await bench.use(name)
     (other,) = bench.tritons.keys() - {home}
-    assert name not in bench.server(other).copies
+    assert name not in bench.server(other).replicas
     return home, other
 
 
@@ -89,7 +89,7 @@ def test_nobody_waits_for_ever_for_what_does_not_end(caplog: pytest.LogCaptureFi
     assert "has left the fleet with models loaded: a" in caplog.text
 
 
-def test_what_must_have_copies_is_loaded_elsewhere_before_it_goes() -> None:
+def test_what_must_have_replicas_is_loaded_elsewhere_before_it_goes() -> None:
     async def main() -> None:
         bench = FleetBench(model("a", min_replicas=1), servers=2)
         async with running(bench, reconciles=True), asyncio.TaskGroup() as tasks:
@@ -143,7 +143,7 @@ def test_a_load_under_way_there_ends_first_and_one_that_waits_for_its_turn_goes_
     play(main)
 
 
-def test_who_is_not_the_owner_waits_for_its_own_requests_and_unloads_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_who_is_not_the_leader_waits_for_its_own_requests_and_unloads_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with running(FleetBench(servers=2), reconciles=True) as bench, asyncio.TaskGroup() as tasks:
             home, _ = await used(bench)

@@ -60,11 +60,15 @@ class Bench:
     starts: list[str] = field(default_factory=list)
     sees_off_s: float = 10.0
     comes_up: bool = True
+    refuses: str = ""
+    """The server that cannot be joined."""
 
     def __post_init__(self) -> None:
         self.members = FleetMembers(self.listed, self.servers, self, self.join, first=self.listed.read(), start_timeout_s=60.0)
 
     def join(self, listed: ListedServer) -> Unit:
+        if listed.name == self.refuses:
+            raise StartupError("--triton-ca: No such file")
         self.told.append(f"join {listed.name}")
         self.servers.add(listed.name, is_needed=False)
         return Unit(listed, self)
@@ -272,5 +276,21 @@ def test_who_stops_while_one_leaves_waits_for_nothing() -> None:
             await asyncio.sleep(SOON_S)
             assert bench.told == ["see off b"]
         assert asyncio.get_running_loop().time() < 10.0
+
+    play(main)
+
+
+def test_one_that_cannot_join_is_tried_again_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        bench = Bench(FakeServerList([A]))
+        async with bench.running():
+            bench.refuses = "b"
+            bench.listed.write(A, B)
+            await asyncio.sleep(10.0)
+            assert bench.told == []
+            assert caplog.text.count("server b cannot join the fleet: --triton-ca: No such file") == 1
+            bench.refuses = ""
+            await asyncio.sleep(10.0)
+            assert bench.told == ["join b"]
 
     play(main)

@@ -36,16 +36,16 @@ async def owning(store: LeaseStore, holder: str = "me", now_s: Callable[[], floa
 
 
 @pytest.mark.virtual_time
-async def test_alone_it_is_the_owner_at_once_and_stays_it() -> None:
+async def test_alone_it_is_the_leader_at_once_and_stays_it() -> None:
     async with owning(LocalLease()) as ownership:
-        assert (ownership.is_leader, ownership.token, ownership.owner) == (True, 1, "me")
+        assert (ownership.is_leader, ownership.token, ownership.leader) == (True, 1, "me")
         assert ownership.require() == 1
         await asyncio.sleep(1000.0)
         assert ownership.require() == 1
 
 
 @pytest.mark.virtual_time
-async def test_alone_and_paused_it_is_the_owner_again_at_once() -> None:
+async def test_alone_and_paused_it_is_the_leader_again_at_once() -> None:
     skipped_s = 0.0
     async with owning(LocalLease(), now_s=lambda: asyncio.get_running_loop().time() + skipped_s) as ownership:
         skipped_s = 60.0
@@ -80,7 +80,7 @@ async def test_the_other_waits_while_it_is_renewed_and_takes_over_when_it_is_not
     record = FakeRecord(RELEASED)
     async with owning(FakeLeaseStore(record), "one") as one, owning(FakeLeaseStore(record), "other") as other:
         await asyncio.sleep(60.0)
-        assert (one.is_leader, other.is_leader, other.owner) == (True, False, "one")
+        assert (one.is_leader, other.is_leader, other.leader) == (True, False, "one")
         with pytest.raises(UpstreamUnavailable, match=r"does not load and unload the fleet's models now, one does; try again shortly"):
             other.require()
     async with owning(FakeLeaseStore(record), "third") as third:
@@ -119,11 +119,11 @@ def test_a_store_that_is_away_costs_the_lease_only_when_its_time_is_over(
     assert [record.message for record in caplog.records if "cannot be reached" in record.message] == [
         "the fleet's lease cannot be reached; models are loaded and unloaded only while it lasts: the store is away"
     ]
-    assert caplog.messages.count("this process owns the fleet no longer, token 5") == 1
+    assert caplog.messages.count("this process leads the fleet no longer, token 5") == 1
 
 
 @pytest.mark.virtual_time
-async def test_a_renewal_that_comes_back_makes_it_the_owner_again_for_those_who_wait() -> None:
+async def test_a_renewal_that_comes_back_makes_it_the_leader_again_for_those_who_wait() -> None:
     store = FakeLeaseStore(FakeRecord(RELEASED))
     async with owning(store) as ownership:
         store.is_away = True
@@ -199,4 +199,4 @@ async def test_the_record_stays_as_it_was_for_who_is_not_the_holder() -> None:
     async with owning(FakeLeaseStore(record)) as ownership:
         await asyncio.sleep(LIMITS.ttl_s)
         assert record.lease == replace(RELEASED, is_released=False, holder="gone")
-        assert ownership.owner == "gone"
+        assert ownership.leader == "gone"

@@ -43,8 +43,8 @@ class Process:
     def server(self, name: str = "s0") -> Server:
         return self.state.fleet.servers[name]
 
-    def copy(self, name: str, server: str = "s0") -> Replica:
-        return self.server(server).copies[name]
+    def replica(self, name: str, server: str = "s0") -> Replica:
+        return self.server(server).replicas[name]
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def process() -> Process:
 
 def report(process: str = "x", *, in_flight: int = 0, sequences: int = 0, address: str = "[::1]:100") -> LoadReport:
     """Make a report of what is in flight at model a."""
-    return LoadReport(process, copies={address: {"a": ReplicaUse(in_flight, sequences)}})
+    return LoadReport(process, replicas={address: {"a": ReplicaUse(in_flight, sequences)}})
 
 
 class TestMaking:
@@ -71,11 +71,11 @@ class TestMaking:
     def test_what_is_under_way_is_told_as_long_as_it_is_and_then_that_it_is_over(self, process: Process) -> None:
         claim = process.state.reserve("a", "s1")
         assert claim is not None
-        process.copy("b").sequences += 1
-        told = LoadReport("p", copies={"[::1]:100": {"b": ReplicaUse(0, 1)}, "[::1]:101": {"a": ReplicaUse(1, 0)}})
+        process.replica("b").sequences += 1
+        told = LoadReport("p", replicas={"[::1]:100": {"b": ReplicaUse(0, 1)}, "[::1]:101": {"a": ReplicaUse(1, 0)}})
         assert [process.own.make(), process.own.make()] == [told, told]
         claim.release(answered=True)
-        process.copy("b").sequences -= 1
+        process.replica("b").sequences -= 1
         assert process.own.make() == LoadReport("p")
         assert process.own.make() is None
 
@@ -86,7 +86,7 @@ class TestMaking:
         assert process.own.make() == LoadReport("p", wanted=(Wanted("a", 2), Wanted("c", 0, "long")))
         assert process.own.make() is None
 
-    def test_the_owner_keeps_nothing_to_tell_later(self, process: Process) -> None:
+    def test_the_leader_keeps_nothing_to_tell_later(self, process: Process) -> None:
         process.state.count_requests("a")
         process.own.want("a")
         process.own.drop()
@@ -96,21 +96,21 @@ class TestMaking:
 class TestTaking:
     def test_it_is_part_of_the_picture(self, process: Process) -> None:
         process.others.apply(report(in_flight=2, sequences=1))
-        assert (process.copy("a").in_flight, process.copy("a").sequences, process.copy("a").last_used_s) == (2, 1, 100.0)
+        assert (process.replica("a").in_flight, process.replica("a").sequences, process.replica("a").last_used_s) == (2, 1, 100.0)
         assert process.server().work_s == 2 * SERVICE_S
-        assert process.copy("a", "s1").in_flight == 0
+        assert process.replica("a", "s1").in_flight == 0
 
     def test_a_new_one_replaces_that_of_the_same_process_only(self, process: Process) -> None:
         process.others.apply(report("x", in_flight=2))
         process.others.apply(report("y", in_flight=5, sequences=1))
         process.others.apply(report("x", in_flight=1))
-        assert (process.copy("a").in_flight, process.copy("a").sequences) == (6, 1)
+        assert (process.replica("a").in_flight, process.replica("a").sequences) == (6, 1)
         assert process.server().work_s == 6 * SERVICE_S
         process.others.apply(LoadReport("x"))
         process.others.apply(LoadReport("y"))
-        assert (process.copy("a").in_flight, process.copy("a").sequences, process.server().work_s) == (0, 0, 0.0)
+        assert (process.replica("a").in_flight, process.replica("a").sequences, process.server().work_s) == (0, 0, 0.0)
 
-    def test_uses_are_counted_in_the_rates_and_not_told_as_if_they_were_new_to_the_owner(self, process: Process) -> None:
+    def test_uses_are_counted_in_the_rates_and_not_told_as_if_they_were_new_to_the_leader(self, process: Process) -> None:
         other = Process()
         for _ in range(3):
             other.state.count_requests("a")
@@ -122,26 +122,26 @@ class TestTaking:
         claim = process.state.reserve("a", "s0")
         process.state.count_requests("a")
         assert claim is not None
-        process.others.apply(LoadReport("x", uses={"a": 3}, copies=report(in_flight=2).copies))
-        assert process.own.make() == LoadReport("p", uses={"a": 4}, copies={"[::1]:100": {"a": ReplicaUse(3, 0)}})
+        process.others.apply(LoadReport("x", uses={"a": 3}, replicas=report(in_flight=2).replicas))
+        assert process.own.make() == LoadReport("p", uses={"a": 4}, replicas={"[::1]:100": {"a": ReplicaUse(3, 0)}})
 
     def test_what_is_wanted_is_asked_for_once_all_that_is_under_way_is_known(self, process: Process) -> None:
         seen: list[tuple[Wanted, int]] = []
-        others = ReportCollector(process.state, process.servers, want=lambda wanted: seen.append((wanted, process.copy("a").in_flight)))
-        others.apply(LoadReport("x", copies=report(in_flight=2).copies, wanted=(Wanted("a", 2), Wanted("c", 0))))
+        others = ReportCollector(process.state, process.servers, want=lambda wanted: seen.append((wanted, process.replica("a").in_flight)))
+        others.apply(LoadReport("x", replicas=report(in_flight=2).replicas, wanted=(Wanted("a", 2), Wanted("c", 0))))
         assert seen == [(Wanted("a", 2), 2), (Wanted("c", 0), 2)]
 
     def test_who_does_not_pass_on_tells_its_own_only(self, process: Process) -> None:
         others = ReportCollector(process.state, process.servers, want=process.wants.append, passes_on=False)
         own = ReportBuilder(process.state, process.servers, process="p", without=others)
-        others.apply(LoadReport("x", uses={"a": 3}, copies=report(in_flight=2, sequences=1).copies))
-        assert process.copy("a").in_flight == 2
+        others.apply(LoadReport("x", uses={"a": 3}, replicas=report(in_flight=2, sequences=1).replicas))
+        assert process.replica("a").in_flight == 2
         assert process.state.fleet.models["a"].rate_fast > 0
         assert own.make() is None
         claim = process.state.reserve("a", "s0")
         process.state.count_requests("a")
         assert claim is not None
-        assert own.make() == LoadReport("p", uses={"a": 1}, copies={"[::1]:100": {"a": ReplicaUse(1, 0)}})
+        assert own.make() == LoadReport("p", uses={"a": 1}, replicas={"[::1]:100": {"a": ReplicaUse(1, 0)}})
 
     def test_processes_may_name_servers_in_any_order(self) -> None:
         one, other = Process("one"), Process("other", order=(1, 0))
@@ -150,44 +150,44 @@ class TestTaking:
         told = one.own.make()
         assert told is not None
         other.others.apply(told)
-        assert other.copy("b", "s1").in_flight == 1
+        assert other.replica("b", "s1").in_flight == 1
 
     @pytest.mark.parametrize(
         "told",
         [
             pytest.param(report(in_flight=1, address="elsewhere:1"), id="a server that this process does not have"),
-            pytest.param(LoadReport("x", copies={"[::1]:101": {"b": ReplicaUse(1)}}), id="a copy that it does not see"),
+            pytest.param(LoadReport("x", replicas={"[::1]:101": {"b": ReplicaUse(1)}}), id="a replica that it does not see"),
         ],
     )
     def test_what_it_does_not_know_does_not_count(self, process: Process, told: LoadReport) -> None:
         process.others.apply(told)
         process.others.apply(LoadReport("x"))
-        assert all(copy.in_flight == 0 for server in process.state.fleet.servers.values() for copy in server.copies.values())
+        assert all(replica.in_flight == 0 for server in process.state.fleet.servers.values() for replica in server.replicas.values())
         assert process.server().work_s == process.server("s1").work_s == 0.0
 
-    def test_a_copy_that_came_in_place_of_another_owes_nothing(self, process: Process) -> None:
+    def test_a_replica_that_came_in_place_of_another_owes_nothing(self, process: Process) -> None:
         process.others.apply(report(in_flight=2, sequences=1))
         upstream = process.servers.get("s0")
         process.servers.members["s0"].down("Triton has ended")
         process.servers.members["s0"].up(upstream)
         process.see("s0", "a")
         process.others.apply(LoadReport("x"))
-        assert (process.copy("a").in_flight, process.copy("a").sequences, process.server().work_s) == (0, 0, 0.0)
+        assert (process.replica("a").in_flight, process.replica("a").sequences, process.server().work_s) == (0, 0, 0.0)
 
-    def test_work_of_the_owners_own_stays(self, process: Process) -> None:
+    def test_work_of_the_leaders_own_stays(self, process: Process) -> None:
         claim = process.state.reserve("a", "s0")
         process.others.apply(report(in_flight=2))
         process.others.apply(LoadReport("x"))
-        assert (process.copy("a").in_flight, process.server().work_s) == (1, SERVICE_S)
+        assert (process.replica("a").in_flight, process.server().work_s) == (1, SERVICE_S)
         assert claim is not None
         process.others.apply(report(in_flight=2))
         claim.release(answered=True)
-        assert (process.copy("a").in_flight, process.server().work_s) == (2, 2 * SERVICE_S)
+        assert (process.replica("a").in_flight, process.server().work_s) == (2, 2 * SERVICE_S)
 
     def test_a_model_that_loads_is_no_exception(self, process: Process) -> None:
         process.state.observe("s0", [ModelVersion("a", "1", LOADING, "")])
         process.others.apply(report(in_flight=1))
-        assert process.copy("a").in_flight == 1
+        assert process.replica("a").in_flight == 1
 
 
 class TestServiceTimes:
@@ -229,7 +229,7 @@ class TestTroubles:
         assert own.make() == LoadReport("p")
         assert own.make() is None
 
-    def test_copies_that_have_died_are_told_once_and_revived(self, process: Process) -> None:
+    def test_replicas_that_have_died_are_told_once_and_revived(self, process: Process) -> None:
         other = Process("other", order=(1, 0))
         other.own.request_repair("s0", "a")
         other.own.request_repair("gone", "a")
@@ -247,15 +247,15 @@ class TestSilence:
         process.at_s += SILENCE_S / 2
         process.others.apply(report("y", in_flight=1))
         process.others.expire()
-        assert process.copy("a").in_flight == 3
+        assert process.replica("a").in_flight == 3
         process.at_s += SILENCE_S / 2 + 0.1
         process.others.expire()
-        assert process.copy("a").in_flight == 1
+        assert process.replica("a").in_flight == 1
 
     def test_nothing_is_left_of_any_when_they_tell_another(self, process: Process) -> None:
         process.others.apply(report("x", in_flight=2))
         process.others.apply(report("y", sequences=1))
         process.others.drop()
-        assert (process.copy("a").in_flight, process.copy("a").sequences) == (0, 0)
+        assert (process.replica("a").in_flight, process.replica("a").sequences) == (0, 0)
         process.others.expire()
         assert process.server().work_s == 0.0

@@ -24,7 +24,7 @@ def test_who_sees_what_there_is_lacks_nothing() -> None:
     assert Asked().for_s(60.0, sees=1, ready=1) == 0
 
 
-def test_who_sees_a_copy_a_moment_later_lacks_nothing() -> None:
+def test_who_sees_a_replica_a_moment_later_lacks_nothing() -> None:
     asked = Asked()
     for _ in range(10):
         assert asked.for_s(1.0, sees=0, ready=1) == 0

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -9,11 +10,13 @@ from typing import Any
 import pytest
 
 from control_plane.core.errors import ModelNotFound, Overloaded, UpstreamUnavailable
-from control_plane.core.infer_call import Outcome
+from control_plane.core.infer_call import InferCall, Outcome
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.triton.ports import Upstream
 from tests.fakes import FakeHttpStream
 from tests.unit.fleet.fleet_bench import READY, FleetBench, call, model, play, running
+
+_NUMBERS = itertools.count()
 
 
 @dataclass
@@ -24,6 +27,7 @@ class Request:
     answers: list[object] = field(default_factory=lambda: [make_answer(200, b"")])
     takes_s: float = 0.0
     sent: list[tuple[Upstream, float]] = field(default_factory=list)
+    text: str = field(default_factory=lambda: f"request {next(_NUMBERS)}")
 
     async def send(self, server: Upstream, *, timeout_s: float) -> Any:
         self.sent.append((server, timeout_s))
@@ -34,6 +38,9 @@ class Request:
         return answer
 
     stream = send
+
+    def content(self, call: InferCall) -> tuple[bytes, ...]:
+        return (self.text.encode(),)
 
     def outcome(self, answer: Any) -> Outcome:
         return {200: Outcome.ANSWERED, 404: Outcome.MODEL_NOT_FOUND}.get(answer.status, Outcome.UPSTREAM_ERROR)
@@ -53,7 +60,7 @@ async def send(bench: FleetBench, request: Request, *, timeout_s: float = 60.0) 
 
 def idle(bench: FleetBench) -> bool:
     servers = bench.state.fleet.servers.values()
-    return all(server.work_s == 0.0 and all(copy.in_flight == 0 for copy in server.copies.values()) for server in servers)
+    return all(server.work_s == 0.0 and all(replica.in_flight == 0 for replica in server.replicas.values()) for server in servers)
 
 
 def test_a_request_goes_to_the_server_that_loads_its_model_with_what_is_left_of_its_time() -> None:
@@ -144,7 +151,7 @@ def test_its_place_is_given_back_however_it_ends(ends: Callable[[FleetBench], An
         async with running(FleetBench()) as bench:
             service_s = bench.state.fleet.models["a"].service_s
             await ends(bench)
-            assert bench.copy("a").state is READY
+            assert bench.replica("a").state is READY
             assert idle(bench)
             assert bench.state.fleet.models["a"].service_s == service_s, "its time says nothing"
 
@@ -172,7 +179,7 @@ class TestStreams:
                 assert (held.status, held.head) == (stream.status, stream.head)
                 assert [await held.receive(), await held.receive()] == [b"x", None]
                 await asyncio.sleep(100)
-                assert bench.copy("a").in_flight == 1
+                assert bench.replica("a").in_flight == 1
                 with pytest.raises(Overloaded):
                     await bench.use("b", 2.5)
                 held.close()
@@ -199,7 +206,7 @@ def test_who_sends_by_itself_has_its_place_for_as_long_as_the_block_lasts() -> N
         async with running(FleetBench()) as bench:
             async with bench.dispatch.server_for(call("a"), timeout_s=5.0) as server:
                 assert server is bench.servers.pick()
-                assert bench.copy("a").in_flight == 1
+                assert bench.replica("a").in_flight == 1
             assert idle(bench)
             assert await bench.dispatch.ready() == {"a"}
             assert await bench.dispatch.reading("b", timeout_s=5.0) is server
@@ -228,6 +235,8 @@ class Asked:
     priority: int = 0
     server: str = ""
     sent_s: float | None = None
+    expected_units: float = 1.0
+    is_repeatable: bool = False
 
     def sent(self, server: str) -> None:
         self.server, self.sent_s = server, asyncio.get_running_loop().time()
@@ -312,7 +321,7 @@ def test_streams_alone_bring_an_ejected_server_back() -> None:
     play(main)
 
 
-def test_a_version_that_is_not_there_does_not_lose_the_copy() -> None:
+def test_a_version_that_is_not_there_does_not_lose_the_replica() -> None:
     async def main() -> None:
         async with running(FleetBench()) as bench:
             await bench.use("a")

@@ -33,7 +33,10 @@ GRPC_BROKE_OFF = status_answer(14, "closed", loss=SendFailure.CONNECTION_LOST)
 
 
 def repeatable(running: bool) -> Any:
-    return SimpleNamespace(is_repeatable=running, rows=1, units=None, priority=0, sent_s=None, sent=lambda server: None)
+    return SimpleNamespace(
+        is_repeatable=running, rows=1, units=None, expected_units=1.0, priority=0, sent_s=None, sent=lambda server: None,
+        permit=SimpleNamespace(forsake=lambda: None),
+    )  # fmt: skip
 
 
 @dataclass
@@ -237,7 +240,7 @@ class TestServersThatHang:
 
         play(main)
 
-    def test_what_is_lost_with_a_copy_that_is_gone_says_nothing_of_the_next(self) -> None:
+    def test_what_is_lost_with_a_replica_that_is_gone_says_nothing_of_the_next(self) -> None:
         async def main() -> None:
             async with running(FleetBench(servers=3)) as bench:
                 bench.tritons["s1"].states["a"] = READY
@@ -265,7 +268,7 @@ class TestDeadProcesses:
                 bench.tritons["s0"].dead.add("a")
                 for _ in range(3):
                     assert await send(bench, Request([DEAD])) is DEAD
-                assert bench.copy("a").state is LOADING
+                assert bench.replica("a").state is LOADING
                 request = tasks.create_task(send(bench, Request()))
                 await asyncio.sleep(0.2)
                 bench.state.fleet.drop_replica(bench.server(), "a")  # as Triton's index has it for a moment
@@ -288,7 +291,9 @@ class TestDeadProcesses:
                 bench.tritons["s0"].dead.add(goes)
                 for _ in range(3):
                     await send(bench, Request([make_answer(500, f"Stub process '{named}' is not healthy.".encode())]))
-                assert {name: copy.state for name, copy in bench.server().copies.items() if copy.state is not READY} == {goes: LOADING}
+                assert {name: replica.state for name, replica in bench.server().replicas.items() if replica.state is not READY} == {
+                    goes: LOADING
+                }
 
         play(main)
 
@@ -324,7 +329,7 @@ class TestDeadProcesses:
                     with pytest.raises(UpstreamFailed):
                         async with bench.dispatch.server_for(call("a"), timeout_s=5.0):
                             raise UpstreamFailed("Stub process 'a_0_0' is not healthy.")
-                assert bench.copy("a").state is LOADING
+                assert bench.replica("a").state is LOADING
                 assert idle(bench)
 
         play(main)
@@ -340,5 +345,121 @@ class TestDeadProcesses:
                 with pytest.raises(Overloaded, match="its weights are missing"):
                     await send(bench, Request(), timeout_s=2.5)
                 assert bench.told()[-2:] == [("lost", "a"), ("failed", "a")]
+
+        play(main)
+
+
+HOW = "was killed by SIGKILL"
+
+
+class TestSeenDeaths:
+    """Of an embedded Triton's stubs: nobody need have met the dead process."""
+
+    def test_it_is_loaded_anew_at_once_and_requests_wait_for_that(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench()) as bench:
+                await bench.use("a")
+                bench.tritons["s0"].dead.add("a")
+                bench.router.stub_died("s0", "a", HOW)
+                bench.router.stub_died("s0", "a", HOW)  # of a second instance
+                assert bench.replica("a").state is LOADING
+                assert status(await send(bench, Request())) == 200
+                assert 0.9 < bench.now_s() < 2.5
+                assert bench.said == ["load a", "unload a", "load a"]
+                assert bench.state.events.latest[1].reason == "the Python process of 'a' was killed by SIGKILL"
+
+        play(main)
+
+    def test_while_it_crashes_again_and_again_nothing_is_sent_there_until_the_back_off_is_over(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench()) as bench:
+                await bench.use("a")
+                for _ in range(2):
+                    bench.tritons["s0"].dead.add("a")
+                    bench.router.stub_died("s0", "a", HOW)
+                    await asyncio.sleep(1.5)
+                assert bench.replica("a").state is LOADING
+                with pytest.raises(Overloaded, match=r"is being loaded, which is expected to take 3\.\d s"):
+                    await send(bench, Request(), timeout_s=2.0)
+                assert bench.said.count("load a") == 2
+                assert status(await send(bench, Request(), timeout_s=10.0)) == 200
+                assert 6.0 < bench.now_s() < 8.0
+                assert bench.said.count("load a") == 3
+
+        play(main)
+
+    def test_a_dead_step_is_unloaded_by_itself_and_each_ensemble_is_loaded_anew(self) -> None:
+        async def main() -> None:
+            models = [model("e", 20, steps=frozenset({"s"})), model("f", 20, steps=frozenset({"s"})), model("s", 0)]
+            async with running(FleetBench(*models)) as bench:
+                await bench.use("e")
+                await bench.use("f")
+                bench.router.stub_died("s0", "s", HOW)
+                assert {name: bench.replica(name).state for name in "ef"} == {"e": LOADING, "f": LOADING}
+                await asyncio.sleep(4.0)
+                assert {name: bench.replica(name).state for name in "efs"} == {"e": READY, "f": READY, "s": READY}
+                assert bench.said[2:] == ["unload s", "unload e", "load e", "unload s", "unload f", "load f"]
+
+        play(main)
+
+    def test_one_that_an_administrator_unloads_meanwhile_is_gone_afterwards(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench(), remembers=True) as bench:
+                await bench.use("a")
+                bench.tritons["s0"].dead.add("a")
+                bench.router.stub_died("s0", "a", HOW)
+                await bench.models.unload("a")
+                await asyncio.sleep(2.0)
+                assert bench.tritons["s0"].states == {}
+                assert bench.said == ["load a", "unload a", "load a", "unload a"]
+
+        play(main)
+
+    def test_of_a_server_that_has_left_nothing_is_known(self) -> None:
+        async def main() -> None:
+            async with running(FleetBench()) as bench:
+                bench.router.stub_died("elsewhere", "a", HOW)
+
+        play(main)
+
+
+class TestHangingCopies:
+    """Of a model whose computation never ends, while its server answers everything else."""
+
+    @staticmethod
+    async def ask(bench: FleetBench, *, takes_s: float, timeout_s: float) -> None:
+        with suppress(DeadlineExceeded, TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await send(bench, Request(takes_s=takes_s))
+
+    def test_one_that_answers_nobody_any_more_is_suspected(self) -> None:
+        async def main() -> None:
+            suspected = list[tuple[str, str, float]]()
+            async with running(FleetBench()) as bench:
+                bench.router.suspect = lambda *what: suspected.append(what)
+                await self.ask(bench, takes_s=0.01, timeout_s=30.0)
+                began_s = bench.now_s()
+                for _ in range(10):
+                    await self.ask(bench, takes_s=1000.0, timeout_s=0.3)
+                assert suspected[0][:2] == ("s0", "a")
+                assert suspected[0][2] == pytest.approx(began_s, abs=0.1)
+                assert idle(bench)
+                assert not any(replica.waiting for replica in bench.server().replicas.values())
+
+        play(main)
+
+    def test_while_somebody_waits_for_a_long_request_it_is_not(self) -> None:
+        async def main() -> None:
+            suspected = list[tuple[str, str, float]]()
+            async with running(FleetBench()) as bench, asyncio.TaskGroup() as tasks:
+                bench.router.suspect = lambda *what: suspected.append(what)
+                await self.ask(bench, takes_s=0.01, timeout_s=30.0)
+                began_s = bench.now_s()
+                tasks.create_task(send(bench, Request(takes_s=20.0)))
+                await asyncio.sleep(0)
+                for _ in range(50):
+                    await self.ask(bench, takes_s=1000.0, timeout_s=0.3)
+                assert suspected == []
+                assert list(bench.dispatch.awaited()) == [("s0", "a", began_s)]
 
         play(main)

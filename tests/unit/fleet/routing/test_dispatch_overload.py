@@ -14,7 +14,7 @@ from tests.fakes import FakeRecorder
 from tests.fakes.governance import FakeMeter, governance
 from tests.unit.admission.test_overload import PEAK_PER_S, Triton
 from tests.unit.fleet.fleet_bench import FleetBench, play, running
-from tests.unit.inference.test_inference_governed import Request
+from tests.unit.inference.governed_bench import Request
 
 LASTS_S = 30.0
 

@@ -5,31 +5,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, ModelNotFound, Overloaded, UpstreamUnavailable
+from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, ModelNotFound, UpstreamUnavailable
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.event import FleetEventKind
-from control_plane.fleet.domain.fleet import ModelFacts
 from control_plane.fleet.domain.memory import DesiredState
-from control_plane.fleet.domain.placement import Refusal
 from control_plane.fleet.routing.workloads import RoutingHint
-from tests.fakes import FakeRepository
 from tests.unit.fleet.fleet_bench import LOADING, READY, FleetBench, call, model, play, running
-
-_FAILS = ModelLoadFailed("its weights are missing")
-
-
-async def refused(work: Coroutine[Any, Any, object], text: str | None = None) -> float:
-    """Return after how many seconds a refused request should come again; the refusal is a 503."""
-    with pytest.raises(Overloaded, match=text) as caught:
-        await work
-    assert caught.value.retry_after_s is not None
-    return caught.value.retry_after_s
+from tests.unit.fleet.routing.router_bench import FAILS, refused
 
 
 class TestColdModels:
@@ -44,19 +29,19 @@ class TestColdModels:
 
         play(main)
 
-    def test_a_burst_has_as_many_copies_as_shorten_it(self) -> None:
+    def test_a_burst_has_as_many_replicas_as_shorten_it(self) -> None:
         async def main() -> None:
             async with running(FleetBench(servers=3)) as bench:
                 servers = bench.state.fleet.servers.values()
                 async with asyncio.TaskGroup() as tasks:
                     waiting = [tasks.create_task(bench.use("a")) for _ in range(40)]
                     await asyncio.sleep(0.5)
-                    counted = [at.copies["a"].in_flight for at in servers]
+                    counted = [at.replicas["a"].in_flight for at in servers]
                 assert sum(counted) == 40
                 assert min(counted) > 10
                 assert {each.result() for each in waiting} == {at.name for at in servers}
                 assert bench.said == ["load a"] * 3
-                assert all(at.copies["a"].in_flight == 0 and at.work_s == 0.0 for at in servers)
+                assert all(at.replicas["a"].in_flight == 0 and at.work_s == 0.0 for at in servers)
 
         play(main)
 
@@ -67,8 +52,8 @@ class TestColdModels:
                     async with asyncio.timeout(0.5):
                         await asyncio.gather(bench.use("a"), bench.use("a"))
                 await asyncio.sleep(0.6)
-                assert bench.copy("a").state is READY
-                assert bench.copy("a").in_flight == 0
+                assert bench.replica("a").state is READY
+                assert bench.replica("a").in_flight == 0
                 assert await bench.use("a", 0.001) == "s0"
 
         play(main)
@@ -211,198 +196,6 @@ class TestRoom:
         play(main)
 
 
-class TestFailures:
-    def test_one_is_told_and_left_alone_for_longer_and_longer_and_tried_again_after(self) -> None:
-        async def main() -> None:
-            bench = FleetBench()
-            bench.tritons["s0"].failures["a"] = _FAILS
-            bench.tritons["s0"].load_s["a"] = 0.5
-            async with running(bench):
-                await refused(bench.use("a", 60.0), r"is not tried again yet: its weights are missing; try again in 2\.0 s")
-                assert bench.now_s() == 0.5
-                await asyncio.sleep(1.9)
-                assert await refused(bench.use("a", 60.0), "its weights are missing") == 1.0
-                await asyncio.sleep(0.2)
-                await refused(bench.use("a", 60.0), "failed to load and is being tried again: its weights are missing")
-                await asyncio.sleep(0.6)
-                failed = [event for event in bench.state.events.latest if event.kind is FleetEventKind.FAILED]
-                assert [(event.model, event.server, event.reason) for event in failed] == [("a", "s0", "its weights are missing")] * 2
-                assert await refused(bench.use("a", 60.0)) == pytest.approx(4, abs=0.2)
-                assert bench.now_s() == pytest.approx(3.2), "nobody has waited since"
-                assert bench.tritons["s0"].loads == ["a", "a"]
-                bench.tritons["s0"].failures.clear()
-                await asyncio.sleep(4)
-                await refused(bench.use("a", 60.0), "is being tried again")
-                await asyncio.sleep(0.6)
-                assert await bench.use("a", 0.001) == "s0"
-                assert bench.told()[-1] == ("loaded", "a")
-
-        play(main)
-
-    def test_who_waited_for_it_is_told_of_the_failure_and_not_of_a_load_under_way(self) -> None:
-        async def main() -> None:
-            bench = FleetBench()
-            bench.tritons["s0"].failures["a"] = _FAILS
-            async with running(bench):
-                await refused(bench.use("a", 2.5), "its weights are missing")
-                assert bench.now_s() == 1.0
-
-        play(main)
-
-    def test_after_a_success_the_delay_begins_anew(self) -> None:
-        async def main() -> None:
-            bench = FleetBench()
-            control = bench.tritons["s0"]
-            async with running(bench):
-                control.failures["a"] = _FAILS
-                await refused(bench.use("a"), r"again in 2\.0 s")
-                control.failures.clear()
-                await asyncio.sleep(3)
-                await refused(bench.use("a"), "is being tried again")
-                await asyncio.sleep(2)
-                await bench.router.loads.unload("a", "s0", kind=FleetEventKind.UNLOADED, reason="")
-                control.failures["a"] = _FAILS
-                control.load_s["a"] = 0.2
-                await refused(bench.use("a", 2.1), r"again in 2\.0 s")
-
-        play(main)
-
-    def test_who_has_another_copy_is_served_while_one_more_cannot_be_loaded(self) -> None:
-        async def main() -> None:
-            bench = FleetBench(servers=2)
-            async with running(bench):
-                has = await bench.use("a")
-                for triton in bench.tritons.values():
-                    triton.failures["a"] = _FAILS
-                bench.router.loads.load_if_none_is("a")
-                await asyncio.sleep(2)
-                assert bench.told()[-1] == ("failed", "a")
-                assert await bench.use("a", 0.001) == has
-
-        play(main)
-
-    def test_for_one_that_has_never_been_loaded_nothing_goes_a_second_time(self) -> None:
-        async def main() -> None:
-            bench = FleetBench(*(model(name, 60) for name in "ab"))
-            async with running(bench):
-                await bench.use("b")
-                await asyncio.sleep(100)
-                bench.tritons["s0"].failures["a"] = _FAILS
-                await refused(bench.use("a"), "its weights are missing")
-                assert bench.told(FleetEventKind.EVICTED) == [("evicted", "b")], "nobody could know"
-                await bench.use("b")
-                await asyncio.sleep(100)
-                await refused(bench.use("a"), "'a' failed to load, and nothing is unloaded to try it again: its weights are missing")
-                assert bench.copy("b").state is READY
-                assert bench.told(FleetEventKind.EVICTED) == [("evicted", "b")]
-                await bench.models.unload("b")
-                await refused(bench.use("a"), "is being tried again")
-                await asyncio.sleep(0.1)
-                assert bench.said[-1] == "load a", "there is room"
-
-        play(main)
-
-    def test_many_who_ask_for_it_in_vain_do_not_have_the_servers_looked_through_each(self) -> None:
-        async def main() -> None:
-            bench = FleetBench(*(model(name, 60) for name in "ab"))
-            async with running(bench):
-                bench.tritons["s0"].failures["a"] = _FAILS
-                await refused(bench.use("a"), "its weights are missing")
-                await bench.use("b")
-                await asyncio.sleep(100)
-                looked, bring = list[str](), bench.router.loads.load_replica
-
-                def counted(facts: ModelFacts, **options: Any) -> Refusal | None:
-                    looked.append(facts.name)
-                    return bring(facts, **options)
-
-                bench.router.loads.load_replica = counted  # type: ignore[method-assign]
-                for _ in range(100):
-                    await refused(bench.use("a"), "nothing is unloaded to try it again")
-                assert len(looked) == 2, "whether it would be sooner elsewhere, and whether there is room"
-                await asyncio.sleep(1.0)
-                await refused(bench.use("a"))
-                assert len(looked) == 4
-
-        play(main)
-
-    @pytest.mark.parametrize("how", ["it has been loaded before", "an administrator says so", "its files have changed"])
-    def test_again_in_the_place_of_others_where(self, how: str) -> None:
-        async def main() -> None:
-            bench = FleetBench(*(model(name, 60) for name in "ab"))
-            async with running(bench):
-                if how == "it has been loaded before":
-                    await bench.use("a")
-                await bench.use("b")
-                await asyncio.sleep(100)
-                bench.tritons["s0"].failures["a"] = _FAILS
-                await refused(bench.use("a"), "its weights are missing")
-                await bench.use("b")
-                await asyncio.sleep(100)
-                bench.tritons["s0"].failures.clear()
-                if how == "an administrator says so":
-                    await bench.models.load("a")
-                if how == "its files have changed":
-                    bench.described.models["a"] = replace(bench.described.models["a"], changed_ns=1)
-                    await bench.files.describe()
-                    await bench.use("a")
-                if how == "it has been loaded before":
-                    await refused(bench.use("a"), "is being tried again")
-                    await asyncio.sleep(3)
-                assert bench.copy("a").state is READY
-                assert bench.told(FleetEventKind.EVICTED)[-1] == ("evicted", "b")
-
-        play(main)
-
-    def test_for_one_that_no_server_could_load_by_its_files_nothing_goes_at_all(self) -> None:
-        async def main() -> None:
-            bench = FleetBench(*(model(name, 60) for name in "ab"))
-            bench.unloadable["a"] = "1/model.py is missing"
-            async with running(bench):
-                await bench.use("b")
-                await asyncio.sleep(100)
-                began_s = bench.now_s()
-                await refused(bench.use("a", 60.0), r"1/model\.py is missing; try again in 2\.0 s")
-                assert bench.now_s() == began_s
-                assert bench.copy("b").state is READY
-                assert bench.said == ["load b"]
-                assert bench.told()[-1] == ("failed", "a")
-
-        play(main)
-
-    def test_what_is_no_error_of_ours_is_the_models_too_and_ends_nothing_else(self) -> None:
-        async def main() -> None:
-            bench = FleetBench()
-            full = {"a": OSError("no space left on device")}
-            bench.units["s0"]._repository = FakeRepository(["a", "b"], failures=full)  # type: ignore[arg-type]
-            async with running(bench):
-                await refused(bench.use("a", 5.0), "no space left on device")
-                assert await bench.use("b") == "s0"
-
-        play(main)
-
-    @pytest.mark.parametrize("error", [UpstreamUnavailable("connection refused"), Overloaded("it does not fit any more")])
-    def test_where_it_was_not_the_models_fault_it_is_tried_again_soon_but_not_at_once(self, error: ControlPlaneError) -> None:
-        async def main() -> None:
-            bench = FleetBench()
-            begun: list[float] = []
-
-            async def load_after_evicting(*_: object) -> None:
-                begun.append(bench.now_s())
-                if len(begun) < 4:
-                    raise error
-                bench.tritons["s0"].states["a"] = READY
-                await bench.loads["s0"].poll_index()
-
-            bench.loads["s0"].load_after_evicting = load_after_evicting  # type: ignore[method-assign]
-            async with running(bench):
-                assert await bench.use("a", 10.0) == "s0"
-                assert begun == pytest.approx([0.0, 0.5, 1.0, 1.5])
-                assert bench.told() == [("loaded", "a")]
-
-        play(main)
-
-
 class TestServersComeAndGo:
     def test_requests_go_to_the_one_that_is_left(self) -> None:
         async def main() -> None:
@@ -438,11 +231,11 @@ class TestServersComeAndGo:
                 assert await bench.use("a") == "s0"
                 assert bench.told() == [("loaded", "a"), ("lost", "a"), ("loaded", "a")]
                 bench.router.is_missing(claim)
-                assert bench.copy("a").state is READY, "that is another copy"
+                assert bench.replica("a").state is READY, "that is another replica"
 
         play(main)
 
-    def test_a_copy_whose_load_hangs_does_not_keep_requests_from_one_that_is_ready(self) -> None:
+    def test_a_replica_whose_load_hangs_does_not_keep_requests_from_one_that_is_ready(self) -> None:
         async def main() -> None:
             async with running(FleetBench(servers=2)) as bench:
                 bench.tritons["s1"].states["a"] = READY
@@ -458,13 +251,37 @@ class TestServersComeAndGo:
 
         play(main)
 
-    def test_more_copies_are_loaded_where_one_has_too_much_to_do(self) -> None:
+    def test_more_replicas_are_loaded_where_one_has_too_much_to_do(self) -> None:
         async def main() -> None:
             async with running(FleetBench(servers=2)) as bench:
                 await bench.use("a")
                 await bench.use("a", for_s=10)
                 await asyncio.gather(*(bench.use("a", for_s=10) for _ in range(8)))
                 assert sorted(bench.said) == ["load a", "load a"]
+
+        play(main)
+
+    def test_one_more_replica_is_loaded_where_one_is_never_idle_though_its_requests_were_thought_fast(self) -> None:
+        async def main() -> None:
+            bench = FleetBench(servers=2)
+            turns = {name: asyncio.Lock() for name in bench.tritons}
+
+            async def keep_asking() -> None:
+                while True:
+                    claim = await bench.claim("a")
+                    async with turns[claim.server.name]:
+                        await asyncio.sleep(0.05)
+                    claim.release(answered=True)
+
+            async with running(bench):
+                await bench.use("a", for_s=0.01)
+                callers = [asyncio.get_running_loop().create_task(keep_asking()) for _ in range(64)]
+                await asyncio.sleep(5.0)
+                assert sorted(bench.said) == ["load a", "load a"]
+                assert bench.state.fleet.models["a"].service_s == pytest.approx(0.05, rel=0.01)
+                for caller in callers:
+                    caller.cancel()
+                await asyncio.wait(callers)
 
         play(main)
 
@@ -507,7 +324,7 @@ class TestAdministrators:
         play(main)
 
     @pytest.mark.parametrize(
-        ("error", "says"), [(_FAILS, "its weights are missing"), (DeadlineExceeded("it hangs"), "'a' was not loaded within 300 s")]
+        ("error", "says"), [(FAILS, "its weights are missing"), (DeadlineExceeded("it hangs"), "'a' was not loaded within 300 s")]
     )
     def test_bringing_ends_with_the_first_failure(self, error: ControlPlaneError, says: str) -> None:
         async def main() -> None:
@@ -524,7 +341,7 @@ class TestAdministrators:
 class TestElsewhere:
     """Replicas that are not where the view has them."""
 
-    def test_a_model_whose_only_copy_is_on_an_ejected_server_is_loaded_on_another(self) -> None:
+    def test_a_model_whose_only_replica_is_on_an_ejected_server_is_loaded_on_another(self) -> None:
         async def main() -> None:
             async with running(FleetBench(servers=3), reconciles=True) as bench:
                 first = await bench.use("a")
@@ -539,7 +356,7 @@ class TestElsewhere:
 
         play(main)
 
-    def test_requests_of_a_pool_have_their_model_loaded_there_though_an_idle_copy_is_elsewhere(self) -> None:
+    def test_requests_of_a_pool_have_their_model_loaded_there_though_an_idle_replica_is_elsewhere(self) -> None:
         async def main() -> None:
             async with running(FleetBench(servers=2)) as bench:
                 for name, pool in {"s0": "short", "s1": "long"}.items():
@@ -561,7 +378,7 @@ class TestElsewhere:
                 claim = await bench.claim("a")
                 tasks.create_task(bench.router.loads.unload("a", "s0", kind=FleetEventKind.UNLOADED, reason=""))
                 await asyncio.sleep(0.1)
-                assert bench.copy("a").state is ModelState.UNLOADING
+                assert bench.replica("a").state is ModelState.UNLOADING
                 claim.release(answered=True)
                 assert await bench.use("a", 8.0) == "s0"
 

@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, Overloaded, StoreUnavailable, UpstreamUnavailable
+from control_plane.core.errors import ControlPlaneError, Overloaded, StoreUnavailable, UpstreamUnavailable
 from tests.unit.fleet.fleet_bench import READY, FleetBench, model, play, running
-
-_FAILS = ModelLoadFailed("its weights are missing")
+from tests.unit.fleet.routing.router_bench import FAILS
 
 
 @settings(max_examples=12, deadline=None)
@@ -51,7 +50,7 @@ async def _any_order(seed: int) -> None:
             await asyncio.sleep(draw.choice((0.1, 2.0)))
             bench.bring_up(name)
         elif what == 1:
-            bench.tritons[name].failures[f"m{draw.randrange(6)}"] = _FAILS
+            bench.tritons[name].failures[f"m{draw.randrange(6)}"] = FAILS
         elif what == 2:
             bench.tritons[name].failures.clear()
         elif what == 3:
@@ -98,7 +97,7 @@ async def _any_order(seed: int) -> None:
             assert await bench.use(name) in ("s0", "s1")
         for server in bench.state.fleet.servers.values():
             assert server.work_s == pytest.approx(0.0, abs=1e-9)
-            assert all(copy.in_flight == 0 for copy in server.copies.values())
+            assert all(replica.in_flight == 0 for replica in server.replicas.values())
             assert server.held_bytes <= server.budget_bytes
 
 

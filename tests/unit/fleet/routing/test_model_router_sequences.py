@@ -25,10 +25,10 @@ class TestSequences:
                 others = [await bench.claim("a") for _ in range(5)]  # so that the other server has less to do
                 again = await bench.router.acquire(in_sequence("a", 1, ends=True), deadline_s=1e3)
                 assert again.server.name == home
-                assert bench.copy("a", home).sequences == 1
+                assert bench.replica("a", home).sequences == 1
                 again.release(answered=True)
                 bench.router.answered(in_sequence("a", 1, ends=True), again)
-                assert bench.copy("a", home).sequences == 0
+                assert bench.replica("a", home).sequences == 0
                 for each in (first, *others):
                     each.release(answered=True)
 

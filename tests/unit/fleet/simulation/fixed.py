@@ -51,13 +51,13 @@ class Fixed:
     def victims(self, model: str, server: str, fleet: Fleet, now_s: float) -> Sequence[str] | None:
         self._look(fleet)
         at, needed = fleet.servers[server], fleet.models[model].resident_bytes
-        staying = [copy for copy in at.copies.values() if copy.state is not ModelState.UNLOADING]
-        missing = sum(copy.bytes for copy in staying) + needed - at.budget_bytes
+        staying = [replica for replica in at.replicas.values() if replica.state is not ModelState.UNLOADING]
+        missing = sum(replica.bytes for replica in staying) + needed - at.budget_bytes
         victims = []
-        for copy in staying:
-            if missing > 0 and copy.state is ModelState.READY:
-                victims.append(copy.model)
-                missing -= copy.bytes
+        for replica in staying:
+            if missing > 0 and replica.state is ModelState.READY:
+                victims.append(replica.model)
+                missing -= replica.bytes
         return victims if missing <= 0 else None
 
     def tick(self, fleet: Fleet, now_s: float) -> Iterable[Load | Unload]:

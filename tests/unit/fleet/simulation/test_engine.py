@@ -49,12 +49,19 @@ def test_memory_that_takes_its_time_to_be_free() -> None:
     assert outcome.max_held_bytes == SLOT
 
 
+def test_what_requests_waited_for_loads_and_which_were_ahead_of_demand() -> None:
+    ahead = [Load("b", "server-0", is_prefetch=True), Load("c", "server-0", is_prefetch=True)]
+    outcome = simulate(workload((0, "a"), (2, "a"), (30, "b")), shape(slots=3), Fixed(ticks=ahead, tick_s=8.0))
+    assert outcome.waited_for_loads_s == pytest.approx(LOAD_S + LOAD_S - 2)
+    assert (outcome.loads, outcome.prefetches, outcome.prefetches_used) == (3, 2, 1)
+
+
 class Moving(Fixed):
     requests_may_move = True
 
 
-def test_who_waits_for_a_load_goes_where_another_copy_is_ready_first() -> None:
-    """The second request for a is sent behind a load of b, and at 5 there is a copy on the other server."""
+def test_who_waits_for_a_load_goes_where_another_replica_is_ready_first() -> None:
+    """The second request for a is sent behind a load of b, and at 5 there is a replica on the other server."""
     requests = [(0.0, "b"), (0.0, "a"), (1.0, "a")]
     where = iter(["server-0", "server-1", "server-0", "server-1"])
     outcome = simulate(workload(*requests), shape(servers=2, slots=2), Moving(lambda request, fleet: next(where)))
@@ -86,14 +93,16 @@ def test_what_a_router_is_shown() -> None:
 
     def look(request: Request, fleet: Fleet) -> str:
         server = fleet.servers["server-0"]
-        copies = {name: (copy.state.value, copy.bytes, copy.in_flight, copy.ready_s) for name, copy in server.copies.items()}
-        seen.append((server.work_s, server.loads_until_s, copies))
+        replicas = {
+            name: (replica.state.value, replica.bytes, replica.in_flight, replica.ready_s) for name, replica in server.replicas.items()
+        }
+        seen.append((server.work_s, server.loads_until_s, replicas))
         return "server-0"
 
     requests = (0, "a"), (9.9, "a"), (10, "b"), (10.2, "c"), (10.5, "a")
     outcome = simulate(workload(*requests), shape(slots=3), Fixed(look))
-    copies = {"a": ("READY", SLOT, 1, 5.0), "b": ("LOADING", SLOT, 1, 15.0), "c": ("LOADING", 0, 1, 20.0)}
-    assert seen[-1] == (pytest.approx(3.0), 20.0, copies)
+    replicas = {"a": ("READY", SLOT, 1, 5.0), "b": ("LOADING", SLOT, 1, 15.0), "c": ("LOADING", 0, 1, 20.0)}
+    assert seen[-1] == (pytest.approx(3.0), 20.0, replicas)
     assert latencies(outcome) == pytest.approx([1, 1.4, 6, 6, 10.8])
 
 
@@ -248,7 +257,7 @@ def test_every_request_is_answered_or_refused_once_and_memory_kept_to(seed: int)
     assert outcome.rerouted
     assert outcome.evictions > 50
     assert max(router.held) == outcome.max_held_bytes <= 2 * SLOT
-    assert {copy.in_flight for server in router.fleet.servers.values() for copy in server.copies.values()} == {0}
+    assert {replica.in_flight for server in router.fleet.servers.values() for replica in server.replicas.values()} == {0}
     assert [server.work_s for server in router.fleet.servers.values()] == pytest.approx([0.0] * 3)
 
 

@@ -57,7 +57,7 @@ def test_servers_that_come_and_go() -> None:
     assert outcome.max_held_bytes <= 5 * SLOT
 
 
-def test_what_was_no_use_beside_a_copy_is_asked_again_when_that_is_gone() -> None:
+def test_what_was_no_use_beside_a_replica_is_asked_again_when_that_is_gone() -> None:
     there, ours, request = fleet("0"), ProductionRouter(Random(1)), Request(10.0, "a", 0.01)
     there.servers["0"].work_s = 0.06
     for other in ("1", "2"):
@@ -72,9 +72,9 @@ def test_what_was_no_use_beside_a_copy_is_asked_again_when_that_is_gone() -> Non
 @pytest.mark.parametrize(
     ("objective_s", "loads", "is_met"),
     [
-        pytest.param(None, 1, False, id="none: one copy is busy, but not too busy"),
-        pytest.param(0.030, 2, True, id="two copies keep to it"),
-        pytest.param(0.005, 1, False, id="one that no number of copies could keep to"),
+        pytest.param(None, 1, False, id="none: one replica is busy, but not too busy"),
+        pytest.param(0.030, 2, True, id="two replicas keep to it"),
+        pytest.param(0.005, 1, False, id="one that no number of replicas could keep to"),
     ],
 )
 def test_a_latency_objective(objective_s: float | None, loads: int, is_met: bool) -> None:
@@ -107,11 +107,11 @@ def fleet(*ready_on: str, min_replicas: int = 0) -> Fleet:
         pytest.param(fleet("0", "1"), [Unload], id="long unused"),
     ],
 )
-def test_copies_follow_what_is_wanted(there: Fleet, changes: list[type]) -> None:
+def test_replicas_follow_what_is_wanted(there: Fleet, changes: list[type]) -> None:
     found = list(ProductionRouter(Random(1)).tick(there, 10_000.0))
     assert [type(change) for change in found] == changes
     for change in found:
-        assert ("a" in there.servers[change.server].copies) == isinstance(change, Unload)
+        assert ("a" in there.servers[change.server].replicas) == isinstance(change, Unload)
 
 
 def test_when_it_was_first_turned_away_is_remembered() -> None:

@@ -9,7 +9,7 @@ from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.view.catalogue import FleetCatalogue, asked_of_all, best_lines
 from control_plane.triton.ports import Upstream
 from tests.aio import run
-from tests.fakes import FakeUpstream
+from tests.fakes import FakeUpstream, server_of
 from tests.unit.fleet.fleet_bench import LOADING, READY, UNLOADING, FleetBench, model, play, running
 
 UNAVAILABLE = ModelState.UNAVAILABLE
@@ -111,7 +111,7 @@ def test_not_so_while_it_is_not_tried_again_or_nobody_could_take_it() -> None:
         assert not found.is_ready("a")
         bench.tritons["s0"].states = {"a": READY}
         await bench.reconciler.tick()
-        assert found.is_ready("a"), "of another copy that failed"
+        assert found.is_ready("a"), "of another replica that failed"
         bench.kill("s0")
         facts.quarantined_until_s = 0.0
         assert not found.is_ready("a"), "no server is up"
@@ -158,10 +158,13 @@ def test_servers_that_can_tell_of_a_model_have_it_ready() -> None:
         bench.tritons["s1"].states = {"a": LOADING}
         bench.tritons["s2"].states = {"a": READY}
         await bench.reconciler.tick()
-        found, live = catalogue(bench), bench.servers.live
-        assert found.servers_of("a") == [live["s0"], live["s2"]]
+        found, members = catalogue(bench), bench.servers.members
+        assert found.servers_of("a") == [members["s0"], members["s2"]]
         assert (found.servers_of("b"), found.servers_of("nonesuch")) == ([], [])
-        assert found.servers_of("") == list(live.values())
+        assert found.servers_of("") == list(members.values())
+        members["s0"].fell_silent()
+        assert found.servers_of("a") == [members["s2"]]
+        assert found.servers_of("") == [members["s1"], members["s2"]]
         assert (found.knows("b"), found.knows("nonesuch")) == (True, False)
 
     play(main)
@@ -172,5 +175,5 @@ def test_asked_of_all_a_defect_is_no_missing_server() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        run(asked_of_all([FakeUpstream()], fail))
+        run(asked_of_all([server_of(FakeUpstream())], fail))
     assert run(asked_of_all([], fail)) == []

@@ -218,16 +218,16 @@ class TestTooLargeSizes:
             bench.describe(DescribedModel(ModelSpec(name), 10 * MIB))
             bench.measurements.loaded(name, 1.0, 100 * MIB)
         server = bench.put(*"abc")
-        for copy in server.copies.values():
-            copy.last_used_s = 1.0
+        for replica in server.replicas.values():
+            replica.last_used_s = 1.0
         return bench, server
 
     def measure_memory(self, bench: Bench, server: Server, held: int) -> list[int]:
         bench.measurements.memory_measured("s0", held * MIB)
-        for copy in server.copies.values():
-            copy.bytes = bench.fleet.models[copy.model].resident_bytes
-            known = bench.measurements.known[copy.model].resident_bytes
-            assert known == copy.bytes
+        for replica in server.replicas.values():
+            replica.bytes = bench.fleet.models[replica.model].resident_bytes
+            known = bench.measurements.known[replica.model].resident_bytes
+            assert known == replica.bytes
         assert server.held_bytes >= held * MIB - 3
         return [round(bench.fleet.models[name].resident_bytes / MIB) for name in "abc"]
 
@@ -249,7 +249,7 @@ class TestTooLargeSizes:
         bench, server = self.bench()
         self.measure_memory(bench, server, 900)
         if case == "not used since its load":
-            server.copies["a"].since_s = 2.0
+            server.replicas["a"].since_s = 2.0
         elif case == "elsewhere too":
             other = Server("s1", 1000 * MIB)
             bench.fleet.add_server(other)

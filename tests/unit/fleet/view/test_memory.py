@@ -16,10 +16,10 @@ from tests.unit.fleet.remembering_bench import HOUR_S, SOON_S, restarted, two
 
 
 class TestMeasurements:
-    def test_are_written_by_the_owner_and_known_to_all(self) -> None:
+    def test_are_written_by_the_leader_and_known_to_all(self) -> None:
         async def main() -> None:
-            async with two(DescribedModel(ModelSpec("a"), 5)) as (owner, other, memory):
-                owner.state.measurements.loaded("a", 7.0, 30)
+            async with two(DescribedModel(ModelSpec("a"), 5)) as (leader, other, memory):
+                leader.state.measurements.loaded("a", 7.0, 30)
                 await asyncio.sleep(SOON_S)
                 assert memory.models == {"a": Measured(0, 30, load_s=7.0)}
                 facts = other.state.fleet.models["a"]
@@ -65,23 +65,23 @@ class TestMeasurements:
 
         play(main)
 
-    def test_who_is_not_the_owner_writes_none(self) -> None:
+    def test_who_is_not_the_leader_writes_none(self) -> None:
         async def main() -> None:
-            async with two() as (owner, other, memory):
+            async with two() as (leader, other, memory):
                 other.state.measurements.loaded("a", 7.0, 30)
                 await asyncio.sleep(SOON_S)
                 assert not memory.models
-                other.is_leader, owner.is_leader = True, False
+                other.is_leader, leader.is_leader = True, False
                 await asyncio.sleep(SOON_S)
                 assert memory.models["a"].load_s == 7.0
 
         play(main)
 
-    def test_the_next_owner_begins_with_what_the_last_one_wrote(self) -> None:
+    def test_the_next_leader_begins_with_what_the_last_one_wrote(self) -> None:
         async def main() -> None:
-            async with two() as (owner, other, memory):
+            async with two() as (leader, other, memory):
                 memory.models["a"] = Measured(40, load_s=3.0)  # just before it lost the lease
-                owner.is_leader, other.is_leader = False, True
+                leader.is_leader, other.is_leader = False, True
                 await other.remembering.recall()
                 assert memory.models["a"].load_s == other.state.fleet.models["a"].load_s == 3.0
 
@@ -89,8 +89,8 @@ class TestMeasurements:
 
     def test_what_the_store_has_lost_it_is_told_again(self) -> None:
         async def main() -> None:
-            async with two() as (owner, other, memory):
-                owner.state.measurements.loaded("a", 7.0, None)
+            async with two() as (leader, other, memory):
+                leader.state.measurements.loaded("a", 7.0, None)
                 await asyncio.sleep(SOON_S)
                 memory.models.clear()
                 await other.remembering.recall()
@@ -143,10 +143,10 @@ class TestMeasurements:
 class TestFailures:
     def test_keep_a_model_out_everywhere_with_their_reason_also_after_a_restart(self) -> None:
         async def main() -> None:
-            async with two(servers=2) as (owner, other, memory):
-                for triton in owner.tritons.values():
+            async with two(servers=2) as (leader, other, memory):
+                for triton in leader.tritons.values():
                     triton.failures["a"] = ModelLoadFailed("its weights are missing")
-                owner.router.loads.load_if_none_is("a")
+                leader.router.loads.load_if_none_is("a")
                 await asyncio.sleep(1.0 + SOON_S)
                 assert other.state.measurements.why_quarantined("a") == "its weights are missing"
                 with pytest.raises(Overloaded, match="its weights are missing"):
@@ -172,16 +172,16 @@ class TestFailures:
 class TestOutages:
     def test_each_works_on_with_what_it_has_and_says_it_once(self, caplog: pytest.LogCaptureFixture) -> None:
         async def main() -> None:
-            async with two() as (owner, other, memory):
-                await owner.models.unload("b")
+            async with two() as (leader, other, memory):
+                await leader.models.unload("b")
                 await asyncio.sleep(SOON_S)
                 memory.is_away = True
-                await owner.use("a")
+                await leader.use("a")
                 await asyncio.sleep(30)
-                for bench in (owner, other):
+                for bench in (leader, other):
                     with pytest.raises(StoreUnavailable):
                         await bench.models.unload("a")
-                assert owner.tritons["s0"].states == {"a": READY}
+                assert leader.tritons["s0"].states == {"a": READY}
                 with pytest.raises(ModelNotFound):
                     await other.use("b")
                 assert len(caplog.records) == 2  # one each

@@ -19,7 +19,7 @@ from control_plane.models.domain.description import DescribedModel, ModelSpec
         pytest.param(DesiredState(2, is_suspended=True), 1, 0, id="what is unloaded is kept nowhere"),
     ],
 )
-def test_who_says_how_many_copies_are_kept(wish: DesiredState | None, pin: int | None, least: int) -> None:
+def test_who_says_how_many_replicas_are_kept(wish: DesiredState | None, pin: int | None, least: int) -> None:
     specs, model = ModelSpecs(), DescribedModel(ModelSpec("a", 1, min_replicas=3), 1)
     specs.wishes = {} if wish is None else {"a": wish, "b": DesiredState(9)}
     if pin is not None:
@@ -28,7 +28,9 @@ def test_who_says_how_many_copies_are_kept(wish: DesiredState | None, pin: int |
 
 
 @pytest.mark.parametrize(("has_sequences", "most", "found"), [(True, None, 1), (True, 3, 3), (False, None, None), (False, 2, 2)])
-def test_what_has_sequences_has_one_copy_unless_its_owner_says_otherwise(has_sequences: bool, most: int | None, found: int | None) -> None:
+def test_what_has_sequences_has_one_replica_unless_its_owner_says_otherwise(
+    has_sequences: bool, most: int | None, found: int | None
+) -> None:
     model = DescribedModel(ModelSpec("a", max_replicas=most), 1, has_sequences=has_sequences)
     assert ModelSpecs().merge(model).max_replicas == found
 

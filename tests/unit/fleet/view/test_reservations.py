@@ -15,8 +15,8 @@ class Bench:
     def __init__(self) -> None:
         self.at_s = 0.0
         self.facts = ModelFacts(ModelSpec("m"), 1, load_s=1.0, service_s=1.0)
-        self.copy = Replica("m", ModelState.READY, 1, 0.0)
-        self.server = Server("s", 10, copies={"m": self.copy})
+        self.replica = Replica("m", ModelState.READY, 1, 0.0)
+        self.server = Server("s", 10, replicas={"m": self.replica})
 
     def now_s(self) -> float:
         return self.at_s
@@ -24,7 +24,7 @@ class Bench:
     def released(self) -> None: ...
 
     def claim(self) -> Reservation:
-        return Reservation(self, FakeUpstream(), self.server, self.copy, self.facts)
+        return Reservation(self, FakeUpstream(), self.server, self.replica, self.facts)
 
     def release(self, claim: Reservation, at_s: float) -> None:
         self.at_s = at_s
@@ -45,7 +45,41 @@ def test_one_that_came_behind_others_or_before_them_does_not() -> None:
     bench.release(first, 2.0)
     bench.release(second, 4.0)
     assert first.unshared_service_s is second.unshared_service_s is None
-    assert bench.facts.service_s == pytest.approx(1.2), "of the four seconds the first took its part"
+    assert bench.facts.service_s == pytest.approx(1.36), "two seconds each"
+
+
+def test_a_replica_that_never_runs_empty_is_measured_by_its_departures() -> None:
+    bench = Bench()
+    claims = [bench.claim() for _ in range(2)]
+    for turn in range(1, 30):
+        claims.append(bench.claim())
+        bench.release(claims.pop(0), 3.0 * turn)
+    assert bench.facts.service_s == pytest.approx(3.0, rel=0.01)
+
+
+def test_where_requests_queue_those_of_other_processes_have_their_part_of_the_time() -> None:
+    bench = Bench()
+    bench.replica.in_flight = bench.replica.in_flight_elsewhere = 6
+    claims = [bench.claim() for _ in range(3)]
+    for turn in range(1, 30):
+        claims.append(bench.claim())
+        bench.release(claims.pop(0), 9.0 * turn)
+    assert bench.facts.service_s == pytest.approx(3.0, rel=0.01), "a third of nine seconds"
+
+
+def test_where_they_do_not_queue_it_has_taken_what_it_took() -> None:
+    bench = Bench()
+    bench.replica.in_flight = bench.replica.in_flight_elsewhere = 1
+    bench.release(bench.claim(), 2.0)
+    assert bench.facts.service_s == pytest.approx(1.2)
+
+
+def test_an_answer_that_never_came_says_nothing() -> None:
+    bench = Bench()
+    claim = bench.claim()
+    bench.at_s = 7.0
+    claim.release(answered=False)
+    assert bench.facts.service_s == 1.0
 
 
 def test_how_long_an_answer_is_expected_to_take_counts_what_is_there() -> None:

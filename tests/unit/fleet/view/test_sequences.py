@@ -12,13 +12,13 @@ class Bench:
     def __init__(self) -> None:
         self.now_s = 100.0
         self.sequences = Sequences(lambda: self.now_s)
-        self.copy = Replica("m", ModelState.READY, 1, 0.0)
+        self.replica = Replica("m", ModelState.READY, 1, 0.0)
 
     def held_at(self, call: InferCall) -> tuple[str, Replica] | None:
         return self.sequences.holder_of(call)
 
     def hold(self, call: InferCall) -> None:
-        self.sequences.bind(call, "s0", self.copy)
+        self.sequences.bind(call, "s0", self.replica)
 
 
 def call(sequence: str = "7", *, model: str = "m", starts: bool = False, ends: bool = False) -> InferCall:
@@ -29,14 +29,14 @@ def test_its_requests_go_where_the_first_went_until_it_ends() -> None:
     bench = Bench()
     assert bench.held_at(call(starts=True)) is None
     bench.hold(call(starts=True))
-    assert bench.held_at(call()) == ("s0", bench.copy)
-    assert bench.copy.sequences == 1
+    assert bench.held_at(call()) == ("s0", bench.replica)
+    assert bench.replica.sequences == 1
     bench.hold(call())
     bench.sequences.done(call())
-    assert bench.copy.sequences == 1
+    assert bench.replica.sequences == 1
     bench.sequences.done(call(ends=True))
     assert bench.held_at(call()) is None
-    assert bench.copy.sequences == 0
+    assert bench.replica.sequences == 0
 
 
 def test_of_each_model_and_id_there_is_one() -> None:
@@ -45,14 +45,14 @@ def test_of_each_model_and_id_there_is_one() -> None:
     assert bench.held_at(call("8")) is None
     assert bench.held_at(call("7", model="other")) is None
     bench.hold(call("8"))
-    assert bench.copy.sequences == 2
+    assert bench.replica.sequences == 2
 
 
 def test_one_that_starts_anew_may_go_elsewhere() -> None:
     bench = Bench()
     bench.hold(call())
     assert bench.held_at(call(starts=True)) is None
-    assert bench.copy.sequences == 0
+    assert bench.replica.sequences == 0
 
 
 def test_one_that_is_lost_is_told_and_forgotten() -> None:
@@ -62,7 +62,7 @@ def test_one_that_is_lost_is_told_and_forgotten() -> None:
     assert "sequence '7' of model 'm' is gone" in str(error)
     assert "start it anew" in str(error)
     assert bench.held_at(call()) is None
-    assert bench.copy.sequences == 0
+    assert bench.replica.sequences == 0
 
 
 @pytest.mark.parametrize(("idle_s", "is_held"), [(59.0, True), (62.0, False)])
@@ -73,4 +73,4 @@ def test_one_that_lies_idle_is_over(idle_s: float, is_held: bool) -> None:
     bench.hold(call())
     bench.now_s += idle_s
     assert (bench.held_at(call()) is not None) is is_held
-    assert bench.copy.sequences == int(is_held)
+    assert bench.replica.sequences == int(is_held)

@@ -35,8 +35,8 @@ class State(FleetState):
         self.describe({each.spec.name: each for each in models or MODELS})
 
     @property
-    def copies(self) -> dict[str, Replica]:
-        return self.fleet.servers["s0"].copies
+    def replicas(self) -> dict[str, Replica]:
+        return self.fleet.servers["s0"].replicas
 
     def see(self, **states: object) -> None:
         self.observe("s0", [ModelVersion(name, "1", state, "") for name, state in states.items()])  # type: ignore[arg-type]
@@ -55,39 +55,39 @@ def state() -> State:
 class TestObserve:
     def test_finds_what_others_have_loaded(self, state: State) -> None:
         state.see(a=READY, foreign=READY)
-        assert {name: copy.state for name, copy in state.copies.items()} == {"a": READY, "foreign": READY}
-        assert state.copies["a"].bytes == 40
-        assert state.copies["foreign"].bytes > 0
+        assert {name: replica.state for name, replica in state.replicas.items()} == {"a": READY, "foreign": READY}
+        assert state.replicas["a"].bytes == 40
+        assert state.replicas["foreign"].bytes > 0
         assert state.fleet.holders.keys() == {"a", "foreign"}
 
     def test_drops_what_is_gone(self, state: State) -> None:
         state.see(a=READY, b=READY)
         state.see(b=READY)
-        assert state.copies.keys() == state.fleet.holders.keys() == {"b"}
+        assert state.replicas.keys() == state.fleet.holders.keys() == {"b"}
         assert state.fleet.servers["s0"].held_bytes == 40
 
-    def test_keeps_a_copy_and_its_requests_while_its_state_changes(self, state: State) -> None:
+    def test_keeps_a_replica_and_its_requests_while_its_state_changes(self, state: State) -> None:
         state.see(a=READY)
-        copy, claim = state.copies["a"], state.take("a")
+        replica, claim = state.replicas["a"], state.take("a")
         state.at_s += 5
         state.see(a=UNLOADING)
-        assert state.copies["a"] is copy is claim.replica
-        assert (copy.state, copy.since_s, copy.in_flight) == (UNLOADING, 105.0, 1)
+        assert state.replicas["a"] is replica is claim.replica
+        assert (replica.state, replica.since_s, replica.in_flight) == (UNLOADING, 105.0, 1)
         state.at_s += 5
         state.see(a=UNLOADING)
-        assert copy.since_s == 105.0
+        assert replica.since_s == 105.0
 
     def test_keeps_what_is_announced_until_it_is_seen_and_drops_it_when_it_vanishes_then(self, state: State) -> None:
         server = state.fleet.servers["s0"]
         announced = Replica("a", LOADING, 0, 100.0, 107.0)
         state.fleet.put_replica(server, announced)
         state.see(b=READY)
-        assert state.copies["a"] is announced
+        assert state.replicas["a"] is announced
         state.see(a=LOADING)
-        assert state.copies["a"] is not announced
-        assert (state.copies["a"].bytes, state.copies["a"].ready_s) == (40, 107.0)
+        assert state.replicas["a"] is not announced
+        assert (state.replicas["a"].bytes, state.replicas["a"].ready_s) == (40, 107.0)
         state.see()
-        assert not state.copies
+        assert not state.replicas
 
     def test_what_settles_is_loading_whatever_the_index_says(self, state: State) -> None:
         state.awaiting_fingerprint.add(("s0", "a"))
@@ -105,16 +105,16 @@ class TestEnsembles:
         assert state.fleet.servers["s0"].held_bytes == 80
         state.see(a=READY, b=READY, both=READY)
         assert state.fleet.servers["s0"].held_bytes == 100
-        assert {name: copy.is_step for name, copy in state.copies.items()} == {"a": True, "b": True, "both": False}
+        assert {name: replica.is_step for name, replica in state.replicas.items()} == {"a": True, "b": True, "both": False}
         state.see(a=READY, b=READY)
         assert state.fleet.servers["s0"].held_bytes == 80
-        assert not any(copy.is_step for copy in state.copies.values())
+        assert not any(replica.is_step for replica in state.replicas.values())
 
     def test_a_step_that_loads_is_no_announcement(self, state: State) -> None:
         state.see(a=LOADING, both=LOADING)
-        assert state.copies["a"].bytes == 0
+        assert state.replicas["a"].bytes == 0
         state.see(both=LOADING)
-        assert "a" not in state.copies
+        assert "a" not in state.replicas
 
     def test_take_their_steps_along_unless_another_needs_one(self, state: State) -> None:
         state.see(a=READY, b=READY, both=READY)
@@ -132,7 +132,7 @@ class TestClaims:
         state.fleet.models["b"].service_s = 0.3
         claims = [state.take("a"), state.take("b"), state.take("a")]
         server = state.fleet.servers["s0"]
-        assert (state.copies["a"].in_flight, state.copies["b"].in_flight) == (2, 1)
+        assert (state.replicas["a"].in_flight, state.replicas["b"].in_flight) == (2, 1)
         assert server.work_s == pytest.approx(0.32)
         left_s = [0.01, 0.3, 0.01]
         for number in order:
@@ -140,7 +140,7 @@ class TestClaims:
             state.at_s += 1.0
             claims[number].release(answered=False)
             left_s[number] = 0.0
-        assert (state.copies["a"].in_flight, state.copies["b"].in_flight, server.work_s) == (0, 0, 0.0)
+        assert (state.replicas["a"].in_flight, state.replicas["b"].in_flight, server.work_s) == (0, 0, 0.0)
 
     def test_what_a_request_takes_by_itself_is_learned(self, state: State) -> None:
         state.see(a=READY)
@@ -151,14 +151,15 @@ class TestClaims:
         claim.release(answered=True)
         assert before_s < facts.service_s < 1.0
 
-    def test_one_that_failed_or_had_company_teaches_nothing(self, state: State) -> None:
+    def test_one_that_failed_teaches_nothing_nor_does_who_was_behind_it(self, state: State) -> None:
         state.see(a=READY)
         facts = state.fleet.models["a"]
         before_s = facts.service_s
         first, second = state.take("a"), state.take("a")
         state.at_s += 1.0
-        first.release(answered=True)
-        second.release(answered=False)
+        first.release(answered=False)
+        state.at_s += 1.0
+        second.release(answered=True)
         assert facts.service_s == before_s
 
     @pytest.mark.parametrize("seen", [{}, {"a": LOADING}, {"a": UNLOADING}])
@@ -166,7 +167,7 @@ class TestClaims:
         state.see(**seen)
         assert state.reserve("a", "s0") is None
 
-    def test_are_given_back_to_a_copy_that_is_gone_meanwhile(self, state: State) -> None:
+    def test_are_given_back_to_a_replica_that_is_gone_meanwhile(self, state: State) -> None:
         state.see(a=READY, b=READY)
         gone, stays = state.take("a"), state.take("b")
         state.see(b=READY)
@@ -176,12 +177,12 @@ class TestClaims:
 
 
 class TestServers:
-    def test_one_that_goes_down_takes_its_copies_along_and_comes_back_empty(self, state: State) -> None:
+    def test_one_that_goes_down_takes_its_replicas_along_and_comes_back_empty(self, state: State) -> None:
         state.see(a=READY)
         claim = state.take("a")
         state.members.down("it crashed")
         assert state.reserve("a", "s0") is None
-        assert (state.copies, state.fleet.holders) == ({}, {})
+        assert (state.replicas, state.fleet.holders) == ({}, {})
         assert not state.fleet.servers["s0"].is_up
         claim.release(answered=False)
         state.members.up(FakeUpstream())
@@ -267,7 +268,7 @@ class TestDescribe:
         state.describe({})
         assert not state.fleet.models
 
-    def test_what_has_sequences_has_one_copy(self) -> None:
+    def test_what_has_sequences_has_one_replica(self) -> None:
         state = State(
             DescribedModel(ModelSpec("s", 1), 1, has_sequences=True),
             DescribedModel(ModelSpec("t", 1, max_replicas=3), 1, has_sequences=True),
@@ -317,21 +318,21 @@ class TestLoads:
 
     def test_a_dead_one_is_loading_until_it_has_been_loaded_anew(self, state: State) -> None:
         state.see(a=READY)
-        state.mark_loading(state.fleet.servers["s0"], state.copies["a"])
+        state.mark_loading(state.fleet.servers["s0"], state.replicas["a"])
         state.see(a=READY)
-        assert state.copies["a"].state is LOADING
+        assert state.replicas["a"].state is LOADING
         state.awaiting_fingerprint.clear()
         state.see(a=READY)
-        assert state.copies["a"].state is READY
+        assert state.replicas["a"].state is READY
 
     def test_one_that_is_gone_is_dropped_but_not_another_in_its_place(self, state: State) -> None:
         state.see(a=READY)
-        gone = state.copies["a"]
+        gone = state.replicas["a"]
         state.see()
         state.see(a=READY)
         state.drop(state.fleet.servers["s0"], gone)
-        assert "a" in state.copies
-        state.drop(state.fleet.servers["s0"], state.copies["a"])
+        assert "a" in state.replicas
+        state.drop(state.fleet.servers["s0"], state.replicas["a"])
         assert state.fleet.replicas("a") == []
 
 
@@ -341,7 +342,7 @@ class TestMembership:
         state.change("s0", pool="long", labels={"zone": "b"}, budget_bytes=7)
         server = state.fleet.servers["s0"]
         assert (server.pool, server.labels, server.budget_bytes) == ("long", {"zone": "b"}, 7)
-        assert (state.fleet.pools["long"], state.fleet.replicas("a")) == ({"s0": server}, [(server, server.copies["a"])])
+        assert (state.fleet.pools["long"], state.fleet.replicas("a")) == ({"s0": server}, [(server, server.replicas["a"])])
 
     def test_one_that_drains_is_open_no_more(self, state: State) -> None:
         server = state.fleet.servers["s0"]

@@ -326,7 +326,7 @@ class TestFileDigests:
         digests, file = FileDigests(), tmp_path / "x"
         file.write_text("1")
         digests.of(file)
-        assert digests._known.is_empty
+        assert not digests._known.keys
 
     def test_one_that_changes_while_it_is_read_is_an_error(self, tmp_path: Path) -> None:
         file = Growing(tmp_path / "x")

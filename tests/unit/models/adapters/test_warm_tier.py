@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control_plane.core.errors import ModelLoadFailed, Overloaded, StartupError, StoreUnavailable
+from control_plane.core.errors import ModelLoadFailed, StartupError, StoreUnavailable
 from control_plane.models.adapters.warm_tier.tier import DiskWarmTier
 from control_plane.models.domain.model_source import ModelSource, SourceFile, WarmCopy
 
@@ -155,7 +155,7 @@ def test_a_disk_that_takes_no_more_is_told_with_the_folder(tier: DiskWarmTier) -
     partial = tier.start_fetch(source())
     resource.setrlimit(resource.RLIMIT_FSIZE, (150, hard))
     try:
-        with pytest.raises(Overloaded, match=r"--warm-dir .*/warm cannot be written: File too large"):
+        with pytest.raises(StoreUnavailable, match=r"--warm-dir .*/warm cannot be written: File too large"):
             partial.fetch(source().files[1], Reader(FILES["1/model.onnx"]), ON)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -147,13 +148,16 @@ async def test_fetches_at_the_same_time_keep_within_the_bytes_together(tmp_path:
     def look(path: str, span: range) -> None:
         nonlocal most
         folder = tmp_path / "warm"
-        copies = (path.stat().st_size for path in folder.rglob("model.onnx") if "trash" not in path.parts)
-        most = max(most, sum(copies))
+        total = 0
+        for path in folder.rglob("model.onnx"):
+            with suppress(FileNotFoundError):  # another fetch may finish or end meanwhile, and move what was just listed
+                total += 0 if "trash" in path.parts else path.stat().st_size
+        most = max(most, total)
 
     store.on_read = look
     async with bench(tmp_path, store) as lab:
         results = await asyncio.gather(*(lab.warm(name) for name in "abcdefgh"), return_exceptions=True)
-        assert all(result is None or isinstance(result, Path | Overloaded) for result in results)
+        assert {type(result) for result in results} <= {type(tmp_path), Overloaded}
         assert len(lab.held()) <= 3
         assert most <= 1000
 

@@ -118,7 +118,7 @@ async def test_a_full_disk_is_told_and_nothing_half_made_stays(tmp_path: Path) -
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (400, hard))
         try:
-            with pytest.raises(Overloaded, match=r"--warm-dir .* cannot be written: File too large"):
+            with pytest.raises(StoreUnavailable, match=r"--warm-dir .* cannot be written: File too large"):
                 await lab.warm("m")
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

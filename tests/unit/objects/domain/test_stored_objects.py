@@ -15,14 +15,22 @@ from control_plane.core.scope import Right, Scope
 from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.purge import EVERY_MODEL, Purge
-from control_plane.objects.domain.route import CachePolicy, Route
+from control_plane.objects.domain.route import CachePolicy, HedgingPolicy, Route
 from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.domain.stored_objects import KIND_OF, StoredObject, from_stored, name_of, to_body
 from control_plane.objects.domain.tenant import Tenant
 
 KEY = ApiKey("0123456789ab", "acme", (Scope(Right.INFER, "text_*"), Scope(Right.METRICS)), "ab" * 32, 1.5, 2.5, 3.5, "for the tests")
 TENANT = Tenant("acme", 10.0, 20, 30, 40.0, 2.0, -1)
-ROUTE = Route("fast", "text_encoder", "3", 0.5, ("acme",), CachePolicy(is_on=True, ttl_s=60.0, is_private=True, min_cost_units=2.5))
+ROUTE = Route(
+    "fast",
+    "text_encoder",
+    "3",
+    0.5,
+    ("acme",),
+    CachePolicy(is_on=True, ttl_s=60.0, is_private=True, min_cost_units=2.5),
+    hedging=HedgingPolicy(is_on=True, twice_from_s=0.2),
+)
 PRICE = Price("spring", 1e9, 0.001, "EUR", "text_*", "acme")
 PURGE = Purge("text_encoder", "0123456789abcdef" * 2)
 ALL = [

@@ -1,4 +1,4 @@
-"""Requests and stand-in answers of both doors say the same as NVIDIA's client and Triton would."""
+"""Requests and stand-in answers of both protocols say the same as NVIDIA's client and Triton would."""
 
 from __future__ import annotations
 

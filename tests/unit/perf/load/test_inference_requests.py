@@ -1,4 +1,4 @@
-"""Requests as our own door reads them, and vectors as servers write them."""
+"""Requests as our own frontends read them, and vectors as servers write them."""
 
 from __future__ import annotations
 

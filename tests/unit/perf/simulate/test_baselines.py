@@ -95,7 +95,7 @@ READY, LOADING, UNLOADING = ModelState.READY, ModelState.LOADING, ModelState.UNL
 
 
 @pytest.mark.parametrize(
-    ("copies", "needed", "victims"),
+    ("replicas", "needed", "victims"),
     [
         pytest.param([], 3, [], id="empty"),
         pytest.param([("a", READY, 1, 5)], 2, [], id="room"),
@@ -107,8 +107,8 @@ READY, LOADING, UNLOADING = ModelState.READY, ModelState.LOADING, ModelState.UNL
         pytest.param([("a", READY, 1, 5)], 4, None, id="too large"),
     ],
 )
-def test_what_was_used_last_stays(copies: list[tuple[str, ModelState, int, float]], needed: int, victims: list[str] | None) -> None:
-    at = Server("0", 3, copies={name: Replica(name, state, size, 0.0, last_used_s=used) for name, state, size, used in copies})
+def test_what_was_used_last_stays(replicas: list[tuple[str, ModelState, int, float]], needed: int, victims: list[str] | None) -> None:
+    at = Server("0", 3, replicas={name: Replica(name, state, size, 0.0, last_used_s=used) for name, state, size, used in replicas})
     assert least_recently_used(at, needed) == victims
 
 

@@ -20,10 +20,10 @@ NOW_S = 10_000.0
 def fleet(*servers: dict[str, tuple[ModelState, float]], slots: int = 2) -> Fleet:
     """What is where, and when it was last used."""
     made = Fleet(models={name: ModelFacts(ModelSpec(name), 1, 1.0, 0.1, last_used_s=NOW_S) for name in "abcdef"})
-    for number, copies in enumerate(servers):
+    for number, replicas in enumerate(servers):
         server = Server(str(number), slots)
         made.add_server(server)
-        for name, (state, used_s) in copies.items():
+        for name, (state, used_s) in replicas.items():
             made.put_replica(server, Replica(name, state, 1, 0.0, last_used_s=used_s))
     return made
 
@@ -33,13 +33,13 @@ def chosen(there: Fleet, seeds: int = 20) -> set[str | None]:
     return {choice.server if isinstance(choice, Choice) else None for choice in choices}
 
 
-def test_a_copy_with_the_fewest_requests_then_the_longest_unused() -> None:
+def test_a_replica_with_the_fewest_requests_then_the_longest_unused() -> None:
     there = fleet({"a": (READY, 5.0)}, {"a": (READY, 4.0)}, {"a": (READY, 3.0)})
-    there.servers["2"].copies["a"].in_flight = 1
+    there.servers["2"].replicas["a"].in_flight = 1
     assert chosen(there) == {"1"}
 
 
-def test_a_loading_copy_only_where_there_is_no_other() -> None:
+def test_a_loading_replica_only_where_there_is_no_other() -> None:
     assert chosen(fleet({"a": (LOADING, 0.0)}, {"a": (READY, 5.0)}, {})) == {"1"}
     assert chosen(fleet({"a": (LOADING, 0.0)}, {"a": (UNLOADING, 5.0)}, {})) == {"0"}
 
@@ -78,7 +78,7 @@ def ticked(there: Fleet, requests: int, now_s: float = NOW_S) -> list[Load | Unl
     ("requests", "loads"),
     [(300, 0), (400, 1), (700, 2), (5000, 2)],
 )
-def test_more_copies_by_requests_per_minute(requests: int, loads: int) -> None:
+def test_more_replicas_by_requests_per_minute(requests: int, loads: int) -> None:
     """A check is of ten seconds: 333 are 2,000 per minute."""
     there = fleet({"a": (READY, NOW_S)}, {}, {}, {}, {}, {}, {})
     assert [type(change) for change in ticked(there, requests)] == [Load] * loads
@@ -88,16 +88,16 @@ def test_not_more_while_one_loads() -> None:
     assert ticked(fleet({"a": (READY, NOW_S)}, {"a": (LOADING, NOW_S)}, {}), 5000) == []
 
 
-def test_a_second_copy_for_what_comes_back_after_minutes() -> None:
+def test_a_second_replica_for_what_comes_back_after_minutes() -> None:
     there, mesh = fleet({"a": (READY, NOW_S)}, {}, {}), ModelMesh(Random(1))
     assert list(mesh.tick(there, NOW_S)) == []
     there.models["a"].last_used_s = NOW_S + 600
     assert [change.model for change in mesh.tick(there, NOW_S + 600)] == ["a"]
 
 
-def test_fewer_copies_where_all_is_full_and_settled() -> None:
+def test_fewer_replicas_where_all_is_full_and_settled() -> None:
     both = {"a": (READY, 5.0), "b": (READY, 4.0)}, {"a": (READY, 3.0), "c": (READY, 4.0)}
     assert ticked(fleet(*both), 10) == [Unload("a", "0")] or ticked(fleet(*both), 10) == [Unload("a", "1")]
-    assert ticked(fleet(*both), 500) == [], "used more than two thirds of a copy's"
+    assert ticked(fleet(*both), 500) == [], "used more than two thirds of a replica's"
     assert ticked(fleet(*both), 10, now_s=1000.0) == [], "loaded within half an hour"
     assert ticked(fleet(*both, {}), 10) == [], "not full"

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from control_plane.protocols.http2 import frames as h2
 from control_plane.protocols.http2.connection import Http2Connection
+from control_plane.protocols.http2.frames import Setting
 from control_plane.protocols.http2.headers import Fields, KnownBlocks, encode_fields
 from control_plane.protocols.http2.limits import Http2Limits
 from control_plane.protocols.http2.stream import Stream, WholeAnswer, WholeCall
@@ -120,3 +121,7 @@ def data(stream_id: int, payload: bytes, *, ends: bool = False) -> bytes:
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
     return h2.frame_head(kind, flags, stream_id, len(payload)) + payload
+
+
+def settings_of(**values: int) -> bytes:
+    return h2.settings_frame({Setting[name]: value for name, value in values.items()})

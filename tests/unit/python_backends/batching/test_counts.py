@@ -7,8 +7,8 @@ from dataclasses import fields
 
 import pytest
 
+from python_backends.batching.batch_queue import Batch, Waiter
 from python_backends.batching.counts import COUNTERS, Counts, Tally, of_batch
-from python_backends.batching.waiting import Batch, Waiter
 
 
 def test_every_count_has_a_metric_and_a_description() -> None:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from python_backends.batching.batch_queue import Batch, BatchQueue, Waiter
 from python_backends.batching.lanes import Lanes
 from python_backends.batching.plan import CostColumns
-from python_backends.batching.waiting import Batch, Waiter, Waiting
 from python_backends.runtime.errors import BackendError, ExecutionError
 from python_backends.runtime.execution import Answer
 
@@ -79,7 +79,7 @@ def start() -> Iterator[Start]:
     before, started = threading.active_count(), []
 
     def start_lanes(model: Model, *, count: int = 2, cost: Callable[[int, int], float] = cost_ms) -> Lanes[Asked]:
-        lanes: Lanes[Asked] = Lanes(Waiting(CostColumns(cost, max_rows=8), lanes=count), model.compute, count=count)
+        lanes: Lanes[Asked] = Lanes(BatchQueue(CostColumns(cost, max_rows=8), lanes=count), model.compute, count=count)
         started.append(lanes)
         return lanes
 
@@ -146,7 +146,7 @@ def test_a_batch_that_fails_is_answered_and_the_next_one_runs(start: Start) -> N
 
 def test_answers_that_are_too_few_are_an_error_for_all(start: Start) -> None:
     model = Model()
-    lanes: Lanes[Asked] = Lanes(Waiting(CostColumns(cost_ms, max_rows=8), lanes=1), lambda batch: [], count=1)
+    lanes: Lanes[Asked] = Lanes(BatchQueue(CostColumns(cost_ms, max_rows=8), lanes=1), lambda batch: [], count=1)
     one = ask(10)
 
     lanes.submit([one])
@@ -237,7 +237,7 @@ def test_what_fails_at_once_frees_its_lane(start: Start) -> None:
 @given(st.lists(st.lists(st.integers(1, 200), min_size=1, max_size=10), max_size=8), st.integers(1, 3))
 def test_everything_is_answered_once_in_any_order_of_arrival(groups: list[list[int]], count: int) -> None:
     model = Model(poison=7)
-    lanes: Lanes[Asked] = Lanes(Waiting(CostColumns(cost_ms, max_rows=8), lanes=count), model.compute, count=count)
+    lanes: Lanes[Asked] = Lanes(BatchQueue(CostColumns(cost_ms, max_rows=8), lanes=count), model.compute, count=count)
     waiters = [[ask(length) for length in lengths] for lengths in groups]
 
     for group in waiters:

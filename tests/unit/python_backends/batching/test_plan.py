@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from python_backends.batching.plan import MAX_COLUMNS, CostColumns, Item, divide
+from python_backends.batching.plan import MAX_COLUMNS, CostColumns, Item, plan_batches
 from python_backends.runtime.variants.latency_table import CostMs, LatencyTable
 
 LENGTHS = (4, 8, 16)
@@ -35,7 +35,7 @@ def items(*, most_rows: int, most: int = 8) -> st.SearchStrategy[list[Item]]:
 def plan(items: Sequence[Item], cost_ms: CostMs) -> list[list[int]]:
     """The items' indices, divided into batches of the least total cost, short ones first."""
     order = sorted(range(len(items)), key=lambda index: items[index].length)
-    batches = divide([items[index] for index in order], CostColumns(cost_ms, max_rows=MAX_ROWS))
+    batches = plan_batches([items[index] for index in order], CostColumns(cost_ms, max_rows=MAX_ROWS))
     return [order[start:end] for start, end in batches]
 
 
@@ -85,7 +85,7 @@ def test_no_division_at_all_costs_less_for_items_of_one_row(items: list[Item], t
 @given(items=items(most_rows=1), table=tables(), limit_ms=st.floats(0.5, 100))
 def test_under_a_limit_no_division_that_keeps_it_costs_less(items: list[Item], table: LatencyTable, limit_ms: float) -> None:
     ordered = sorted(items, key=lambda item: item.length)
-    planned = [list(range(*batch)) for batch in divide(ordered, CostColumns(table.cost_ms, max_rows=MAX_ROWS), limit_ms=limit_ms)]
+    planned = [list(range(*batch)) for batch in plan_batches(ordered, CostColumns(table.cost_ms, max_rows=MAX_ROWS), limit_ms=limit_ms)]
 
     def keeps_it(batch: Sequence[int]) -> bool:
         return len(batch) == 1 or (fits(ordered, batch) and cost_of(ordered, [batch], table.cost_ms) <= limit_ms)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from python_backends.batching.batch_queue import Batch, Waiter
 from python_backends.batching.counts import Tally
-from python_backends.batching.waiting import Batch, Waiter
 from python_backends.runtime.errors import BackendError, RequestCancelled, RequestError
 from python_backends.runtime.execution import Answer, Array, InferenceRequest, Tensors
 from python_backends.text_encoder.encoder import CANCELLATION_CHECK_AFTER_S, Encoder, EncoderRequest, to_waiter

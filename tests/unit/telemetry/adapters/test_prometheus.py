@@ -23,7 +23,7 @@ class Bench:
     def __init__(self) -> None:
         self.in_flight, self.up, self.workers, self.behind_s = 0, False, 1, 0.0
         self.existing: set[str] = set()
-        self.recorder = RequestCounter(most_models=MOST, existing=self.existing)
+        self.recorder = RequestCounter(max_models=MOST, existing=self.existing)
         self.cache: dict[str, Any] = {}
         self.metrics = OwnMetrics(
             version="1.2.3",
@@ -32,7 +32,7 @@ class Bench:
             triton_is_up=lambda: self.up,
             state_behind_s=lambda: self.behind_s,
             cache_bytes=1000,
-            most_models=MOST,
+            max_models=MOST,
         )
 
     def record(self, model: str, outcome: Outcome, *, frontend: Frontend = Frontend.HTTP, duration_s: float = 0.01) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 import subprocess
@@ -159,6 +160,7 @@ def test_giving_up_at_a_full_queue_leaves_nothing(on_uvloop: Run, tmp_path: Path
         with listening(str(tmp_path / "s"), queue=0):
             address = UnixAddress(str(tmp_path / "s"))
             first = await open_connection(Client, address)
+            gc.collect()  # what earlier tests have left would else close its files in between
             before = len(os.listdir("/proc/self/fd"))
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.03):

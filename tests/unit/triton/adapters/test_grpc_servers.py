@@ -21,7 +21,7 @@ from control_plane.protocols.http2.headers import NO_TABLE, encode_fields
 from control_plane.triton.adapters import grpc_calls
 from control_plane.triton.adapters.grpc import GrpcClient
 from tests.h2_peer import H2Peer
-from tests.unit.triton.adapters.test_grpc import GRPC_ANSWER, _greeting, answer_next, call, scripted
+from tests.unit.triton.adapters.grpc_bench import GRPC_ANSWER, answer_next, call, greeting, scripted
 
 CONTENT_TYPE = (b"content-type", b"application/grpc")
 STREAM_HEAD = GrpcHead("/any.Service/Stream", (CONTENT_TYPE,))
@@ -46,7 +46,7 @@ class TestAnotherServer:
             assert 1 <= len(peers) <= 3
 
     async def test_one_that_leaves_finishes_what_it_has_and_gets_nothing_new(self) -> None:
-        async with scripted(_greeting) as (client, peers), asyncio.TaskGroup() as tasks:
+        async with scripted(greeting) as (client, peers), asyncio.TaskGroup() as tasks:
             first = tasks.create_task(client.unary(call(), timeout_s=10))
             while not peers:
                 await asyncio.sleep(0.001)

@@ -271,3 +271,23 @@ def test_while_several_load_what_names_no_model_is_nobodys(lab: Lab) -> None:
         return await asyncio.gather(lab.load(during, "m"), lab.load(during, "n"), return_exceptions=True)
 
     assert [str(error) for error in asyncio.run(main())] == [f"{_ANSWER}no"] * 2
+
+
+async def test_in_the_region_of_a_loaded_model_nothing_is_answered_where_a_request_may_wait(lab: Lab) -> None:
+    """Triton 24.10 ends with a signal 11 if it gets an answer of ours there."""
+    lab.answers = [True] * 10
+
+    async def load(limit_s: float) -> None:
+        lab.stubs.seen = StubObservation({7: Stub(7, "r", "m_0_0", "/repository/m/1/model.py", now_s())}, {}, set())
+        await lab.stubs.looked_at()
+
+    await lab.watch.carry_out(("m",), load, timeout_s=300)
+
+    async def next_load(limit_s: float) -> None:
+        lab.stubs.seen = StubObservation({}, {7: "was killed by SIGKILL"}, {"r", "of-a-load"})
+        while not lab.asked:
+            await asyncio.sleep(0.01)
+        await lab.stubs.looked_at()
+
+    await lab.watch.carry_out(("m",), next_load, timeout_s=300)
+    assert set(lab.asked) == {"of-a-load"}

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -127,3 +128,41 @@ def test_of_a_triton_that_is_gone_there_is_nothing(tmp_path: Path, labs: list[La
 )
 def test_whose_a_stub_is(stub: Stub, models: list[str], is_of: bool) -> None:
     assert stub.is_of(models) is is_of
+
+
+@pytest.mark.parametrize(
+    ("path", "instance", "model"),
+    [
+        pytest.param("/state/triton/repository/m/1/model.py", "other_0_0", "m", id="by its folder"),
+        pytest.param("/repository/x/triton/repository/m_1/12/code/main.py", "", "m_1", id="whose name ends like an instance"),
+        pytest.param(
+            "/state/triton/backends/encoder/model.py", "text_encoder_0_1", "text_encoder", id="of a backend of ours, by the instance"
+        ),
+        pytest.param("/state/triton/backends/encoder/model.py", "m_1_0_1", "m_1", id="of a backend of ours, with a number of its own"),
+        pytest.param("", "", "", id="not known yet"),
+    ],
+)
+def test_it_is_known_which_model_one_serves(path: str, instance: str, model: str) -> None:
+    assert Stub(1, "r", instance, path, 0.0).model == model
+
+
+def test_how_a_known_one_has_ended_is_seen_and_one_is_killed(tmp_path: Path, labs: list[Lab]) -> None:
+    lab = Lab(tmp_path, arguments("a", region()), arguments("b", region()))
+    labs.append(lab)
+    a, b = (lab.stubs.observe().living[pid] for pid in lab.pids)
+    assert lab.stubs.end_of(a) is None
+    lab.end(0, signal.SIGKILL)
+    assert lab.stubs.end_of(a) == "was killed by SIGKILL"
+    assert Stubs(_parent(a.pid), PREFIX, folder=tmp_path).end_of(a) is None, "its guardian has inherited it: Triton has ended"
+    assert lab.stubs.end_of(replace(a, started_s=a.started_s - 1.0)) is None, "another process had its number before"
+    assert not lab.stubs.kill(a)
+    assert not lab.stubs.kill(replace(b, started_s=b.started_s - 1.0))
+    assert lab.stubs.end_of(b) is None
+    assert lab.stubs.kill(b)
+    wait_for(lambda: lab.stubs.end_of(b) == "was killed by SIGKILL", "its end", SOON_S)
+    assert not lab.stubs.kill(replace(b, pid=2**22))
+    assert lab.stubs.end_of(replace(b, pid=2**22)) is None
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -1,0 +1,155 @@
+"""Decides whether a request of a fleet that has failed is sent to another replica, and tells the view what its fault
+says of the server.
+
+`inference/faults` is the table; this adds what only a fleet knows: whether there is another replica, and whether the
+retry budget has anything left. `fleet/routing/dispatch` asks for each request that was not answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from control_plane.core.infer_call import InferCall
+from control_plane.fleet.domain.routing import has_other
+from control_plane.fleet.routing.model_router import ModelRouter
+from control_plane.fleet.routing.workloads import RoutingHint
+from control_plane.fleet.view.reservations import Reservation
+from control_plane.inference.attempt import Send, is_repeatable
+from control_plane.inference.domain.queries_of_death import StubDeaths
+from control_plane.inference.faults import FAULTS, Fault, Finding, Resend
+from control_plane.inference.retry_budget import RetryBudget, units_of
+from control_plane.inference.running_request import AuthorizedRequest
+from control_plane.inference.server_fault import dead_stub_model_of
+
+AnswerT = TypeVar("AnswerT")
+
+_MOST_RESENDS = 3
+"""Each cause is retried once, and not all of them: a request cannot go round for ever. A dead stub may be met twice,
+by one that is in flight beside a query of death (after its second there is no third), and servers may freeze one after
+the other."""
+_GONE = frozenset((Fault.NOT_SENT, Fault.CONNECTION_LOST, Fault.MODEL_MISSING))
+"""Faults of replicas that are dropped from the view, or may be: others are found, or loaded."""
+_LOST = frozenset((Fault.CONNECTION_LOST, Fault.SERVER_SILENT))
+"""Faults of a server that takes all its requests with it."""
+_NOTICED_S, _LOOK_EVERY_S = 1.0, 0.05
+"""Time within which the end of a Triton is noticed by whoever watches its process."""
+
+
+class Resending:
+    """Decider of one process on what is sent to another replica."""
+
+    def __init__(self, router: ModelRouter, budget: RetryBudget, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._router = router
+        self._budget = budget
+        self._now_s = now_s
+        self._stub_deaths = StubDeaths()
+
+    def may_resend(
+        self,
+        fault: Fault,
+        call: InferCall,
+        running: AuthorizedRequest | None,
+        reservation: Reservation,
+        aim: RoutingHint,
+    ) -> bool:
+        """Whether the request, which had this `aim`, may be sent another time, for which the retry budget is charged."""
+        policy, resent = FAULTS[fault], aim.resent
+        times = 2 if fault in (Fault.DEAD_STUB, Fault.SERVER_SILENT) else 1
+        if policy.resend is Resend.NEVER or resent.count(fault) >= times or len(resent) >= _MOST_RESENDS:
+            return False
+        # A request for a version that does not exist would fail anywhere: the model itself may well be there.
+        if fault is Fault.MODEL_MISSING and call.model_version:
+            return False
+        if policy.resend is not Resend.ALWAYS and not is_repeatable(call, running):
+            return False
+        if not self._has_elsewhere(fault, reservation, self.unfit(reservation, aim)):
+            return False
+        if not policy.is_budgeted:
+            return True
+        if fault in _LOST:
+            return self._budget.try_resend_lost(units_of(running), server=reservation.server.name, began_s=reservation.started_s)
+        return self._budget.try_spend(units_of(running))
+
+    def recallable(
+        self, send: Send[AnswerT], call: InferCall, running: AuthorizedRequest | None, reservation: Reservation, aim: RoutingHint
+    ) -> Send[AnswerT]:
+        """Return one send of a request, which is taken back if its server falls silent and it may be sent again: that is
+        decided, and the budget charged, before anything is cancelled."""
+        if not is_repeatable(call, running):
+            return send
+        may = partial(self.may_resend, Fault.SERVER_SILENT, call, running, reservation, aim)
+        return self._router.state.recalls.recallable(send, reservation, may)
+
+    def aim_after(
+        self, fault: Fault, call: InferCall, running: AuthorizedRequest | None, reservation: Reservation, aim: RoutingHint
+    ) -> RoutingHint | None:
+        """Where to send a request next, to another server than that and to no dead replica; None: nowhere."""
+        resent = (*aim.resent, fault)
+        if fault is Fault.SERVER_SILENT:
+            # It was decided before it was taken back. The view avoids the server for as long as it is silent.
+            if running is not None:
+                running.permit.forsake()
+            return replace(aim, avoid=aim.avoid | self.avoided(reservation.replica.model), resent=resent)
+        if not self.may_resend(fault, call, running, reservation, aim):
+            return None
+        return replace(aim, avoid=self.unfit(reservation, aim), resent=resent)
+
+    def unfit(self, reservation: Reservation, aim: RoutingHint) -> frozenset[str]:
+        """Servers that would not do for another send of a request that is here: this one, those that failed it, and
+        those whose stubs are dead."""
+        return aim.avoid | {reservation.server.name} | self.avoided(reservation.replica.model)
+
+    def avoided(self, model: str) -> frozenset[str]:
+        """Servers whose replicas of the model have lost their stubs, and are not loaded anew yet."""
+        holders = self._router.state.fleet.holders.get(model, {})
+        dead = self._stub_deaths.dead_copies(model)
+        return frozenset(name for name, replica in dead if name in holders and holders[name].replicas[model] is replica)
+
+    def _has_elsewhere(self, fault: Fault, reservation: Reservation, avoid: frozenset[str]) -> bool:
+        """Whether another replica may do better. What a server that is gone or a replica under repair leaves waits for one,
+        if need be."""
+        if fault in _GONE or not reservation.is_current:
+            return True
+        is_idle = FAULTS[fault].resend is Resend.IF_CAPACITY
+        return has_other(self._router.state.fleet, reservation.replica.model, avoid, is_idle=is_idle)
+
+    async def is_death(self, fault: Fault, reservation: Reservation, *, is_suspect: bool) -> bool:
+        """Whether a process died while this request was in flight in it.
+
+        A broken connection alone makes a suspect of a request. To find one guilty its server must be seen to be
+        down.
+        """
+        if fault is Fault.DEAD_STUB:
+            replica, began_s = reservation.replica, reservation.started_s
+            return self._stub_deaths.was_in_flight(reservation.server.name, replica.model, replica, began_s=began_s, now_s=self._now_s())
+        if fault is not Fault.CONNECTION_LOST or not is_suspect:
+            return fault is Fault.CONNECTION_LOST
+        until_s = self._now_s() + _NOTICED_S
+        while reservation.server.is_up and reservation.is_current and self._now_s() < until_s:
+            await asyncio.sleep(_LOOK_EVERY_S)
+        return not (reservation.server.is_up and reservation.is_current)
+
+    def learn(self, fault: Fault, answer: object, call: InferCall, reservation: Reservation) -> None:
+        """Tell the view what a fault says of the server; the request's reservation has been released."""
+        match FAULTS[fault].finding:
+            case Finding.SILENT:
+                self._router.gave_up(reservation)
+            case Finding.UNREACHABLE:
+                self._router.lost(reservation, is_gone=True)
+            case Finding.BROKEN:
+                self._router.lost(reservation, is_gone=False)
+            case Finding.STUB_DIED:
+                self._router.answered(call, reservation)
+                if (dead := dead_stub_model_of(answer)) is not None:
+                    self._router.has_died(reservation, dead)
+            case Finding.LACKS_MODEL:
+                self._router.answered(call, reservation)
+                if not call.model_version:
+                    self._router.is_missing(reservation)
+            case Finding.NOTHING:
+                self._router.answered(call, reservation)

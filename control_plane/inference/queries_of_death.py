@@ -1,0 +1,149 @@
+"""Quarantine for requests under which processes die: suspects are sent one at a time, and those that are found
+guilty are refused, so that one client's request does not end all copies of a model.
+
+Both dispatchers call this (`fleet/routing/dispatch`, `inference/single_server`). A request's digest is only made
+after a death, and for requests of the models on the list. Each process learns by itself: with several, each has
+to see two deaths.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from control_plane.cache.domain.cached_response import identity_of
+from control_plane.core.errors import DeadlineExceeded, QueryOfDeath
+from control_plane.core.infer_call import InferCall
+from control_plane.inference.domain.queries_of_death import REMEMBERED_S, Digest, Record, Suspects, Verdict
+
+_log = logging.getLogger(__name__)
+
+_AT_ONCE_BYTES = 2**18
+"""Largest request that is hashed at once; hashing a larger one would hold up the event loop, so a thread does."""
+_ONE_DEATH_S = 10.0
+"""Time after which another death is another matter."""
+
+
+class Hashable(Protocol):
+    """A request, as far as its digest needs it."""
+
+    def content(self, call: InferCall) -> Sequence[bytes]:
+        """What its answer is computed from, without the request's id, in parts."""
+
+
+@dataclass(slots=True)
+class _Lane:
+    """The way to Triton of a model's suspects: one at a time. After a server's death, of which a request is seldom
+    the cause, each answer lets one more through at once (slow start), so that many do not take long.
+    """
+
+    since_s: float
+    widens: bool
+    places: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """One request in flight that is suspect."""
+
+    digest: Digest
+    lane: _Lane
+
+
+class QueriesOfDeath:
+    """Quarantine of one process for requests under which processes of Triton die."""
+
+    def __init__(self, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        """`now_s` is the event loop's time."""
+        self.found = 0
+        """Requests that were found guilty so far."""
+        self.refused = 0
+        """Requests that were refused since they are guilty."""
+        self._now_s = now_s
+        self._suspects = Suspects()
+        self._lanes: dict[str, _Lane] = {}
+
+    def watches(self, model: str) -> bool:
+        """Whether requests of this model have to take their `turn`."""
+        return self._suspects.watches(model, self._now_s())
+
+    @asynccontextmanager
+    async def turn(self, request: Hashable, call: InferCall, *, timeout_s: float) -> AsyncIterator[Suspect | None]:
+        """Context manager: a suspect, which is sent within the block; None where the request is innocent.
+
+        Raises QueryOfDeath: it is guilty. DeadlineExceeded: suspects before it took too long.
+        """
+        digest = await _digest(request, call)
+        lane = self._lanes[call.model_name] if self._is_suspect(digest) else None
+        if lane is not None:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await lane.places.acquire()
+            except TimeoutError as exc:
+                raise DeadlineExceeded("its turn did not come in time: after a death, requests like it are sent one by one") from exc
+            # While it waited, an equal request may have been answered, or have caused another death.
+            try:
+                if self._is_suspect(digest):
+                    yield Suspect(digest, lane)
+                    return
+            finally:
+                lane.places.release()
+        yield None
+
+    async def died(self, request: Hashable, call: InferCall, server: str, *, suspect: Suspect | None, is_stub: bool) -> None:
+        """Note that a process of `server` died, a Python model's stub or all of Triton, while the request was in flight
+        there, sent as `suspect` or as any other.
+
+        Raises QueryOfDeath: the request is guilty.
+        """
+        digest = await _digest(request, call) if suspect is None else suspect.digest
+        record = self._suspects.died(digest, server, self._now_s(), was_suspect=suspect is not None)
+        self._lanes[call.model_name] = self._lane(call.model_name, is_stub=is_stub)
+        if record.verdict is Verdict.GUILTY:
+            self.found += 1
+            _log.warning("model %s: a request is refused for %d s: %s", call.model_name, REMEMBERED_S, _why(digest, record))
+            raise self._refusal(digest, record)
+
+    def answered(self, suspect: Suspect) -> None:
+        """Note that a suspect has been answered: it was not the cause."""
+        self._suspects.answered(suspect.digest)
+        if suspect.lane.widens:
+            suspect.lane.places.release()
+
+    def _is_suspect(self, digest: Digest) -> bool:
+        """Raises QueryOfDeath."""
+        record = self._suspects.record(digest, self._now_s())
+        if record is not None and record.verdict is Verdict.GUILTY:
+            raise self._refusal(digest, record)
+        return record is not None
+
+    def _lane(self, model: str, *, is_stub: bool) -> _Lane:
+        """The lane of a model's suspects: a new one for another death, or where it turns out that stubs die."""
+        now_s = self._now_s()
+        self._lanes = {each: lane for each, lane in self._lanes.items() if self.watches(each)}
+        lane = self._lanes.get(model)
+        if lane is None or (is_stub and lane.widens) or now_s - lane.since_s > _ONE_DEATH_S:
+            lane = _Lane(now_s, widens=not is_stub)
+        return lane
+
+    def _refusal(self, digest: Digest, record: Record) -> QueryOfDeath:
+        self.refused += 1
+        left_s = max(1.0, record.until_s - self._now_s())
+        return QueryOfDeath(f"the request is not sent to Triton for {left_s:.0f} s: {_why(digest, record)}")
+
+
+async def _digest(request: Hashable, call: InferCall) -> Digest:
+    parts = [call.model_version.encode(), *request.content(call)]
+    if sum(map(len, parts)) <= _AT_ONCE_BYTES:
+        return call.model_name, identity_of(*parts)
+    return call.model_name, await asyncio.to_thread(identity_of, *parts)
+
+
+def _why(digest: Digest, record: Record) -> str:
+    return f"{len(record.deaths)} processes died under it (servers {', '.join(record.deaths)}; digest {digest[1].hex()[:16]})"

@@ -1,0 +1,188 @@
+"""Dispatch where there is a single Triton: nothing to choose, but a request may wait, or be sent once more.
+
+Where Triton ends while it has a request that may be computed again, or to which it has not been sent, the request
+waits for the next Triton, within its deadline. Requests that come while it is down are refused at once: a load
+balancer may have another gateway for them. Requests for a model that is loaded anew, since a process of it has
+died, wait for that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import NamedTuple, Protocol, TypeVar
+
+from control_plane.core.endpoints import ONLY
+from control_plane.core.infer_call import InferCall
+from control_plane.core.model import ModelState
+from control_plane.inference.attempt import AnswerT_co, Attempt, RepeatableRequest, Send, is_repeatable
+from control_plane.inference.domain.queries_of_death import StubDeaths
+from control_plane.inference.faults import FAULTS, Fault, Finding, Resend
+from control_plane.inference.queries_of_death import Hashable, QueriesOfDeath, Suspect
+from control_plane.inference.retry_budget import CostedRequest, RetryBudget, units_of
+from control_plane.triton.ports import Upstream
+from control_plane.triton.servers import Servers
+from control_plane.triton.silence_watch import SilenceWatch
+
+AnswerT = TypeVar("AnswerT")
+
+_NOTICED_S = 1.0
+"""Time within which the end of Triton is noticed by whoever watches its process."""
+_ENDED = frozenset((Finding.UNREACHABLE, Finding.BROKEN))
+"""What a fault may say of a Triton that has ended."""
+
+
+class RunningOnOne(CostedRequest, RepeatableRequest, Protocol):
+    """The part of `inference/running_request.AuthorizedRequest` that is needed here; it is charged from when it is
+    sent."""
+
+    sent_s: float | None
+
+    def sent(self, server: str) -> None: ...
+
+
+class Sendable(Hashable, Protocol[AnswerT_co]):
+    """Request with a whole response."""
+
+    def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[AnswerT_co]: ...
+
+
+class Streamable(Protocol[AnswerT_co]):
+    """Request whose response may come in pieces."""
+
+    def stream(self, server: Upstream, *, timeout_s: float) -> Awaitable[AnswerT_co]: ...
+
+
+class _Sent(NamedTuple):
+    """Where a request was sent, and when."""
+
+    upstream: Upstream
+    copy: object
+    """Equal for requests that the same copy of the model computes."""
+    at_s: float
+
+
+class SingleServerDispatch:
+    """Implementation of `inference/inference.Dispatch` for a single server."""
+
+    catalogue = None
+    """A fleet's merged view of its servers; a single server answers such calls itself."""
+
+    def __init__(self, servers: Servers, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        """`now_s` is the event loop's time."""
+        self.retries = RetryBudget(now_s=now_s)
+        self.deaths = QueriesOfDeath(now_s=now_s)
+        self.silence = SilenceWatch(now_s)
+        self._stub_deaths = StubDeaths()
+        self._servers = servers
+        self._now_s = now_s
+
+    async def send(self, request: Sendable[AnswerT], call: InferCall, *, timeout_s: float, running: RunningOnOne | None = None) -> AnswerT:
+        """Send a unary request, once more where Triton ends meanwhile, and return the answer.
+
+        Raises UpstreamUnavailable: Triton is down, or ended with a request that must not be repeated.
+        QueryOfDeath: processes have died under the request.
+        """
+        deadline_s = self._now_s() + timeout_s
+        self.retries.asked(units_of(running))
+        resent: set[Fault] = set()
+        send = self._watched(request.send, call)
+        while True:
+            if running is not None:
+                running.sent_s = None  # nobody is charged for waiting
+            attempt: Attempt[AnswerT] = Attempt()
+            if self.deaths.watches(call.model_name):
+                self._servers.pick()  # who comes while Triton is down is refused at once
+                async with self.deaths.turn(request, call, timeout_s=deadline_s - self._now_s()) as suspect:
+                    # The suspect before it may have ended Triton, or the model's stub.
+                    await self._servers.comes_up(within_s=deadline_s - self._now_s())
+                    sent = await self._begin(call, running, deadline_s)
+                    await attempt.run(send, sent.upstream, timeout_s=deadline_s - sent.at_s)
+                    await self._judge(request, call, sent, attempt, suspect)
+            else:
+                sent = await self._begin(call, running, deadline_s)
+                await attempt.run(send, sent.upstream, timeout_s=deadline_s - sent.at_s)
+                if attempt.fault is not None:
+                    await self._judge(request, call, sent, attempt, None)
+            fault = attempt.fault
+            if fault is None or fault in resent or not self._may_resend(fault, call, running):
+                return attempt.result()
+            if fault is not Fault.DEAD_STUB and not await self._is_back(fault, sent, deadline_s, running):
+                return attempt.result()
+            resent.add(fault)
+
+    async def stream(
+        self, request: Streamable[AnswerT], call: InferCall, *, timeout_s: float, running: RunningOnOne | None = None
+    ) -> AnswerT:
+        deadline_s = self._now_s() + timeout_s
+        self.retries.asked(units_of(running))
+        sent = await self._begin(call, running, deadline_s)
+        return await request.stream(sent.upstream, timeout_s=deadline_s - sent.at_s)
+
+    @asynccontextmanager
+    async def server_for(self, call: InferCall, *, timeout_s: float, running: RunningOnOne | None = None) -> AsyncIterator[Upstream]:
+        self.retries.asked(units_of(running))
+        yield (await self._begin(call, running, self._now_s() + timeout_s)).upstream
+
+    async def reading(self, model: str, *, timeout_s: float) -> Upstream:
+        return self._servers.pick()
+
+    async def ready(self) -> set[str]:
+        index = await self._servers.pick().control.index()
+        return {line.name for line in index if line.state is ModelState.READY}
+
+    async def _begin(self, call: InferCall, running: RunningOnOne | None, deadline_s: float) -> _Sent:
+        """Wait while the model is loaded anew, and return where to send the request now. Raises Overloaded: it will
+        not be ready in time. UpstreamUnavailable: Triton is down.
+        """
+        under_repair = self._servers.under_repair
+        if call.model_name in under_repair:
+            await under_repair.wait(call.model_name, timeout_s=deadline_s - self._now_s())
+        upstream = self._servers.pick()
+        if running is not None:
+            running.sent(ONLY)
+        return _Sent(upstream, (upstream, under_repair.copy_of(call.model_name)), self._now_s())
+
+    def _watched(self, send: Send[AnswerT], call: InferCall) -> Send[AnswerT]:
+        """Return `send`, watched for a model that hangs where somebody can end it."""
+        suspect = self._servers.suspect
+        if suspect is None:
+            return send
+        return lambda server, /, *, timeout_s: self.silence.watch(call.model_name, send(server, timeout_s=timeout_s), suspect)
+
+    def _may_resend(self, fault: Fault, call: InferCall, running: RunningOnOne | None) -> bool:
+        """Whether the request may be sent to the next Triton, or once its model has been loaded anew. What else this
+        Triton answers, the next would answer too."""
+        policy = FAULTS[fault]
+        if fault is Fault.DEAD_STUB:
+            return self._servers.suspect is not None and is_repeatable(call, running)  # an attached Triton's stays dead
+        if policy.finding not in _ENDED or policy.resend is Resend.NEVER:
+            return False
+        return policy.resend is Resend.ALWAYS or is_repeatable(call, running)
+
+    async def _is_back(self, fault: Fault, sent: _Sent, deadline_s: float, running: RunningOnOne | None) -> bool:
+        """Wait for the next Triton until the deadline, if this one is seen to end, and the retry budget has enough left."""
+        left_s = deadline_s - self._now_s()
+        if not await self._servers.goes_down(sent.upstream, within_s=min(_NOTICED_S, left_s)):
+            return False
+        if FAULTS[fault].is_budgeted and not self.retries.try_resend_lost(units_of(running), server=ONLY, began_s=sent.at_s):
+            return False
+        if running is not None:
+            running.sent_s = None  # nobody is charged for waiting
+        return await self._servers.comes_up(within_s=deadline_s - self._now_s())
+
+    async def _judge(self, request: Hashable, call: InferCall, sent: _Sent, attempt: Attempt[AnswerT], suspect: Suspect | None) -> None:
+        """Note whether a process died under the request. Raises QueryOfDeath: it was the second."""
+        if attempt.fault is None:
+            if suspect is not None:
+                self.deaths.answered(suspect)
+        elif await self._is_death(attempt.fault, call, sent, is_suspect=suspect is not None):
+            await self.deaths.died(request, call, ONLY, suspect=suspect, is_stub=attempt.fault is Fault.DEAD_STUB)
+
+    async def _is_death(self, fault: Fault, call: InferCall, sent: _Sent, *, is_suspect: bool) -> bool:
+        """As `fleet/routing/resending.is_death`."""
+        if fault is Fault.DEAD_STUB:
+            return self._stub_deaths.was_in_flight(ONLY, call.model_name, sent.copy, began_s=sent.at_s, now_s=self._now_s())
+        is_lost = fault is Fault.CONNECTION_LOST
+        return is_lost and (not is_suspect or await self._servers.goes_down(sent.upstream, within_s=_NOTICED_S))

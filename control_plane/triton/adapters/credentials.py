@@ -1,0 +1,106 @@
+"""Credentials for Tritons that others run: TLS contexts for connections, gRPC's for channels, and header fields
+from a file.
+
+Used by the clients beside it; `app/triton_instances` reads the header file. The files are read when a client is
+made, so an error shows at the start.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from pathlib import Path
+
+import grpc
+
+from control_plane.core.endpoints import Address, Credentials, TcpAddress
+from control_plane.core.errors import StartupError
+
+HTTP, GRPC = "http/1.1", "h2"
+"""ALPN names (RFC 7301) of the protocols."""
+
+_FIELD = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+):[ \t]*([\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?)[ \t]*")
+"""A header field in ASCII (RFC 9110, 5.5), which HTTP and gRPC metadata both can carry."""
+_OURS = frozenset(("connection", "content-length", "content-type", "host", "te", "transfer-encoding", "user-agent"))
+"""Fields that the clients write themselves."""
+_MAX_BYTES = 16 * 2**10
+
+
+def tls_context(address: Address, protocol: str) -> ssl.SSLContext | None:
+    """Make the TLS context for an address; None where it is plain text. Raises StartupError."""
+    tls = address.tls if isinstance(address, TcpAddress) else None
+    return None if tls is None else make_context(tls, protocol)
+
+
+def make_context(credentials: Credentials, protocol: str) -> ssl.SSLContext:
+    """Make the TLS context of connections that speak `protocol`. Raises StartupError: a file cannot be used."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies the certificate and the host's name
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols([protocol])
+    try:
+        if credentials.ca:
+            context.load_verify_locations(credentials.ca)
+        else:
+            context.load_default_certs()
+    except (OSError, ValueError) as exc:
+        raise StartupError(f"--triton-ca {credentials.ca}: {_told(exc)}") from exc
+    if credentials.certificate or credentials.key:
+        _show_certificate(context, credentials)
+    return context
+
+
+def make_channel_credentials(credentials: Credentials) -> grpc.ChannelCredentials:
+    """Make the same for a gRPC channel. Raises StartupError."""
+    make_context(credentials, GRPC)  # gRPC would fail at the first call only, and say less of why
+    roots = credentials.ca or ssl.get_default_verify_paths().cafile
+    return grpc.ssl_channel_credentials(
+        root_certificates=Path(roots).read_bytes() if roots else None,
+        private_key=Path(credentials.key).read_bytes() if credentials.key else None,
+        certificate_chain=Path(credentials.certificate).read_bytes() if credentials.certificate else None,
+    )
+
+
+def read_headers(path: Path) -> tuple[tuple[str, str], ...]:
+    """Read header fields from the lines `NAME: VALUE` of a file; names are returned in lower case. Raises
+    StartupError, which never shows a value.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MAX_BYTES + 1)
+    except OSError as exc:
+        raise StartupError(f"--triton-header-file {path}: {exc.strerror}") from exc
+    if len(text) > _MAX_BYTES:
+        raise StartupError(f"--triton-header-file {path} is larger than {_MAX_BYTES} bytes")
+    lines = ((number, line.strip()) for number, line in enumerate(text.decode("latin-1").splitlines(), start=1))
+    return tuple(_field(path, number, line) for number, line in lines if line)
+
+
+def _field(path: Path, number: int, line: str) -> tuple[str, str]:
+    found = _FIELD.fullmatch(line)
+    if found is None:
+        raise StartupError(f"--triton-header-file {path}: line {number} is not `NAME: VALUE` in ASCII")
+    name = found[1].lower()
+    if name in _OURS or name.startswith(("grpc-", ":")) or name.endswith("-bin"):
+        raise StartupError(f"--triton-header-file {path}: line {number} sets {name}, which the gateway writes itself")
+    return name, found[2]
+
+
+def _show_certificate(context: ssl.SSLContext, credentials: Credentials) -> None:
+    shown = f"--triton-certificate {credentials.certificate or '(not given)'} and --triton-key {credentials.key or '(not given)'}"
+    if not credentials.certificate or not credentials.key:
+        raise StartupError(f"{shown}: a certificate and its key are given together")
+    try:
+        context.load_cert_chain(credentials.certificate, credentials.key, password=_refuse_passphrase)
+    except (OSError, ValueError) as exc:
+        raise StartupError(f"{shown}: {_told(exc)}") from exc
+
+
+def _refuse_passphrase() -> str:
+    raise ValueError("the key is protected by a passphrase; store it without one")
+
+
+def _told(error: OSError | ValueError) -> str:
+    if isinstance(error, ssl.SSLError):
+        reason = error.reason or "not PEM, or damaged"
+        return "the key is not the certificate's" if reason == "KEY_VALUES_MISMATCH" else f"cannot be read as PEM ({reason})"
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)

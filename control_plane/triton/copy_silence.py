@@ -1,0 +1,64 @@
+"""Decides whether a loaded copy of a model hangs, from how requests to it end in one process. Pure.
+
+A request that runs out of time says little: its model may be slow, or others may be before it. So a copy hangs
+only if several have run out of time in a row, nothing was answered for much longer than an answer has ever
+taken, and nobody waits any longer for what it works on: requests sent before those that gave up may be long ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+
+_TIMES = 2
+"""Requests that must have run out of time since the last answer."""
+_WAITED_S = 0.05
+"""Shortest wait that says anything: who cancels at once, time and again, has nothing computed."""
+_AT_LEAST_S, _FACTOR = 1.5, 3.0
+"""Shortest silence, and the silence as a multiple of the longest time that an answer has taken."""
+UNSEEN_S = 60.0
+"""Silence of a copy that has answered nothing yet, since first requests may compile or fetch something. Also
+the longest time for which a request that is still waited for says that the copy computes it."""
+_LAPSES_S = 30.0
+"""Pause between two requests that run out of time after which they have nothing to do with each other."""
+
+
+@dataclass(slots=True)
+class CopySilence:
+    """Silence of one model's copy on one server."""
+
+    _longest_s: float = field(default=0.0, init=False)
+    _has_answered: bool = field(default=False, init=False)
+    _answered_s: float = field(default=-inf, init=False)
+    _given_up: int = field(default=0, init=False)
+    """Requests that have run out of time since the last answer."""
+    _since_s: float = field(default=inf, init=False)
+    """When the first of them was sent, or the last answer came, whichever was later."""
+    _gave_up_s: float = field(default=-inf, init=False)
+
+    def answered(self, sent_s: float, now_s: float) -> None:
+        """Note any answer, good or bad."""
+        self._has_answered, self._answered_s, self._given_up = True, now_s, 0
+        self._longest_s = max(self._longest_s, now_s - sent_s)
+
+    def gave_up(self, sent_s: float, now_s: float, *, oldest_s: float) -> float | None:
+        """Note a request that was not answered in time, and return, once, since when the copy hangs; None if it
+        does not. `oldest_s` is when the first request was sent that is still waited for; infinity if there is
+        none."""
+        if now_s - sent_s < _WAITED_S:
+            return None
+        if not self._given_up or now_s - self._gave_up_s > _LAPSES_S:
+            self._given_up, self._since_s = 0, max(sent_s, self._answered_s)
+        self._given_up, self._gave_up_s = self._given_up + 1, now_s
+        silent_s = now_s - self._since_s
+        limit_s = max(_AT_LEAST_S, _FACTOR * self._longest_s) if self._has_answered else UNSEEN_S
+        if self._given_up < _TIMES or silent_s < limit_s or is_worked_on(oldest_s, self._since_s, now_s):
+            return None
+        self._given_up = 0
+        return self._since_s
+
+
+def is_worked_on(oldest_s: float, since_s: float, now_s: float) -> bool:
+    """Whether a copy that is silent since then may be computing a long request, which was sent at `oldest_s`
+    and is still waited for."""
+    return oldest_s <= since_s and now_s - oldest_s < UNSEEN_S

@@ -1,0 +1,1 @@
+"""What callers see while something dies, freezes, is slow, is full, lies or is too much; `python -m perf.chaos`."""

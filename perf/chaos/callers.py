@@ -1,0 +1,172 @@
+"""Callers that send one request after the other on a connection of their own and never send one again: what they see is what was said."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import grpc
+import grpc.aio
+
+from perf.chaos import models
+from perf.chaos.answers import Answer
+from perf.load.echo_requests import GRPC_PATH
+
+DEADLINE_S = 10.0
+_PATIENCE_S = 2.0
+"""Beyond the deadline, until a caller gives up by itself."""
+_PAUSE_S = 0.005
+_AFTER_FAILURE_S = 0.1
+"""Before a caller whose connection is lost or who was refused comes again, so that an outage is no flood."""
+_CHANNEL = (
+    ("grpc.enable_retries", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 300),
+)
+_MOST_EXACT = 1 << 20
+"""Numbers up to this are told exactly by an FP32."""
+_UNANSWERED = ("connection lost", "UNAVAILABLE", "DEADLINE_EXCEEDED", "no answer")
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request."""
+
+    kind: str
+    model: str
+    seconds: float = models.WORK_S
+    deadline_s: float = DEADLINE_S
+    hoard_bytes: float = 0.0
+
+
+@dataclass(slots=True)
+class Timeline:
+    """All answers of a drill."""
+
+    answers: list[Answer] = field(default_factory=list)
+
+    async def ask(self, caller: Caller, asked: Asked) -> Answer:
+        """Once; one that is cancelled leaves no answer."""
+        began_s, wrong = time.monotonic(), ""
+        try:
+            async with asyncio.timeout(asked.deadline_s + _PATIENCE_S):
+                wrong = await caller.ask(asked, float(next(_numbers) % _MOST_EXACT))
+        except TimeoutError:
+            wrong = f"no answer within {asked.deadline_s + _PATIENCE_S:g} s"
+            await caller.close()
+        self.answers.append(Answer(asked.kind, began_s, time.monotonic(), wrong))
+        return self.answers[-1]
+
+
+class Caller(Protocol):
+    """One connection to one gateway."""
+
+    async def ask(self, asked: Asked, number: float) -> str:
+        """What is wrong with the answer; empty if nothing is."""
+
+    async def close(self) -> None: ...
+
+
+class HttpCaller:
+    """Connects when it has to."""
+
+    def __init__(self, address: str, key: str = "") -> None:
+        self._address, self._key = address, key
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def ask(self, asked: Asked, number: float) -> str:
+        try:
+            if self._streams is None:
+                host, _, port = self._address.rpartition(":")
+                self._streams = await asyncio.open_connection(host, int(port))
+            return await self._exchange(*self._streams, asked, number)
+        except (OSError, asyncio.IncompleteReadError, ValueError) as exc:
+            await self.close()
+            return f"connection lost: {type(exc).__name__}"
+        except asyncio.CancelledError:
+            await self.close()  # an answer given up on would be taken for the next one's
+            raise
+
+    async def close(self) -> None:
+        if self._streams is not None:
+            self._streams[1].transport.abort()
+            self._streams = None
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: Asked, number: float) -> str:
+        body = models.http_body(number, asked.seconds, asked.hoard_bytes)
+        fields = f"Host: localhost\r\ntidegate-timeout-ms: {int(asked.deadline_s * 1000)}\r\n"
+        fields += f"x-api-key: {self._key}\r\n" if self._key else ""
+        writer.write(f"POST /v2/models/{asked.model}/infer HTTP/1.1\r\n{fields}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        answer = await reader.readexactly(int(head.partition(b"\r\ncontent-length: ")[2].partition(b"\r\n")[0]))
+        if b"\r\nconnection: close" in head:
+            await self.close()
+        status = head[9:12]
+        if status != b"200":
+            return f"{status.decode()} {answer.decode(errors='replace')}"
+        with suppress(LookupError, ValueError):
+            if models.http_number(answer) == number:
+                return ""
+        return f"a wrong answer: {answer[:80]!r}"
+
+
+class GrpcCaller:
+    """A channel of its own, without retries."""
+
+    def __init__(self, address: str, key: str = "") -> None:
+        self._address, self._metadata = address, (("x-api-key", key),) if key else ()
+        self._channel: grpc.aio.Channel | None = None
+
+    async def ask(self, asked: Asked, number: float) -> str:
+        if self._channel is None:
+            self._channel = grpc.aio.insecure_channel(self._address, options=_CHANNEL)
+        message = models.grpc_message(asked.model, number, asked.seconds, asked.hoard_bytes)
+        try:
+            answer = await self._channel.unary_unary(GRPC_PATH)(message, metadata=self._metadata, timeout=asked.deadline_s)
+        except grpc.aio.AioRpcError as exc:
+            return f"{exc.code().name} {exc.details()}"
+        return "" if models.grpc_number(answer) == number else "a wrong answer"
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            channel, self._channel = self._channel, None
+            await channel.close()
+
+
+class Either:
+    """Several gateways, as a balancer has them: who is not answered by one goes to the next."""
+
+    def __init__(self, callers: Sequence[Caller]) -> None:
+        self._callers, self._at = callers, 0
+
+    async def ask(self, asked: Asked, number: float) -> str:
+        caller = self._callers[self._at]
+        wrong = await caller.ask(asked, number)
+        if wrong.startswith(_UNANSWERED):
+            await self.close()
+        return wrong
+
+    async def close(self) -> None:
+        """And go on to the next."""
+        await self._callers[self._at].close()
+        self._at = (self._at + 1) % len(self._callers)
+
+
+CALLERS: dict[str, Callable[[str, str], Caller]] = {"http": HttpCaller, "grpc": GrpcCaller}
+
+
+async def keep_asking(timeline: Timeline, caller: Caller, asked: Sequence[Asked]) -> None:
+    """One after the other, in turns, until cancelled."""
+    try:
+        for each in itertools.cycle(asked):
+            answer = await timeline.ask(caller, each)
+            await asyncio.sleep(_AFTER_FAILURE_S if answer.wrong else _PAUSE_S)
+    finally:
+        await caller.close()

@@ -1,0 +1,143 @@
+"""A `tidegate serve` that a drill may kill, hold still and start again at the same ports, and the processes beneath it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from control_plane.admin.client import AdminClient
+from perf.servers.processes import PROJECT, free_port, tree
+
+PROTOCOLS = ("http", "grpc")
+_START_S = 120.0
+_STOP_S = 30.0
+_LOOK_S = 3.0
+
+
+class Gateway:
+    """One; its log lies in its state folder."""
+
+    def __init__(self, state: Path, *flags: str, key: str = "", variables: Mapping[str, str] | None = None) -> None:
+        """`key` is an administrator's, where one is needed."""
+        self.state, self._key = state, key
+        self._ports = {protocol: free_port() for protocol in (*PROTOCOLS, "metrics", "admin")}
+        ports = [part for protocol, port in self._ports.items() for part in (f"--{protocol}-port", str(port))]
+        self._command = [sys.executable, "-m", "control_plane", "serve", "--state-dir", str(state), *flags, *ports]
+        self._variables = dict(variables or {})
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "it was never started"
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def load_everywhere(self, model: str) -> None:
+        """Blocks until it is ready on every server."""
+        self._client(_START_S).load(model, everywhere=True)
+
+    @property
+    def metrics(self) -> str:
+        """The URL of its metrics page."""
+        return f"http://127.0.0.1:{self._ports['metrics']}/metrics"
+
+    def address(self, protocol: str) -> str:
+        return f"127.0.0.1:{self._ports[protocol]}"
+
+    def said(self) -> str:
+        log = self.state / "output.txt"
+        return log.read_text(errors="replace") if log.exists() else ""
+
+    def start(self) -> None:
+        """Blocks until it listens. Raises RuntimeError with the end of its log."""
+        self.state.mkdir(parents=True, exist_ok=True)
+        written = self.state / "endpoints.json"
+        written.unlink(missing_ok=True)  # one that was killed leaves its own
+        with (self.state / "output.txt").open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdout=log, stderr=log, cwd=PROJECT, start_new_session=True, env={**os.environ, **self._variables}
+            )
+        deadline_s = time.monotonic() + _START_S
+        while not written.exists():
+            if not self.is_running or time.monotonic() > deadline_s:
+                raise RuntimeError(f"tidegate did not start:\n{self.said()[-3000:]}")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """kill -9, as a crash is."""
+        assert self._process is not None, "it was never started"
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """End it and all beneath it, whatever a drill has left still."""
+        if self._process is None:
+            return
+        below = {pid: begun for pid in tree(self.pid) if (begun := _begun(pid)) is not None} if self.is_running else {}
+        for pid in below:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=_STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()  # each Triton's guardian ends it then
+        _wait_for_end(below)
+
+    def fleet(self) -> dict[str, Any]:
+        """As its admin API shows it."""
+        found: dict[str, Any] = self._client(_LOOK_S).ask("GET", "fleet")
+        return found
+
+    def tritons(self) -> list[int]:
+        return [pid for pid, line in self._processes() if line[0].endswith(b"tritonserver")]
+
+    def workers(self) -> list[int]:
+        return [pid for pid, line in self._processes() if b"control_plane.app.worker" in line]
+
+    def stubs(self, model: str) -> list[int]:
+        """The Python processes that compute a model."""
+        return [
+            pid for pid, line in self._processes() if b"python_backend_stub" in line[0] and f"/{model}/".encode() in b"".join(line[1:2])
+        ]
+
+    def _client(self, timeout_s: float) -> AdminClient:
+        return AdminClient(f"http://127.0.0.1:{self._ports['admin']}", self._key or None, timeout_s=timeout_s)
+
+    def _processes(self) -> Iterator[tuple[int, list[bytes]]]:
+        """With their command lines, zombies left out."""
+        for pid in tree(self.pid):
+            with contextlib.suppress(OSError):
+                if line := Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0"):
+                    yield pid, line.split(b"\0")
+
+
+def _wait_for_end(begun: Mapping[int, str]) -> None:
+    """Of guardians and what they end, which may outlive the gateway for a moment; what is left then is killed."""
+    deadline_s = time.monotonic() + _STOP_S
+    while left := [pid for pid, when in begun.items() if _begun(pid) == when]:
+        if time.monotonic() > deadline_s:
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return
+        time.sleep(0.05)
+
+
+def _begun(pid: int) -> str | None:
+    """When a process began, in the kernel's ticks, which tells it from another of its number; None of one that has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else fields[19]

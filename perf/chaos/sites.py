@@ -1,0 +1,225 @@
+"""What drills are carried out on: gateways with their real Tritons, started as a user starts them, and shared by the drills that can."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+
+from control_plane.app.stores import open_state_store
+from control_plane.auth.keys import Keys
+from control_plane.core.errors import ControlPlaneError
+from control_plane.core.scope import parse_scope
+from control_plane.objects.domain.tenant import Tenant
+from control_plane.objects.objects import Objects
+from perf.chaos import models, small_disk
+from perf.chaos.durable_redis import Redis
+from perf.chaos.gateways import Gateway
+from perf.servers import serving
+
+QUIET, LOUD, ADMINISTRATOR = "quiet", "loud", "administrator"
+_SERVERS = 3
+_ROOM = "120MiB"
+"""On each server, for five models: two are there to stay."""
+_LITTLE_ROOM = "100MiB"
+LOAD_TIMEOUT_S = 8.0
+_WORKERS = 2
+_DISK_BYTES = 96 << 20
+_EVERYWHERE = (models.REPEATABLE_MODEL, models.ONCE_MODEL)
+_ALL_MODELS = (*_EVERYWHERE, *models.COLD, models.HANGS, models.CORRUPT, models.HOG)
+_VARIABLES = {"TIDEGATE_LOAD_TIMEOUT_S": f"{LOAD_TIMEOUT_S:g}"}
+
+
+@dataclass(slots=True)
+class Site:
+    """Some gateways before some Tritons, and what is there while all is well."""
+
+    gateways: Sequence[Gateway]
+    replicas: int
+    """Of each of `_EVERYWHERE`; 0 where models are loaded once and nothing is shown."""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """By tenant; empty without authentication."""
+    redis: Redis | None = None
+    tritons: Sequence[Gateway] = ()
+    """Where others run them: whose Tritons and stubs they are."""
+    disk: Path | None = None
+    """The small one, if there is one."""
+
+    @property
+    def gateway(self) -> Gateway:
+        return self.gateways[0]
+
+    @property
+    def hosts(self) -> Sequence[Gateway]:
+        return self.tritons or self.gateways
+
+    def is_whole(self) -> bool:
+        """Whether every process is there, and every replica that there is while all is well."""
+        if not all(each.is_running for each in (*self.gateways, *self.tritons)):
+            return False
+        if not self.replicas:
+            return True
+        stubs = {model: sum(len(host.stubs(model)) for host in self.hosts) for model in _EVERYWHERE}
+        try:
+            shown = [each.fleet() for each in self.gateways]
+        except ControlPlaneError:
+            return False
+        has_leader = sum(each["is_leader"] for each in shown) == 1
+        return has_leader and min(stubs.values()) >= self.replicas and all(map(self._has_all, shown))
+
+    def _has_all(self, fleet: Mapping[str, Any]) -> bool:
+        ready = Counter(replica["model"] for server in fleet["servers"] for replica in server["replicas"] if replica["state"] == "READY")
+        return not any(server["is_ejected"] for server in fleet["servers"]) and all(ready[model] >= self.replicas for model in _EVERYWHERE)
+
+    def leader(self) -> Gateway:
+        """The gateway that loads. Raises RuntimeError if it is none or several."""
+        leaders = [each for each in self.gateways if each.fleet()["is_leader"]]
+        if len(leaders) != 1:
+            raise RuntimeError(f"{len(leaders)} gateways say that they own the fleet")
+        return leaders[0]
+
+
+@contextmanager
+def three_servers(folder: Path) -> Iterator[Site]:
+    """One gateway, three Tritons, a replica of two models on each."""
+    with _fleet(folder, "--servers", str(_SERVERS)) as site:
+        yield site
+
+
+@contextmanager
+def two_workers(folder: Path) -> Iterator[Site]:
+    """The same with two worker processes and two Tritons."""
+    with _fleet(folder, "--servers", "2", "--workers", str(_WORKERS), replicas=2) as site:
+        yield site
+
+
+@contextmanager
+def _fleet(folder: Path, *flags: str, replicas: int = _SERVERS) -> Iterator[Site]:
+    repository = models.write(folder / "models", _ALL_MODELS)
+    gateway = Gateway(
+        folder / "state", *flags, "--memory-budget", _ROOM, "--model-repository", str(repository), *_loads(), variables=_VARIABLES
+    )
+    with _running(gateway):
+        for model in _EVERYWHERE:
+            gateway.load_everywhere(model)
+        yield Site([gateway], replicas)
+
+
+@contextmanager
+def two_gateways(folder: Path) -> Iterator[Site]:
+    """Two with one Redis for keys and the lease, before one Triton that neither has started."""
+    repository = models.write(folder / "models", _ALL_MODELS)
+    shared = {"TIDEGATE_LOCK_MODEL_CONTROL": "false"}
+    host = Gateway(folder / "host", "--model-repository", str(repository), "--triton-transport", "tcp", variables=shared)
+    redis = Redis(folder / "redis")
+    with ExitStack() as ends:
+        ends.callback(redis.stop)
+        redis.start()
+        keys = asyncio.run(_make_keys(redis.url))
+        ends.enter_context(_running(host))
+        started = serving.Tidegate(host.pid, {}, host.state)
+        at = serving.triton_addresses(started)
+        url = f"http://{at['http']}?grpc_port={_port(at['grpc'])}&metrics_port={_port(at['metrics'])}"
+        flags = ("--triton-url", url, "--memory-budget", _LITTLE_ROOM, "--model-repository", str(repository), *_loads())
+        secured = ("--authentication", "--state-url", redis.url)
+        gateways = [Gateway(folder / name, *flags, *secured, key=keys[ADMINISTRATOR], variables=_VARIABLES) for name in ("one", "other")]
+        for gateway in gateways:
+            ends.enter_context(_running(gateway))
+        yield Site(gateways, 1, keys, redis, [host])
+
+
+@contextmanager
+def one_server(folder: Path) -> Iterator[Site]:
+    """One Triton with one model, open to all."""
+    with _one(folder) as site:
+        yield site
+
+
+@contextmanager
+def one_server_with_keys(folder: Path) -> Iterator[Site]:
+    """The same, and who asks must show a key."""
+    keys = asyncio.run(_make_keys(None, folder / "state"))
+    with _one(folder, "--authentication", key=keys[ADMINISTRATOR]) as site:
+        yield replace(site, keys=keys)
+
+
+@contextmanager
+def _one(folder: Path, *flags: str, key: str = "") -> Iterator[Site]:
+    repository = models.write(folder / "models", _EVERYWHERE)
+    with _running(Gateway(folder / "state", "--model-repository", str(repository), *_loads(), *flags, key=key)) as gateway:
+        yield Site([gateway], 0)
+
+
+@contextmanager
+def small_state_disk(folder: Path) -> Iterator[Site]:
+    """All that a gateway writes lies on a file system of its own."""
+    repository = models.write(folder / "models", _ALL_MODELS)
+    with small_disk.mounted(folder / "disk", _DISK_BYTES) as disk:
+        flags = ("--memory-budget", _ROOM, "--model-repository", str(repository), *_loads())
+        with _running(Gateway(disk / "state", *flags, variables=_VARIABLES)) as gateway:
+            yield Site([gateway], 1, disk=disk)
+
+
+@contextmanager
+def small_warm_disk(folder: Path) -> Iterator[Site]:
+    """What is fetched from a store lies on a file system of its own."""
+    repository = models.write(folder / "models", _EVERYWHERE)
+    store = models.write(folder / "store", models.COLD, padding_bytes=models.PADDING_BYTES)
+    with small_disk.mounted(folder / "disk", _DISK_BYTES) as disk:
+        flags = ("--memory-budget", _ROOM, "--model-repository", str(repository), *_loads())
+        tiers = ("--model-store", str(store), "--warm-dir", str(disk / "warm"))
+        with _running(Gateway(folder / "state", *flags, *tiers, variables=_VARIABLES)) as gateway:
+            yield Site([gateway], 1, disk=disk)
+
+
+@contextmanager
+def _running(gateway: Gateway) -> Iterator[Gateway]:
+    try:
+        gateway.start()
+        yield gateway
+    finally:
+        gateway.stop()
+
+
+def wait_until_whole(site: Site, timeout_s: float) -> float:
+    """The seconds until it is. Blocks. Raises TimeoutError."""
+    began_s = time.monotonic()
+    while not site.is_whole():
+        if time.monotonic() - began_s > timeout_s:
+            raise TimeoutError(f"not as before after {timeout_s:g} s")
+        time.sleep(0.1)
+    return time.monotonic() - began_s
+
+
+def _loads() -> list[str]:
+    return [part for model in _EVERYWHERE for part in ("--load", model)]
+
+
+def _port(address: str) -> str:
+    return address.rpartition(":")[2]
+
+
+async def _make_keys(url: str | None, state: Path = Path()) -> dict[str, str]:
+    """Two tenants' keys for inference and an administrator's."""
+    store = await open_state_store(SecretStr(url) if url else None, state)
+    scopes = {QUIET: "infer:*", LOUD: "infer:*", ADMINISTRATOR: "admin"}
+    try:
+        for tenant in scopes:
+            await Objects(store).put(Tenant(tenant))
+        return {tenant: (await Keys(store).create(tenant, [parse_scope(scope)]))[1] for tenant, scope in scopes.items()}
+    finally:
+        await store.close()
+
+
+SITES: Mapping[str, Callable[[Path], AbstractContextManager[Site]]] = {
+    each.__name__.replace("_", " "): each
+    for each in (three_servers, two_workers, two_gateways, one_server, one_server_with_keys, small_state_disk, small_warm_disk)
+}
+"""By name."""

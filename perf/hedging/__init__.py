@@ -1,0 +1,1 @@
+"""What hedged requests gain and cost; see `__main__`."""

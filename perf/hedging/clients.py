@@ -1,0 +1,88 @@
+"""Callers that do not wait for each other: requests come as they come (Poisson), however long the answers take, over gRPC.
+
+Latency counts from when a request was due, so that a client that is late itself does not hide what waited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import uvloop
+
+from control_plane.core.endpoints import TcpAddress
+from control_plane.protocols.grpc import GrpcHead
+from control_plane.triton.adapters.grpc import GrpcClient
+from control_plane.triton.ports import GrpcCall
+from perf.load.echo_requests import GRPC_PATH, framed, grpc_request
+
+_DEADLINE_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What each request asks the model `straggle` for."""
+
+    usual_s: float
+    part: float
+    """Of the requests (0 to 1), that takes longer."""
+    more_s: float
+    heeds: bool
+    """Whether a request that takes longer ends when it is cancelled."""
+    numbers: int
+    """In its input: by them the gateway tells kinds of requests apart."""
+
+    @property
+    def mean_s(self) -> float:
+        return self.usual_s + self.part * self.more_s
+
+    def frame(self, name: str) -> bytes:
+        """The message to the model or route of this name."""
+        numbers = np.zeros(self.numbers, dtype=np.float32)
+        numbers[:4] = (self.usual_s, self.part, self.more_s, self.heeds)
+        return framed(grpc_request(name, "SECONDS", numbers))
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One run."""
+
+    latencies_ms: Sequence[float]
+    errors: int
+
+    def percentile_ms(self, percent: float) -> float:
+        return float(np.percentile(self.latencies_ms, percent)) if len(self.latencies_ms) else float("nan")
+
+
+def ask(address: str, frame: bytes, *, requests: int, per_s: float, seed: int) -> Answered:
+    """Send so many equal requests, on average `per_s` of them a second, and wait for all answers."""
+    return uvloop.run(_ask(address, frame, requests, per_s, random.Random(seed)))
+
+
+async def _ask(address: str, frame: bytes, requests: int, per_s: float, draw: random.Random) -> Answered:
+    host, _, port = address.rpartition(":")
+    client = GrpcClient(TcpAddress(host, int(port)))
+    call = GrpcCall(GrpcHead(GRPC_PATH, ((b"content-type", b"application/grpc"),)), frame)
+    latencies_ms, errors = [], 0
+
+    async def one(due_s: float) -> None:
+        nonlocal errors
+        answer = await client.unary(call, timeout_s=_DEADLINE_S)
+        latencies_ms.append(1e3 * (time.perf_counter() - due_s))
+        errors += answer.code != 0
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            due_s = time.perf_counter()
+            for _ in range(requests):
+                due_s += draw.expovariate(per_s)
+                if (left_s := due_s - time.perf_counter()) > 0:
+                    await asyncio.sleep(left_s)
+                tasks.create_task(one(due_s))
+    finally:
+        await client.close()
+    return Answered(latencies_ms, errors)

@@ -1,0 +1,39 @@
+"""What a request's digest is made of, by which a query of death is known again: without its id."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tritonclient.grpc import service_pb2
+
+from control_plane.core.principal import ANONYMOUS
+from control_plane.frontends.kserve.grpc_stream import content_of
+from control_plane.frontends.kserve.http_infer import HttpInferRequest
+from control_plane.protocols.http1 import HttpRequest
+from tests.unit.fleet.fleet_bench import call
+
+
+def http_content(request_id: str, data: float) -> tuple[bytes, bytes]:
+    body = json.dumps({"id": request_id, "inputs": [{"name": "X", "shape": [1], "datatype": "FP32", "data": [data]}]}).encode()
+    asked = call("m")
+    asked.request_id = request_id
+    context: Any = None
+    route: Any = None
+    return HttpInferRequest(HttpRequest("POST", "/v2/models/m/infer", [], body), route, ANONYMOUS, context).content(asked)
+
+
+def grpc_content(request_id: str, data: float) -> bytes:
+    message = service_pb2.ModelInferRequest(model_name="m", id=request_id, raw_input_contents=[str(data).encode()])
+    return content_of(message.SerializeToString())
+
+
+@pytest.mark.parametrize("content", [http_content, grpc_content])
+def test_the_id_is_left_out_and_the_rest_is_not(content: Any) -> None:
+    assert content("1", 1.0) == content("2", 1.0)
+    assert content("1", 1.0) != content("1", 2.0)
+
+
+def test_what_cannot_be_parsed_is_taken_as_it_is() -> None:
+    assert content_of(b"\x00\xff compressed") == b"\x00\xff compressed"

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from control_plane.inference.domain.queries_of_death import REMEMBERED_S, StubDeaths, Suspects, Verdict
+
+A, B = ("m", b"a"), ("m", b"b")
+
+
+def test_two_deaths_of_a_suspect_make_it_guilty_for_a_minute() -> None:
+    known = Suspects()
+    assert not known.watches("m", 0.0)
+    assert known.died(A, "s0", 0.0, was_suspect=False).verdict is Verdict.SUSPECT
+    assert known.watches("m", 1.0)
+    assert known.record(B, 1.0) is None
+    record = known.died(A, "s1", 10.0, was_suspect=True)
+    assert (record.verdict, record.deaths) == (Verdict.GUILTY, ("s0", "s1"))
+    assert known.record(A, 10.0 + REMEMBERED_S - 0.1) == record
+    assert known.record(A, 10.0 + REMEMBERED_S) is None
+    assert not known.watches("m", 10.0 + REMEMBERED_S)
+
+
+def test_servers_that_die_at_once_blame_nobody() -> None:
+    known = Suspects()
+    for server in ("s0", "s1", "s2"):
+        assert known.died(A, server, 0.0, was_suspect=False).verdict is Verdict.SUSPECT
+
+
+def test_an_answer_clears_a_suspect() -> None:
+    known = Suspects()
+    known.died(A, "s0", 0.0, was_suspect=False)
+    known.answered(A)
+    assert known.record(A, 0.0) is None
+    assert known.died(A, "s1", 1.0, was_suspect=False).verdict is Verdict.SUSPECT
+
+
+@given(digests=st.lists(st.integers(0, 20_000), max_size=10_000))
+def test_callers_cannot_fill_the_list(digests: list[int]) -> None:
+    known = Suspects()
+    for number in digests:
+        known.died(("m", number.to_bytes(4)), "s0", 0.0, was_suspect=False)
+    assert sum(known.record(("m", number.to_bytes(4)), 0.0) is not None for number in range(20_001)) <= 4096
+
+
+def test_a_stubs_death_is_told_of_those_that_it_was_computing() -> None:
+    deaths, copy = StubDeaths(), object()
+    assert deaths.was_in_flight("s0", "m", copy, began_s=0.0, now_s=2.0)
+    assert deaths.was_in_flight("s0", "m", copy, began_s=0.5, now_s=2.1), "of the same batch"
+    assert not deaths.was_in_flight("s0", "m", copy, began_s=1.5, now_s=3.0), "it waited behind"
+    assert not deaths.was_in_flight("s0", "m", copy, began_s=2.2, now_s=3.2), "it came to the dead stub"
+    assert deaths.was_in_flight("s0", "m", object(), began_s=3.0, now_s=4.0), "another copy"
+    assert deaths.was_in_flight("s1", "m", copy, began_s=3.0, now_s=4.0), "another server"
+
+
+def test_a_stub_that_was_revived_may_die_again() -> None:
+    deaths, copy = StubDeaths(), object()
+    assert deaths.was_in_flight("s0", "m", copy, began_s=0.0, now_s=1.0)
+    assert deaths.was_in_flight("s0", "m", copy, began_s=7.0, now_s=8.0)

@@ -1,0 +1,157 @@
+"""The usage event that a request leaves, however it ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from control_plane.core.errors import DeadlineExceeded, InvalidRequest, Overloaded, UpstreamUnavailable
+from control_plane.core.infer_call import Frontend, Outcome
+from control_plane.core.model import UNKNOWN_MODEL
+from control_plane.metering.domain.usage import UsageEvent
+from control_plane.objects.domain.route import Route
+from control_plane.protocols.http1 import make_answer
+from tests.aio import run_in_virtual_time as run
+from tests.aio import settle
+from tests.unit.inference.governed_bench import NOT_MINE, TEAM, TODAY_S, Bench, Request, ended
+
+
+def test_an_answered_request_leaves_an_event_with_all_that_is_charged() -> None:
+    bench = Bench()
+
+    run(bench.service.infer(Request()))
+
+    assert bench.event == UsageEvent(
+        ended_s=TODAY_S,
+        tenant="team",
+        key_id="k1",
+        route="m",
+        model="m",
+        frontend=Frontend.HTTP,
+        outcome=Outcome.ANSWERED,
+        duration_s=0.0,
+        rows=3,
+        elements=6,
+        compute_units=3.0,
+        server="triton",
+        status=200,
+        request_id="id-1",
+    )
+
+
+@pytest.mark.parametrize(
+    ("prepare", "outcome", "model", "units"),
+    [
+        pytest.param(lambda it: setattr(it, "answered", Outcome.UPSTREAM_ERROR), Outcome.UPSTREAM_ERROR, "m", 0.0, id="refused-at-once"),
+        pytest.param(
+            lambda it: setattr(it, "answered", Outcome.MODEL_NOT_FOUND), Outcome.MODEL_NOT_FOUND, "m", 0.0, id="not-there-any-more"
+        ),
+        pytest.param(lambda it: setattr(it, "error", InvalidRequest("x")), Outcome.REFUSED, "m", 0.0, id="unreadable"),
+        pytest.param(lambda it: setattr(it, "principal", NOT_MINE), Outcome.REFUSED, "m", 0.0, id="not-allowed"),
+        pytest.param(lambda it: setattr(it, "error", UpstreamUnavailable("x")), Outcome.UNAVAILABLE, "m", 0.0, id="no-triton"),
+    ],
+)
+def test_whatever_comes_of_it_one_event_is_left(prepare: Callable[[Request], None], outcome: Outcome, model: str, units: float) -> None:
+    bench, request = Bench(), Request()
+    run(bench.service.infer(Request()))  # a name is kept of models that have answered
+    bench.meter.events.clear()
+    bench.recorder.records.clear()
+    prepare(request)
+
+    run(asyncio.wait_for(ended(bench, request), 5))
+
+    assert (bench.event.outcome, bench.event.model, bench.event.route, bench.event.compute_units) == (outcome, model, model, units)
+    assert [record.outcome for record in bench.recorder.records] == [outcome]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.DEADLINE_EXCEEDED, Outcome.UPSTREAM_ERROR, Outcome.MODEL_NOT_FOUND, Outcome.UNAVAILABLE])
+def test_names_that_callers_make_up_are_not_kept(outcome: Outcome) -> None:
+    bench, request = Bench(), Request()
+    bench.costs.counted["m"] = None  # no repository has it
+    request.answered = outcome
+
+    run(bench.service.infer(request))
+
+    assert (bench.event.model, bench.event.route, bench.event.compute_units or 0.0) == (UNKNOWN_MODEL, UNKNOWN_MODEL, 0.0)
+    assert [record.model_name for record in bench.recorder.records] == [UNKNOWN_MODEL]
+    assert bench.meter.added[0][1] == UNKNOWN_MODEL
+
+
+FAILURES = [
+    pytest.param(lambda it: setattr(it, "error", InvalidRequest("no")), 400, "no", "", id="unreadable"),
+    pytest.param(lambda it: setattr(it, "principal", NOT_MINE), 403, "'m' needs a scope that its name fits", "", id="not-allowed"),
+    pytest.param(lambda it: setattr(it, "error", UpstreamUnavailable("gone")), 503, "gone", "triton", id="no-triton"),
+    pytest.param(lambda it: setattr(it, "error", DeadlineExceeded("late")), 504, "late", "triton", id="late"),
+    pytest.param(lambda it: setattr(it, "error", Overloaded("x" * 1000)), 503, "x" * 300, "triton", id="cut"),
+    pytest.param(
+        lambda it: (setattr(it, "answer", make_answer(500, b'{"error":"shape"}')), setattr(it, "answered", Outcome.UPSTREAM_ERROR)),
+        500,
+        "shape",
+        "triton",
+        id="the-model-failed",
+    ),
+]
+
+
+@pytest.mark.parametrize(("prepare", "status", "error", "server"), FAILURES)
+def test_a_failure_leaves_what_its_caller_was_told_and_where_it_was(
+    prepare: Callable[[Request], Any], status: int, error: str, server: str
+) -> None:
+    bench, request = Bench(routes=(Route("m", "real"),)), Request()
+    bench.service.models.answered("real")
+    request.seen_id = request.id = "i" * 200
+    prepare(request)
+
+    run(ended(bench, request))
+
+    event = bench.event
+    assert (event.route, event.model, event.server, event.status) == ("m", "real", server, status)
+    assert event.error.startswith(error)
+    assert len(event.error) <= 300
+    assert event.request_id == "i" * 128
+    assert [record.model_name for record in bench.recorder.records] == ["real"]
+
+
+def test_without_an_id_of_its_own_it_has_its_heads() -> None:
+    bench, request = Bench(), Request()
+    request.id, request.seen_id = "", "head-7"
+
+    run(bench.service.infer(request))
+
+    assert bench.event.request_id == "head-7"
+
+
+def test_one_that_has_left_was_told_nothing() -> None:
+    bench, request = Bench(), Request()
+    bench.service.models.answered("m")
+    request.may_answer.clear()
+
+    async def main() -> None:
+        task = asyncio.get_running_loop().create_task(bench.service.infer(request))
+        await settle()
+        task.cancel()
+        await asyncio.wait([task])
+
+    run(main())
+    assert (bench.event.outcome, bench.event.model, bench.event.status) == (Outcome.ABANDONED, "m", None)
+
+
+def test_streams_are_counted_once_and_their_requests_metered_each() -> None:
+    bench = Bench()
+    run(_stream(bench))
+
+    assert len(bench.recorder.records) == 1
+    assert [event.frontend for event in bench.meter.events] == [Frontend.GRPC_STREAM] * 3
+    assert bench.service.in_flight == 0
+
+
+async def _stream(bench: Bench) -> None:
+    with bench.service.running.begin_stream(TEAM) as stream:
+        for _ in range(3):
+            with bench.service.running.begin_within_stream(TEAM) as count:
+                count.admit()
+                count.outcome = Outcome.ANSWERED
+        stream.outcome = Outcome.ANSWERED

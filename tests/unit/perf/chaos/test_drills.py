@@ -1,0 +1,65 @@
+"""The list of drills: each can be carried out, is held against something, and names a test that there is."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+
+from perf.chaos.drills import DRILLS, Drill
+from perf.chaos.report import Case, Report, table_of_drills
+from perf.chaos.run import Run
+from perf.chaos.sites import SITES
+from perf.measurement.report import Result
+from perf.servers.processes import PROJECT
+
+each = pytest.mark.parametrize("drill", DRILLS.values(), ids=lambda drill: drill.key)
+
+
+def report(drill: Drill, **figures: float) -> Report:
+    return Report(Result({Case(drill.name): [Run(asked=100, **figures)]}, more={"said": {}, "not_carried_out": {}}))  # type: ignore[arg-type]
+
+
+@each
+def test_a_drill_has_a_site_and_a_test_that_is_there(drill: Drill) -> None:
+    assert drill.site in SITES
+    if drill.test:
+        path, _, name = drill.test.partition("::")
+        assert re.search(rf"^(?:async )?def {name}\(", (PROJECT / path).read_text(), re.MULTILINE)
+
+
+@each
+def test_what_is_measured_is_held_against_a_target(drill: Drill) -> None:
+    overload = {"goodput": 0.95, "refused_p90_ms": 3.0, "grown_mib": 1.0, "normal_after_s": 0.1}
+    well = overload if drill.is_overload else {"longest_repeatable_s": 0.1}
+    assert report(drill, **well).verdict(drill) == "met"
+    badly = {**well, "goodput": 0.5} if drill.is_overload else {"failed": 99, "failed_repeatable": 99, "last_failure_s": 60.0}
+    assert report(drill, **badly).verdict(drill) == "**not met**"
+
+
+def test_a_pause_that_was_not_measured_is_no_success() -> None:
+    assert report(DRILLS["Triton freezes"]).verdict(DRILLS["Triton freezes"]) == "**not met**"
+
+
+def test_names_of_figures_are_unique() -> None:
+    assert len({drill.key for drill in DRILLS.values()}) == len(DRILLS)
+
+
+def test_the_table_has_every_drill_measured_or_not() -> None:
+    triton = DRILLS["Triton dies"]
+    table = table_of_drills(report(triton, failed=3, failed_repeatable=1, last_failure_s=0.5))
+    assert all(f"| {name} |" in table for name in DRILLS)
+    assert "3 of 100 failed, 1 of them repeatable, the last after 0.50 s | **not met** |" in table
+    assert table_of_drills(None).count("not met") == 0
+
+
+def test_the_summary_has_a_row_for_what_was_measured_and_says_what_was_not() -> None:
+    drill = DRILLS["too much"]
+    found = report(drill, goodput=0.93, refused_p90_ms=3.0, grown_mib=1.0, normal_after_s=0.0)
+    more = {"said": {drill.name: {"http: 503 busy": 7}}, "not_carried_out": {"Redis dies": "no Redis"}}
+    found = Report(Result(found.runs, more=more))
+    assert "| too much | 100 | 0 | 0.93 |" in found.summary()
+    assert "**Redis dies** was not carried out: no Redis" in found.summary()
+    assert "7 x `http: 503 busy`" in found.details()
+    assert math.isclose(found.figures()["too_much_goodput"], 0.93)

@@ -1,0 +1,31 @@
+"""What drills ask their models, and read of the answers."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+from tritonclient.grpc import service_pb2
+
+from perf.chaos import models
+
+
+def test_a_request_says_what_the_model_is_to_do_over_either_protocol() -> None:
+    (tensor,) = json.loads(models.http_body(7.0, 0.5, 100.0))["inputs"]
+    assert tensor["data"] == [7.0, 0.5, 100.0]
+    message = service_pb2.ModelInferRequest.FromString(models.grpc_message("m", 7.0, 0.5, 100.0))
+    assert struct.unpack("<3f", message.raw_input_contents[0]) == (7.0, 0.5, 100.0)
+
+
+def test_an_answer_has_the_number() -> None:
+    assert models.http_number(b'{"outputs":[{"name":"Y","data":[7.0]}]}') == 7.0
+    answer = service_pb2.ModelInferResponse(raw_output_contents=[struct.pack("<f", 7.0)])
+    assert models.grpc_number(answer.SerializeToString()) == 7.0
+
+
+def test_only_one_model_may_not_be_repeated_and_one_has_a_file_that_is_cut(tmp_path: Path) -> None:
+    root = models.write(tmp_path, (models.REPEATABLE_MODEL, models.ONCE_MODEL, models.CORRUPT))
+    repeats = {folder.name for folder in root.iterdir() if "response_cache" in (folder / "config.pbtxt").read_text()}
+    assert repeats == {models.REPEATABLE_MODEL, models.CORRUPT}
+    assert (root / models.CORRUPT / "1" / "model.onnx").stat().st_size < 20
