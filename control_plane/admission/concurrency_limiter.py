@@ -129,7 +129,7 @@ class ConcurrencyLimiter:
             self._hold(claim.tenant, claim.cost)
             return None
         needed_s = self._service.queued_answer_s(claim.cost, queued=self._queue.ahead(claim), at_triton=self.work)
-        if not can_be_met(deadline_s, now_s=self._now_s(), needed_s=needed_s):
+        if not self._can_be_met(deadline_s, self._now_s(), needed_s):
             return ShedReason.DEADLINE
         waiter = _Waiter(claim, deadline_s)
         # A full queue refuses the newest request of the tenant with the longest queue, which may be this one
@@ -150,7 +150,7 @@ class ConcurrencyLimiter:
         """
         somebody_waits = bool(self._waiting)
         if held_s > 0.0:
-            self._service.record(cost, held_s, ahead=ahead)
+            self._service.record(cost, held_s, ahead=ahead, now_s=self._now_s())
             # As long as somebody waits it goes on: whatever waits would be sent at once when it was over.
             if held_s > _DANGER * allowed_s or (somebody_waits and self._is_in_danger()):
                 self._in_danger_until_s = self._now_s() + _DANGER_S
@@ -187,7 +187,11 @@ class ConcurrencyLimiter:
         """Whether a request may be sent now. To an idle model it may: so a wrong estimate is soon put right."""
         if not self._taken or now_s >= self._in_danger_until_s:
             return True
-        return can_be_met(deadline_s, now_s=now_s, needed_s=self._service.answer_s(cost, ahead=self.work))
+        return self._can_be_met(deadline_s, now_s, self._service.answer_s(cost, ahead=self.work))
+
+    def _can_be_met(self, deadline_s: float, now_s: float, needed_s: float | None) -> bool:
+        """Whether a request can be answered in time, or nothing that was measured says that it cannot."""
+        return self._service.is_in_doubt(now_s) or can_be_met(deadline_s, now_s=now_s, needed_s=needed_s)
 
     def _may_exceed_limit(self, claim: Ticket, deadline_s: float) -> bool:
         """Whether a request may go on beyond the limit: its tenant holds less than an equal share of the
@@ -219,8 +223,8 @@ class ConcurrencyLimiter:
         """Hand free slots to the queue: the one just given back, and others if the limit grew; none while
         more are taken than it, or Triton has enough. What would be answered too late by now is shed instead.
 
-        One at most is shed at a time, and to an idle model the next is sent in any case: where a single request
-        held up all others, what they waited says nothing of those behind them, as the next answers show.
+        One at most is shed at a time, and to an idle model the next is sent in any case: so a wrong estimate is
+        soon put right.
         """
         is_shed = False
         while self._queue and self._taken < self._count(self._now_s()) and not self._has_enough() and not (is_shed and self._taken):
@@ -228,7 +232,7 @@ class ConcurrencyLimiter:
             claim = waiter.claim
             # Without caution: it had its share of that when it came, and has waited since.
             needed_s = self._service.answer_s(claim.cost, ahead=self.work, caution=1.0)
-            is_in_time = is_shed or can_be_met(waiter.deadline_s, now_s=self._now_s(), needed_s=needed_s)
+            is_in_time = is_shed or self._can_be_met(waiter.deadline_s, self._now_s(), needed_s)
             is_shed = not is_in_time
             reason = None if is_in_time else ShedReason.DEADLINE
             if waiter.grant(reason) and reason is None:

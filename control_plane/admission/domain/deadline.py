@@ -6,6 +6,10 @@ unit of work that Triton had before it. A model that computes one request after 
 time for each, one that batches or has free instances next to none. Both are measured, so that no work is sent
 that would be done too late, and none is refused for a queue that costs nothing.
 
+A request that took far longer than expected may have held up all others: a stall. What those took says nothing
+of the next, so for a while they are not counted, and no estimate is believed until a request has ended that was
+sent since. A model that has become slow for good has none by then, and what is known of it holds again.
+
 Pure; called by `admission/concurrency_limiter`.
 """
 
@@ -19,8 +23,13 @@ _NEWEST = 0.1
 _NEWEST_ALONE = 0.25
 
 # A request cannot be faster than alone: one that was so many times as fast shows that what is known is of
-# another kind, from before its cost was known or from behind a request that held up all others.
+# another kind, from before its cost was known or from behind a request that held up all others. One that took
+# so many times as long as expected is of another kind, too, and a stall.
 _OF_ANOTHER_KIND = 16
+
+# Part of a stall's length for which estimates are doubted after it, and requests that it held up not counted. What
+# it held up ends in a moment, one after the other; a model that is slow for good ends nothing else by then.
+_DOUBTED = 1 / 4
 
 # Work that waits in Triton of a model that has enough: at least so many seconds of it, and at least so many
 # times what a request takes alone. A model that batches then has its next batch there while it computes one.
@@ -38,7 +47,7 @@ class ServiceTime:
     exponentially weighted means over the requests that have ended.
     """
 
-    __slots__ = ("_alone_s", "_cost", "_held_s", "_work")
+    __slots__ = ("_alone_s", "_cost", "_held_s", "_is_proven", "_stall_ended_s", "_stall_until_s", "_work")
 
     def __init__(self) -> None:
         self._alone_s = 0.0
@@ -50,11 +59,28 @@ class ServiceTime:
         self._work = 0.0
         """Units of cost that Triton had once a request was sent, its own included."""
         self._held_s = 0.0
+        self._stall_ended_s = self._stall_until_s = float("-inf")
+        self._is_proven = True
+        """Whether a request has ended that was sent since the stall."""
 
-    def record(self, cost: float, held_s: float, *, ahead: float) -> None:
-        """Record a request of `cost` units that ended `held_s` after it was sent behind work of `ahead`
-        units.
+    def record(self, cost: float, held_s: float, *, ahead: float, now_s: float) -> None:
+        """Record a request of `cost` units that ended at `now_s`, `held_s` after it was sent behind work of
+        `ahead` units.
         """
+        if now_s < self._stall_until_s:
+            if now_s - held_s < self._stall_ended_s:
+                return
+            if not self._is_proven:
+                self._is_proven, self._alone_s, self._work = True, 0.0, 0.0
+        elif held_s > _OF_ANOTHER_KIND * (self.answer_s(cost, ahead=ahead, caution=1.0) or 0.0):
+            self._stall_ended_s, self._stall_until_s, self._is_proven = now_s, now_s + _DOUBTED * held_s, False
+        self._count(cost, held_s, ahead)
+
+    def is_in_doubt(self, now_s: float) -> bool:
+        """Whether all that is known is from before the end of a stall that is just over."""
+        return not self._is_proven and now_s < self._stall_until_s
+
+    def _count(self, cost: float, held_s: float, ahead: float) -> None:
         pace = held_s / cost
         if _OF_ANOTHER_KIND * pace < self._alone_s:
             self._alone_s, self._work = pace, 0.0

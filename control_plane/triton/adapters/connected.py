@@ -17,7 +17,7 @@ from control_plane.triton.adapters.connecting import short_path
 from control_plane.triton.adapters.control import ControlClient
 from control_plane.triton.adapters.credentials import GRPC, HTTP, tls_context
 from control_plane.triton.adapters.grpc import GrpcClient
-from control_plane.triton.adapters.http import HttpClient
+from control_plane.triton.adapters.http import OPENED_TOGETHER, HttpClient
 from control_plane.triton.adapters.liveness import LivenessProbeClient
 
 _METRICS_TIMEOUT_S = 5.0
@@ -37,7 +37,13 @@ class UpstreamClient:
         # Read once: files that are renewed later may be missing for a moment, also when the probe connects anew.
         http_tls, grpc_tls = tls_context(endpoints.http, HTTP), tls_context(endpoints.grpc, GRPC)
         self.http = HttpClient(
-            endpoints.http, max_connections=max_connections, control_secret=secret, tls=http_tls, headers=headers, forwarding=forwarding
+            endpoints.http,
+            max_connections=max_connections,
+            control_secret=secret,
+            tls=http_tls,
+            headers=headers,
+            forwarding=forwarding,
+            opened_together=OPENED_TOGETHER,
         )
         self.grpc = GrpcClient(endpoints.grpc, control_secret=secret, tls=grpc_tls, headers=headers, forwarding=forwarding)
         self.control = ControlClient(endpoints.grpc, control_secret=secret, credentials=credentials)

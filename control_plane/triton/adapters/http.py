@@ -28,6 +28,15 @@ from control_plane.triton.ports import Slot
 _REPOSITORY = b"/v2/repository/"
 """Path prefix of the calls that need the control secret."""
 
+OPENED_TOGETHER = 32
+"""Connections that are opened at a time where requests need one. Triton gives each new connection to the first
+of its HTTP threads that has none to take over just then: opened one by one all would share one thread, and wait
+for each other's JSON to be parsed.
+"""
+
+_OPENING_S = 0.05
+"""Time that a request grants the connections opened beside its own; on one machine they take a few milliseconds."""
+
 _KEPT_FREE = 8
 """One of so many connections is not for inference: health and metadata answer whatever the models do."""
 
@@ -44,10 +53,14 @@ class HttpClient:
         tls: ssl.SSLContext | None = None,
         headers: tuple[tuple[str, str], ...] = (),
         forwarding: HeaderForwarding = NO_FORWARDING,
+        opened_together: int = 1,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`headers` go with every request; `now_s` is the loop's time."""
+        """`headers` go with every request; `now_s` is the loop's time. Over TLS connections are opened one by one."""
         self._address = address
+        self._max_connections = max_connections
+        self._opened_together = 1 if tls is not None else opened_together
+        self._is_opening_more = False
         self._tls = tls
         shown = "".join(f"\r\n{name}: {value}" for name, value in headers)
         self._host_field = f"{address.authority}{shown}".encode()
@@ -156,13 +169,49 @@ class HttpClient:
         except OSError as exc:  # TimeoutError is one too
             reason = f"cannot connect to Triton at {self._address}: {exc or 'timed out'}"
             raise UpstreamUnavailable(reason, is_not_sent=True) from exc
-        # Registered here and not in connection_made: if connecting is cancelled in between, uvloop closes the
-        # connection without calling connection_lost, and it would stay registered.
+        self._register(connection)
+        if len(self._open) > self._max_connections and self._idle:
+            self._idle.pop(0).close()
+        try:
+            await self._open_more(deadline)
+        except BaseException:
+            self._keep_idle(connection)
+            raise
+        return connection
+
+    async def _open_more(self, deadline: float) -> None:
+        """Open as many as are opened together, for later requests; whatever fails of that is left out."""
+        count = min(self._opened_together - 1, self._max_connections - len(self._open))
+        if count <= 0 or self._is_opening_more or self._is_closed:
+            return
+        self._is_opening_more = True
+        try:
+            async with asyncio.timeout_at(min(deadline, self._now_s() + _OPENING_S)):
+                await asyncio.gather(*(self._open_idle() for _ in range(count)), return_exceptions=True)
+        except TimeoutError:
+            pass
+        finally:
+            self._is_opening_more = False
+
+    async def _open_idle(self) -> None:
+        connection = await open_connection(lambda: _Connection(self), self._address, self._tls)
+        if len(self._open) >= self._max_connections:
+            connection.close()
+        else:
+            self._register(connection)
+            self._keep_idle(connection)
+
+    def _register(self, connection: _Connection) -> None:
+        # Here and not in connection_made: if connecting is cancelled in between, uvloop closes the connection without
+        # calling connection_lost, and it would stay registered.
         if connection.is_open:
             self._open.add(connection)
         if self._is_closed:
             connection.close()
-        return connection
+
+    def _keep_idle(self, connection: _Connection) -> None:
+        if connection.is_open and not self._is_closed:
+            self._idle.append(connection)
 
     def _closed(self, connection: _Connection) -> None:
         self._open.discard(connection)

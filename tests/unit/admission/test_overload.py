@@ -345,17 +345,66 @@ def test_below_its_capacity_nothing_is_refused() -> None:
 
 
 @pytest.mark.parametrize("slots", [pytest.param(OPEN, id="open"), pytest.param(LIMITED, id="limited")])
-def test_a_request_that_held_up_all_others_takes_few_of_them_with_it(slots: SlotLimits) -> None:
+@pytest.mark.parametrize("before", [pytest.param(0, id="first request ever"), pytest.param(50, id="known as quick")])
+@pytest.mark.parametrize("instances", [1, 4])
+def test_a_request_that_held_up_all_others_takes_none_of_them_with_it(slots: SlotLimits, before: int, instances: int) -> None:
     """What those behind it have waited is not what the next will wait."""
 
     async def main() -> Seen:
-        times_s = iter([20.0])
-        bench = Bench(slots, Triton(service_s=lambda: next(times_s, 0.001)), leaves_after_s=30.0)
+        times_s = iter([0.001] * before + [20.0] * instances)
+        bench = Bench(slots, Triton(instances, lambda: next(times_s, 0.001)), leaves_after_s=30.0)
+        for _ in range(before):  # one after the other
+            await bench._request("", "", 30.0)
         async with asyncio.TaskGroup() as tasks:
             for _ in range(2000):
                 tasks.create_task(bench._request("", "", 30.0))
+        assert len(bench.seen.in_time_s) == before + 2000, len(bench.seen.in_time_s)
         return bench.seen
 
     seen = run_in_virtual_time(main())
     assert seen.late == 0
-    assert len(seen.in_time_s) > 1700, len(seen.in_time_s)
+    assert seen.refused_after_s == []
+
+
+@pytest.mark.parametrize("instances", [1, 4])
+def test_after_a_request_that_held_up_all_others_an_overload_is_shed_as_ever(instances: int) -> None:
+    peak_per_s = instances * PEAK_PER_S
+
+    async def main() -> None:
+        stalls = False
+
+        def service_s() -> float:
+            nonlocal stalls
+            stalled, stalls = stalls, False
+            return 0.8 if stalled else SERVICE_S
+
+        bench = Bench(OPEN, Triton(instances, service_s))
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(bench.load(50.0, 3 * peak_per_s))
+            for _ in range(9):
+                await asyncio.sleep(5.0)
+                stalls = True
+        # Each stall costs one instance its 0.8 s, and 0.8 s more of whatever was sent before it and is late by then.
+        lost_s = 9 * 2 * 0.8 / instances
+        assert bench.seen.per_s(0.0, 50.0) >= 0.9 * peak_per_s * (50.0 - lost_s) / 50.0, bench.seen.late
+
+    run_in_virtual_time(main())
+
+
+@pytest.mark.parametrize("slots", [pytest.param(OPEN, id="open"), pytest.param(LIMITED, id="limited")])
+def test_a_model_that_has_become_slow_for_good_sheds_what_it_cannot_do(slots: SlotLimits) -> None:
+    """From one request to the next it takes 20 times as long: then what waits is hopeless, and is not sent in vain."""
+
+    async def main() -> None:
+        times = 1.0
+        bench = Bench(slots, Triton(1, lambda: times * SERVICE_S), leaves_after_s=3.0)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(bench.load(60.0, 3 * PEAK_PER_S, deadline_s=3.0))
+            await asyncio.sleep(10.0)
+            times, late = 20.0, bench.seen.late
+            await asyncio.sleep(10.0)
+            late, bench.seen.late = bench.seen.late - late, 0
+        assert bench.seen.per_s(20.0, 60.0) >= 0.8 * PEAK_PER_S / times
+        assert bench.seen.late <= 0.2 * 40.0 * PEAK_PER_S / times, (late, bench.seen.late)
+
+    run_in_virtual_time(main())

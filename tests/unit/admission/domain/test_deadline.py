@@ -9,22 +9,36 @@ from control_plane.admission.domain.deadline import ServiceTime, can_be_met
 requests = st.lists(st.tuples(st.floats(0.01, 100), st.floats(1e-4, 10), st.floats(0, 1000)), min_size=1, max_size=50)
 
 
-def one_by_one(waiting: int) -> ServiceTime:
+class Known(ServiceTime):
+    """What is known of a model from requests that ended long after each other."""
+
+    __slots__ = ("_now_s",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now_s = 0.0
+
+    def ended(self, cost: float, held_s: float, *, ahead: float) -> None:
+        self._now_s += 2 * held_s
+        self.record(cost, held_s, ahead=ahead, now_s=self._now_s)
+
+
+def one_by_one(waiting: int) -> Known:
     """Model that computes one request of a unit after the other, in 0.1 s each, with so many at it."""
-    service = ServiceTime()
+    service = Known()
     for _ in range(20):
-        service.record(1.0, 0.1, ahead=0.0)
+        service.ended(1.0, 0.1, ahead=0.0)
     for _ in range(100):
-        service.record(1.0, 0.1 * (waiting + 1), ahead=float(waiting))
+        service.ended(1.0, 0.1 * (waiting + 1), ahead=float(waiting))
     return service
 
 
-def at_once(parallel: int) -> ServiceTime:
+def at_once(parallel: int) -> Known:
     """Model that computes so many requests in 0.1 s, at a time."""
-    service = ServiceTime()
+    service = Known()
     for ahead in range(parallel):
         for _ in range(20):
-            service.record(1.0, 0.1, ahead=float(ahead))
+            service.ended(1.0, 0.1, ahead=float(ahead))
     return service
 
 
@@ -35,22 +49,22 @@ class TestAnswer:
         assert ServiceTime().drained_s(1e9, at_triton=1e9) == ServiceTime().left_s(at_triton=1e9) == 0.0
 
     def test_the_first_request_is_believed(self) -> None:
-        service = ServiceTime()
-        service.record(10.0, 0.5, ahead=0.0)
+        service = Known()
+        service.ended(10.0, 0.5, ahead=0.0)
         assert service.answer_s(20.0, ahead=0.0) == pytest.approx(1.0)
 
     def test_a_warming_up_is_forgotten_after_a_few(self) -> None:
-        service = ServiceTime()
-        service.record(1.0, 5.0, ahead=0.0)
+        service = Known()
+        service.ended(1.0, 5.0, ahead=0.0)
         for _ in range(8):
-            service.record(1.0, 0.03, ahead=0.0)
+            service.ended(1.0, 0.03, ahead=0.0)
         assert (service.answer_s(1.0, ahead=0.0) or 0.0) < 0.6
 
     def test_one_that_took_long_alone_is_forgotten_though_the_model_is_never_idle_again(self) -> None:
         service = at_once(4)
-        service.record(1.0, 100.0, ahead=0.0)
+        service.ended(1.0, 100.0, ahead=0.0)
         for _ in range(100):
-            service.record(1.0, 0.1, ahead=3.0)
+            service.ended(1.0, 0.1, ahead=3.0)
         assert service.answer_s(1.0, ahead=3.0) == pytest.approx(0.1, rel=0.1)
 
     @pytest.mark.parametrize("waiting", [4, 20])
@@ -61,11 +75,11 @@ class TestAnswer:
 
     @pytest.mark.parametrize("cost", [30.0, 0.03])
     def test_one_after_the_other_is_told_though_only_a_request_of_unknown_cost_was_alone(self, cost: float) -> None:
-        service = ServiceTime()
-        service.record(1.0, 0.1, ahead=0.0)
+        service = Known()
+        service.ended(1.0, 0.1, ahead=0.0)
         for number in range(100):
             waiting = 1 + number % 8
-            service.record(cost, 0.1 * (waiting + 1), ahead=cost * waiting)
+            service.ended(cost, 0.1 * (waiting + 1), ahead=cost * waiting)
         for waiting in (4, 8):
             assert service.answer_s(cost, ahead=cost * waiting) == pytest.approx(0.1 * (waiting + 1), rel=1 / 3)
 
@@ -75,9 +89,9 @@ class TestAnswer:
 
     @given(requests)
     def test_it_is_at_least_what_nothing_ahead_takes_and_grows_with_what_is(self, requests: list[tuple[float, float, float]]) -> None:
-        service = ServiceTime()
+        service = Known()
         for cost, held_s, ahead in requests:
-            service.record(cost, held_s, ahead=ahead)
+            service.ended(cost, held_s, ahead=ahead)
         needed = [service.answer_s(1.0, ahead=ahead) or 0.0 for ahead in (0.0, 1.0, 10.0)]
         assert 0.0 <= needed[0] <= needed[1] <= needed[2]
         queued = [service.queued_answer_s(1.0, queued=queued, at_triton=10.0) or 0.0 for queued in (0.0, 1.0, 10.0)]
@@ -121,12 +135,12 @@ def test_meeting_a_deadline(needed_s: float | None, can: bool) -> None:
     ],
 )
 def test_a_model_has_enough_once_work_waits_that_does_not_keep_it_busy(each_s: float, instances: int, at_triton: int, has: bool) -> None:
-    service = ServiceTime()
+    service = Known()
     for _ in range(200):
-        service.record(1.0, each_s, ahead=0.0)
-        service.record(1.0, each_s * max(1.0, at_triton / instances), ahead=at_triton - 1.0)
+        service.ended(1.0, each_s, ahead=0.0)
+        service.ended(1.0, each_s * max(1.0, at_triton / instances), ahead=at_triton - 1.0)
     for _ in range(200):
-        service.record(1.0, each_s * max(1.0, at_triton / instances), ahead=at_triton - 1.0)
+        service.ended(1.0, each_s * max(1.0, at_triton / instances), ahead=at_triton - 1.0)
     assert service.has_enough(at_triton) is has
 
 
@@ -136,9 +150,59 @@ def test_a_model_that_was_never_asked_has_not_enough() -> None:
 
 def test_what_was_known_in_other_units_is_forgotten_with_one_answer() -> None:
     """The first request came before the cost of one was known, and took long."""
-    known = ServiceTime()
-    known.record(1.0, 9.0, ahead=0.0)
-    known.record(1000.0, 1.0, ahead=1000.0)
+    known = Known()
+    known.ended(1.0, 9.0, ahead=0.0)
+    known.ended(1000.0, 1.0, ahead=1000.0)
     answer_s = known.answer_s(1000.0, ahead=1000.0)
     assert answer_s is not None
     assert answer_s <= 10.0
+
+
+class TestStall:
+    """A request that takes far longer than the others, sent at 0 s."""
+
+    STALL_S = 20.0
+
+    def stalled(self, before: int = 0) -> ServiceTime:
+        """Model of which some requests have ended before, in 1 ms each, when the one that stalled it ends."""
+        service = ServiceTime()
+        for number in range(before):
+            service.record(1.0, 0.001, ahead=0.0, now_s=number / 100 - 10.0)
+        assert not service.is_in_doubt(0.0)
+        service.record(1.0, self.STALL_S, ahead=0.0, now_s=self.STALL_S)
+        return service
+
+    @pytest.mark.parametrize("before", [0, 50])
+    def test_what_it_held_up_shows_nothing_and_the_first_sent_since_shows_all(self, before: int) -> None:
+        service = self.stalled(before)
+        for number in range(1, 256):
+            now_s = self.STALL_S + number / 1000
+            service.record(1.0, now_s - 1.0, ahead=float(number), now_s=now_s)
+            assert service.is_in_doubt(now_s)
+        service.record(1.0, 0.002, ahead=10.0, now_s=self.STALL_S + 0.5)
+        assert not service.is_in_doubt(self.STALL_S + 0.5)
+        service.record(1.0, self.STALL_S, ahead=20.0, now_s=self.STALL_S + 0.51)
+        assert (service.answer_s(1.0, ahead=10.0) or 0.0) <= 4 / 3 * 0.003
+
+    @pytest.mark.parametrize("before", [0, 50])
+    def test_a_model_that_is_slow_for_good_is_believed_when_nothing_else_has_ended_for_a_while(self, before: int) -> None:
+        service = self.stalled(before)
+        assert service.is_in_doubt(self.STALL_S * 1.2)
+        assert not service.is_in_doubt(self.STALL_S * 1.3)
+        for number in range(2, 30):
+            now_s = self.STALL_S * number
+            service.record(1.0, now_s, ahead=number - 1.0, now_s=now_s)
+            assert not service.is_in_doubt(now_s)
+        assert (service.answer_s(1.0, ahead=2.0) or 0.0) >= self.STALL_S
+
+    @pytest.mark.parametrize("times", [4, 12])
+    def test_one_that_takes_a_few_times_as_long_is_no_stall(self, times: int) -> None:
+        service = one_by_one(4)
+        service.record(1.0, 0.5 * times, ahead=4.0, now_s=1000.0)
+        assert not service.is_in_doubt(1000.0)
+
+    def test_work_that_waits_its_turn_is_no_stall(self) -> None:
+        """One after the other, in the time that is known, but a hundred were sent at once."""
+        service = one_by_one(1)
+        service.record(1.0, 10.0, ahead=100.0, now_s=1000.0)
+        assert not service.is_in_doubt(1000.0)

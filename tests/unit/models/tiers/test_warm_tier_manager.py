@@ -149,9 +149,10 @@ async def test_fetches_at_the_same_time_keep_within_the_bytes_together(tmp_path:
         nonlocal most
         folder = tmp_path / "warm"
         total = 0
-        for path in folder.rglob("model.onnx"):
-            with suppress(FileNotFoundError):  # another fetch may finish or end meanwhile, and move what was just listed
-                total += 0 if "trash" in path.parts else path.stat().st_size
+        # Another fetch may finish or end meanwhile, and move what was just listed: `walk` passes over such folders.
+        for inside, _, files in os.walk(folder):
+            with suppress(FileNotFoundError):
+                total += os.stat(f"{inside}/model.onnx").st_size if "model.onnx" in files and "trash" not in inside else 0
         most = max(most, total)
 
     store.on_read = look
@@ -159,7 +160,7 @@ async def test_fetches_at_the_same_time_keep_within_the_bytes_together(tmp_path:
         results = await asyncio.gather(*(lab.warm(name) for name in "abcdefgh"), return_exceptions=True)
         assert {type(result) for result in results} <= {type(tmp_path), Overloaded}
         assert len(lab.held()) <= 3
-        assert most <= 1000
+        assert 0 < most <= 1000
 
 
 async def test_an_ensemble_is_warm_once_all_that_it_needs_is_and_a_pin_holds_them_too(tmp_path: Path) -> None:

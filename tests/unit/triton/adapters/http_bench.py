@@ -21,9 +21,10 @@ TRACE = HeaderForwarding.of("^x-trace$")
 
 
 @asynccontextmanager
-async def pool(script: Script = answer_ok, *, limit: int = 10) -> AsyncIterator[tuple[HttpClient, ScriptedTriton]]:
+async def pool(script: Script = answer_ok, *, limit: int = 10, together: int = 1) -> AsyncIterator[tuple[HttpClient, ScriptedTriton]]:
     async with scripted_triton(script) as triton:
-        http = HttpClient(TcpAddress("127.0.0.1", triton.port), max_connections=limit, forwarding=TRACE)
+        address = TcpAddress("127.0.0.1", triton.port)
+        http = HttpClient(address, max_connections=limit, forwarding=TRACE, opened_together=together)
         try:
             yield http, triton
         finally:

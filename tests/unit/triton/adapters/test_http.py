@@ -249,6 +249,71 @@ class TestLimit:
         run(main(), loop_factory=asyncio.SelectorEventLoop)
 
 
+class TestOpenedTogether:
+    """Triton spreads connections over its threads only if they come at the same time."""
+
+    async def test_the_first_request_opens_several_and_later_ones_use_them(self) -> None:
+        async with pool(Gate(), limit=10, together=4) as (http, triton):
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(4):
+                    tasks.create_task(send(http))
+                    await triton.arrivals.get()
+                await triton.wait_until_open(4)
+                tasks.create_task(send(http))
+                await triton.arrivals.get()
+                await triton.wait_until_open(8)
+                triton.script.let(*range(5))  # type: ignore[attr-defined]
+            assert triton.accepted == 8
+            await assert_all_slots_are_there(http, triton, 10)
+
+    @pytest.mark.parametrize(("limit", "together"), [(3, 8), (1, 8), (8, 8)])
+    async def test_there_are_never_more_than_allowed(self, limit: int, together: int) -> None:
+        async with pool(limit=limit, together=together) as (http, triton):
+            await asyncio.gather(*(send(http) for _ in range(3 * limit)))
+            await triton.wait_until_open(limit)
+            assert len(http._open) <= limit
+            await assert_all_slots_are_there(http, triton, limit)
+
+    async def test_whoever_leaves_meanwhile_leaves_his_to_others(self) -> None:
+        for turns in range(12):
+            async with pool(limit=4, together=4) as (http, triton):
+                leaving = asyncio.ensure_future(send(http))  # noqa: TID251  # cancelled in each of the first turns
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                leaving.cancel()
+                await asyncio.wait([leaving])
+                await assert_all_slots_are_there(http, triton, 4)
+                assert len(http._open) <= 4
+
+    async def test_a_close_meanwhile_closes_them(self) -> None:
+        async with pool(limit=9, together=9) as (http, triton):
+            async with asyncio.TaskGroup() as tasks:
+                task = tasks.create_task(failure(http, UpstreamUnavailable))
+                while not http._open:
+                    await asyncio.sleep(0)
+                await http.close()
+            assert "closed" in task.result()
+            await triton.wait_until_open(0)
+
+    async def test_a_triton_that_takes_one_only_answers_that_one(self) -> None:
+        """The others are never accepted: its queue of connections is full."""
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen(0)
+            http = HttpClient(TcpAddress("127.0.0.1", listener.getsockname()[1]), max_connections=64, opened_together=64)
+
+            def answer() -> None:
+                accepted = listener.accept()[0]
+                with accepted:
+                    accepted.recv(1 << 16)
+                    accepted.sendall(OK)
+
+            answering = asyncio.create_task(asyncio.to_thread(answer))  # noqa: TID251  # awaited below
+            assert (await send(http)).status == 200
+            await answering
+            await http.close()
+
+
 class TestClose:
     async def test_fails_what_is_in_flight_and_what_waits(self) -> None:
         async with pool(Gate(), limit=2) as (http, triton):
