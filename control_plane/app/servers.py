@@ -21,13 +21,14 @@ from control_plane.core.errors import StartupError
 from control_plane.fleet.adapters.local_lease import LocalLease
 from control_plane.fleet.adapters.local_memory import LocalFleetMemory
 from control_plane.fleet.adapters.move_log import MoveLog
+from control_plane.fleet.adapters.own_instance import OwnInstance
 from control_plane.fleet.adapters.redis_leader_requests import make_redis_leader_channel
 from control_plane.fleet.adapters.redis_lease import make_redis_lease
 from control_plane.fleet.adapters.redis_memory import make_redis_fleet_memory
 from control_plane.fleet.adapters.servers_file import ServersFile
 from control_plane.fleet.administration import FleetModels
 from control_plane.fleet.domain.counts import FleetCounts
-from control_plane.fleet.fleet_service import FleetInstance, FleetService
+from control_plane.fleet.fleet_service import FleetService
 from control_plane.fleet.membership.members import FleetMembers
 from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.fleet.ports import FleetMemory
@@ -242,7 +243,7 @@ class Tritons:
 
     def _join(self, unit: TritonInstance, *, pool: str = "", listed: ListedServer | None = None) -> None:
         if self.fleet is not None:
-            self.fleet.join(unit.name, FleetInstance(unit.models, unit.triton.resident_bytes), pool=pool, listed=listed)
+            self.fleet.join(unit.name, OwnInstance(unit.models, unit.triton.resident_bytes), pool=pool, listed=listed)
 
 
 def _refuse_contradictions(settings: Settings, attached: int) -> None:
