@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from math import inf
 from uuid import uuid4
 
 import uvloop
@@ -54,6 +55,7 @@ from control_plane.workers.messages import (
     LoadReported,
     ModelsChanged,
     ReloadTls,
+    RelyUntil,
     ReplicasChanged,
     ServersChanged,
     StartFailed,
@@ -103,7 +105,7 @@ class Worker:
         self._servers = servers
         self._upstreams: dict[str, UpstreamClient] = {}
         self._fleet = _fleet_of(settings, servers, link)
-        if not settings.is_attached:
+        if not settings.is_attached or self._fleet is not None:
             servers.suspect = lambda server, model, since_s: link.send(Suspect(server, model, since_s))
             if self._fleet is not None:
                 self._fleet.router.suspect = servers.suspect
@@ -178,6 +180,8 @@ class Worker:
                 case FingerprintsChanged(number, changes):
                     self._fingerprints.change({name: Fingerprint(*known) if known else None for name, known in changes.items()})
                     self._link.send(FingerprintsAcknowledged(number))
+                case RelyUntil(until_s):
+                    self._fingerprints.rely_until(inf if until_s is None else until_s)
                 case TokensDrawn():
                     self._buckets.answered(message)
                 case Changed():

@@ -16,6 +16,7 @@ from uuid import uuid4
 
 from control_plane.core.endpoints import ListedServer
 from control_plane.core.errors import ControlPlaneError, Overloaded, StoreUnavailable, UpstreamUnavailable
+from control_plane.core.model import ModelVersion
 from control_plane.fleet.administration import FleetModels
 from control_plane.fleet.domain.counts import FleetCounts
 from control_plane.fleet.domain.fleet import Server
@@ -107,6 +108,20 @@ class FleetService:
     def is_leader(self) -> bool:
         """Whether this process is the leader, which loads and unloads."""
         return self._ownership.is_leader
+
+    @property
+    def token(self) -> int | None:
+        """Fencing token of the lease, if this process is the leader; else None."""
+        return self._ownership.token if self._ownership.is_leader else None
+
+    def require_leadership(self) -> int:
+        """Return the fencing token for a call that changes models, as `LeaderElection.require`."""
+        return self._ownership.require()
+
+    def observe(self, name: str, index: list[ModelVersion]) -> None:
+        """Take over a server's index that came without being asked for."""
+        if name in self._loads:
+            self._loads[name].observe(index)
 
     def join(self, name: str, instance: ServerInstance, *, pool: str = "", listed: ListedServer | None = None) -> None:
         """Make one of `servers` part of the fleet, before `run` or while it runs. `listed` is what the list

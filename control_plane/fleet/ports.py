@@ -54,8 +54,8 @@ class ServerInstance(Protocol):
         """Context manager: within the block the model's files are at the server, and stay there, as far as
         the server itself fetches them. Raises ControlPlaneError."""
 
-    def described(self) -> Mapping[str, DescribedModel]:
-        """Return what the server itself knows of models in its folders and stores, by name; empty where the
+    def described(self) -> Mapping[str, DescribedModel] | None:
+        """Return what the server itself knows of models in its folders and stores, by name; None where the
         fleet reads the folders."""
 
 

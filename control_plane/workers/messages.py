@@ -146,6 +146,14 @@ class FingerprintsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class RelyUntil:
+    """All fingerprints are uncertain from that time on, on the machine's clock that runs on while it sleeps; None
+    for no end. A later message says otherwise."""
+
+    until_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Changed:
     """The result of the `LoadModel` or `UnloadModel` of this number; `error_code` is empty for success."""
 
@@ -275,6 +283,7 @@ ToWorker = (
     | Drain
     | Changed
     | FingerprintsChanged
+    | RelyUntil
 )
 FromWorker = (
     Listening

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
@@ -43,6 +43,7 @@ from control_plane.workers.messages import (
     LoadModel,
     LoadReported,
     ReloadTls,
+    RelyUntil,
     StartFailed,
     Suspect,
     ToWorker,
@@ -123,6 +124,7 @@ class Workers:
         """Told of a server, a model that seems to hang there, and since when."""
         self._is_silent = False
         self._fingerprints = Fingerprints()
+        self._rely_until = RelyUntil(None)
         self._fingerprints_number = 0
         self._fleet: FleetPublisher | None = None
         self._is_open = False
@@ -159,6 +161,11 @@ class Workers:
         if there is none."""
         awaited = (each for worker in self._live.values() for each in worker.awaited)
         return min((sent_s for at, of, sent_s in awaited if (at, of) == (server, model)), default=inf)
+
+    def awaited(self) -> Iterator[tuple[str, str, float]]:
+        """Yield the server, the model and the time it was sent of the oldest requests that workers wait for."""
+        for worker in self._live.values():
+            yield from worker.awaited
 
     async def run(self, models: ModelAdministration, charges: ChargeSink) -> None:
         """Keep the workers running until `drain` and `end` have ended them; cancelling kills them.
@@ -269,6 +276,11 @@ class Workers:
             for worker in late:
                 worker.process.kill()
 
+    def rely_until(self, until_s: float) -> None:
+        """Have all fingerprints unknown in every worker from that time on (`Fingerprints.rely_until`)."""
+        self._rely_until = RelyUntil(None if until_s == inf else until_s)
+        self._tell(self._rely_until)
+
     async def make_unknown(self, models: Iterable[str]) -> None:
         """Nothing to do: the workers know already that these fingerprints are unknown."""
 
@@ -330,6 +342,8 @@ class Workers:
             for message in self._snapshot() if self._fleet is None else self._fleet.snapshot():
                 process.send(message)
             # All fingerprints at once. The worker listens when it has acknowledged them (`_let_listen`).
+            if self._rely_until.until_s is not None:
+                process.send(self._rely_until)
             process.send(_message_of(self._fingerprints_number, self._fingerprints.all()))
             if self._is_stopping:
                 process.send(Drain(0))

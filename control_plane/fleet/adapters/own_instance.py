@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager, nullcontext
 
-from control_plane.models.domain.description import DescribedModel
 from control_plane.models.model_service import ModelService
 from control_plane.models.prepared_load import PreparedLoad
 
@@ -36,5 +35,5 @@ class OwnInstance:
     def held_locally(self, name: str) -> AbstractAsyncContextManager[None]:
         return nullcontext()
 
-    def described(self) -> Mapping[str, DescribedModel]:
-        return {}
+    def described(self) -> None:
+        return None

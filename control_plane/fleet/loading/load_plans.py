@@ -20,8 +20,8 @@ from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, Model
 from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
 from control_plane.fleet.domain.load_plan import AwaitReady, AwaitReleased, Load, Step, Unload, held_bytes, plan, replicas_of
-from control_plane.fleet.ownership.election import boot_time_s
 from control_plane.fleet.ports import PreparedLoad
+from control_plane.host.boot_clock import boot_time_s
 from control_plane.triton.ports import ModelControl
 
 

@@ -79,9 +79,9 @@ class ServerLoads:
 
     async def poll_index(self) -> None:
         """Read the server's index into the fleet's view. Raises UpstreamUnavailable, UpstreamFailed."""
-        self._observe(await self._member.ask(lambda upstream: upstream.control.index()))
+        self.observe(await self._member.ask(lambda upstream: upstream.control.index()))
 
-    def _observe(self, index: list[ModelVersion]) -> None:
+    def observe(self, index: list[ModelVersion]) -> None:
         """Pass an index on to the view, and record the unloads that it shows to be complete."""
         name = self._member.name
         self._state.observe(name, index)
@@ -137,7 +137,7 @@ class ServerLoads:
                 self,
                 require=self._require,
                 bytes_of=lambda model: self._state.bytes_of(name, model),
-                on_index=self._observe,
+                on_index=self.observe,
                 limits=self._limits,
             )
         return self._plans

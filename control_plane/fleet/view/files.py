@@ -48,14 +48,16 @@ class FleetFiles:
 
     async def describe(self) -> None:
         """Read the models' folders, and bring the view of the fleet in line with them."""
-        described = dict(await asyncio.to_thread(self._descriptions.read))
+        told = [instance.described() for instance in self._instances.values()]
+        # Folders of this machine say nothing of servers that have their own and tell of them.
+        is_told_all = bool(told) and None not in told
+        described = {} if is_told_all else dict(await asyncio.to_thread(self._descriptions.read))
         if self._tiers is not None:
             # The configurations of cold models are read once they have been fetched.
             cold = set(self._tiers.names()) - described.keys()
             described |= {name: DescribedModel(ModelSpec(name), file_bytes=0) for name in cold}
-        # What a server says of its own folders counts before what a folder of that name has here.
-        for instance in self._instances.values():
-            described |= instance.described()
+        for each in told:
+            described |= each or {}
         # Attached Tritons have folders of their own; what they list can be served as well.
         elsewhere = set().union(*self._state.listed.values()) - described.keys()
         described |= {name: DescribedModel(ModelSpec(name), file_bytes=0) for name in elsewhere}
@@ -72,7 +74,7 @@ class FleetFiles:
     def held_at(self, model: str, server: str) -> AbstractAsyncContextManager[None]:
         """Context manager as `held_locally`, for a server that may have files of its own."""
         instance = self._instances.get(server)
-        if instance is not None and model in instance.described():
+        if instance is not None and instance.described() is not None:
             return instance.held_locally(model)
         return self.held_locally(model)
 
