@@ -13,10 +13,10 @@ from collections.abc import Callable
 from control_plane.core.errors import StartupError
 from control_plane.core.model import ModelVersion
 from control_plane.node.domain.fence import Term
-from control_plane.node.domain.messages import Index, LookIndex
-from control_plane.node.remote_node import RemoteNode, versions_of
+from control_plane.node.remote_node import RemoteNode
+from control_plane.triton.index_elsewhere import UpstreamWithIndex
 from control_plane.triton.liveness_watch import LivenessWatch
-from control_plane.triton.ports import ModelControl, Upstream
+from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import ServerSlot
 
 _log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class NodeHealthCheck:
         upstream = self._connect()
         try:
             life = await self._wait_until_live(upstream, timeout_s)
-            self._servers.up(NodeUpstream(upstream, self._node, self._term))
+            self._servers.up(UpstreamWithIndex(upstream, self._index))
             why = await self._watched(upstream, life)
             self._servers.lost(why)
             _log.error("server %s is down: %s", self._node.name, why)
@@ -89,6 +89,10 @@ class NodeHealthCheck:
             why = node.why_away if node.life == "" else f"no live Triton answered at {upstream.endpoints.address}"
             raise StartupError(f"server {node.name} is not up within {timeout_s:g} s: {why}") from exc
 
+    async def _index(self) -> list[ModelVersion]:
+        """Read Triton's index through the node. The leader's look fences off those before it."""
+        return await self._node.index(self._term())
+
     async def _watched(self, upstream: Upstream, life: str) -> str:
         """Return why this life of Triton is over."""
         node, place = self._node, upstream.endpoints.address
@@ -103,31 +107,3 @@ class NodeHealthCheck:
         return (
             f"the Triton at {place} was restarted" if node.is_connected and node.life != life else f"the Triton at {place} does not answer"
         )
-
-
-class NodeUpstream:
-    """Upstream of a Triton with a node: straight to Triton for all but the calls that only the node may make."""
-
-    def __init__(self, upstream: Upstream, node: RemoteNode, term: Callable[[], Term | None]) -> None:
-        self.endpoints = upstream.endpoints
-        self.http, self.grpc, self.liveness = upstream.http, upstream.grpc, upstream.liveness
-        self.metrics_text, self.close = upstream.metrics_text, upstream.close
-        self.control: ModelControl = NodeControl(upstream.control, node, term)
-
-
-class NodeControl:
-    """Model control of a Triton with a node: `triton/ports.ModelControl`."""
-
-    def __init__(self, control: ModelControl, node: RemoteNode, term: Callable[[], Term | None]) -> None:
-        self._node = node
-        self._term = term
-        self.is_live, self.loaded_config, self.server_version = control.is_live, control.loaded_config, control.server_version
-        self.is_decoupled, self.memory_bytes, self.compute_times = control.is_decoupled, control.memory_bytes, control.compute_times
-        self.load, self.unload = control.load, control.unload
-        """Refused by Triton, which takes them from its node alone; `RemoteInstance` asks that."""
-
-    async def index(self) -> list[ModelVersion]:
-        """See `triton/ports.ModelControl.index`. The leader's look fences off those before it."""
-        number = self._node.call_number()
-        answer = await self._node.call(LookIndex(number, self._term()), number, Index)
-        return versions_of(answer.lines)

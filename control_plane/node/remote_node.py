@@ -19,6 +19,7 @@ from control_plane.core.model import ModelState, ModelVersion
 from control_plane.metering.domain.compute_units import ModelCost
 from control_plane.models.domain.description import DescribedModel
 from control_plane.models.ports import FingerprintBoard
+from control_plane.node.domain.fence import Term
 from control_plane.node.domain.messages import (
     Acknowledge,
     Complete,
@@ -28,6 +29,7 @@ from control_plane.node.domain.messages import (
     Failed,
     Goodbye,
     Index,
+    LookIndex,
     Memory,
     Message,
     Ping,
@@ -146,6 +148,12 @@ class RemoteNode:
         """Send a message without an answer; it is dropped while the node is away."""
         if self._link is not None:
             self._link.send(message)
+
+    async def index(self, term: Term | None) -> list[ModelVersion]:
+        """Return Triton's index; with a term, holders of older ones change nothing from then on. Raises
+        UpstreamUnavailable."""
+        number = self.call_number()
+        return versions_of((await self.call(LookIndex(number, term), number, Index)).lines)
 
     def suspect(self, model: str, since_s: float) -> None:
         """Tell the node of a model that seems to hang, since then on the event loop's clock."""

@@ -154,6 +154,16 @@ class RelyUntil:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexRead:
+    """The answer to the `ReadIndex` of this number: the fields of each `ModelVersion`; None: it cannot be read, for
+    `reason`."""
+
+    number: int
+    lines: list[tuple[str, str, str, str]] | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Changed:
     """The result of the `LoadModel` or `UnloadModel` of this number; `error_code` is empty for success."""
 
@@ -257,6 +267,14 @@ class LoadModel:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadIndex:
+    """Asks for the index of a server's Triton, which only its node may read; answered by `IndexRead`."""
+
+    number: int
+    server: str
+
+
+@dataclass(frozen=True, slots=True)
 class UnloadModel:
     """Asks the parent to unload a model; answered by `Changed`."""
 
@@ -284,6 +302,7 @@ ToWorker = (
     | Changed
     | FingerprintsChanged
     | RelyUntil
+    | IndexRead
 )
 FromWorker = (
     Listening
@@ -297,6 +316,7 @@ FromWorker = (
     | Suspect
     | LoadModel
     | UnloadModel
+    | ReadIndex
     | FingerprintsAcknowledged
 )
 Message = ToWorker | FromWorker

@@ -16,9 +16,9 @@ from math import inf
 from typing import Protocol, TypeVar
 
 from control_plane.core.backoff import RestartLimits, count_failures, restart_delay_s
-from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, StartupError, UpstreamFailed
+from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, StartupError, UpstreamFailed, UpstreamUnavailable
 from control_plane.core.fingerprint import Fingerprint
-from control_plane.core.model import ModelOverride
+from control_plane.core.model import ModelOverride, ModelVersion
 from control_plane.core.silence import SilenceDetector, SilenceLimits
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.ports import ModelAdministration
@@ -38,10 +38,12 @@ from control_plane.workers.messages import (
     FingerprintsAcknowledged,
     FingerprintsChanged,
     FromWorker,
+    IndexRead,
     Listen,
     Listening,
     LoadModel,
     LoadReported,
+    ReadIndex,
     ReloadTls,
     RelyUntil,
     StartFailed,
@@ -418,6 +420,8 @@ class Workers:
                 self._fleet.reported(report)
             case Suspect(server, model, since_s):
                 self.suspect(server, model, since_s)
+            case ReadIndex():
+                asked.begin(_read_index(worker.process, message, asked), name=f"index-for-worker-{number}")
             case LoadModel() | UnloadModel():
                 asked.begin(_change(worker.process, message, asked), name=f"asked-by-worker-{number}")
 
@@ -436,6 +440,12 @@ class _PendingChanges:
         task = self.tasks.create_task(change, name=name)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
+
+    async def index(self, server: str) -> list[ModelVersion]:
+        """Return a server's index. Raises ControlPlaneError."""
+        if self._fleet is None:
+            raise UpstreamUnavailable("there is no fleet")
+        return await self._fleet.index(server)
 
     async def change(self, message: LoadModel | UnloadModel) -> None:
         """Load or unload; return when all workers have been sent the change, since any may get the next
@@ -480,3 +490,11 @@ def _override_of(message: LoadModel) -> ModelOverride | None:
 async def _within(timeout_s: float, what: Awaitable[T]) -> T:
     async with asyncio.timeout(timeout_s):
         return await what
+
+
+async def _read_index(worker: WorkerProcess, message: ReadIndex, asked: _PendingChanges) -> None:
+    try:
+        lines = [(line.name, line.version, line.state.value, line.reason) for line in await asked.index(message.server)]
+        worker.send(IndexRead(message.number, lines))
+    except ControlPlaneError as exc:
+        worker.send(IndexRead(message.number, None, str(exc)))

@@ -71,16 +71,18 @@ class NodeServer:
 
     async def _serve(self, link: FrameLink) -> None:
         try:
-            is_in = await self._is_let_in(link)
+            try:
+                is_in = await self._is_let_in(link)
+            finally:
+                self._strangers -= 1
+            if is_in:
+                self._gateways += 1
+                try:
+                    await self._service.serve(link)
+                finally:
+                    self._gateways -= 1
         finally:
-            self._strangers -= 1
-        if not is_in:
-            return
-        self._gateways += 1
-        try:
-            await self._service.serve(link)
-        finally:
-            self._gateways -= 1
+            link.close()
 
     async def _is_let_in(self, link: FrameLink) -> bool:
         """Whether both sides have shown who they are; otherwise the connection is closed."""

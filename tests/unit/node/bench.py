@@ -156,7 +156,7 @@ class Bench:
         finally:
             for gateway in self.gateways:
                 gateway.run.cancel()
-            await asyncio.wait([gateway.run for gateway in self.gateways])
+            await asyncio.gather(*(gateway.run for gateway in self.gateways), return_exceptions=True)
             for task in (*self.serving, *owners):
                 task.cancel()
             await asyncio.wait([*self.serving, *owners])

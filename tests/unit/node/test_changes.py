@@ -9,7 +9,6 @@ import pytest
 
 from control_plane.core.errors import ModelLoadFailed, UpstreamUnavailable
 from control_plane.core.model import ModelState
-from control_plane.node.attachment import NodeControl
 from tests.aio import settle
 from tests.unit.node.bench import Bench
 from tests.unit.node.test_contents import play
@@ -19,14 +18,13 @@ def test_a_leader_whose_time_is_over_changes_nothing_once_its_successor_has_look
     async def scene(bench: Bench) -> None:
         old, new = await bench.gateway(token=1).connected(), await bench.gateway(token=2).connected()
         async with old.instance.prepared("a") as prepared:
-            index = NodeControl(bench.control, new.node, new.term)
-            assert await index.index() == []
+            assert await new.node.index(new.term()) == []
             with pytest.raises(UpstreamUnavailable, match="token 2"):
                 await prepared.load()
         with pytest.raises(UpstreamUnavailable, match="token 2"):
             await old.instance.unload_now("a")
         with pytest.raises(UpstreamUnavailable, match="token 2"):
-            await NodeControl(bench.control, old.node, old.term).index()
+            await old.node.index(old.term())
         assert bench.control.loads == bench.control.unloads == []
         await new.load("a")
 
@@ -40,11 +38,11 @@ def test_a_load_that_triton_was_asked_for_is_in_every_look_from_then_on() -> Non
         loading = asyncio.get_running_loop().create_task(old.load("a"))
         await settle()
         assert bench.control.states == {}
-        (line,) = await NodeControl(bench.control, new.node, new.term).index()
+        (line,) = await new.node.index(new.term())
         assert (line.name, line.state) == ("a", ModelState.LOADING)
         bench.control.calls.may_answer.set()
         await loading
-        (line,) = await NodeControl(bench.control, new.node, lambda: None).index()
+        (line,) = await new.node.index(None)
         assert (line.name, line.state) == ("a", ModelState.READY)
 
     play(scene)
