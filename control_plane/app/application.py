@@ -94,7 +94,7 @@ class App:
         self._tritons = Tritons(self._settings, self._workers or self._fingerprints, self._workers or self._fingerprints)
         if self._workers is not None:
             self._tritons.servers.under_repair.follow(self._workers.repairing)
-            self._workers.suspect = self._tritons.servers.suspect or self._workers.suspect
+            self._workers.suspect = self._tritons.suspect or self._workers.suspect
             self._tritons.follow_awaited(self._workers.oldest_s)
         if self._workers is not None and self._tritons.fleet is not None:
             self._workers.join_fleet(self._tritons.fleet.share_with(FleetPublisher))
@@ -109,6 +109,9 @@ class App:
         """Make the servers of the ports; needs the stores, so it comes after they are open."""
         self._caps = connection_caps(self._settings.gateway, self._settings.admin, servers=len(self._servers.members))
         self._data_plane = None if self._workers else self._make_data_plane(governing)
+        serving = self._workers or self._data_plane
+        assert serving is not None
+        self._tritons.tell_nodes(serving.awaited, governing.costs.read_soon)
         page = self._metrics_page(governing)
         gateway, access = self._settings.gateway, governing.governance.access
         hosts = allowed_hosts(gateway.host, gateway.allowed_hosts, authentication=access.is_on)
@@ -127,7 +130,7 @@ class App:
             state = held.enter_context(StateDir(self._settings.process.state_dir))
             write_store_record(state.path, self._settings.state.state_url)
             self._sockets.bind_in_state_dir()  # only after the folder is locked: its socket file may be another's until then
-            opened = open_request_services(self._settings, self._servers, admits_requests=self._workers is None)
+            opened = open_request_services(self._settings, self._servers, admits_requests=self._workers is None, costs=self._tritons.costs)
             # Triton's group is the outer one, so that it ends while the stores are closed: either may take seconds.
             async with asyncio.TaskGroup() as tritons, opened as governing, asyncio.TaskGroup() as tasks:
                 self._wire_ports(governing)

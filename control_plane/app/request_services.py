@@ -39,7 +39,7 @@ from control_plane.metering.compute_charges import ComputeCharges
 from control_plane.metering.compute_costs import ComputeCosts
 from control_plane.metering.domain.usage import day_of
 from control_plane.metering.metering import Metering
-from control_plane.metering.ports import UsageStore
+from control_plane.metering.ports import ModelCosts, UsageStore
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.objects.mirror import ObjectMirror
 from control_plane.objects.ports import StateStore
@@ -68,11 +68,13 @@ class RequestServices:
         usage: UsageStore,
         board: DemandBoard | None,
         buckets: TokenBuckets | None,
+        costs: ModelCosts | None = None,
     ) -> None:
         """Wire the services. Raises StartupError.
 
         Without `board` (the parent of workers) the process admits no requests; without `buckets` (SQLite, one
-        process) it shares rate limits with nobody.
+        process) it shares rate limits with nobody. Without `costs` models' costs are read from this machine's
+        folders.
         """
         self.state = state
         self.usage = usage
@@ -90,7 +92,7 @@ class RequestServices:
         # Workers only collect charges and send them to the parent, which divides Triton's compute time among
         # all of them.
         is_worker = board is not None and settings.process.workers > 1
-        self.costs = ComputeCosts(_manifests(settings), servers, charges, settles=not is_worker)
+        self.costs = ComputeCosts(costs or _manifests(settings), servers, charges, settles=not is_worker)
         access = _access(settings, self.known, self._tokens)
         self.governance = Governance(access, self.admission, self.costs, self.metering)
 
@@ -158,7 +160,12 @@ class RequestServices:
 
 @asynccontextmanager
 async def open_request_services(
-    settings: Settings, servers: Servers, *, admits_requests: bool = True, buckets: TokenBuckets | None = None
+    settings: Settings,
+    servers: Servers,
+    *,
+    admits_requests: bool = True,
+    buckets: TokenBuckets | None = None,
+    costs: ModelCosts | None = None,
 ) -> AsyncIterator[RequestServices]:
     """Open the stores and read them; on exit, after `run` has ended, write all remaining usage and close
     them.
@@ -182,7 +189,7 @@ async def open_request_services(
             if url is not None and admits_requests:
                 buckets = make_redis_buckets(url)
                 held.push_async_callback(buckets.close)
-            governing = RequestServices(settings, servers, state, usage, board, buckets)
+            governing = RequestServices(settings, servers, state, usage, board, buckets, costs)
             await governing.start()
         except StoreUnavailable as exc:
             raise StartupError(f"the state store cannot be reached, so no caller's permissions are known: {exc}") from exc

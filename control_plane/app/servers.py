@@ -10,41 +10,44 @@ import asyncio
 import logging
 from collections.abc import Callable
 from hashlib import sha256
-from pathlib import Path
 from uuid import uuid4
 
 from pydantic import SecretStr
 
+from control_plane.app.model_sources import ModelSources
+from control_plane.app.nodes import Awaited, NodeUnit, NodeUnits, ProcessesBoard
 from control_plane.app.triton_instances import TritonInstance, TritonInstances
 from control_plane.core.endpoints import ListedServer, server_names
 from control_plane.core.errors import StartupError
 from control_plane.fleet.adapters.local_lease import LocalLease
 from control_plane.fleet.adapters.local_memory import LocalFleetMemory
-from control_plane.fleet.adapters.move_log import MoveLog
+from control_plane.fleet.adapters.own_instance import OwnInstance
 from control_plane.fleet.adapters.redis_leader_requests import make_redis_leader_channel
 from control_plane.fleet.adapters.redis_lease import make_redis_lease
 from control_plane.fleet.adapters.redis_memory import make_redis_fleet_memory
 from control_plane.fleet.adapters.servers_file import ServersFile
 from control_plane.fleet.administration import FleetModels
 from control_plane.fleet.domain.counts import FleetCounts
-from control_plane.fleet.fleet_service import FleetInstance, FleetService
+from control_plane.fleet.fleet_service import FleetService
 from control_plane.fleet.membership.members import FleetMembers
 from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.fleet.ports import FleetMemory
-from control_plane.models.adapters.managed_repository import ManagedRepository
+from control_plane.metering.ports import ModelCosts
 from control_plane.models.adapters.model_descriptions import ModelDescriptionFiles
-from control_plane.models.adapters.model_store import FsspecModelStore
-from control_plane.models.adapters.warm_tier.tier import DiskWarmTier
 from control_plane.models.fleet_fingerprints import FleetFingerprints
 from control_plane.models.model_service import LoadFailure, ModelService
-from control_plane.models.ports import FingerprintBoard
-from control_plane.models.tiers.warm_tier_manager import WarmTierManager
 from control_plane.settings import Settings, parse_triton_urls
-from control_plane.triton.adapters.model_config import composing_models
 from control_plane.triton.config_name import config_name_in_force
-from control_plane.triton.servers import ServerObserver, Servers
+from control_plane.triton.servers import ServerObserver, Servers, ServerState
+from control_plane.triton.silence_watch import Suspect
 
 _log = logging.getLogger(__name__)
+
+WITHOUT_NODE = (
+    "no cached responses, tiers, latency tables or measured sizes, since nobody can know what others load there; "
+    "`tidegate node` beside it changes that"
+)
+"""What a Triton that others run lacks without a node."""
 
 _DEFAULT_FLEET_NAME = "default"
 """Default name of a fleet with `--servers-file`: a name made from its servers would change with them."""
@@ -53,7 +56,7 @@ _DEFAULT_FLEET_NAME = "default"
 class Tritons:
     """All Tritons of a gateway, and the fleet service if there are several or models are loaded on demand."""
 
-    def __init__(self, settings: Settings, follower: ServerObserver, board: FingerprintBoard) -> None:
+    def __init__(self, settings: Settings, follower: ServerObserver, board: ProcessesBoard) -> None:
         """Wire everything; nothing is started yet.
 
         `follower` is told which Tritons are up, `board` which contents are loaded. Raises StartupError.
@@ -62,17 +65,32 @@ class Tritons:
         self.counts = FleetCounts()
         attached = parse_triton_urls(settings.triton.triton_url)
         _refuse_contradictions(settings, len(attached))
-        self._tiers = self._make_tiers() if settings.triton.model_store and not settings.is_attached else None
-        is_fleet = settings.fleet.is_on or len(attached) > 1
+        sources = ModelSources(settings, self.counts)
+        self._sources, self._tiers = sources.folders, sources.tiers
+        is_fleet = settings.is_fleet
         self._units = TritonInstances(settings, sources=self._sources, tiers=self._tiers, is_fleet=is_fleet)
+        self._nodes = self._make_nodes(board)
         # A single Triton's end makes all fingerprints unknown, so `follower` forgets them. In a fleet other
         # servers may still have the models: `FleetFingerprints` combines the servers' boards there.
         self.servers = Servers(None if is_fleet else follower, ())
         self._failures: list[LoadFailure] = []
         self.fleet = self._make_fleet() if is_fleet else None
         self._members = self._listed_members()
-        self.units = [] if self._members else self._attached(attached) if attached else self._embedded(board)
-        self.models: ModelService | FleetModels = self.units[0].models if self.fleet is None else self.fleet.models
+        self.units: list[TritonInstance | NodeUnit] = []
+        self.models: ModelService | FleetModels
+        if self.fleet is not None:
+            self.models = self.fleet.models
+        if self._members is None:
+            self.units += self._attached(attached) if attached else self._embedded(board)
+        if self.fleet is None:
+            (only,) = self.units
+            assert isinstance(only, TritonInstance)
+            self.models = only.models
+
+    @property
+    def suspect(self) -> Suspect | None:
+        """Who is told of models that seem to hang; None where nothing could be done about it."""
+        return self.servers.suspect if self.fleet is None else self.fleet.router.suspect
 
     @property
     def failures(self) -> list[LoadFailure]:
@@ -112,29 +130,8 @@ class Tritons:
         """Return the models loaded on any server that depend on this one: ensembles, and models whose code
         may call it.
         """
-        return {each for unit in self.units if unit.contents is not None for each in unit.contents.dependents_of(model)}
-
-    @property
-    def _sources(self) -> list[Path]:
-        """Folders of models on this machine; with model stores the warm tier's is one of them."""
-        own = self._settings.triton.model_repository
-        return own if self._tiers is None else [*own, self._warm_dir]
-
-    @property
-    def _warm_dir(self) -> Path:
-        return self._settings.triton.warm_dir or self._settings.process.state_dir.absolute() / "warm"
-
-    def _make_tiers(self) -> WarmTierManager:
-        triton = self._settings.triton
-        config_name = config_name_in_force(triton.model_config_name)
-        self._warm_dir.mkdir(parents=True, exist_ok=True)
-        own = ManagedRepository(triton.model_repository, self._settings.process.state_dir, config_name=config_name)
-        return WarmTierManager(
-            stores=[FsspecModelStore(url) for url in triton.model_store],
-            warm=DiskWarmTier(self._warm_dir, max_bytes=triton.warm_bytes),
-            steps_of=lambda folder: composing_models(folder, config_name),
-            observer=MoveLog(self.counts),
-            taken=own.names,
+        return {each for unit in self.units if unit.contents is not None for each in unit.contents.dependents_of(model)} | (
+            self._nodes.dependents_of(model)
         )
 
     def _make_fleet(self) -> FleetService:
@@ -184,7 +181,15 @@ class Tritons:
         """
         return self._settings.state.state_url if self._settings.is_attached else None
 
-    def _embedded(self, board: FingerprintBoard) -> list[TritonInstance]:
+    def _make_nodes(self, board: ProcessesBoard) -> NodeUnits:
+        return NodeUnits(self._settings, board, fleet_name=self.fleet_name, is_shared=self._shared_url() is not None)
+
+    @property
+    def costs(self) -> ModelCosts | None:
+        """Costs of models as nodes tell them; None where there are none."""
+        return self._nodes if self._settings.is_attached else None
+
+    def _embedded(self, board: ProcessesBoard) -> list[TritonInstance]:
         names = server_names(self._settings.fleet.servers)
         fleet = FleetFingerprints(board)
         alone = self.servers.under_repair if self.fleet is None else None
@@ -212,15 +217,30 @@ class Tritons:
         """Ask `oldest_s` when workers have sent the first request to a server's model that they wait for."""
         self._units.oldest_s = oldest_s
 
+    def tell_nodes(self, awaited: Awaited, costs_changed: Callable[[], None]) -> None:
+        """Have nodes told which requests this gateway's processes wait for; call `costs_changed` when `costs` may be read
+        anew."""
+        self._nodes.awaited, self._nodes.on_costs = awaited, costs_changed
+
     def _stub_died(self, server: str, model: str, how: str) -> None:
         if self.fleet is not None:
             self.fleet.router.stub_died(server, model, how)
 
-    def _attached(self, listed: list[ListedServer]) -> list[TritonInstance]:
-        units = [self._units.attached(self.servers.add(each.name), each.endpoints) for each in listed]
+    def _attached(self, listed: list[ListedServer]) -> list[TritonInstance | NodeUnit]:
+        units = [self._unit_of(self.servers.add(each.name), each) for each in listed]
         for unit, each in zip(units, listed, strict=True):
             self._join(unit, listed=each)
         return units
+
+    def _unit_of(self, member: ServerState, listed: ListedServer) -> TritonInstance | NodeUnit:
+        """Make the unit of a Triton that others run, by its node where it has one. Raises StartupError."""
+        if listed.endpoints.node and self.fleet is not None:
+            self.fleet.router.suspect = self._nodes.suspect
+            return self._nodes.unit(member, self._units.with_credentials(listed.endpoints), self.fleet)
+        _log.warning(
+            "server %s, at %s, has no node: %s", listed.name, listed.endpoints.address, WITHOUT_NODE, extra={"server": listed.name}
+        )
+        return self._units.attached(member, listed.endpoints)
 
     def _listed_members(self) -> FleetMembers | None:
         """Make the membership service of a fleet with `--servers-file`, whose servers join and leave."""
@@ -230,19 +250,20 @@ class Tritons:
         listed = ServersFile(path)
         return FleetMembers(listed, self.servers, self.fleet, self._join_listed, first=listed.read(), start_timeout_s=start_timeout_s)
 
-    def _join_listed(self, listed: ListedServer) -> TritonInstance:
+    def _join_listed(self, listed: ListedServer) -> TritonInstance | NodeUnit:
         member = self.servers.add(listed.name, is_needed=False)
         try:
-            unit = self._units.attached(member, listed.endpoints)
+            unit = self._unit_of(member, listed)
         except StartupError:
             self.servers.remove(listed.name)
             raise
         self._join(unit, listed=listed)
         return unit
 
-    def _join(self, unit: TritonInstance, *, pool: str = "", listed: ListedServer | None = None) -> None:
+    def _join(self, unit: TritonInstance | NodeUnit, *, pool: str = "", listed: ListedServer | None = None) -> None:
         if self.fleet is not None:
-            self.fleet.join(unit.name, FleetInstance(unit.models, unit.triton.resident_bytes), pool=pool, listed=listed)
+            instance = unit.instance if isinstance(unit, NodeUnit) else OwnInstance(unit.models, unit.triton.resident_bytes)
+            self.fleet.join(unit.name, instance, pool=pool, listed=listed)
 
 
 def _refuse_contradictions(settings: Settings, attached: int) -> None:

@@ -27,6 +27,7 @@ from control_plane.triton.adapters.credentials import HTTP, make_context, read_h
 from control_plane.triton.attachment import AttachedHealthCheck
 from control_plane.triton.config_name import config_name_in_force
 from control_plane.triton.embedded.backend_directory import backend_names
+from control_plane.triton.embedded.command import choose_ports
 from control_plane.triton.embedded.process import EmbeddedTritonLauncher
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import ServerState
@@ -82,10 +83,15 @@ class TritonInstances:
         """Unit's name -> models that failed to load at its latest start."""
 
     def embedded(
-        self, member: ServerState, board: FingerprintBoard, alone: ModelsUnderRepair | None, died: ServerStubDied
+        self,
+        member: ServerState,
+        board: FingerprintBoard,
+        alone: ModelsUnderRepair | None,
+        died: ServerStubDied,
+        choose: Callable[[], TritonEndpoints] = choose_ports,
     ) -> TritonInstance:
         """Make the unit of a Triton that this process starts; `alone` is given where it is the only one, and
-        `died` is told of stubs that die. Raises StartupError."""
+        `died` is told of stubs that die. `choose` chooses ports for the transport `tcp`. Raises StartupError."""
         settings, triton = self._settings, self._settings.triton
         state_dir = self._state_dir(member.name)
         repository = self.repository(state_dir)
@@ -97,6 +103,7 @@ class TritonInstances:
             state_dir,
             cpus=cpus,
             header_forward_pattern=settings.gateway.header_forward_pattern,
+            choose=choose,
             within=self._above(state_dir),
         )
         models = self._models(member, repository, contents, launcher, launcher)
@@ -120,12 +127,16 @@ class TritonInstances:
         """Make the unit of a Triton that others run. Raises StartupError: its credentials cannot be used."""
         models = self._models(member, None, None, None)
         attachment = AttachedHealthCheck(
-            upstream=self._connect(replace(endpoints, credentials=self._credentials)),
+            upstream=self._connect(self.with_credentials(endpoints)),
             servers=member,
             restore=Restore(member.name, models, self.failures),
             start_timeout_s=self._settings.triton.start_timeout_s if member.is_needed else None,
         )
         return TritonInstance(member.name, models, None, attachment)
+
+    def with_credentials(self, endpoints: TritonEndpoints) -> TritonEndpoints:
+        """Return the endpoints of a Triton that others run, with what it is shown."""
+        return replace(endpoints, credentials=self._credentials)
 
     def repository(self, state_dir: Path) -> ManagedRepository:
         """Make the model repository from which the embedded Triton of that state folder loads. Raises

@@ -17,6 +17,8 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from functools import partial
+from math import inf
 from uuid import uuid4
 
 import uvloop
@@ -24,7 +26,7 @@ import uvloop
 from control_plane.app.data_plane import DataPlane, DataSockets, connect, connection_caps, share_of
 from control_plane.app.request_services import RequestServices, open_request_services
 from control_plane.app.stopping import drain_until
-from control_plane.core.endpoints import ONLY, Endpoints
+from control_plane.core.endpoints import ONLY, Endpoints, TritonEndpoints
 from control_plane.core.errors import StartupError
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.host.cpu_affinity import pin_worker
@@ -34,6 +36,7 @@ from control_plane.models.fingerprints import Fingerprints
 from control_plane.settings import Settings, from_plain
 from control_plane.telemetry.adapters.logs import configure_logging
 from control_plane.triton.adapters.connected import UpstreamClient
+from control_plane.triton.index_elsewhere import UpstreamWithIndex
 from control_plane.triton.servers import Servers
 from control_plane.workers.adapters.link import WorkerLink
 from control_plane.workers.fleet_follower import FleetFollower
@@ -49,11 +52,13 @@ from control_plane.workers.messages import (
     Drained,
     FingerprintsAcknowledged,
     FingerprintsChanged,
+    IndexRead,
     Listen,
     Listening,
     LoadReported,
     ModelsChanged,
     ReloadTls,
+    RelyUntil,
     ReplicasChanged,
     ServersChanged,
     StartFailed,
@@ -64,6 +69,7 @@ from control_plane.workers.messages import (
     UpstreamSilence,
     UpstreamUp,
 )
+from control_plane.workers.parents_index import ParentsIndexes
 from control_plane.workers.remote_models import RemoteModels
 from control_plane.workers.token_buckets import RemoteTokenBuckets
 
@@ -103,12 +109,13 @@ class Worker:
         self._servers = servers
         self._upstreams: dict[str, UpstreamClient] = {}
         self._fleet = _fleet_of(settings, servers, link)
-        if not settings.is_attached:
+        if not settings.is_attached or self._fleet is not None:
             servers.suspect = lambda server, model, since_s: link.send(Suspect(server, model, since_s))
             if self._fleet is not None:
                 self._fleet.router.suspect = servers.suspect
         self._fingerprints = Fingerprints()
         self._models = RemoteModels(link.send)
+        self._indexes = ParentsIndexes(link.send)
         self._tls: Tls | None = make_tls(settings.tls)
         self._data_plane = DataPlane(
             self._gateway,
@@ -178,6 +185,10 @@ class Worker:
                 case FingerprintsChanged(number, changes):
                     self._fingerprints.change({name: Fingerprint(*known) if known else None for name, known in changes.items()})
                     self._link.send(FingerprintsAcknowledged(number))
+                case IndexRead():
+                    self._indexes.answered(message)
+                case RelyUntil(until_s):
+                    self._fingerprints.rely_until(inf if until_s is None else until_s)
                 case TokensDrawn():
                     self._buckets.answered(message)
                 case Changed():
@@ -200,7 +211,9 @@ class Worker:
             _log.error("this worker cannot use server %s: %s", server, exc)
             self._servers.members[server].down(f"its credentials cannot be read: {exc}")
             return
-        self._servers.members[server].up(upstream)
+        has_node = isinstance(endpoints, TritonEndpoints) and endpoints.node
+        index = partial(self._indexes.read, server)
+        self._servers.members[server].up(UpstreamWithIndex(upstream, index) if has_node else upstream)
 
     async def _disconnect(self, server: str, reason: str) -> None:
         if server in self._servers.members:  # it may have left the fleet

@@ -21,6 +21,7 @@ from control_plane.cli import (
     fleet,
     keys,
     models,
+    node,
     prices,
     routes,
     serve,
@@ -39,6 +40,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.command(name="serve")(serve.serve)
+app.command(name="node")(node.node)
 app.add_typer(models.app, name="models")
 app.command(name="fleet")(fleet.fleet)
 app.add_typer(keys.app, name="keys")

@@ -95,6 +95,9 @@ class TritonEndpoints:
     """Whether HTTP and the metrics page are behind TLS: Triton itself has none there, a proxy before it may."""
     grpc_is_tls: bool = False
     credentials: Credentials = NO_CREDENTIALS
+    node: str = ""
+    """`HOST:PORT` of the node agent beside the Triton, which alone loads its models; empty where there is
+    none."""
 
     @property
     def address(self) -> str:

@@ -11,12 +11,12 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TypeVar
 from uuid import uuid4
 
 from control_plane.core.endpoints import ListedServer
 from control_plane.core.errors import ControlPlaneError, Overloaded, StoreUnavailable, UpstreamUnavailable
+from control_plane.core.model import ModelVersion
 from control_plane.fleet.administration import FleetModels
 from control_plane.fleet.domain.counts import FleetCounts
 from control_plane.fleet.domain.fleet import Server
@@ -28,7 +28,7 @@ from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.fleet.ownership.leader_requests import LeaderForwarding
 from control_plane.fleet.ownership.reports import ReportBuilder, ReportCollector
 from control_plane.fleet.ownership.stale_views import StaleViewDetector
-from control_plane.fleet.ports import FleetMemory, FleetWorkers, LeaderChannel
+from control_plane.fleet.ports import FleetMemory, FleetWorkers, LeaderChannel, ServerInstance
 from control_plane.fleet.reconciler import Reconciler
 from control_plane.fleet.routing.dispatch import FleetDispatcher
 from control_plane.fleet.routing.model_router import ModelRouter
@@ -36,7 +36,7 @@ from control_plane.fleet.view.catalogue import FleetCatalogue
 from control_plane.fleet.view.files import FleetFiles
 from control_plane.fleet.view.memory import MemorySync
 from control_plane.fleet.view.state import NO_BUDGET, FleetState
-from control_plane.models.model_service import ALL_MODELS, LoadFailure, ModelService
+from control_plane.models.model_service import ALL_MODELS, LoadFailure
 from control_plane.models.ports import ModelDescriptions
 from control_plane.models.tiers.warm_tier_manager import WarmTierManager
 from control_plane.triton.servers import Servers
@@ -47,16 +47,6 @@ _MAX_NAMED = 20
 """Models that the log names when not all could be loaded."""
 
 FleetWorkersT = TypeVar("FleetWorkersT", bound=FleetWorkers)
-
-
-@dataclass(frozen=True, slots=True)
-class FleetInstance:
-    """Model service of one Triton of the fleet, and how the memory that the Triton holds is read."""
-
-    models: ModelService
-    resident_bytes: Callable[[], int | None]
-    """Returns the memory that the server holds now, None where it cannot be read. It reads files, so it is
-    called in threads."""
 
 
 class FleetService:
@@ -97,7 +87,10 @@ class FleetService:
         self._loads = loads = dict[str, ServerLoads]()
         self._forwarding = None if line is None else self._make_forwarding(line, servers)
         self._workers: FleetWorkers | None = None
-        self._files = FleetFiles(self.state, descriptions, tiers, timeout_s=load_timeout_s, require_loadable=require_loadable)
+        self._instances = dict[str, ServerInstance]()
+        self._files = FleetFiles(
+            self.state, descriptions, tiers, timeout_s=load_timeout_s, require_loadable=require_loadable, instances=self._instances
+        )
         self.router = ModelRouter(self.state, ReplicaLoader(self.state, loads, files=self._files, leader=self._forwarding), wait_s=wait_s)
         self._drainer = Drainer(self.state, self.router.loads, is_leader=lambda: ownership.is_leader)
         self.dispatch = FleetDispatcher(self.router, catalogue=FleetCatalogue(self.state, servers), hedging=hedging, now_s=now_s)
@@ -116,16 +109,30 @@ class FleetService:
         """Whether this process is the leader, which loads and unloads."""
         return self._ownership.is_leader
 
-    def join(self, name: str, unit: FleetInstance, *, pool: str = "", listed: ListedServer | None = None) -> None:
+    @property
+    def token(self) -> int | None:
+        """Fencing token of the lease, if this process is the leader; else None."""
+        return self._ownership.token if self._ownership.is_leader else None
+
+    def require_leadership(self) -> int:
+        """Return the fencing token for a call that changes models, as `LeaderElection.require`."""
+        return self._ownership.require()
+
+    def observe(self, name: str, index: list[ModelVersion]) -> None:
+        """Take over a server's index that came without being asked for."""
+        if name in self._loads:
+            self._loads[name].observe(index)
+
+    def join(self, name: str, instance: ServerInstance, *, pool: str = "", listed: ListedServer | None = None) -> None:
         """Make one of `servers` part of the fleet, before `run` or while it runs. `listed` is what the list
         of servers says of it."""
         self.state.join(Server(name, self._budget_bytes, pool, is_up=False))
+        self._instances[name] = instance
         self._loads[name] = ServerLoads(
             self._servers.members[name],
-            unit.models,
+            instance,
             self.state,
             require=self._ownership.require,
-            resident_bytes=unit.resident_bytes,
             load_timeout_s=self._load_timeout_s,
         )
         if listed is not None:
@@ -143,7 +150,7 @@ class FleetService:
 
     def forget(self, name: str) -> None:
         """Forget a server that has left and whose connections are closed."""
-        del self._loads[name]
+        del self._loads[name], self._instances[name]
         self._servers.remove(name)
         self.router.loads.forget(name)
 

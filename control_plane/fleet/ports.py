@@ -6,13 +6,57 @@ The services of `fleet/` call them; `fleet/adapters` and `workers/` implement th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from control_plane.core.endpoints import ListedServer
 from control_plane.fleet.domain.lease import Lease
 from control_plane.fleet.domain.memory import DesiredState, Measured
 from control_plane.fleet.domain.report import LoadReport
+from control_plane.models.domain.description import DescribedModel
+
+
+class PreparedLoad(Protocol):
+    """Load for which everything is done but asking Triton."""
+
+    @property
+    def asked_s(self) -> float | None:
+        """When Triton was asked, on the event loop's clock; None if it has not been."""
+
+    async def load(self) -> None:
+        """Ask Triton, without any await before, and return when the model is ready. Raises
+        ControlPlaneError."""
+
+
+class ServerInstance(Protocol):
+    """One Triton of the fleet with its models and files, beside this process or on another host.
+
+    Everything is about this one server; which model is loaded where is decided by the fleet.
+    """
+
+    def prepared(self, name: str) -> AbstractAsyncContextManager[PreparedLoad]:
+        """Context manager of one load, as `ModelService.prepared`. Raises ControlPlaneError."""
+
+    async def unload_now(self, name: str, *, unload_dependents: bool = False) -> None:
+        """Return when Triton has accepted to unload the model, as `ModelService.unload_now`. Raises
+        ControlPlaneError."""
+
+    def replacing(self, models: Collection[str]) -> AbstractAsyncContextManager[None]:
+        """Context manager around an unload and a load of models with a dead stub, as `DeadModels.replacing`.
+        Raises ControlPlaneError."""
+
+    async def resident_bytes(self) -> int | None:
+        """Return the memory that the server holds now, Triton's own included; None where it cannot be
+        read."""
+
+    def held_locally(self, name: str) -> AbstractAsyncContextManager[None]:
+        """Context manager: within the block the model's files are at the server, and stay there, as far as
+        the server itself fetches them. Raises ControlPlaneError."""
+
+    def described(self) -> Mapping[str, DescribedModel] | None:
+        """Return what the server itself knows of models in its folders and stores, by name; None where the
+        fleet reads the folders."""
 
 
 class FleetMemory(Protocol):

@@ -80,6 +80,7 @@ class ComputeCosts:
         self._told: set[str] = set()
         """Models whose variant was reported since the repositories were read."""
         self._asked_s = -inf
+        self._read_s = -inf
         self._costs: dict[str, RequestCost] = {}
 
     def estimate(self, call: InferCall) -> tuple[int, float, float | None, tuple[str, ...]]:
@@ -99,10 +100,9 @@ class ComputeCosts:
         """Poll until cancelled: Triton's statistics often while charges are open, the repositories once a
         minute.
         """
-        read_s = -inf
         while True:
-            if self._now_s() - read_s >= READ_EVERY_S:
-                read_s = self._now_s()
+            if self._now_s() - self._read_s >= READ_EVERY_S:
+                self._read_s = self._now_s()
                 await self.read_models()
                 self._told.clear()
             took_s = await self._look()
@@ -119,6 +119,10 @@ class ComputeCosts:
         """Read the repositories; the start awaits it, so that the first requests are charged by tables."""
         self._model_costs = await self._models.read()
         self._recompute_costs()
+
+    def read_soon(self) -> None:
+        """Have the repositories read at the next look, since they are known to have changed."""
+        self._read_s = -inf
 
     async def settle(self) -> None:
         """Charge everything that is left when all requests have ended; without Triton by estimates."""

@@ -8,9 +8,11 @@ the response cache is neither read nor written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from math import inf
 
 from control_plane.core.fingerprint import Fingerprint
+from control_plane.host.boot_clock import boot_time_s
 from control_plane.triton.ports import Upstream
 
 
@@ -19,21 +21,37 @@ class Fingerprints:
     and a `triton/servers.ServerObserver`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, now_s: Callable[[], float] = boot_time_s) -> None:
+        """`now_s` is the clock of `rely_until`."""
         self._known: dict[str, Fingerprint] = {}
-        self.generation = 0
+        self._generation = 0
+        self._until_s = inf
+        self._now_s = now_s
+
+    def rely_until(self, until_s: float) -> None:
+        """Have all fingerprints unknown from that time on, by a clock that all processes of this machine share;
+        infinity for no end. A node on another host may load others then without having been heard."""
+        self._until_s = until_s
+
+    @property
+    def generation(self) -> int:
         """Counter that grows whenever a fingerprint may have changed."""
+        if self._until_s != inf and self._now_s() >= self._until_s:
+            self._generation += 1  # another one each time it is asked for: nothing that was cached under one holds
+        return self._generation
 
     def get(self, model: str) -> Fingerprint | None:
         """Return the fingerprint of what is served under that name now; None if that is not certain.
 
         The same object means that nothing has been loaded in between; callers compare by identity.
         """
+        if self._until_s != inf and self._now_s() >= self._until_s:
+            return None
         return self._known.get(model)
 
     def change(self, changes: Mapping[str, Fingerprint | None]) -> None:
         """Set fingerprints by model; None makes one unknown."""
-        self.generation += 1
+        self._generation += 1
         for model, fingerprint in changes.items():
             if fingerprint is None:
                 self._known.pop(model, None)
@@ -46,7 +64,7 @@ class Fingerprints:
 
     def forget_all(self) -> None:
         """Make all unknown, since Triton has ended or may have."""
-        self.generation += 1
+        self._generation += 1
         self._known.clear()
 
     async def publish(self, changes: Mapping[str, Fingerprint | None]) -> None:

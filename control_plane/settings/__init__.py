@@ -26,9 +26,10 @@ from control_plane.settings.fields import (
     without_user,
 )
 from control_plane.settings.frontends import AdminSettings, AuthenticationSettings, GatewaySettings, TlsSettings
+from control_plane.settings.node import NodeSettings
 from control_plane.settings.servers import FleetSettings, TritonSettings
 from control_plane.settings.storage import CacheSettings, ProcessSettings, StateSettings, UsageSettings
-from control_plane.settings.triton_urls import POOL, parse_triton_url, parse_triton_urls
+from control_plane.settings.triton_urls import POOL, parse_triton_url, parse_triton_urls, split_place
 
 __all__ = [
     "ENV_PREFIX",
@@ -40,6 +41,7 @@ __all__ = [
     "CacheSettings",
     "FleetSettings",
     "GatewaySettings",
+    "NodeSettings",
     "ProcessSettings",
     "Settings",
     "StateSettings",
@@ -53,6 +55,7 @@ __all__ = [
     "load_settings",
     "parse_triton_url",
     "parse_triton_urls",
+    "split_place",
     "to_plain",
     "without_secrets",
     "without_user",
@@ -71,6 +74,7 @@ class Settings:
     admin: AdminSettings
     triton: TritonSettings
     fleet: FleetSettings
+    node: NodeSettings
     usage: UsageSettings
     cache: CacheSettings
 
@@ -82,7 +86,8 @@ class Settings:
     @property
     def is_fleet(self) -> bool:
         """Whether models are loaded on demand, on whichever server has room for them."""
-        return self.fleet.is_on or len(parse_triton_urls(self.triton.triton_url)) > 1
+        listed = parse_triton_urls(self.triton.triton_url)
+        return self.fleet.is_on or len(listed) > 1 or any(each.endpoints.node for each in listed)
 
 
 _GROUPS: dict[str, type[Group]] = {
@@ -94,6 +99,7 @@ _GROUPS: dict[str, type[Group]] = {
     "admin": AdminSettings,
     "triton": TritonSettings,
     "fleet": FleetSettings,
+    "node": NodeSettings,
     "usage": UsageSettings,
     "cache": CacheSettings,
 }

@@ -61,6 +61,8 @@ class TritonSettings(Group):
     """URL of a running Triton to attach to instead of starting one, `http://HOST:HTTP_PORT`. After it
     may come `?grpc_port=N&metrics_port=N&pool=NAME`; the two ports default to the next two numbers.
     `https://` uses TLS for all three ports; `&grpc_scheme=grpcs` or `grpc` says otherwise for gRPC.
+    `&node=HOST:PORT` names the `tidegate node` that runs it, by which all is known of it that is known of
+    an embedded one.
     Several URLs, separated by commas, are a fleet: each Triton must be able to load every model, and
     nobody else may load models there. Gateways that share a fleet must list all its URLs in the same
     spelling, or set the same `fleet_name`."""

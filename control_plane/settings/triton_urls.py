@@ -13,7 +13,7 @@ POOL = POOL_NAME
 """Pattern that a pool's name must match."""
 
 _PORTS = {"grpc_port", "metrics_port"}
-_KEYS = {*_PORTS, "grpc_scheme"}
+_KEYS = {*_PORTS, "grpc_scheme", "node"}
 _GRPC_SCHEMES = {"grpc": False, "grpcs": True}
 _MAX_PORT = 65535
 
@@ -53,7 +53,7 @@ def _parse(url: str, setting: str, known: set[str]) -> tuple[TritonEndpoints, st
         http_port = parts.port or 8000
     except ValueError as exc:
         raise StartupError(f"{shown}: {exc}; {expected}") from None
-    pool = values.get("pool", "")
+    pool, node = values.get("pool", ""), values.get("node", "")
     has_more = parts.fragment or parts.path not in ("", "/") or values.keys() - known
     grpc_scheme = values.get("grpc_scheme", "grpcs" if parts.scheme == "https" else "grpc")
     is_wrong = parts.scheme not in ("http", "https") or grpc_scheme not in _GRPC_SCHEMES
@@ -62,6 +62,8 @@ def _parse(url: str, setting: str, known: set[str]) -> tuple[TritonEndpoints, st
     grpc_port, metrics_port = ports.get("grpc_port", http_port + 1), ports.get("metrics_port", http_port + 2)
     if not all(0 < port <= _MAX_PORT for port in (grpc_port, metrics_port)):
         raise StartupError(f"{shown}: a port is beyond 1-{_MAX_PORT}; grpc_port and metrics_port default to the next two")
+    if node and not _is_place(node):
+        raise StartupError(f"{shown}: node should be HOST:PORT of a `tidegate node`, such as 10.0.0.5:8500")
     endpoints = TritonEndpoints(
         host=parts.hostname,
         http_port=http_port,
@@ -69,8 +71,24 @@ def _parse(url: str, setting: str, known: set[str]) -> tuple[TritonEndpoints, st
         metrics_port=metrics_port,
         http_is_tls=parts.scheme == "https",
         grpc_is_tls=_GRPC_SCHEMES[grpc_scheme],
+        node=node,
     )
     return endpoints, pool
 
 
-_FORMS = {"grpc_port": "N", "grpc_scheme": "grpc|grpcs", "metrics_port": "N", "pool": "NAME"}
+def split_place(place: str) -> tuple[str, int]:
+    """Split `HOST:PORT`, with an IPv6 address in brackets. Raises ValueError."""
+    parts = urlsplit(f"//{place}")
+    if not parts.hostname or not parts.port or parts.path or parts.query or parts.fragment:
+        raise ValueError(f"{place!r} is not HOST:PORT")
+    return parts.hostname, parts.port
+
+
+def _is_place(text: str) -> bool:
+    try:
+        return bool(split_place(text))
+    except ValueError:
+        return False
+
+
+_FORMS = {"grpc_port": "N", "grpc_scheme": "grpc|grpcs", "metrics_port": "N", "node": "HOST:PORT", "pool": "NAME"}

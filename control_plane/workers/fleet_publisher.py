@@ -12,7 +12,8 @@ import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from control_plane.core.model import ModelState
+from control_plane.core.errors import UpstreamUnavailable
+from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
 from control_plane.fleet.domain.report import LoadReport
 from control_plane.fleet.domain.snapshot import ModelSnapshot, ReplicaSnapshot, ServerSnapshot
@@ -53,6 +54,7 @@ class FleetPublisher:
     def __init__(self, state: FleetState, servers: Servers, reports: ReportCollector) -> None:
         self._state = state
         self._reports = reports
+        self._members = servers.members
         self._tell: Callable[[ToWorker], None] = lambda message: None
         self._upstreams: dict[str, UpstreamUp | UpstreamDown] = {}
         self._servers: dict[str, ServerSnapshot | None] = {}
@@ -87,6 +89,12 @@ class FleetPublisher:
         silent = [UpstreamSilence(is_silent=True, server=name) for name, server in self._state.fleet.servers.items() if server.is_silent]
         upstreams = [*self._upstreams.values(), *silent]
         return [ServersChanged(dict(self._servers)), *upstreams, *_in_parts(self._models), *self._replicas.values()]
+
+    async def index(self, server: str) -> list[ModelVersion]:
+        """Return a server's index, for a worker that may not read it. Raises UpstreamUnavailable, UpstreamFailed."""
+        if server not in self._members:
+            raise UpstreamUnavailable(f"server '{server}' has left the fleet")
+        return await self._members[server].ask(lambda upstream: upstream.control.index())
 
     def reported(self, report: LoadReport) -> None:
         """Take in a worker's load report."""

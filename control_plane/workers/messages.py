@@ -146,6 +146,24 @@ class FingerprintsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class RelyUntil:
+    """All fingerprints are uncertain from that time on, on the machine's clock that runs on while it sleeps; None
+    for no end. A later message says otherwise."""
+
+    until_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRead:
+    """The answer to the `ReadIndex` of this number: the fields of each `ModelVersion`; None: it cannot be read, for
+    `reason`."""
+
+    number: int
+    lines: list[tuple[str, str, str, str]] | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Changed:
     """The result of the `LoadModel` or `UnloadModel` of this number; `error_code` is empty for success."""
 
@@ -249,6 +267,14 @@ class LoadModel:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadIndex:
+    """Asks for the index of a server's Triton, which only its node may read; answered by `IndexRead`."""
+
+    number: int
+    server: str
+
+
+@dataclass(frozen=True, slots=True)
 class UnloadModel:
     """Asks the parent to unload a model; answered by `Changed`."""
 
@@ -275,6 +301,8 @@ ToWorker = (
     | Drain
     | Changed
     | FingerprintsChanged
+    | RelyUntil
+    | IndexRead
 )
 FromWorker = (
     Listening
@@ -288,6 +316,7 @@ FromWorker = (
     | Suspect
     | LoadModel
     | UnloadModel
+    | ReadIndex
     | FingerprintsAcknowledged
 )
 Message = ToWorker | FromWorker

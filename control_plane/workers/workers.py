@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol, TypeVar
 
 from control_plane.core.backoff import RestartLimits, count_failures, restart_delay_s
-from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, StartupError, UpstreamFailed
+from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, StartupError, UpstreamFailed, UpstreamUnavailable
 from control_plane.core.fingerprint import Fingerprint
-from control_plane.core.model import ModelOverride
+from control_plane.core.model import ModelOverride, ModelVersion
 from control_plane.core.silence import SilenceDetector, SilenceLimits
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.ports import ModelAdministration
@@ -38,11 +38,14 @@ from control_plane.workers.messages import (
     FingerprintsAcknowledged,
     FingerprintsChanged,
     FromWorker,
+    IndexRead,
     Listen,
     Listening,
     LoadModel,
     LoadReported,
+    ReadIndex,
     ReloadTls,
+    RelyUntil,
     StartFailed,
     Suspect,
     ToWorker,
@@ -123,6 +126,7 @@ class Workers:
         """Told of a server, a model that seems to hang there, and since when."""
         self._is_silent = False
         self._fingerprints = Fingerprints()
+        self._rely_until = RelyUntil(None)
         self._fingerprints_number = 0
         self._fleet: FleetPublisher | None = None
         self._is_open = False
@@ -159,6 +163,11 @@ class Workers:
         if there is none."""
         awaited = (each for worker in self._live.values() for each in worker.awaited)
         return min((sent_s for at, of, sent_s in awaited if (at, of) == (server, model)), default=inf)
+
+    def awaited(self) -> Iterator[tuple[str, str, float]]:
+        """Yield the server, the model and the time it was sent of the oldest requests that workers wait for."""
+        for worker in self._live.values():
+            yield from worker.awaited
 
     async def run(self, models: ModelAdministration, charges: ChargeSink) -> None:
         """Keep the workers running until `drain` and `end` have ended them; cancelling kills them.
@@ -269,6 +278,11 @@ class Workers:
             for worker in late:
                 worker.process.kill()
 
+    def rely_until(self, until_s: float) -> None:
+        """Have all fingerprints unknown in every worker from that time on (`Fingerprints.rely_until`)."""
+        self._rely_until = RelyUntil(None if until_s == inf else until_s)
+        self._tell(self._rely_until)
+
     async def make_unknown(self, models: Iterable[str]) -> None:
         """Nothing to do: the workers know already that these fingerprints are unknown."""
 
@@ -330,6 +344,8 @@ class Workers:
             for message in self._snapshot() if self._fleet is None else self._fleet.snapshot():
                 process.send(message)
             # All fingerprints at once. The worker listens when it has acknowledged them (`_let_listen`).
+            if self._rely_until.until_s is not None:
+                process.send(self._rely_until)
             process.send(_message_of(self._fingerprints_number, self._fingerprints.all()))
             if self._is_stopping:
                 process.send(Drain(0))
@@ -404,6 +420,8 @@ class Workers:
                 self._fleet.reported(report)
             case Suspect(server, model, since_s):
                 self.suspect(server, model, since_s)
+            case ReadIndex():
+                asked.begin(_read_index(worker.process, message, asked), name=f"index-for-worker-{number}")
             case LoadModel() | UnloadModel():
                 asked.begin(_change(worker.process, message, asked), name=f"asked-by-worker-{number}")
 
@@ -422,6 +440,12 @@ class _PendingChanges:
         task = self.tasks.create_task(change, name=name)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
+
+    async def index(self, server: str) -> list[ModelVersion]:
+        """Return a server's index. Raises ControlPlaneError."""
+        if self._fleet is None:
+            raise UpstreamUnavailable("there is no fleet")
+        return await self._fleet.index(server)
 
     async def change(self, message: LoadModel | UnloadModel) -> None:
         """Load or unload; return when all workers have been sent the change, since any may get the next
@@ -466,3 +490,11 @@ def _override_of(message: LoadModel) -> ModelOverride | None:
 async def _within(timeout_s: float, what: Awaitable[T]) -> T:
     async with asyncio.timeout(timeout_s):
         return await what
+
+
+async def _read_index(worker: WorkerProcess, message: ReadIndex, asked: _PendingChanges) -> None:
+    try:
+        lines = [(line.name, line.version, line.state.value, line.reason) for line in await asked.index(message.server)]
+        worker.send(IndexRead(message.number, lines))
+    except ControlPlaneError as exc:
+        worker.send(IndexRead(message.number, None, str(exc)))

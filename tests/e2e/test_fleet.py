@@ -15,9 +15,9 @@ import tritonclient.grpc
 import tritonclient.http
 
 from control_plane.admin.client import AdminClient
-from tests.e2e import tidegate as servers
+from tests.e2e.nodes import PLACES, fleet_on
 from tests.e2e.raw_http import exchange, status
-from tests.e2e.tidegate import LONG_S, Tidegate, descendants, living, run_cli, wait_for
+from tests.e2e.tidegate import LONG_S, Tidegate, run_cli, wait_for
 
 MODELS = tuple(f"m{number}" for number in range(6))
 MIB = 2**20
@@ -62,14 +62,11 @@ def write_models(root: Path, names: Iterable[str], *, size: str = "24MiB") -> No
         (root / name / "config.pbtxt").write_text(_CONFIG % size)
 
 
-@pytest.fixture(scope="module")
-def fleet(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
-    flags = ("--servers", "2", "--memory-budget", "50MiB", "--model-repository", str(repository), "--load", "m5")
-    running = servers.start(tmp_path_factory.mktemp("fleet"), *flags)
-    below = descendants(running.process.pid)
-    yield running
-    assert running.stop() == 0, running.said()
-    assert not living(below), "processes outlived tidegate"
+@pytest.fixture(scope="module", params=PLACES)
+def fleet(request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
+    flags = ("--memory-budget", "50MiB", "--load", "m5")
+    with fleet_on(request.param, tmp_path_factory.mktemp("fleet"), *flags, repository=repository) as (running, _):
+        yield running
 
 
 def shown(fleet: Tidegate) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -129,13 +130,26 @@ def start(
     state_dir: Path, *arguments: str, env: dict[str, str] | None = None, python: str = sys.executable, open_files: int | None = None
 ) -> Tidegate:
     """Start `tidegate serve` on free ports and wait until it says where it listens; with so many descriptors at most."""
+    return start_program(state_dir, ("serve", *FREE_PORTS, *arguments), env=env, python=python, open_files=open_files)
+
+
+def start_program(
+    state_dir: Path,
+    arguments: Sequence[str],
+    *,
+    env: dict[str, str] | None = None,
+    python: str = sys.executable,
+    open_files: int | None = None,
+) -> Tidegate:
+    """Start a command of `tidegate` with a state folder, as `start` does."""
+    name, *options = arguments
     state_dir.mkdir(parents=True, exist_ok=True)
     output = state_dir / "output.txt"
     (state_dir / "endpoints.json").unlink(missing_ok=True)  # one that was killed leaves its own
     limited = [] if open_files is None else ["prlimit", f"--nofile={open_files}:{open_files}"]
     with output.open("w") as sink:
         process = subprocess.Popen(
-            limited + command("serve", "--state-dir", str(state_dir), *FREE_PORTS, *arguments, python=python),
+            limited + command(name, "--state-dir", str(state_dir), *options, python=python),
             stdout=sink,
             stderr=subprocess.STDOUT,
             text=True,

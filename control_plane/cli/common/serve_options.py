@@ -1,6 +1,7 @@
-"""The options of `tidegate serve`, made from the settings: name, type, default and meaning are written there only.
+"""The options of `tidegate serve` and `tidegate node`, made from the settings: name, type, default and meaning are
+written there only.
 
-Used by `serve`. A setting that is in no panel here has a `TIDEGATE_` variable and no option.
+Used by `serve` and `node`. A setting that is in no panel here has a `TIDEGATE_` variable and no option.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ _PANELS: Mapping[str, Sequence[str]] = {
         "triton_env",
         "header_forward_pattern",
     ),
+    "Nodes": ("node_secret_file", "node_ca", "node_certificate", "node_key"),
     "Fleet": ("servers", "servers_file", "pools", "fleet_name", "memory_budget", "hedging"),
     "Access": ("tls_certificate", "tls_key", "tls_client_ca", "authentication", "allow_shared_memory"),
     "Response cache": ("cache_bytes", "cache_url", "cache_url_file"),
@@ -58,6 +60,23 @@ _PANELS: Mapping[str, Sequence[str]] = {
     "CPUs": ("gateway_cpus", "triton_cpus", "model_cpus"),
 }
 """Settings that have an option, by the panel of `--help` that shows it."""
+
+_NODE_PANELS: Mapping[str, Sequence[str]] = {
+    "Gateways": ("node_host", "node_port", "node_secret_file", "node_certificate", "node_key", "node_ca"),
+    "Models": ("model_repository", "model_store", "warm_dir", "warm_bytes", "model_parameter"),
+    "Triton": (
+        "node_triton_host",
+        "node_triton_http_port",
+        "node_triton_grpc_port",
+        "node_triton_metrics_port",
+        "triton_user",
+        "triton_arg",
+        "triton_env",
+        "header_forward_pattern",
+    ),
+    "State and logs": ("state_dir", "log_format"),
+    "CPUs": ("triton_cpus", "model_cpus"),
+}
 
 _REPEATABLE = frozenset(("model_repository", "model_store", "load", "model_parameter", "triton_arg", "triton_env"))
 """Options that may be given several times. Their values may have commas, at which only variables are split."""
@@ -71,12 +90,17 @@ _IS_BYTES = re.compile(r"_bytes$|^memory_budget$")
 
 def serve_signature() -> Signature:
     """Parameters for Typer, one for each option; an option that is not given is None."""
-    return Signature(list(_parameters()))
+    return Signature(list(_parameters(_PANELS)))
 
 
-def _parameters() -> Iterator[Parameter]:
+def node_signature() -> Signature:
+    """Parameters of `tidegate node`, as `serve_signature`."""
+    return Signature(list(_parameters(_NODE_PANELS)))
+
+
+def _parameters(panels: Mapping[str, Sequence[str]]) -> Iterator[Parameter]:
     fields = fields_of_settings()
-    for panel, names in _PANELS.items():
+    for panel, names in panels.items():
         for name in names:
             field = fields[name]
             option = typer.Option(

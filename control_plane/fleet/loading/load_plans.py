@@ -20,16 +20,9 @@ from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, Model
 from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
 from control_plane.fleet.domain.load_plan import AwaitReady, AwaitReleased, Load, Step, Unload, held_bytes, plan, replicas_of
-from control_plane.fleet.ownership.election import boot_time_s
+from control_plane.fleet.ports import PreparedLoad
+from control_plane.host.boot_clock import boot_time_s
 from control_plane.triton.ports import ModelControl
-
-
-class PreparedLoad(Protocol):
-    """Load for which everything is done but asking Triton."""
-
-    async def load(self) -> None:
-        """Ask Triton, without any await before, and return when the model is ready. Raises
-        ControlPlaneError."""
 
 
 class ServerModels(Protocol):

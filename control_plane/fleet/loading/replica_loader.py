@@ -58,6 +58,9 @@ class Files(Protocol):
         Raises ControlPlaneError, also if the files show that no server could load the model.
         """
 
+    def held_at(self, model: str, server: str) -> AbstractAsyncContextManager[None]:
+        """Context manager as `held_locally`, for a server that may have files of its own."""
+
 
 class ReplicaLoader:
     """Replica loader: begins loads, once `run` runs, if this process is the fleet's leader; otherwise it asks
@@ -249,7 +252,7 @@ class ReplicaLoader:
         try:
             # The files first, then the turn: a fetch may take minutes, and must not hold up the server's
             # other loads.
-            async with self._here(facts), self._turns.turn(server.name):
+            async with self._here(facts, server.name), self._turns.turn(server.name):
                 there, victims = server.replicas.get(facts.name), victims_on(self._state.fleet, server, facts.name, self._state.now_s())
                 # Another load may have brought the model in while this one waited, or an administrator may
                 # have suspended it.
@@ -265,10 +268,10 @@ class ReplicaLoader:
             # under way.
             self._ended((facts.name, server.name), asyncio.current_task())
 
-    def _here(self, facts: ModelFacts) -> AbstractAsyncContextManager[None]:
+    def _here(self, facts: ModelFacts, server: str) -> AbstractAsyncContextManager[None]:
         """Hold the model's files. Even warm files may have to be verified or fetched again, so this comes
         before the server's turn, and before anything is evicted."""
-        return nullcontext() if self._files is None else self._files.held_locally(facts.name)
+        return nullcontext() if self._files is None else self._files.held_at(facts.name, server)
 
     async def _bring_in(self, facts: ModelFacts, server: Server, victims: tuple[str, ...]) -> None:
         """Carry out the load; what has been evicted for it is recorded even if it fails."""

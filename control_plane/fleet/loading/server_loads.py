@@ -6,7 +6,6 @@ It measures what it does: how long loads take, and how much memory models hold.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -15,10 +14,9 @@ from control_plane.core.errors import ControlPlaneError
 from control_plane.core.model import ModelVersion
 from control_plane.fleet.domain.fleet import ModelFacts
 from control_plane.fleet.loading.load_plans import LoadPlans, PlanLimits
+from control_plane.fleet.ports import PreparedLoad, ServerInstance
 from control_plane.fleet.view.state import FleetState
 from control_plane.models.domain.description import Tier
-from control_plane.models.model_service import ModelService
-from control_plane.models.prepared_load import PreparedLoad
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import ServerState
 
@@ -31,20 +29,17 @@ class ServerLoads:
     def __init__(
         self,
         member: ServerState,
-        models: ModelService,
+        instance: ServerInstance,
         state: FleetState,
         *,
         require: Callable[[], int],
-        resident_bytes: Callable[[], int | None] = lambda: None,
         load_timeout_s: float,
     ) -> None:
-        """`require` is `LeaderElection.require`; `resident_bytes` returns the memory that the server holds now,
-        None where it cannot be read."""
+        """`require` is `LeaderElection.require`."""
         self._member = member
-        self._models = models
+        self._instance = instance
         self._state = state
         self._require = require
-        self._resident_bytes = resident_bytes
         self._limits = PlanLimits(load_timeout_s=load_timeout_s)
         self._empty_bytes: int | None = None
         """Memory of the server without any model; None until it has been read in this life of Triton."""
@@ -64,7 +59,7 @@ class ServerLoads:
         `LoadPlans.repair`."""
         parts, is_own = self._state.steps_of(model.name), self._state.steps_are_its_own(self._member.name, model.name)
         # Stubs of other steps that others need as well serve on.
-        async with self._models.replacing({model.name, dead, *(parts if is_own else ())}):
+        async with self._instance.replacing({model.name, dead, *(parts if is_own else ())}):
             with self._awaiting_fingerprint(model.name):
                 await self._now().repair(model, dead, parts=parts)
         await self.poll_index()
@@ -72,7 +67,7 @@ class ServerLoads:
     async def reload(self, model: ModelFacts) -> None:
         """Load a model anew beside itself; Triton replaces the old one when the new one is ready. Raises
         ControlPlaneError."""
-        async with self._models.prepared(model.name) as prepared:
+        async with self._instance.prepared(model.name) as prepared:
             self._require()  # not before the preparation, which takes a while: the lease could expire in it
             await prepared.load()
         await self.poll_index()
@@ -84,9 +79,9 @@ class ServerLoads:
 
     async def poll_index(self) -> None:
         """Read the server's index into the fleet's view. Raises UpstreamUnavailable, UpstreamFailed."""
-        self._observe(await self._member.ask(lambda upstream: upstream.control.index()))
+        self.observe(await self._member.ask(lambda upstream: upstream.control.index()))
 
-    def _observe(self, index: list[ModelVersion]) -> None:
+    def observe(self, index: list[ModelVersion]) -> None:
         """Pass an index on to the view, and record the unloads that it shows to be complete."""
         name = self._member.name
         self._state.observe(name, index)
@@ -100,7 +95,7 @@ class ServerLoads:
     async def measure_memory(self) -> None:
         """Measure the memory of all models on the server, and correct their sizes: many models grow with
         their first requests."""
-        held = await asyncio.to_thread(self._resident_bytes)
+        held = await self._instance.resident_bytes()
         if held is not None and self._empty_bytes is not None and self._member.is_up:
             self._state.measurements.memory_measured(self._member.name, held - self._empty_bytes)
         # An attached Triton's memory cannot be read from here: it is asked itself.
@@ -142,7 +137,7 @@ class ServerLoads:
                 self,
                 require=self._require,
                 bytes_of=lambda model: self._state.bytes_of(name, model),
-                on_index=self._observe,
+                on_index=self.observe,
                 limits=self._limits,
             )
         return self._plans
@@ -152,8 +147,8 @@ class ServerLoads:
     @asynccontextmanager
     async def prepared(self, model: str) -> AsyncIterator[PreparedLoad]:
         """Prepare a load by the server's model service, and measure the time and memory that it takes."""
-        async with self._models.prepared(model) as prepared:
-            before = await asyncio.to_thread(self._resident_bytes)
+        async with self._instance.prepared(model) as prepared:
+            before = await self._instance.resident_bytes()
             # The only moment when the memory of the empty server can be read: before its first load begins.
             if self._state.is_empty(self._member.name):
                 self._empty_bytes = before
@@ -168,7 +163,7 @@ class ServerLoads:
 
     async def _learn(self, model: str, took_s: float, before: int | None) -> None:
         """Note what a load has taken; `before` it the server held so much memory."""
-        after = await asyncio.to_thread(self._resident_bytes)
+        after = await self._instance.resident_bytes()
         more = None if before is None or after is None else after - before
         self._state.measurements.loaded(model, took_s, more)
         size = self._state.bytes_of(self._member.name, model)
@@ -177,4 +172,4 @@ class ServerLoads:
     async def begin_unload(self, model: str) -> None:
         """Have Triton accept an unload, and note when it was asked."""
         self._unloading[model] = (self._state.now_s(), self._state.bytes_of(self._member.name, model))
-        await self._models.unload_now(model, unload_dependents=self._state.steps_are_its_own(self._member.name, model))
+        await self._instance.unload_now(model, unload_dependents=self._state.steps_are_its_own(self._member.name, model))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import assert_never
@@ -30,17 +29,9 @@ from control_plane.fleet.domain.election import (
 )
 from control_plane.fleet.domain.lease import Lease
 from control_plane.fleet.ports import LeaseStore
+from control_plane.host.boot_clock import boot_time_s
 
 _log = logging.getLogger(__name__)
-
-
-def boot_time_s() -> float:
-    """Return the seconds of a clock that nobody sets, and that runs on while the machine sleeps.
-
-    Not the event loop's time: uvloop reads that once per turn, so after a pause it still shows the time
-    before the pause.
-    """
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class LeaderElection:

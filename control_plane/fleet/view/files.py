@@ -8,9 +8,10 @@ wants of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
+from control_plane.fleet.ports import ServerInstance
 from control_plane.fleet.view.state import FleetState
 from control_plane.models.domain.description import DescribedModel, ModelSpec, Tier
 from control_plane.models.ports import ModelDescriptions
@@ -29,13 +30,16 @@ class FleetFiles:
         *,
         timeout_s: float,
         require_loadable: Callable[[str], None] | None = None,
+        instances: Mapping[str, ServerInstance] | None = None,
     ) -> None:
         """Without `tiers` all models are on this machine. A fetch that takes longer than `timeout_s` goes on,
         but nobody waits for it any more.
 
         `require_loadable` is `models/ports.ModelRepository.require_loadable`, which reads files; None if
-        servers have folders of their own.
+        servers have folders of their own. Those of `instances` (by server) that do describe and fetch their
+        models themselves.
         """
+        self._instances = {} if instances is None else instances  # it may still be empty: servers join later
         self._require_loadable = require_loadable
         self._state = state
         self._descriptions = descriptions
@@ -44,11 +48,16 @@ class FleetFiles:
 
     async def describe(self) -> None:
         """Read the models' folders, and bring the view of the fleet in line with them."""
-        described = dict(await asyncio.to_thread(self._descriptions.read))
+        told = [instance.described() for instance in self._instances.values()]
+        # Folders of this machine say nothing of servers that have their own and tell of them.
+        is_told_all = bool(told) and None not in told
+        described = {} if is_told_all else dict(await asyncio.to_thread(self._descriptions.read))
         if self._tiers is not None:
             # The configurations of cold models are read once they have been fetched.
             cold = set(self._tiers.names()) - described.keys()
             described |= {name: DescribedModel(ModelSpec(name), file_bytes=0) for name in cold}
+        for each in told:
+            described |= each or {}
         # Attached Tritons have folders of their own; what they list can be served as well.
         elsewhere = set().union(*self._state.listed.values()) - described.keys()
         described |= {name: DescribedModel(ModelSpec(name), file_bytes=0) for name in elsewhere}
@@ -61,6 +70,13 @@ class FleetFiles:
     def expected_fetch_s(self, model: str) -> float:
         """Seconds until a fetch of the model has ended; 0 if none is needed."""
         return 0.0 if self._tiers is None else self._tiers.expected_fetch_s(model)
+
+    def held_at(self, model: str, server: str) -> AbstractAsyncContextManager[None]:
+        """Context manager as `held_locally`, for a server that may have files of its own."""
+        instance = self._instances.get(server)
+        if instance is not None and instance.described() is not None:
+            return instance.held_locally(model)
+        return self.held_locally(model)
 
     @asynccontextmanager
     async def held_locally(self, model: str) -> AsyncIterator[None]:

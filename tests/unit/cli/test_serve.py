@@ -112,7 +112,8 @@ def test_help_is_grouped_by_subject_and_whole_in_80_columns() -> None:
     command = [sys.executable, "-m", "control_plane", "serve", "--help"]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=50, check=True, env=environment).stdout
     panels = re.findall(r"(?m)^╭─ ([A-Za-z ]+) ─", shown)
-    assert panels == ["Options", "Ports", "Models", "State and logs", "Triton", "Fleet", "Access", "Response cache", "Stop", "CPUs"]
+    ours = ("Ports", "Models", "State and logs", "Triton", "Nodes", "Fleet", "Access", "Response cache", "Stop", "CPUs")
+    assert panels == ["Options", *ours]
     assert re.findall(r"--[a-z-]+", shown.partition("╭─ Ports")[0]) == ["--help"]
     assert "…" not in shown
     assert max(map(len, shown.splitlines())) <= 80

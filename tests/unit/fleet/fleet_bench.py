@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, UpstreamUnavailable
 from control_plane.core.infer_call import InferCall
 from control_plane.core.model import ModelOverride, ModelState
+from control_plane.fleet.adapters.own_instance import OwnInstance
 from control_plane.fleet.administration import FleetModels
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import Replica, Server
@@ -295,10 +296,9 @@ class FleetBench:
     def _loads(self, name: str) -> ServerLoads:
         return ServerLoads(
             self.servers.members[name],
-            self.units[name],
+            OwnInstance(self.units[name], lambda: self.resident[name]),
             self.state,
             require=self._require,
-            resident_bytes=lambda: self.resident[name],
             load_timeout_s=300.0,
         )
 

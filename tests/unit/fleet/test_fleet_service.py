@@ -15,9 +15,10 @@ from control_plane.app.triton_instances import TritonInstance
 from control_plane.core.endpoints import ListedServer, TritonEndpoints
 from control_plane.core.errors import Overloaded
 from control_plane.fleet.adapters.local_lease import LocalLease
+from control_plane.fleet.adapters.own_instance import OwnInstance
 from control_plane.fleet.domain.fleet import ModelFacts
 from control_plane.fleet.domain.report import Wanted
-from control_plane.fleet.fleet_service import FleetInstance, FleetService
+from control_plane.fleet.fleet_service import FleetService
 from control_plane.fleet.membership.members import FleetMembers
 from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.models.model_service import ModelService
@@ -82,7 +83,7 @@ class Bench:
         member = self.servers.add(entry.name, is_needed=False)
         models = ModelService(servers=member, repository=None, load=[], load_timeout_s=300.0, restores=False)
         attachment = AttachedHealthCheck(upstream=upstream, servers=member, restore=models.restore, start_timeout_s=None)
-        self.fleet.join(entry.name, FleetInstance(models, lambda: self.memory_measured.append(entry.name)), listed=entry)
+        self.fleet.join(entry.name, OwnInstance(models, lambda: self.memory_measured.append(entry.name)), listed=entry)
         return TritonInstance(entry.name, models, None, attachment)
 
     @asynccontextmanager

@@ -25,3 +25,17 @@ def test_end_with_triton_and_are_not_lost_when_one_is_up() -> None:
     assert known.get("x") is A
     servers.down("Triton has ended")
     assert known.get("x") is None
+
+
+def test_what_is_relied_on_until_a_time_is_unknown_from_then_on() -> None:
+    now_s = [0.0]
+    known, found = Fingerprints(now_s=lambda: now_s[0]), Fingerprint(b"", True)
+    known.change({"m": found})
+    known.rely_until(1.0)
+    assert known.get("m") is found
+    assert known.generation == known.generation
+    now_s[0] = 1.0
+    assert known.get("m") is None
+    assert known.generation != known.generation, "no answer that was cached by one is found by the other"
+    known.rely_until(2.0)
+    assert known.get("m") is found

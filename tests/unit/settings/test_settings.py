@@ -385,8 +385,10 @@ def test_triton_urls() -> None:
         ("http://h:1,http://h:9?grpc_port=2", "names a Triton twice"),
         (
             "http://h:1,ftp://h",
-            "'ftp://h': expected http[s]://HOST:HTTP_PORT[?grpc_port=N&grpc_scheme=grpc|grpcs&metrics_port=N&pool=NAME]",
+            "'ftp://h': expected http[s]://HOST:HTTP_PORT[?grpc_port=N&grpc_scheme=grpc|grpcs&metrics_port=N&node=HOST:PORT&pool=NAME]",
         ),
+        ("http://h:1?node=n", "node should be HOST:PORT of a `tidegate node`, such as 10.0.0.5:8500"),
+        ("http://h:1?node=n:1/x", "node should be HOST:PORT"),
         ("http://h:1?pool=a/b", "pool=NAME"),
         ("http://h:1?pool=-", "pool=NAME"),
     ],

@@ -6,6 +6,7 @@ import pytest
 
 from control_plane.core.errors import ModelLoadFailed, UpstreamUnavailable
 from control_plane.core.fingerprint import LoadedConfig
+from control_plane.fleet.adapters.own_instance import OwnInstance
 from control_plane.fleet.loading.server_loads import ServerLoads
 from control_plane.models.domain.description import DescribedModel, ModelSpec
 from control_plane.models.fleet_fingerprints import FleetFingerprints
@@ -169,7 +170,9 @@ def test_a_replica_serves_when_it_is_known_what_its_answers_are_made_of() -> Non
             unit = bench.units[name] = ModelService(
                 servers=bench.servers.members[name], repository=None, load=[], load_timeout_s=300.0, contents=contents
             )
-            bench.loads[name] = ServerLoads(bench.servers.members[name], unit, bench.state, require=lambda: 1, load_timeout_s=300.0)
+            bench.loads[name] = ServerLoads(
+                bench.servers.members[name], OwnInstance(unit), bench.state, require=lambda: 1, load_timeout_s=300.0
+            )
         async with running(bench, reconciles=True), asyncio.TaskGroup() as tasks:
             facts = bench.state.fleet.models["a"]
             await bench.loads["s0"].load_after_evicting(facts, ())

@@ -14,8 +14,9 @@ from control_plane.core.errors import UpstreamUnavailable
 from control_plane.fleet.adapters.local_lease import LocalLease
 from control_plane.fleet.domain.election import LeaseLimits
 from control_plane.fleet.domain.lease import Lease
-from control_plane.fleet.ownership.election import LeaderElection, boot_time_s
+from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.fleet.ports import LeaseStore
+from control_plane.host.boot_clock import boot_time_s
 from tests.aio import run_in_virtual_time, settle
 from tests.fakes.lease import FakeLeaseStore, FakeRecord
 

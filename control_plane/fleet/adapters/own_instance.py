@@ -1,0 +1,39 @@
+"""A Triton whose model service runs in this process, embedded or attached, as `fleet/ports.ServerInstance`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from contextlib import AbstractAsyncContextManager, nullcontext
+
+from control_plane.models.model_service import ModelService
+from control_plane.models.prepared_load import PreparedLoad
+
+
+class OwnInstance:
+    """Server instance of this process; its files are described and fetched by the fleet, for all servers of
+    this machine."""
+
+    def __init__(self, models: ModelService, resident_bytes: Callable[[], int | None] = lambda: None) -> None:
+        """`resident_bytes` returns the memory that the server holds now, None where it cannot be read. It
+        reads files, so it is called in threads."""
+        self._models = models
+        self._resident_bytes = resident_bytes
+
+    def prepared(self, name: str) -> AbstractAsyncContextManager[PreparedLoad]:
+        return self._models.prepared(name)
+
+    async def unload_now(self, name: str, *, unload_dependents: bool = False) -> None:
+        await self._models.unload_now(name, unload_dependents=unload_dependents)
+
+    def replacing(self, models: Collection[str]) -> AbstractAsyncContextManager[None]:
+        return self._models.replacing(models)
+
+    async def resident_bytes(self) -> int | None:
+        return await asyncio.to_thread(self._resident_bytes)
+
+    def held_locally(self, name: str) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+    def described(self) -> None:
+        return None

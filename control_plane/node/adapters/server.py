@@ -1,0 +1,121 @@
+"""Listens for gateways on a node's port, authenticates them, and hands them to `node/service`.
+
+Whoever can load models can run code, so nothing but a few small frames within a few seconds is taken from a
+connection before both sides have shown the secret or, over TLS, certificates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import socket
+import ssl
+from typing import Any
+from uuid import uuid4
+
+from control_plane.node.adapters.frames import FrameLink
+from control_plane.node.domain.handshake import GATEWAY, NODE, NONCE_BYTES, Handshake
+from control_plane.node.domain.messages import (
+    VERSIONS,
+    Challenge,
+    GatewayProof,
+    Hello,
+    Refused,
+    Welcome,
+    WrongMessage,
+    common_version,
+    encode,
+    expect,
+)
+from control_plane.node.service import NodeService
+
+_log = logging.getLogger(__name__)
+
+_HANDSHAKE_TIMEOUT_S = 5.0
+_FLUSH_TIMEOUT_S = 1.0
+MAX_GATEWAYS = 256
+MAX_STRANGERS = 64
+"""Connections that are not authenticated yet; further ones are closed at once."""
+
+
+class NodeServer:
+    """Listener of a node: the handshake with each gateway, and limits on those who have not shown who they are."""
+
+    def __init__(self, service: NodeService, *, secret: bytes | None, tls: ssl.SSLContext | None = None) -> None:
+        """Without a `secret` gateways show certificates, or the node listens on loopback."""
+        self._service = service
+        self._secret = secret
+        self._tls = tls
+        self._incarnation = uuid4().hex
+        self._strangers = 0
+        self._gateways = 0
+
+    async def run(self, bound: socket.socket) -> None:
+        """Serve gateways on a bound socket until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+
+            def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                if self._strangers >= MAX_STRANGERS or self._gateways >= MAX_GATEWAYS:
+                    writer.transport.abort()
+                    return
+                self._strangers += 1
+                tasks.create_task(self._serve(FrameLink(reader, writer)), name="gateway")
+
+            options: dict[str, Any] = {} if self._tls is None else {"ssl": self._tls, "ssl_handshake_timeout": _HANDSHAKE_TIMEOUT_S}
+            server = await asyncio.start_server(accept, sock=bound, backlog=MAX_STRANGERS, **options)
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                server.close()
+
+    async def _serve(self, link: FrameLink) -> None:
+        try:
+            try:
+                is_in = await self._is_let_in(link)
+            finally:
+                self._strangers -= 1
+            if is_in:
+                self._gateways += 1
+                try:
+                    await self._service.serve(link)
+                finally:
+                    self._gateways -= 1
+        finally:
+            link.close()
+
+    async def _is_let_in(self, link: FrameLink) -> bool:
+        """Whether both sides have shown who they are; otherwise the connection is closed."""
+        try:
+            async with asyncio.timeout(_HANDSHAKE_TIMEOUT_S):
+                why = await self._handshake(link)
+        except (WrongMessage, TimeoutError) as exc:
+            why = str(exc) or "it did not say in time who it is"
+        if why is None:
+            return True
+        _log.warning("a connection from %s is refused: %s", link.peer, why)
+        link.send(Refused(why))
+        await link.flush(timeout_s=_FLUSH_TIMEOUT_S)
+        link.close()
+        return False
+
+    async def _handshake(self, link: FrameLink) -> str | None:
+        """Return why the gateway is refused; None if it is welcome. Raises WrongMessage."""
+        first = await link.receive_body()
+        hello = expect(first, Hello)
+        if (version := common_version(hello.oldest, hello.newest)) is None:
+            return (
+                f"the gateway speaks versions {hello.oldest} to {hello.newest} of the node's wire, the node {VERSIONS[0]} to "
+                f"{VERSIONS[1]}; upgrade the older of the two"
+            )
+        challenge = encode(Challenge(version, secrets.token_hex(NONCE_BYTES), self._secret is not None))
+        link.send_body(challenge)
+        proof = expect(await link.receive_body(), GatewayProof).proof
+        assert first is not None
+        handshake = None if self._secret is None else Handshake(self._secret, first + challenge)
+        if handshake is not None and not handshake.is_proof(GATEWAY, proof):
+            return "the gateway does not have the node's secret (--node-secret-file)"
+        link.fleet, link.gateway = hello.fleet, hello.gateway
+        link.send(Welcome(b"" if handshake is None else handshake.proof(NODE), self._incarnation))
+        link.seal(handshake, ours=NODE, theirs=GATEWAY)
+        return None

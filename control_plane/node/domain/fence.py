@@ -1,0 +1,68 @@
+"""Fence of a node: which gateway may change what is loaded there; pure decisions.
+
+The fleet's leader shows the token of its lease with each look before a change and with each change. The newest
+token that a node has seen wins, so a leader that was paused past its lease changes nothing. One fleet at a time
+owns a node: another one is refused for as long as a gateway of the first has been heard of lately, by the node's
+own clock alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Right to change models, as the leader of a fleet shows it."""
+
+    fleet: str
+    """Name of the fleet; gateways that share no state are fleets of their own."""
+    token: int
+    """Fencing token of the leader's lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class FenceLimits:
+    """Time limits of a fence, in seconds."""
+
+    owner_lasts_s: float = 10.0
+    """Time after which a fleet of which nothing was heard owns the node no longer: longer than its lease, so
+    that a leader that is cut off has stopped loading by then."""
+
+
+class Fence:
+    """Fencing state of one node: the fleet that owns it, and the newest token of that."""
+
+    def __init__(self, limits: FenceLimits | None = None) -> None:
+        self._limits = limits or FenceLimits()
+        self._owner: str | None = None
+        self._token = 0
+        self._heard_s = 0.0
+
+    @property
+    def owner(self) -> str | None:
+        """The fleet that has changed models here last; None if none has yet."""
+        return self._owner
+
+    def heard(self, fleet: str, now_s: float) -> None:
+        """Note a sign of life of one of the fleet's gateways."""
+        if fleet == self._owner:
+            self._heard_s = now_s
+
+    def left(self, fleet: str) -> None:
+        """Note that the last gateway of the fleet has said goodbye: any other may own the node at once."""
+        if fleet == self._owner:
+            self._owner = None
+
+    def refusal(self, term: Term, now_s: float) -> str | None:
+        """Return why the holder of this term may not change models here; None if it may, which is remembered."""
+        is_other = self._owner is not None and term.fleet != self._owner
+        if is_other and now_s - self._heard_s < self._limits.owner_lasts_s:
+            return (
+                f"fleet {self._owner!r} uses this node, and {term.fleet!r} must not load there; gateways of one fleet list the same "
+                "servers, or set the same --fleet-name, and share one --state-url"
+            )
+        if term.fleet == self._owner and term.token < self._token:
+            return f"another gateway leads the fleet now, with token {self._token}; this one had {term.token}"
+        self._owner, self._token, self._heard_s = term.fleet, term.token, now_s
+        return None

@@ -1,0 +1,328 @@
+"""A node as a gateway sees it: its connection, kept up by reconnecting, and what the node has said over it.
+
+Everything that is known here belongs to one connection. When that ends, or when the node has not answered a ping
+in time, the node's fingerprints are unknown, and calls under way have failed; the next connection begins with all
+that the node knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from control_plane.core.errors import UpstreamUnavailable
+from control_plane.core.fingerprint import Fingerprint
+from control_plane.core.model import ModelState, ModelVersion
+from control_plane.metering.domain.compute_units import ModelCost
+from control_plane.models.domain.description import DescribedModel
+from control_plane.models.ports import FingerprintBoard
+from control_plane.node.domain.fence import Term
+from control_plane.node.domain.messages import (
+    Acknowledge,
+    Complete,
+    Contents,
+    Described,
+    Done,
+    Failed,
+    Goodbye,
+    Index,
+    LookIndex,
+    Memory,
+    Message,
+    Ping,
+    Pong,
+    StubDied,
+    Suspect,
+    TritonState,
+    WrongMessage,
+)
+from control_plane.node.domain.promises import PING_EVERY_S, VALID_S
+from control_plane.node.errors_on_wire import error_of
+from control_plane.node.ports import NodeConnector, NodeLink, NodeRefused
+
+_log = logging.getLogger(__name__)
+
+_CONNECT_TIMEOUT_S = 3.0
+_GOODBYE_S = 0.2
+_FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 2.0
+_NOT_YET = "it has not been reached yet"
+
+AnswerT = TypeVar("AnswerT", Done, Index, Memory)
+
+
+class RemoteNode:
+    """Client of one node."""
+
+    def __init__(
+        self,
+        name: str,
+        connector: NodeConnector,
+        board: FingerprintBoard,
+        *,
+        relies_until: Callable[[str, float | None], None],
+        awaited: Callable[[str], Mapping[str, float]] = lambda server: {},
+        stub_died: Callable[[str, str, str], None] = lambda server, model, how: None,
+        now_s: Callable[[], float],
+    ) -> None:
+        """`board` is the server's in its fleet. `relies_until` is told with the server's name until when its
+        fingerprints may be relied on, None where none of it is relied on. `awaited` returns the ages of the
+        server's models' oldest requests. `now_s` is a clock that runs on while the machine sleeps."""
+        self.name = name
+        self.connector = connector
+        self.models: dict[str, DescribedModel] = {}
+        self.costs: dict[str, ModelCost] = {}
+        self.on_index: Callable[[list[ModelVersion]], None] = lambda index: None
+        """Called with Triton's index after a change that any gateway has asked for."""
+        self.on_models: Callable[[], None] = lambda: None
+        """Called when `models` or `costs` have changed."""
+        self._board = board
+        self._relies_until = relies_until
+        self._awaited = awaited
+        self._stub_died = stub_died
+        self._now_s = now_s
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[Message]] = {}
+        self._known: set[str] = set()
+        """Models of which the node has said what it has loaded, or that it is uncertain."""
+        self._link: NodeLink | None = None
+        self._state: TritonState | None = None
+        """What the node has said of its Triton over this connection; None until it has said everything."""
+        self._first_state = TritonState("", "Triton is starting")
+        self._first: Contents | None = None
+        """What the node has loaded, until the connection's first pong."""
+        self._wrong: WrongMessage | None = None
+        self._valid_until_s = 0.0
+        self._why_away = _NOT_YET
+        self._told = ""
+        self._changed = asyncio.Event()
+
+    @property
+    def life(self) -> str:
+        """The life of Triton that the node tells of; empty where it is down, or the node is away."""
+        return "" if self._state is None else self._state.life
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the node is connected and has said everything."""
+        return self._state is not None
+
+    @property
+    def why_away(self) -> str:
+        """Why `life` is empty."""
+        if self._state is not None:
+            return f"the Triton of the node at {self.connector.address} is down: {self._state.reason}"
+        return f"the node at {self.connector.address} is away: {self._why_away}"
+
+    async def wait_until(self, is_so: Callable[[], bool]) -> None:
+        """Wait until something is true of this node."""
+        while not is_so():
+            self._changed.clear()
+            await self._changed.wait()
+
+    def call_number(self) -> int:
+        """Return a number for a call."""
+        return next(self._numbers)
+
+    async def call(self, message: Message, number: int, kind: type[AnswerT]) -> AnswerT:
+        """Make a call and return its answer. The message is sent before anything is awaited. Raises what the
+        node says; UpstreamUnavailable: the node is away, or goes away meanwhile, when the call may have been
+        carried out or not."""
+        if self._link is None or self._state is None:
+            raise UpstreamUnavailable(f"{self.why_away}; try again shortly")
+        waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._link.send(message)
+            answer = await waiting
+        finally:
+            self._waiting.pop(number, None)
+        if isinstance(answer, Failed):
+            raise error_of(answer)
+        if not isinstance(answer, kind):
+            raise UpstreamUnavailable(f"the node at {self.connector.address} answers with {type(answer).__name__}")
+        return answer
+
+    def tell(self, message: Message) -> None:
+        """Send a message without an answer; it is dropped while the node is away."""
+        if self._link is not None:
+            self._link.send(message)
+
+    async def index(self, term: Term | None) -> list[ModelVersion]:
+        """Return Triton's index; with a term, holders of older ones change nothing from then on. Raises
+        UpstreamUnavailable."""
+        number = self.call_number()
+        return versions_of((await self.call(LookIndex(number, term), number, Index)).lines)
+
+    def suspect(self, model: str, since_s: float) -> None:
+        """Tell the node of a model that seems to hang, since then on the event loop's clock."""
+        self.tell(Suspect(model, asyncio.get_running_loop().time() - since_s))
+
+    async def forget_contents(self) -> None:
+        """Forget what the node's Triton had: it is gone, or no request goes there before the node has said anew
+        what it has."""
+        known, self._known = self._known, set()
+        await self._board.forget(known)
+
+    async def run(self) -> None:
+        """Keep the connection up until cancelled."""
+        delay_s = _FIRST_DELAY_S
+        while True:
+            try:
+                link = await self.connector.connect(timeout_s=_CONNECT_TIMEOUT_S)
+                if await self._use(link):
+                    delay_s = _FIRST_DELAY_S
+            except NodeRefused as exc:
+                self._note_away(str(exc))
+            except (OSError, TimeoutError) as exc:
+                self._note_away(str(exc) or f"no answer within {_CONNECT_TIMEOUT_S:g} s")
+            except WrongMessage as exc:
+                self._note_away(f"it does not keep to the protocol: {exc}")
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _MAX_DELAY_S)
+
+    def _note_away(self, why: str) -> None:
+        self._why_away = why
+        if why != self._told:
+            _log.warning("the node of server %s, at %s, is away: %s", self.name, self.connector.address, why)
+        self._told = why
+
+    async def _use(self, link: NodeLink) -> bool:
+        """Use one connection until it ends; returns whether the node has said everything over it. Raises
+        WrongMessage."""
+        self._link, self._wrong, was_complete = link, None, False
+        inbox: asyncio.Queue[Message | None] = asyncio.Queue()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                receiving = tasks.create_task(self._receive(link, inbox), name=f"from-node-{self.name}")
+                pinging = tasks.create_task(self._ping(link), name=f"ping-node-{self.name}")
+                while (message := await inbox.get()) is not None and self._wrong is None:
+                    await self._take(link, message)
+                    was_complete = was_complete or self._state is not None
+                receiving.cancel()
+                pinging.cancel()
+        except asyncio.CancelledError:
+            await self._say_goodbye(link)
+            raise
+        finally:
+            link.close()
+            await self._end_of_link()
+        if self._wrong is not None:
+            raise self._wrong
+        if was_complete:
+            self._note_away("the connection broke, or the node said nothing any more")
+        return was_complete
+
+    async def _say_goodbye(self, link: NodeLink) -> None:
+        """Rely on nothing any more, and say so: the node need not wait for this gateway."""
+        await self._make_unknown()
+        link.send(Goodbye())
+        await link.flush(timeout_s=_GOODBYE_S)
+
+    async def _end_of_link(self) -> None:
+        self._link = self._state = self._first = None
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(UpstreamUnavailable(f"the connection to the node at {self.connector.address} broke"))
+        self._changed.set()
+        await self._make_unknown()
+
+    async def _make_unknown(self) -> None:
+        """Make all unknown in every process, and then rely on this node no longer."""
+        if self._known:
+            await self._board.publish(dict.fromkeys(self._known))
+        self._relies_until(self.name, None)
+
+    async def _receive(self, link: NodeLink, inbox: asyncio.Queue[Message | None]) -> None:
+        """Read messages: answers are for those who wait for them; all else is taken in its order."""
+        try:
+            while (message := await link.receive()) is not None:
+                match message:
+                    case Done(number) | Memory(number) | Failed(number):
+                        self._answered(number, message)
+                    case Index(number) if number:
+                        self._answered(number, message)
+                    case _:
+                        inbox.put_nowait(message)
+        except WrongMessage as exc:
+            self._wrong = exc
+        finally:
+            inbox.put_nowait(None)
+
+    def _answered(self, number: int, message: Message) -> None:
+        waiting = self._waiting.get(number)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(message)
+
+    async def _take(self, link: NodeLink, message: Message) -> None:
+        """Take in one message; the next is looked at afterwards, so that a pong counts only once every process
+        applies what was said before it."""
+        match message:
+            case Pong(sent_s):
+                self._valid_until_s = sent_s + VALID_S
+                self._relies_until(self.name, self._valid_until_s)
+                if self._first is not None:
+                    await self._begin(link, self._first)
+            case TritonState():
+                self._state, self._first_state = (None if self._state is None else message), message
+            case Described(models, costs):
+                _apply(self.models, models)
+                _apply(self.costs, costs)
+                self.on_models()
+            case Contents(number, changes, gone) if self._state is not None:
+                await self._apply_contents(changes, gone)
+                link.send(Acknowledge(number))
+            case Contents():
+                self._first = message
+            case Complete():
+                pass  # the first pong comes after it
+            case StubDied(model, how):
+                self._stub_died(self.name, model, how)
+            case Index(_, lines):
+                self.on_index(versions_of(lines))
+            case _:
+                self._wrong = WrongMessage(f"{type(message).__name__} is no message to a gateway")
+        self._changed.set()
+
+    async def _begin(self, link: NodeLink, first: Contents) -> None:
+        """Begin to use the node: it has said everything, and has answered a ping since, so that what it has
+        said may be relied on."""
+        self._first = None
+        before, self._known = self._known - first.changes.keys(), set()
+        await self._board.forget(before)
+        await self._apply_contents(first.changes, first.gone)
+        link.send(Acknowledge(first.number))
+        self._state, self._told = self._first_state, ""
+        _log.info("the node of server %s is connected, at %s", self.name, self.connector.address)
+
+    async def _apply_contents(self, changes: Mapping[str, tuple[bytes, bool, bool] | None], gone: tuple[str, ...]) -> None:
+        self._known = (self._known | changes.keys()) - set(gone)
+        if changes:
+            await self._board.publish({name: None if known is None else Fingerprint(*known) for name, known in changes.items()})
+        if gone:
+            await self._board.forget(gone)
+
+    async def _ping(self, link: NodeLink) -> None:
+        """Send pings, and end the connection when none has been answered in time."""
+        self._valid_until_s = self._now_s() + VALID_S
+        while self._now_s() < self._valid_until_s:
+            link.send(Ping(self._now_s(), dict(self._awaited(self.name))))
+            await asyncio.sleep(max(0.0, min(PING_EVERY_S, self._valid_until_s - self._now_s())))
+        link.close()
+
+
+def versions_of(lines: list[tuple[str, str, str, str]]) -> list[ModelVersion]:
+    """Return Triton's index as it was sent."""
+    return [ModelVersion(name, version, ModelState(state), reason) for name, version, state, reason in lines]
+
+
+ValueT = TypeVar("ValueT")
+
+
+def _apply(known: dict[str, ValueT], changes: Mapping[str, ValueT | None]) -> None:
+    for name, value in changes.items():
+        if value is None:
+            known.pop(name, None)
+        else:
+            known[name] = value

@@ -1,0 +1,184 @@
+"""Loads and unloads through a node: fenced by the newest token, whole or undone, and known to all."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from control_plane.core.errors import ModelLoadFailed, UpstreamUnavailable
+from control_plane.core.model import ModelState
+from tests.aio import settle
+from tests.unit.node.bench import Bench
+from tests.unit.node.test_contents import play
+
+
+def test_a_leader_whose_time_is_over_changes_nothing_once_its_successor_has_looked() -> None:
+    async def scene(bench: Bench) -> None:
+        old, new = await bench.gateway(token=1).connected(), await bench.gateway(token=2).connected()
+        async with old.instance.prepared("a") as prepared:
+            assert await new.node.index(new.term()) == []
+            with pytest.raises(UpstreamUnavailable, match="token 2"):
+                await prepared.load()
+        with pytest.raises(UpstreamUnavailable, match="token 2"):
+            await old.instance.unload_now("a")
+        with pytest.raises(UpstreamUnavailable, match="token 2"):
+            await old.node.index(old.term())
+        assert bench.control.loads == bench.control.unloads == []
+        await new.load("a")
+
+    play(scene)
+
+
+def test_a_load_that_triton_was_asked_for_is_in_every_look_from_then_on() -> None:
+    async def scene(bench: Bench) -> None:
+        old, new = await bench.gateway(token=1).connected(), await bench.gateway(token=2).connected()
+        bench.control.calls.hold()
+        loading = asyncio.get_running_loop().create_task(old.load("a"))
+        await settle()
+        assert bench.control.states == {}
+        (line,) = await new.node.index(new.term())
+        assert (line.name, line.state) == ("a", ModelState.LOADING)
+        bench.control.calls.may_answer.set()
+        await loading
+        (line,) = await new.node.index(None)
+        assert (line.name, line.state) == ("a", ModelState.READY)
+
+    play(scene)
+
+
+def test_another_fleet_is_refused_until_the_first_has_left() -> None:
+    async def scene(bench: Bench) -> None:
+        own, other = await bench.gateway(fleet="own").connected(), await bench.gateway(fleet="other", token=9).connected()
+        await own.load("a")
+        with pytest.raises(UpstreamUnavailable, match="'own' uses this node"):
+            await other.load("b")
+        own.run.cancel()
+        await asyncio.wait([own.run])
+        await settle()
+        await other.load("b")
+
+    play(scene)
+
+
+def test_every_gateway_is_told_at_once_what_is_loaded() -> None:
+    async def scene(bench: Bench) -> None:
+        one, other = await bench.gateway().connected(), await bench.gateway().connected()
+        began_s = bench.now_s()
+        await one.load("a")
+        await settle()
+        assert other.indexes[-1] == ["a READY"]
+        await one.instance.unload_now("a")
+        await settle()
+        assert other.indexes[-1] == ["a UNAVAILABLE"]
+        assert bench.now_s() - began_s < 0.1
+
+    play(scene)
+
+
+def test_a_failed_load_says_why_as_triton_did() -> None:
+    async def scene(bench: Bench) -> None:
+        gateway = await bench.gateway().connected()
+        bench.control.failures["a"] = ModelLoadFailed("no weights", upstream_code=3, is_transient=True)
+        with pytest.raises(ModelLoadFailed, match="no weights") as caught:
+            await gateway.load("a")
+        assert (caught.value.upstream_code, caught.value.is_transient) == (3, True)
+        del bench.control.failures["a"]
+        await gateway.load("a")
+
+    play(scene)
+
+
+@pytest.mark.parametrize("end", ["left", "broken", "frozen"])
+def test_a_load_that_is_only_prepared_is_given_up_with_its_gateway(end: str) -> None:
+    async def scene(bench: Bench) -> None:
+        gateway, other = await bench.gateway().connected(), await bench.gateway().connected()
+        with suppress(UpstreamUnavailable):
+            async with gateway.instance.prepared("a") as prepared:
+                if end == "broken":
+                    gateway.wires[-1].to_node.put_nowait(None)
+                if end == "frozen":
+                    gateway.freeze()
+                if end != "left":
+                    await asyncio.sleep(6.0)
+                    await prepared.load()
+        await other.load("a")
+        assert bench.control.loads == ["a"]
+
+    play(scene)
+
+
+def test_one_that_was_asked_for_goes_on_when_its_gateway_leaves() -> None:
+    async def scene(bench: Bench) -> None:
+        gateway, other = await bench.gateway().connected(), await bench.gateway().connected()
+        bench.control.calls.hold()
+        loading = asyncio.get_running_loop().create_task(gateway.load("a"))
+        await settle()
+        gateway.is_reachable = False
+        gateway.wires[-1].to_node.put_nowait(None)
+        with pytest.raises(UpstreamUnavailable):
+            await loading
+        bench.control.calls.may_answer.set()
+        await asyncio.sleep(4.0)
+        assert bench.control.states == {"a": ModelState.READY}
+        assert other.knows("a") is not None
+
+    play(scene)
+
+
+def test_files_are_held_and_models_replaced_for_as_long_as_the_gateway_wants() -> None:
+    async def scene(bench: Bench) -> None:
+        gateway = await bench.gateway().connected()
+        async with gateway.instance.held_locally("a"), gateway.instance.replacing(["a"]):
+            assert bench.files.held_now == ["a"]
+            assert not bench.models.is_dead("a")
+        await settle()
+        assert bench.files.held_now == []
+        async with gateway.instance.held_locally("b"):
+            gateway.wires[-1].to_node.put_nowait(None)
+            await settle()
+            assert bench.files.held_now == []
+
+    play(scene)
+
+
+def test_what_is_known_of_requests_stubs_and_memory_comes_across() -> None:
+    async def scene(bench: Bench) -> None:
+        gateway = await bench.gateway().connected()
+        assert await gateway.instance.resident_bytes() == 1000
+        gateway.awaited = {"a": 3.0}
+        await asyncio.sleep(1.0)
+        assert bench.now_s() - 4.5 < bench.service.oldest_s("a") <= bench.now_s() - 3.0
+        gateway.node.suspect("a", bench.now_s() - 7.0)
+        bench.service.stub_died("a", "was killed")
+        await settle()
+        assert bench.suspected == [("a", bench.now_s() - 7.0)]
+        assert gateway.deaths == [("s0", "a", "was killed")]
+
+    play(scene)
+
+
+def test_models_that_come_and_go_in_the_folders_are_told() -> None:
+    async def scene(bench: Bench) -> None:
+        gateway = await bench.gateway().connected()
+        del bench.files.models["a"]
+        bench.files.models |= {"c": bench.files.models["b"]}
+        await asyncio.sleep(6.0)
+        assert set(gateway.node.models) == set(gateway.node.costs) == {"b", "c"}
+        assert gateway.instance.described() == gateway.node.models
+
+    play(scene)
+
+
+def test_calls_fail_at_once_while_the_node_is_away() -> None:
+    async def scene(bench: Bench) -> None:
+        gateway = await bench.gateway().connected()
+        gateway.is_reachable = False
+        gateway.wires[-1].to_node.put_nowait(None)
+        await gateway.node.wait_until(lambda: not gateway.node.is_connected)
+        with pytest.raises(UpstreamUnavailable, match="is away"):
+            await gateway.load("a")
+        assert await gateway.instance.resident_bytes() is None
+
+    play(scene)

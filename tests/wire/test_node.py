@@ -1,0 +1,270 @@
+"""A node's port over real sockets: who is let in, who is not, and what those cost who are not."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control_plane.host.listening import bind_tcp, port_of
+from control_plane.node.adapters import frames
+from control_plane.node.adapters import server as node_server
+from control_plane.node.adapters.connector import TcpNodeConnector
+from control_plane.node.adapters.credentials import client_context, read_secret, server_context
+from control_plane.node.adapters.frames import FrameLink
+from control_plane.node.adapters.server import NodeServer
+from control_plane.node.domain.messages import LENGTH_BYTES, Challenge, Complete, GatewayProof, Hello, LookMemory, Memory, decode, encode
+from control_plane.node.ports import NodeRefused
+from control_plane.settings import NodeSettings
+from tests.aio import run
+from tests.tls_files import Authority, needs_openssl
+from tests.unit.node.bench import Bench
+
+SECRET = b"a secret of tests that is long enough"
+
+
+@dataclass
+class Port:
+    """A node's port."""
+
+    number: int
+    bench: Bench
+
+    def connector(self, secret: bytes | None = SECRET, tls: ssl.SSLContext | None = None) -> TcpNodeConnector:
+        return TcpNodeConnector("127.0.0.1", self.number, fleet="fleet", gateway="gateway", secret=secret, tls=tls)
+
+    async def raw(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.number)
+
+    async def works(self, tls: ssl.SSLContext | None = None, secret: bytes | None = SECRET) -> FrameLink:
+        """Connect as a gateway, hear everything, and make a call."""
+        link = await self.connector(secret, tls).connect(timeout_s=10.0)
+        while not isinstance(await link.receive(), Complete):
+            pass
+        link.send(LookMemory(1))
+        assert await link.receive() == Memory(1, 1000)
+        return link
+
+
+@asynccontextmanager
+async def listening(secret: bytes | None = SECRET, tls: ssl.SSLContext | None = None) -> AsyncIterator[Port]:
+    bound = bind_tcp("127.0.0.1", 0, setting="--node-port")
+    bench = Bench()
+    async with bench.running():
+        serving = asyncio.get_running_loop().create_task(NodeServer(bench.service, secret=secret, tls=tls).run(bound))
+        try:
+            while not bound.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                await asyncio.sleep(0.01)
+            yield Port(port_of(bound), bench)
+        finally:
+            serving.cancel()
+            await asyncio.wait([serving])
+            bound.close()
+
+
+def play(scene: Callable[[Port], Coroutine[Any, Any, None]], *, secret: bytes | None = SECRET) -> None:
+    async def main() -> None:
+        async with listening(secret) as port:
+            await scene(port)
+
+    run(main())
+
+
+@pytest.mark.parametrize("secret", [SECRET, None])
+def test_with_the_same_secret_or_none_it_works(secret: bytes | None) -> None:
+    async def scene(port: Port) -> None:
+        link = await port.works(secret=secret)
+        link.close()
+
+    play(scene, secret=secret)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "why"),
+    [
+        pytest.param(b"another secret of that length", SECRET, "does not have the node's secret", id="wrong"),
+        pytest.param(None, SECRET, "wants a secret: give its file as --node-secret-file", id="none"),
+        pytest.param(SECRET, None, "has no secret to prove itself by", id="the node has none"),
+    ],
+)
+def test_another_secret_is_refused_with_a_reason(ours: bytes | None, theirs: bytes | None, why: str) -> None:
+    async def scene(port: Port) -> None:
+        with pytest.raises(NodeRefused, match=why):
+            await port.connector(ours).connect(timeout_s=10.0)
+
+    play(scene, secret=theirs)
+
+
+def test_one_that_answers_in_a_nodes_place_is_found_out_and_learns_no_secret() -> None:
+    async def main() -> None:
+        heard = bytearray()
+
+        async def pretend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            for answer in (Challenge(1, "00" * 32, wants_secret=True), None):
+                length = int.from_bytes(await reader.readexactly(LENGTH_BYTES))
+                heard.extend(await reader.readexactly(length))
+                body = encode(answer) if answer is not None else b'["Welcome",{"proof":"AAAA","incarnation":"x"}]'
+                writer.write(len(body).to_bytes(LENGTH_BYTES) + body)
+            await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(pretend, "127.0.0.1", 0)
+        number = server.sockets[0].getsockname()[1]
+        with pytest.raises(NodeRefused, match="does not have the node's secret"):
+            await TcpNodeConnector("127.0.0.1", number, fleet="f", gateway="g", secret=SECRET, tls=None).connect(timeout_s=10.0)
+        server.close()
+        assert b"GatewayProof" in heard
+        assert SECRET not in heard
+
+    run(main())
+
+
+def frame(body: bytes) -> bytes:
+    return len(body).to_bytes(LENGTH_BYTES) + body
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        pytest.param(frame(encode(Hello(2, 9, "n", "f", "g"))), "upgrade the older of the two", id="only later versions"),
+        pytest.param(frame(encode(Hello(0, 0, "n", "f", "g"))), "upgrade the older of the two", id="only earlier versions"),
+        pytest.param(frame(encode(LookMemory(1))), "LookMemory where Hello should be", id="a call without a greeting"),
+        pytest.param(frame(b"GET / HTTP/1.1\r\n\r\n"), "not a message of this version", id="another protocol"),
+        pytest.param((2**30).to_bytes(LENGTH_BYTES), "at most 4096 are read", id="an endless frame"),
+        pytest.param(frame(b"x" * 5000), "at most 4096 are read", id="a large frame"),
+        pytest.param(frame(encode(Hello(1, 1, "n", "f", "g"))) + frame(encode(GatewayProof(b""))), "does not have", id="no proof"),
+    ],
+)
+def test_who_is_no_gateway_is_told_why_and_cut_off(sent: bytes, said: str) -> None:
+    async def scene(port: Port) -> None:
+        reader, writer = await port.raw()
+        writer.write(sent)
+        answered = await reader.read()
+        assert b"Refused" in answered
+        assert said in answered.decode()
+        writer.close()
+        (await port.works()).close()
+
+    play(scene)
+
+
+def test_a_newer_gateway_that_still_speaks_this_version_is_served() -> None:
+    async def scene(port: Port) -> None:
+        reader, writer = await port.raw()
+        writer.write(frame(encode(Hello(1, 7, "n", "f", "g"))))
+        body = await reader.readexactly(int.from_bytes(await reader.readexactly(LENGTH_BYTES)))
+        challenge = decode(body)
+        assert isinstance(challenge, Challenge)
+        assert challenge.version == 1
+        writer.close()
+
+    play(scene)
+
+
+def test_strangers_that_say_nothing_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are few at a time, and for a short time each; gateways that are in stay in."""
+    monkeypatch.setattr(node_server, "_HANDSHAKE_TIMEOUT_S", 1.0)
+
+    async def scene(port: Port) -> None:
+        link = await port.works()
+        strangers = [await port.raw() for _ in range(node_server.MAX_STRANGERS + 30)]
+        link.send(LookMemory(2))
+        assert await link.receive() == Memory(2, 1000)
+        for reader, writer in strangers:
+            with suppress(ConnectionError):
+                assert len(await reader.read()) < 200, "it was cut off, at most with a reason"
+            writer.close()
+        (await port.works()).close()
+        link.close()
+
+    play(scene)
+
+
+def test_a_frame_that_was_changed_on_its_way_ends_the_connection() -> None:
+    async def main() -> None:
+        async with listening() as port:
+            forged = encode(LookMemory(9))
+
+            async def meddle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                inner_reader, inner = await port.raw()
+
+                async def back() -> None:
+                    while data := await inner_reader.read(65536):
+                        writer.write(data)
+                    writer.close()
+
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(back())
+                    while data := await reader.read(65536):
+                        inner.write(data.replace(encode(LookMemory(1)), forged))
+                    inner.close()
+
+            proxy = await asyncio.start_server(meddle, "127.0.0.1", 0)
+            number = proxy.sockets[0].getsockname()[1]
+            link = await TcpNodeConnector("127.0.0.1", number, fleet="f", gateway="g", secret=SECRET, tls=None).connect(timeout_s=10.0)
+            while not isinstance(await link.receive(), Complete):
+                pass
+            link.send(LookMemory(1))
+            assert await link.receive() is None
+            link.close()
+            proxy.close()
+            await asyncio.sleep(0.1)
+
+    run(main())
+
+
+def test_a_gateway_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "_MAX_UNSENT_BYTES", 2**16)
+
+    async def scene(port: Port) -> None:
+        link = await port.works()
+        link._writer.transport.pause_reading()  # type: ignore[attr-defined]
+        for number in range(1_000_000):
+            port.bench.service.stub_died("a", f"was killed {number}")
+            if number % 1000 == 0:
+                await asyncio.sleep(0.001)
+            if not port.bench.service._gateways:
+                break
+        assert not port.bench.service._gateways
+        link.close()
+
+    play(scene)
+
+
+@needs_openssl
+def test_over_tls_both_show_certificates_and_no_secret_is_needed(tmp_path: Path) -> None:
+    ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
+
+    def settings(by: Authority, trusts: Authority, name: str) -> NodeSettings:
+        shown = by.issue(name)
+        return NodeSettings(node_certificate=shown.certificate, node_key=shown.key, node_ca=trusts.certificate)
+
+    async def main() -> None:
+        async with listening(None, server_context(settings(ours, ours, "node"))) as port:
+            (await port.works(client_context(settings(ours, ours, "gateway")), None)).close()
+            for wrong in (settings(theirs, ours, "stranger"), NodeSettings(node_ca=ours.certificate)):
+                with pytest.raises((OSError, NodeRefused)):
+                    await port.connector(None, client_context(wrong)).connect(timeout_s=10.0)
+            with pytest.raises((OSError, NodeRefused)):
+                await port.connector(None, client_context(settings(ours, theirs, "fooled"))).connect(timeout_s=10.0)
+            with pytest.raises((OSError, NodeRefused, TimeoutError)):
+                await port.connector(None, None).connect(timeout_s=2.0)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("secret", "why"), [("short", "has 5 characters, and needs 16"), ("", "has no text")], ids=["too short to be one", "empty"]
+)
+def test_a_secret_that_can_be_guessed_is_refused(tmp_path: Path, secret: str, why: str) -> None:
+    path = tmp_path / "secret"
+    path.write_text(secret)
+    with pytest.raises(Exception, match=why):
+        read_secret(NodeSettings(node_secret_file=path))
