@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import uuid4
 
-from control_plane.core.errors import Conflict, InvalidRequest, LimitExceeded, ObjectNotFound, StoreUnavailable
+from control_plane.core.errors import Conflict, IdempotencyKeyReused, LimitExceeded, ObjectNotFound, StoreUnavailable
 from control_plane.core.principal import Principal
 from control_plane.jobs.domain.drain_rate import DrainRate
 from control_plane.jobs.domain.job import Blob, Job, JobState, PriceClass, due_s_of
@@ -70,7 +70,7 @@ class Jobs:
         Raises:
             LimitExceeded: too many jobs are open, or too many bytes of them.
             Conflict: another request with this idempotency key is being accepted.
-            InvalidRequest: the idempotency key came before with another request.
+            IdempotencyKeyReused: the idempotency key came before with another request.
             StoreUnavailable: nothing can be accepted now.
         """
         await self._require_room(principal.tenant, len(wanted.body))
@@ -172,7 +172,7 @@ class Jobs:
         if held.id != job_id:
             await self._spool.prune(job_id)
             if (held.body.sha256, held.target) != (body.sha256, job.target):
-                raise InvalidRequest("this Idempotency-Key came before with another request; use a new key for a new request")
+                raise IdempotencyKeyReused("this Idempotency-Key came before with another request; use a new key for a new request")
             return held
         await self._publish()
         return held

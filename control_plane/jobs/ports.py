@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -141,6 +142,9 @@ class Computed:
 
 class Compute(Protocol):
     """Computes jobs by the inference service that everybody uses."""
+
+    def room_for(self, size_bytes: int) -> AbstractAsyncContextManager[None]:
+        """Hold memory for a body of this size within the block. Raises TryAgain: there is none now."""
 
     async def compute(self, job: Job, body: bytes) -> Computed:
         """Compute an attempt; an error that would be met again is an answer.

@@ -178,10 +178,11 @@ class JobRunner:
         return True
 
     async def _computed(self, job: Job) -> Computed:
-        body = await self._spool.read(job.body)
-        began_s = self._now_s()
-        computed = await self._compute.compute(job, body)
-        ended_s = self._now_s()
+        async with self._compute.room_for(job.body.size_bytes):
+            body = await self._spool.read(job.body)
+            began_s = self._now_s()
+            computed = await self._compute.compute(job, body)
+            ended_s = self._now_s()
         if computed.usage is not None and computed.usage.requests and not computed.usage.cache_hits:
             self._gate.ended(job.model, seconds=ended_s - began_s, rows=computed.usage.rows, now_s=ended_s)
         return computed

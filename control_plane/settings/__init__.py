@@ -26,6 +26,7 @@ from control_plane.settings.fields import (
     without_user,
 )
 from control_plane.settings.frontends import AdminSettings, AuthenticationSettings, GatewaySettings, TlsSettings
+from control_plane.settings.jobs import JobSettings
 from control_plane.settings.servers import FleetSettings, TritonSettings
 from control_plane.settings.storage import CacheSettings, ProcessSettings, StateSettings, UsageSettings
 from control_plane.settings.triton_urls import POOL, parse_triton_url, parse_triton_urls
@@ -40,6 +41,7 @@ __all__ = [
     "CacheSettings",
     "FleetSettings",
     "GatewaySettings",
+    "JobSettings",
     "ProcessSettings",
     "Settings",
     "StateSettings",
@@ -73,6 +75,7 @@ class Settings:
     fleet: FleetSettings
     usage: UsageSettings
     cache: CacheSettings
+    jobs: JobSettings
 
     @property
     def is_attached(self) -> bool:
@@ -96,6 +99,7 @@ _GROUPS: dict[str, type[Group]] = {
     "fleet": FleetSettings,
     "usage": UsageSettings,
     "cache": CacheSettings,
+    "jobs": JobSettings,
 }
 
 

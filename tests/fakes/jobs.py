@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -53,6 +54,10 @@ class FakeCompute:
 
     def __post_init__(self) -> None:
         self.may_answer.set()
+
+    @asynccontextmanager
+    async def room_for(self, size_bytes: int) -> AsyncIterator[None]:
+        yield
 
     async def compute(self, job: Job, body: bytes) -> Computed:
         self.begun.append(job.id)
