@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from copy import copy
 
 from control_plane.admission.concurrency_limiter import ConcurrencyLimiter, SlotLimits
 from control_plane.admission.domain.fair_queue import QueueLimits, Ticket
 from control_plane.admission.rate_leases import RateLeases, Undecided
 from control_plane.admission.tenant_limits import ShedCounts, TenantLimits, TenantSource, TenantUsage
 from control_plane.core.errors import Overloaded
+from control_plane.objects.domain.tenant import Tenant
 from control_plane.telemetry.shed_reason import ShedReason
 
 # Least cost of a request in compute units: the fair queue would never charge a tenant for requests of cost 0.
@@ -24,6 +26,9 @@ _MIN_COST = 1e-3
 # Most idle models whose measured pace is remembered. Clients may send any model name, so the number must be
 # bounded.
 _MAX_IDLE_MODELS = 1024
+
+# By so much priorities are lowered in the background: below those of any tenant.
+_BACKGROUND = 1_000_000_000
 
 _WHY = {
     ShedReason.QUEUE_FULL: "too many requests wait for model {model!r}; try again later",
@@ -55,6 +60,7 @@ class Admission:
         self._leases = leases or RateLeases(now_s=now_s)
         self._limits = TenantLimits(known, self._sheds, leases=self._leases, today_s=today_s)
         self._models: dict[str, ConcurrencyLimiter] = {}
+        self._lowered_by = 0
 
     @property
     def counts(self) -> Mapping[tuple[str, ShedReason], int]:
@@ -151,6 +157,16 @@ class Admission:
         if len(self._models) > _MAX_IDLE_MODELS and self._models[model].are_idle:
             del self._models[model]
 
+    def in_background(self) -> Admission:
+        """Return this admission for work that yields to all requests; it shares limits, slots and counts with it."""
+        background = copy(self)
+        background._lowered_by = _BACKGROUND
+        return background
+
+    def priority_of(self, tenant: Tenant) -> int:
+        """Return the priority of a tenant's requests here."""
+        return tenant.priority - self._lowered_by
+
     def overloaded(self, tenant: str, reason: ShedReason, model: str) -> Overloaded:
         """Count a request that is shed by a busy model, and return the error for its caller."""
         self._sheds[tenant, reason] += 1
@@ -191,8 +207,8 @@ class Permit:
 
     @property
     def priority(self) -> int:
-        """Priority of the request's tenant."""
-        return self._account.tenant.priority
+        """Priority of the request's tenant, lowered for work in the background."""
+        return self._admission.priority_of(self._account.tenant)
 
     async def acquire_slot(self, model: str, *, cost_units: float, deadline_s: float) -> None:
         """Acquire a slot at the model, waiting for it where the model is busy; may be called once. Cancelled
@@ -285,7 +301,7 @@ class Permit:
     async def _wait(self, slots: ConcurrencyLimiter, model: str, cost: float, deadline_s: float) -> None:
         """Wait for a slot in the fair queue. Raises Overloaded."""
         tenant = self._account.tenant
-        claim = Ticket(tenant=tenant.name, weight=tenant.weight, priority=tenant.priority, cost=cost)
+        claim = Ticket(tenant=tenant.name, weight=tenant.weight, priority=self.priority, cost=cost)
         self.is_waiting = True
         try:
             reason = await slots.acquire(claim, deadline_s)

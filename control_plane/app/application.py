@@ -210,6 +210,7 @@ class App:
             cache=governing.response_cache(self._fingerprints),
             fingerprints=self._fingerprints,
             dispatch=self._tritons.fleet.dispatch if self._tritons.fleet is not None else None,
+            jobs=governing.jobs,
         )
 
     def _make_admin(self, governing: RequestServices) -> HttpServer:

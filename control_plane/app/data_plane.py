@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from control_plane.app.jobs import JobServices
 from control_plane.auth.access import Access
 from control_plane.cache.response_cache import ResponseCache
 from control_plane.core.endpoints import Endpoints
@@ -28,8 +29,11 @@ from control_plane.frontends.grpc.connection import GrpcLimits
 from control_plane.frontends.grpc.server import GrpcServer
 from control_plane.frontends.http.request_reader import HttpLimits
 from control_plane.frontends.http.server import HttpServer
+from control_plane.frontends.jobs.compute import JobCompute
+from control_plane.frontends.jobs.http import JobsHttp
 from control_plane.frontends.kserve.grpc import V2Grpc
 from control_plane.frontends.kserve.http import V2Http
+from control_plane.frontends.kserve.http_infer import HttpInferContext
 from control_plane.frontends.openai import OpenaiHttp
 from control_plane.host.exposure import allowed_hosts
 from control_plane.host.listening import allow_restart
@@ -37,7 +41,7 @@ from control_plane.host.open_files import allow_open_files
 from control_plane.host.tls import GRPC, HTTP, Tls
 from control_plane.inference.cached_inference import CachedInference
 from control_plane.inference.governance import Governance
-from control_plane.inference.inference import InferenceService
+from control_plane.inference.inference import Dispatch, InferenceService
 from control_plane.inference.model_names import ModelNames
 from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.models.fingerprints import Fingerprints
@@ -88,8 +92,11 @@ class DataPlane:
         cache: ResponseCache,
         fingerprints: Fingerprints,
         dispatch: FleetDispatcher | None = None,
+        jobs: JobServices | None = None,
     ) -> None:
         """Wire everything; `gateway` has this process's share of the limits, within its file descriptors."""
+        self._gateway = gateway
+        self._jobs = jobs
         self._sockets = sockets
         self._tls = tls
         self._servers = servers
@@ -99,17 +106,7 @@ class DataPlane:
         self._counter = RequestCounter(max_models=gateway.max_metric_models, existing=self._models)
         self._cache = cache
         self._cached = CachedInference(cache)
-        self._inference = InferenceService(
-            servers=servers,
-            recorder=self._counter,
-            governance=governance,
-            cached=self._cached,
-            dispatch=dispatch,
-            models=self._models,
-            client_status_of=client_status_of,
-            default_timeout_s=gateway.request_timeout_s,
-            allow_shared_memory=gateway.allow_shared_memory,
-        )
+        self._inference = self._inference_with(governance, dispatch)
         self._text_models = TextModels(self._inference.dispatch, fingerprints, governance.access)
         self._embeddings = Embeddings(
             inference=self._inference,
@@ -140,12 +137,15 @@ class DataPlane:
             await self._http.listen(tasks, sockets.http_unix)
         if sockets.grpc_unix is not None:
             await self._grpc.listen(tasks, sockets.grpc_unix)
+        if self._jobs is not None:
+            self._jobs.open()
 
     async def run(self) -> None:
-        """Refresh the list of Triton's models until cancelled; in a fleet, which knows its models, return at
-        once.
-        """
-        await self._models.run()
+        """Refresh the list of Triton's models, and run jobs, until cancelled; with neither to do, return at once."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._models.run(), name="model-names")
+            if self._jobs is not None:
+                tasks.create_task(self._jobs.run(), name="jobs")
 
     def announce_drain(self) -> None:
         """Say that this gateway is not ready, and ask HTTP clients to connect elsewhere; everything is still
@@ -157,7 +157,8 @@ class DataPlane:
         """Accept no new connections, let requests in flight finish for at most `timeout_s`, and refuse the
         rest. A second call with less time cuts the first one short."""
         self._servers.is_stopping = True
-        await asyncio.gather(self._http.drain(timeout_s), self._grpc.drain(timeout_s))
+        jobs = () if self._jobs is None else (self._jobs.drain(timeout_s),)
+        await asyncio.gather(self._http.drain(timeout_s), self._grpc.drain(timeout_s), *jobs)
         self._inference.flush_counts()
 
     def awaited(self) -> Iterator[tuple[str, str, float]]:
@@ -205,7 +206,10 @@ class DataPlane:
             forwarding=_forwarding(gateway),
             read_timeout_s=gateway.request_timeout_s,
             allow_shared_memory=gateway.allow_shared_memory,
+            jobs=None if self._jobs is None else JobsHttp(self._jobs.jobs),
         )
+        if self._jobs is not None:
+            self._jobs.run_by(self._job_compute(v2.context, budget), weight_of=self._governance.access.weight_of)
         openai = OpenaiHttp(
             inference=self._inference,
             embeddings=self._embeddings,
@@ -222,6 +226,31 @@ class DataPlane:
             verbatim=v2.verbatim,
             budget=budget,
             hosts=self._hosts,
+        )
+
+    def _inference_with(self, governance: Governance, dispatch: Dispatch | None) -> InferenceService:
+        return InferenceService(
+            servers=self._servers,
+            recorder=self._counter,
+            governance=governance,
+            cached=self._cached,
+            dispatch=dispatch,
+            models=self._models,
+            client_status_of=client_status_of,
+            default_timeout_s=self._gateway.request_timeout_s,
+            allow_shared_memory=self._gateway.allow_shared_memory,
+        )
+
+    def _job_compute(self, context: HttpInferContext, budget: BodyBudget) -> JobCompute:
+        """Make what computes jobs: the same inference, below everybody else's requests and with meters of its own."""
+        below = replace(self._governance, admission=self._governance.admission.in_background())
+        catalogue = self._inference.dispatch.catalogue
+        return JobCompute(
+            lambda meter: self._inference_with(replace(below, meter=meter), self._inference.dispatch),
+            context,
+            budget,
+            meter=below.meter,
+            is_loaded=self._models.__contains__ if catalogue is None else catalogue.is_ready,
         )
 
     def _make_grpc_frontend(

@@ -21,6 +21,7 @@ from control_plane.admission.domain.fair_queue import QueueLimits
 from control_plane.admission.ports import DemandBoard, TokenBuckets
 from control_plane.admission.rate_leases import RateLeases
 from control_plane.admission.tenant_shares import TenantShares
+from control_plane.app.jobs import JobServices, open_jobs
 from control_plane.app.stores import open_demand_board, open_state_store, open_usage_store
 from control_plane.auth.access import Access
 from control_plane.auth.adapters.jwt import JwtVerifier, make_json_web_tokens
@@ -68,6 +69,7 @@ class RequestServices:
         usage: UsageStore,
         board: DemandBoard | None,
         buckets: TokenBuckets | None,
+        jobs: JobServices | None,
         costs: ModelCosts | None = None,
     ) -> None:
         """Wire the services. Raises StartupError.
@@ -77,6 +79,7 @@ class RequestServices:
         folders.
         """
         self.state = state
+        self.jobs = jobs
         self.usage = usage
         self.known = ObjectMirror(state)
         self._settings = settings
@@ -189,7 +192,8 @@ async def open_request_services(
             if url is not None and admits_requests:
                 buckets = make_redis_buckets(url)
                 held.push_async_callback(buckets.close)
-            governing = RequestServices(settings, servers, state, usage, board, buckets, costs)
+            jobs = await held.enter_async_context(open_jobs(settings, usage))
+            governing = RequestServices(settings, servers, state, usage, board, buckets, jobs, costs)
             await governing.start()
         except StoreUnavailable as exc:
             raise StartupError(f"the state store cannot be reached, so no caller's permissions are known: {exc}") from exc

@@ -11,6 +11,9 @@ from pydantic import SecretStr
 from control_plane.admission.adapters.redis_demand import make_redis_demand
 from control_plane.admission.adapters.sqlite_demand import open_sqlite_demand
 from control_plane.admission.ports import DemandBoard
+from control_plane.jobs.adapters.redis_jobs import open_redis_jobs
+from control_plane.jobs.adapters.sqlite_jobs import open_sqlite_jobs
+from control_plane.jobs.ports import JobStore
 from control_plane.metering.adapters.redis_usage import open_redis_usage
 from control_plane.metering.adapters.sqlite_usage import open_sqlite_usage
 from control_plane.metering.ports import UsageStore
@@ -43,6 +46,13 @@ async def open_usage_store(state_url: SecretStr | None, state_dir: Path) -> Usag
     if state_url is None:
         return await open_sqlite_usage(state_dir / "usage.sqlite")
     return await open_redis_usage(state_url)
+
+
+async def open_job_store(state_url: SecretStr | None, state_dir: Path) -> JobStore:
+    """Open the store of asynchronous jobs. Raises as `open_state_store` does."""
+    if state_url is None:
+        return await open_sqlite_jobs(state_dir / "jobs.sqlite")
+    return await open_redis_jobs(state_url)
 
 
 async def open_demand_board(state_url: SecretStr | None, state_dir: Path) -> DemandBoard:

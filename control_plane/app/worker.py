@@ -127,6 +127,7 @@ class Worker:
             cache=governing.response_cache(self._fingerprints),
             fingerprints=self._fingerprints,
             dispatch=None if self._fleet is None else self._fleet.dispatch,
+            jobs=governing.jobs,
         )
 
     async def run(self) -> None:

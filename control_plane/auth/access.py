@@ -115,6 +115,11 @@ class Access:
     def _may_infer(self, principal: Principal, name: str) -> bool:
         return refusal(principal, Need(Right.INFER, name), route=self.route(name)) is None
 
+    def weight_of(self, tenant: str) -> float:
+        """A tenant's share, relative to other tenants' weights; 1 where it has no limits of its own."""
+        known = self._known.tenants.get(tenant)
+        return 1.0 if known is None else known.weight
+
     @property
     def routes(self) -> Collection[Route]:
         """All routes."""

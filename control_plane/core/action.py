@@ -32,6 +32,12 @@ class Action(Enum):
     """OpenAI's `/v1/embeddings`; the body names the model."""
     LIST_MODELS = "list_models"
     """OpenAI's `/v1/models`: the models that this caller may use for EMBED."""
+    SUBMIT_JOB = "submit_job"
+    """Hands in an inference to be computed later."""
+    LIST_JOBS = "list_jobs"
+    READ_JOB = "read_job"
+    JOB_RESULT = "job_result"
+    CANCEL_JOB = "cancel_job"
     OPTIONS = "options"
     """HTTP OPTIONS: answered with the methods that the path allows."""
 

@@ -12,6 +12,7 @@
         LimitExceeded             a tenant's rate, concurrency or quota is used up, or too many attempts failed
         ObjectNotFound            no key, tenant or route of that name
         Conflict                  somebody else has changed the object meanwhile, or it exists already
+        IdempotencyKeyReused      the idempotency key came before, with another request
         StoreUnavailable          the state store, or a store of models, cannot be reached
         ModelNotFound             no model of that name in any repository
         ModelLoadFailed           Triton could not load or unload the model, or its files could not be fetched
@@ -51,6 +52,7 @@ class ErrorCode(Enum):
     LIMIT_EXCEEDED = "limit_exceeded"
     OBJECT_NOT_FOUND = "object_not_found"
     CONFLICT = "conflict"
+    IDEMPOTENCY_KEY_REUSED = "idempotency_key_reused"
     STORE_UNAVAILABLE = "store_unavailable"
     MODEL_NOT_FOUND = "model_not_found"
     LOAD_FAILED = "load_failed"
@@ -146,6 +148,10 @@ class ObjectNotFound(ControlPlaneError):
 
 class Conflict(ControlPlaneError):
     code = ErrorCode.CONFLICT
+
+
+class IdempotencyKeyReused(ControlPlaneError):
+    code = ErrorCode.IDEMPOTENCY_KEY_REUSED
 
 
 class StoreUnavailable(ControlPlaneError):

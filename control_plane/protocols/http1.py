@@ -127,6 +127,7 @@ _CHUNKED = re.compile(rb"\r\nTransfer-Encoding:[^\r\n]*\r\n", re.IGNORECASE)
 
 _REASONS = {
     200: b"OK",
+    202: b"Accepted",
     400: b"Bad Request",
     401: b"Unauthorized",
     403: b"Forbidden",

@@ -26,6 +26,7 @@ from control_plane.settings.fields import (
     without_user,
 )
 from control_plane.settings.frontends import AdminSettings, AuthenticationSettings, GatewaySettings, TlsSettings
+from control_plane.settings.jobs import JobSettings
 from control_plane.settings.node import NodeSettings
 from control_plane.settings.servers import FleetSettings, TritonSettings
 from control_plane.settings.storage import CacheSettings, ProcessSettings, StateSettings, UsageSettings
@@ -41,6 +42,7 @@ __all__ = [
     "CacheSettings",
     "FleetSettings",
     "GatewaySettings",
+    "JobSettings",
     "NodeSettings",
     "ProcessSettings",
     "Settings",
@@ -77,6 +79,7 @@ class Settings:
     node: NodeSettings
     usage: UsageSettings
     cache: CacheSettings
+    jobs: JobSettings
 
     @property
     def is_attached(self) -> bool:
@@ -102,6 +105,7 @@ _GROUPS: dict[str, type[Group]] = {
     "node": NodeSettings,
     "usage": UsageSettings,
     "cache": CacheSettings,
+    "jobs": JobSettings,
 }
 
 

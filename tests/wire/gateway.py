@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from control_plane.cache.domain.eviction import EvictingCache
@@ -18,7 +19,7 @@ from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.data_http import DataHttp
 from control_plane.frontends.http.request_reader import HttpLimits
 from control_plane.frontends.http.server import HttpServer
-from control_plane.frontends.kserve.http import V2Http
+from control_plane.frontends.kserve.http import JobsApplication, V2Http
 from control_plane.frontends.openai import OpenaiHttp
 from control_plane.host.exposure import AllowedHosts
 from control_plane.host.listening import bind_tcp
@@ -108,6 +109,7 @@ async def gateway(
     body_limits: BodyLimits | None = None,
     fingerprints: Fingerprints | None = None,
     hosts: AllowedHosts | None = None,
+    jobs: JobsApplication | None = None,
     **services: Any,
 ) -> AsyncIterator[Gateway]:
     """Listen on a port of its own; `services` are fields of `Services`, `fingerprints` are for embeddings only."""
@@ -117,7 +119,7 @@ async def gateway(
         body_limits=body_limits or BodyLimits(max_body_bytes=limits.max_body_bytes),
         **services,
     )
-    v2 = own.kserve(V2Http)
+    v2 = own.kserve(partial(V2Http, jobs=jobs))
     fingerprints = fingerprints or Fingerprints()
     text_models = TextModels(SingleServerDispatch(own.servers), fingerprints, own.governed.access)
     cache = ResponseCache(fingerprints, EvictingCache(1 << 24))

@@ -14,15 +14,17 @@ from tritonclient.grpc import service_pb2
 
 from control_plane.core.infer_call import Outcome
 from control_plane.core.model import ModelState
+from control_plane.core.principal import Principal
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.kserve.grpc import SERVICE, V2Grpc
 from control_plane.inference.governance import Governance
 from control_plane.inference.inference import InferenceService
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.tenant import Tenant
-from control_plane.protocols.http1 import make_answer
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.protocols.kserve import routes as v2_route
 from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.protocols.kserve.routes import V2Route
 from control_plane.triton.servers import Servers
 from tests.aio import run
 from tests.fakes import FakeModels, FakeRecorder
@@ -42,6 +44,11 @@ HTTP_CALLS = {
     ("POST", "/v2/models/m/generate_stream"): OF_M,
     ("GET", "/v2/health/live"): OPEN,
     ("GET", "/v2/health/ready"): OPEN,
+    ("POST", "/v2/models/m/jobs"): OF_M,
+    ("GET", "/v2/jobs"): INFERENCE,
+    ("GET", "/v2/jobs/job-1"): INFERENCE,
+    ("GET", "/v2/jobs/job-1/result"): INFERENCE,
+    ("DELETE", "/v2/jobs/job-1"): INFERENCE,
     ("GET", "/v2"): INFERENCE,
     ("GET", "/v2/models/stats"): INFERENCE,
     ("GET", "/v2/models/m"): OF_M,
@@ -114,6 +121,13 @@ def governed(**known: Any) -> Governance:
     return governance(known_state(keys=KEYS, tenants=(Tenant("team"),), **known), authentication=True)
 
 
+class AnyJob:
+    """Jobs of which each exists and is everybody's: `tests/wire/test_jobs.py` has the real ones."""
+
+    async def answer(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer:
+        return make_answer(200)
+
+
 def expected(need: str, shown: str) -> int:
     if need == OPEN or NUMBERS.get(shown) in ALLOWED[need]:
         return 200
@@ -152,7 +166,7 @@ def full_name(method: str) -> str:
 async def test_http(method: str, path: str, shown: str) -> None:
     status = expected(HTTP_CALLS[method, path], shown)
 
-    async with gateway(allow_shared_memory=True, governed=governed()) as it:
+    async with gateway(allow_shared_memory=True, governed=governed(), jobs=AnyJob()) as it:
         if path.startswith("/v1/"):
             it.upstream.http.answer, it.upstream.control.states = FakeTextModel(), {"m": ModelState.READY}
         if path == "/v2/models/stats":

@@ -43,6 +43,7 @@ STATUS: dict[ErrorCode, Status] = {
     ErrorCode.LIMIT_EXCEEDED: Status(429, grpc.StatusCode.RESOURCE_EXHAUSTED, True),
     ErrorCode.OBJECT_NOT_FOUND: Status(404, grpc.StatusCode.NOT_FOUND, False),
     ErrorCode.CONFLICT: Status(409, grpc.StatusCode.ABORTED, False),
+    ErrorCode.IDEMPOTENCY_KEY_REUSED: Status(422, grpc.StatusCode.INVALID_ARGUMENT, False),
     ErrorCode.STORE_UNAVAILABLE: Status(503, grpc.StatusCode.UNAVAILABLE, True),
     ErrorCode.MODEL_NOT_FOUND: Status(404, grpc.StatusCode.NOT_FOUND, False),
     ErrorCode.LOAD_FAILED: Status(422, grpc.StatusCode.FAILED_PRECONDITION, False),

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -20,6 +20,7 @@ from control_plane.core.errors import (
     ModelNotFound,
     PayloadTooLarge,
     PermissionDenied,
+    RouteNotFound,
 )
 from control_plane.core.infer_call import Frontend
 from control_plane.core.principal import ANONYMOUS, Principal
@@ -44,7 +45,7 @@ from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer, 
 from control_plane.protocols.kserve.body_limits import BodyLimits
 from control_plane.protocols.kserve.infer_json import json_steps
 from control_plane.protocols.kserve.model_control import not_in_any_repository, read_load_request, read_unload_request
-from control_plane.protocols.kserve.routes import ADMINISTRATORS_ONLY, V2Route, read_route, target_for
+from control_plane.protocols.kserve.routes import ADMINISTRATORS_ONLY, OF_JOBS, V2Route, read_route, target_for
 from control_plane.protocols.kserve.visible_statistics import visible_json
 from control_plane.triton.ports import HttpStream
 from control_plane.triton.servers import Servers
@@ -54,12 +55,18 @@ _MAX_CONTROL_BYTES = 1 << 20
 
 _INFERENCE = frozenset((Action.INFER, Action.GENERATE))
 _OF_A_MODEL = frozenset((Action.READ, Action.MODEL_READY, Action.STATISTICS))
-_WITH_LARGE_BODY = frozenset((*_INFERENCE, Action.LOAD))
+_WITH_LARGE_BODY = frozenset((*_INFERENCE, Action.LOAD, Action.SUBMIT_JOB))
 _EMPTY_TEXT = make_answer(200, content_type=b"text/plain")
 _EMPTY_JSON = make_answer(200)
 
 _HTTP_OF_UPSTREAM_CODE: dict[int, int] = {GrpcStatus.INVALID_ARGUMENT: 400, GrpcStatus.NOT_FOUND: 404, GrpcStatus.UNAVAILABLE: 503}
 """The HTTP status that Triton itself gives a failed load, by the gRPC code it gave us; 500 for all others."""
+
+
+class JobsApplication(Protocol):
+    """Answers the calls for jobs, whose callers are authorised: `frontends/jobs/http`."""
+
+    async def answer(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer: ...
 
 
 class V2Http:
@@ -78,8 +85,10 @@ class V2Http:
         read_timeout_s: float,
         allow_shared_memory: bool = False,
         today_s: Callable[[], float] = time.time,
+        jobs: JobsApplication | None = None,
     ) -> None:
-        """`today_s` is seconds since 1970."""
+        """`today_s` is seconds since 1970. Without `jobs` there are none."""
+        self._jobs = jobs
         self._inference = inference
         self.verbatim = HttpVerbatimCache(inference.make_verbatim_cache(Frontend.HTTP), access, forwarding)
         self._access = access
@@ -88,7 +97,7 @@ class V2Http:
         self._models = models
         self._budget = budget
         self._limits = limits
-        self._frontend = HttpInferContext(self.verbatim, limits, forwarding)
+        self.context = HttpInferContext(self.verbatim, limits, forwarding)
         self._read_timeout_s = read_timeout_s
         catalogue = inference.dispatch.catalogue
         self._fleet = None if catalogue is None else HttpFleetAnswers(catalogue, timeout_s=read_timeout_s)
@@ -128,7 +137,7 @@ class V2Http:
         return self._visible(await self._other(request, route, principal), route, principal)
 
     def _request(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpInferRequest:
-        return HttpInferRequest(request, route, principal, self._frontend)
+        return HttpInferRequest(request, route, principal, self.context)
 
     def _admitted(self, request: HttpRequest) -> tuple[V2Route, Principal]:
         route = read_route(request.method, request.target)
@@ -172,6 +181,10 @@ class V2Http:
                 return _EMPTY_TEXT
             case Action.READY if self._servers.is_stopping:
                 raise GatewayStopping
+            case action if action in OF_JOBS:
+                if self._jobs is None:
+                    raise RouteNotFound("asynchronous jobs are switched off on this server (TIDEGATE_JOBS)")
+                return await self._jobs.answer(request, route, principal)
             case Action.OPTIONS:
                 return no_content([(b"Allow", ", ".join(route.allowed).encode())])
             case Action.LOAD:

@@ -17,6 +17,8 @@ from control_plane.core.model import check_reference
 
 ADMINISTRATORS_ONLY = frozenset((Action.INDEX, Action.LOAD, Action.UNLOAD, Action.ADMIN, Action.SHARED_MEMORY))
 
+OF_JOBS = frozenset((Action.SUBMIT_JOB, Action.LIST_JOBS, Action.READ_JOB, Action.JOB_RESULT, Action.CANCEL_JOB))
+
 
 @dataclass(frozen=True, slots=True)
 class V2Route:
@@ -25,6 +27,8 @@ class V2Route:
     action: Action
     model_name: str = ""
     model_version: str = ""
+    job_id: str = ""
+    """The job that the path names, which may be none that exists."""
     allowed: tuple[str, ...] = ()
     """The methods that the path accepts; set for OPTIONS only."""
 
@@ -38,12 +42,17 @@ _AFTER_MODEL = re.compile(rb"\A.*?/v2/models/[^/?]+(?:/versions/[0-9]+)?", re.DO
 _MODEL = "/v2/models/(?P<model>[^/]+)"
 _VERSION = _MODEL + "(?:/versions/(?P<version>[0-9]+))?"
 _REPOSITORY = "/v2/repository/models/(?P<model>[^/]+)"
+_JOB = "/v2/jobs/(?P<job>[^/]+)"
 _MEMORY = "/v2/(?:system|cuda)sharedmemory(?:/region/[^/]+)?"
 _TABLE: tuple[tuple[re.Pattern[str], dict[str, Action]], ...] = tuple(
     (re.compile(path), actions)
     for path, actions in (
         (_VERSION + "/infer", {"POST": Action.INFER}),
         (_VERSION + "/generate(?:_stream)?", {"POST": Action.GENERATE}),
+        (_VERSION + "/jobs", {"POST": Action.SUBMIT_JOB}),
+        ("/v2/jobs", {"GET": Action.LIST_JOBS}),
+        (_JOB, {"GET": Action.READ_JOB, "DELETE": Action.CANCEL_JOB}),
+        (_JOB + "/result", {"GET": Action.JOB_RESULT}),
         ("/v2/health/live", {"GET": Action.LIVE}),
         ("/v2/health/ready", {"GET": Action.READY}),
         ("/v2", {"GET": Action.READ}),
@@ -125,7 +134,7 @@ def _choose(verb: str, actions: dict[str, Action], groups: dict[str, str | None]
         raise MethodNotAllowed("Method Not Allowed", allowed=allowed)
     name, version = groups.get("model") or "", groups.get("version") or ""
     _check(action, name, version)
-    return V2Route(action, name, version)
+    return V2Route(action, name, version, groups.get("job") or "")
 
 
 def _check(action: Action, name: str, version: str) -> None:

@@ -1,0 +1,93 @@
+"""Wires asynchronous jobs in one process: store, queue and spool, the service for callers, and the runner.
+
+`app/request_services` opens them, `app/data_plane` gives them what they compute with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from uuid import uuid4
+
+from control_plane.app.stores import open_job_store
+from control_plane.jobs.adapters.folder_spool import FolderSpool
+from control_plane.jobs.adapters.polled_tickets import PolledTickets
+from control_plane.jobs.domain.gate import BulkGate
+from control_plane.jobs.domain.transitions import RetryPolicy
+from control_plane.jobs.jobs import Jobs
+from control_plane.jobs.ports import Bounds, Compute, JobQueue, JobStore, Load, Spool, UsageSums
+from control_plane.jobs.runner import JobRunner
+from control_plane.jobs.sweeper import Sweeper
+from control_plane.settings import Settings
+from control_plane.settings.jobs import JobSettings
+
+
+class JobServices:
+    """The stores of jobs and the services over them, of one process; made by `open_jobs`."""
+
+    def __init__(self, settings: JobSettings, store: JobStore, queue: JobQueue, spool: Spool, usage: UsageSums) -> None:
+        self._settings = settings
+        self._store, self._queue, self._spool, self._usage = store, queue, spool, usage
+        self._policy = RetryPolicy(max_attempts=settings.jobs_attempts, keep_s=settings.jobs_keep_s)
+        self.jobs = Jobs(
+            store=store, queue=queue, spool=spool, bounds=_bounds(settings), policy=self._policy, expire_s=settings.jobs_expire_s
+        )
+        self._sweeper = Sweeper(store=store, queue=queue, spool=spool, usage=usage, policy=self._policy)
+        self._runner: JobRunner | None = None
+        self._may_run = asyncio.Event()
+
+    def run_by(self, compute: Compute, *, weight_of: Callable[[str], float]) -> None:
+        """Have `run` run jobs in this process, too; `weight_of` says a tenant's share."""
+        self._runner = JobRunner(
+            store=self._store,
+            queue=self._queue,
+            spool=self._spool,
+            compute=compute,
+            usage=self._usage,
+            gate=BulkGate(self._settings.jobs_at_once),
+            holder=uuid4().hex,
+            policy=self._policy,
+            weight_of=weight_of,
+        )
+
+    def open(self) -> None:
+        """Let jobs run from now on: models are loaded, so that one that is missing is missing for good."""
+        self._may_run.set()
+
+    async def run(self) -> None:
+        """Sweep, and run jobs once that is opened, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._sweeper.run(), name="job-sweeper")
+            if self._runner is not None:
+                await self._may_run.wait()
+                tasks.create_task(self._runner.run(), name="job-runner")
+
+    async def drain(self, timeout_s: float) -> None:
+        """Claim no more, let jobs that run end for at most `timeout_s`, and give the rest back."""
+        if self._runner is not None:
+            await self._runner.drain(timeout_s)
+
+
+@asynccontextmanager
+async def open_jobs(settings: Settings, usage: UsageSums) -> AsyncIterator[JobServices | None]:
+    """Open the stores of jobs; None where jobs are switched off. Raises StartupError, StoreUnavailable."""
+    if not settings.jobs.jobs:
+        yield None
+        return
+    folder = settings.process.state_dir
+    async with AsyncExitStack() as held:
+        store = await open_job_store(settings.state.state_url, folder)
+        held.push_async_callback(store.close)
+        spool = FolderSpool(settings.jobs.jobs_spool or folder.absolute() / "spool")
+        held.push_async_callback(spool.close)
+        queue = PolledTickets(store)
+        held.push_async_callback(queue.close)
+        yield JobServices(settings.jobs, store, queue, spool, usage)
+
+
+def _bounds(settings: JobSettings) -> Bounds:
+    return Bounds(
+        of_tenant=Load(settings.jobs_open_per_tenant, settings.jobs_bytes_per_tenant),
+        in_all=Load(settings.jobs_open, settings.jobs_bytes),
+    )

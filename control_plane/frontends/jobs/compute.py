@@ -1,0 +1,130 @@
+"""Computes a job as the infer request that it is; implements `jobs/ports.Compute`.
+
+The request takes the very path of `frontends/kserve/http`, so that its answer is the one that the caller would have got.
+Two things differ: it yields to everybody else's requests (`Admission.in_background`), and its usage is not counted when
+it ends but handed to the job's record, which is charged once however often the job is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from control_plane.core.errors import ControlPlaneError, LimitExceeded, Overloaded, UpstreamUnavailable
+from control_plane.core.infer_call import Outcome
+from control_plane.core.principal import ANONYMOUS, Principal
+from control_plane.core.scope import Scopes, parse_scope
+from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
+from control_plane.frontends.common.http_errors import render_error
+from control_plane.frontends.common.status import STATUS, message_of
+from control_plane.frontends.kserve.http_infer import HttpInferContext, HttpInferRequest, decode
+from control_plane.inference.governance import Meter
+from control_plane.inference.inference import InferenceService
+from control_plane.jobs.domain.job import Job
+from control_plane.jobs.ports import Computed, TryAgain
+from control_plane.metering.domain.usage import COUNTED_AS, MOST, Usage, UsageEvent
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest
+from control_plane.protocols.kserve.routes import read_route
+
+_BUDGET_TIMEOUT_S = 60.0
+_UNAVAILABLE = 503
+
+
+class JobMeter:
+    """Meter of one job's request: keeps its usage for the job's record, and passes its line on to the request log."""
+
+    def __init__(self, log: Meter) -> None:
+        self._log = log
+        self.dropped = 0
+        self.model = ""
+        self.usage: Usage | None = None
+
+    @property
+    def has_log(self) -> bool:
+        return self._log.has_log
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether the request went to a model: only then are its rows counted."""
+        return self.usage is not None and self.usage.rows > 0
+
+    def add(self, tenant: str, model: str, outcome: Outcome, rows: int, elements: int, compute_units: float, cache_hit: bool, /) -> None:
+        counted = {COUNTED_AS[outcome]: 1}
+        sums = {"rows": min(rows, MOST), "elements": min(elements, MOST), "compute_units": compute_units, "cache_hits": int(cache_hit)}
+        self.model, self.usage = model, Usage(**counted, **sums)  # type: ignore[arg-type]  # only compute_units is fractional
+
+    def add_hits(self, tenant: str, model: str, *, requests: int, rows: int, elements: int) -> None:
+        self.model, self.usage = model, Usage(requests=requests, rows=rows, elements=elements, cache_hits=requests)
+
+    def log(self, event: UsageEvent) -> None:
+        self._log.log(event)
+
+
+class JobCompute:
+    """Computes jobs by this process's inference service."""
+
+    def __init__(
+        self,
+        inference_with: Callable[[Meter], InferenceService],
+        context: HttpInferContext,
+        budget: BodyBudget,
+        *,
+        meter: Meter,
+        is_loaded: Callable[[str], bool],
+    ) -> None:
+        """`inference_with` makes the inference service that yields and counts by the given meter; `is_loaded` says of a
+        model or route whether it needs no load.
+        """
+        self._inference_with = inference_with
+        self._context = context
+        self._budget = budget
+        self._meter = meter
+        self.is_hot = is_loaded
+
+    @asynccontextmanager
+    async def room_for(self, size_bytes: int) -> AsyncIterator[None]:
+        counted = size_bytes if size_bytes > UNCOUNTED_BYTES else 0
+        try:
+            await self._budget.acquire(counted, _BUDGET_TIMEOUT_S)
+        except Overloaded as exc:
+            raise TryAgain(str(exc), was_computed=False, retry_after_s=exc.retry_after_s, is_crowded=True) from exc
+        try:
+            yield
+        finally:
+            self._budget.release(counted)
+
+    async def compute(self, job: Job, body: bytes) -> Computed:
+        meter = JobMeter(self._meter)
+        try:
+            answer = await self._answer(job, body, meter)
+        except ControlPlaneError as exc:
+            if STATUS[exc.code].retryable:
+                raise _try_again(exc, was_sent=meter.was_sent) from exc
+            answer = render_error(exc, job.target.encode())
+        if answer.status == _UNAVAILABLE:
+            raise TryAgain("Triton answered that it cannot serve the model now", was_computed=True)
+        return Computed(answer, meter.model, meter.usage)
+
+    async def _answer(self, job: Job, body: bytes, meter: JobMeter) -> HttpAnswer:
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in job.headers]
+        http = HttpRequest(b"POST", job.target.encode(), headers, body)
+        request = HttpInferRequest(http, read_route(http.method, http.target), _principal_of(job), self._context)
+        inference = self._inference_with(meter)
+        if http.header(b"content-encoding") is None:
+            return await inference.infer(request)
+        async with decode(request, self._budget, self._context.limits):
+            return await inference.infer(request)
+
+
+def _principal_of(job: Job) -> Principal:
+    """Whoever submitted the job, with the scopes that it had then."""
+    if not job.tenant and not job.key_id:
+        return ANONYMOUS
+    return Principal(job.tenant, job.key_id, Scopes(tuple(map(parse_scope, job.scopes))))
+
+
+def _try_again(error: ControlPlaneError, *, was_sent: bool) -> TryAgain:
+    was_computed = was_sent and not (isinstance(error, UpstreamUnavailable) and error.is_not_sent)
+    retry_after_s = error.retry_after_s if isinstance(error, LimitExceeded | Overloaded) else None
+    is_crowded = not was_computed and not isinstance(error, LimitExceeded)  # one tenant's limit is no reason to hold up others
+    return TryAgain(message_of(error), was_computed=was_computed, retry_after_s=retry_after_s, is_crowded=is_crowded)

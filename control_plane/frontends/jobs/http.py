@@ -1,0 +1,162 @@
+"""The paths of jobs on the HTTP data port: `POST /v2/models/MODEL/jobs`, `/v2/jobs` and what is below it.
+
+A submission is the body and the header fields of `infer`; its result is the answer that `infer` would have given, byte
+for byte. `Prefer: wait=N` is of RFC 7240, `Idempotency-Key` of draft-ietf-httpapi-idempotency-key-header. Called by
+`frontends/kserve/http`, which has authorised the caller.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qs
+
+import orjson
+
+from control_plane.core.action import Action
+from control_plane.core.errors import InvalidRequest
+from control_plane.core.principal import Principal
+from control_plane.frontends.jobs.views import view_of
+from control_plane.jobs.domain.job import Job, JobState, PriceClass
+from control_plane.jobs.jobs import JOB_ID, Jobs, Submission
+from control_plane.protocols.http1 import Headers, HttpAnswer, HttpRequest, make_answer, with_header
+from control_plane.protocols.kserve.routes import V2Route
+
+_NOT_OF_THE_REQUEST = frozenset(
+    (
+        b"authorization",
+        b"x-api-key",
+        b"cookie",
+        b"host",
+        b"content-length",
+        b"transfer-encoding",
+        b"connection",
+        b"keep-alive",
+        b"expect",
+        b"prefer",
+        b"idempotency-key",
+        b"tidegate-job-class",
+        b"tidegate-job-expires-s",
+    )
+)
+"""Fields that are not stored with a job: credentials, and what is about this connection or the job itself."""
+
+_WAIT = re.compile(r"(?:^|[,;])\s*wait\s*=\s*\"?(\d{1,6})\"?\s*(?=$|[,;])", re.IGNORECASE)
+_MAX_WAIT_S = 60
+_KEY = re.compile(rb'"?([\x21\x23-\x5b\x5d-\x7e]{1,255})"?')
+_MAX_EXPIRES_S = 30 * 86_400
+_MOST_LISTED = 1000
+
+
+class JobsHttp:
+    """The application behind the paths of jobs: `frontends/kserve/http.JobsApplication`."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+
+    async def answer(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer:
+        """Answer one request. Raises ControlPlaneError."""
+        jobs = self._jobs
+        match route.action:
+            case Action.SUBMIT_JOB:
+                return await self._submit(jobs, request, route, principal)
+            case Action.LIST_JOBS:
+                return await self._list(jobs, request, principal)
+            case Action.JOB_RESULT:
+                job = await jobs.wait(await jobs.get(principal, route.job_id), _wait_s(request))
+                return await _result(jobs, job)
+            case Action.CANCEL_JOB:
+                return make_answer(200, orjson.dumps(view_of(await jobs.cancel(principal, route.job_id), None)))
+            case _:
+                job = await jobs.wait(await jobs.get(principal, route.job_id), _wait_s(request))
+                return make_answer(200, orjson.dumps(view_of(job, await jobs.place(job))))
+
+    async def _submit(self, jobs: Jobs, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer:
+        wait_s = _wait_s(request)
+        job = await jobs.submit(principal, _submission(request, route))
+        if wait_s:
+            job = await jobs.wait(job, wait_s)
+            if job.result is not None:
+                return with_header(await _result(jobs, job), b"Preference-Applied: wait=%d" % wait_s)
+        body = orjson.dumps(view_of(job, await jobs.place(job)))
+        headers: Headers = [(b"Location", f"/v2/jobs/{job.id}".encode())]
+        return make_answer(202, body, headers=headers)
+
+    async def _list(self, jobs: Jobs, request: HttpRequest, principal: Principal) -> HttpAnswer:
+        query = parse_qs(request.target.partition(b"?")[2].decode("latin-1"), keep_blank_values=True)
+        if unknown := query.keys() - {"state", "before", "limit"}:
+            raise InvalidRequest(f"unknown parameter {min(unknown)[:50]!r}; there are state, before and limit")
+        given = {name: values[-1] for name, values in query.items()}
+        state, before, limit = given.get("state", ""), given.get("before", ""), given.get("limit", "100")
+        if state and state not in set(JobState):
+            raise InvalidRequest(f"no job is in state {state[:50]!r}; expected one of {', '.join(JobState)}")
+        if before and not JOB_ID.fullmatch(before):
+            raise InvalidRequest("before must be the id of a job, the last one of the list before")
+        if not (limit.isascii() and limit.isdigit() and len(limit) <= 4 and 1 <= int(limit) <= _MOST_LISTED):
+            raise InvalidRequest(f"limit must be a number from 1 to {_MOST_LISTED}")
+        found = await jobs.jobs_of(principal.tenant, state=JobState(state) if state else None, before=before, limit=int(limit))
+        return make_answer(200, orjson.dumps({"jobs": [view_of(job, None) for job in found]}))
+
+
+async def _result(jobs: Jobs, job: Job) -> HttpAnswer:
+    whole = await jobs.result(job)
+    assert job.result is not None
+    head_bytes = job.result.head_bytes
+    return HttpAnswer(job.result.status, whole[:head_bytes], whole[head_bytes:])
+
+
+def _submission(request: HttpRequest, route: V2Route) -> Submission:
+    """Read a submission. Raises InvalidRequest."""
+    version = f"/versions/{route.model_version}" if route.model_version else ""
+    return Submission(
+        model=route.model_name,
+        target=f"/v2/models/{route.model_name}{version}/infer",
+        headers=tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in _own_headers(request)),
+        body=request.body,
+        price_class=_price_class(request),
+        expires_s=_expires_s(request),
+        idempotency_key=_idempotency_key(request),
+    )
+
+
+def _own_headers(request: HttpRequest) -> Headers:
+    listed = {name.strip().lower() for name in (request.text_header(b"connection") or "").encode("latin-1").split(b",")}
+    return [field for field in request.headers if field[0].lower() not in _NOT_OF_THE_REQUEST | (listed - _NEVER_DROPPED)]
+
+
+_NEVER_DROPPED = frozenset((b"inference-header-content-length", b"content-encoding"))
+"""Fields that decide how the body is read; a caller could list them in `Connection`."""
+
+
+def _price_class(request: HttpRequest) -> PriceClass:
+    given = request.single_header(b"tidegate-job-class")
+    if given is None:
+        return PriceClass.STANDARD
+    try:
+        return PriceClass(given.decode("latin-1"))
+    except ValueError:
+        raise InvalidRequest(f"tidegate-job-class must be one of {', '.join(PriceClass)}") from None
+
+
+def _expires_s(request: HttpRequest) -> float | None:
+    given = request.single_header(b"tidegate-job-expires-s")
+    if given is None:
+        return None
+    if not given.isdigit() or len(given) > 8 or not 1 <= int(given) <= _MAX_EXPIRES_S:
+        raise InvalidRequest(f"tidegate-job-expires-s must be a whole number of seconds from 1 to {_MAX_EXPIRES_S}")
+    return float(given)
+
+
+def _idempotency_key(request: HttpRequest) -> str:
+    given = request.single_header(b"idempotency-key")
+    if given is None:
+        return ""
+    found = _KEY.fullmatch(given)
+    if found is None:
+        raise InvalidRequest("Idempotency-Key must have 1 to 255 visible ASCII characters, as a UUID has; quotes around it are optional")
+    return found.group(1).decode()
+
+
+def _wait_s(request: HttpRequest) -> int:
+    """Seconds that the caller prefers to wait; 0 where it does not say so."""
+    found = _WAIT.search(request.text_header(b"prefer") or "")
+    return 0 if found is None else min(int(found.group(1)), _MAX_WAIT_S)

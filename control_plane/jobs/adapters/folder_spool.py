@@ -1,0 +1,141 @@
+"""Spool in a folder; implements `jobs/ports.Spool`.
+
+`<folder>/<two digits>/<job id>/<name>`: a file is written under another name, flushed to disk and renamed, and the
+folders that lead to it are flushed too. So a name that is there means the whole file, after a power cut as well. A
+job's folder is only ever written by who accepts the job and by its runners, under names of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import TypeVar
+from uuid import uuid4
+
+from control_plane.core.errors import StartupError, StoreUnavailable
+from control_plane.jobs.domain.job import Blob
+from control_plane.jobs.ports import SpoolDamaged
+
+_THREADS = 4
+_JOB = re.compile(r"job-[0-9a-f]{32}")
+_NAME = re.compile(r"[a-z0-9-]{1,60}")
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+
+T = TypeVar("T")
+
+
+class FolderSpool:
+    """Spool in a folder, on threads of its own; the folder is made where it is missing."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises StartupError: the folder cannot be made."""
+        self._folder = folder
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as exc:
+            raise StartupError(f"the spool {folder} cannot be used: {exc}; choose another with TIDEGATE_JOBS_SPOOL") from exc
+        self._threads = ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="spool")
+
+    async def write(self, job_id: str, name: str, pieces: Sequence[bytes | bytearray]) -> Blob:
+        return await self._run(lambda: _write(self._folder_of(job_id), name, pieces))
+
+    async def read(self, blob: Blob) -> bytes:
+        job_id, _, name = blob.name.partition("/")
+        return await self._run(lambda: _read(self._folder_of(job_id) / _checked(_NAME, name), blob))
+
+    async def prune(self, job_id: str, *, keep: str = "") -> None:
+        await self._run(lambda: _prune(self._folder_of(job_id), keep.partition("/")[2]))
+
+    async def jobs(self, *, before_s: float) -> list[str]:
+        return await self._run(lambda: _jobs(self._folder, before_s))
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False)
+
+    def _folder_of(self, job_id: str) -> Path:
+        return self._folder / _checked(_JOB, job_id)[-2:] / job_id
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        except OSError as exc:
+            raise StoreUnavailable(f"the spool {self._folder}: {exc.strerror}", is_full=exc.errno in _FULL) from exc
+
+
+def _checked(pattern: re.Pattern[str], text: str) -> str:
+    """Return a part of a path that cannot lead out of the spool. Raises ValueError."""
+    if not pattern.fullmatch(text):
+        raise ValueError(f"{text!r} is no name in the spool")
+    return text
+
+
+def _write(folder: Path, name: str, pieces: Sequence[bytes | bytearray]) -> Blob:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    final = folder / _checked(_NAME, name)
+    partial = folder / f".{uuid4().hex}"
+    digest, size_bytes = sha256(), 0
+    try:
+        with open(partial, "xb", opener=_private) as file:
+            for piece in pieces:
+                digest.update(piece)
+                size_bytes += len(piece)
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.rename(final)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    for parent in (folder, folder.parent, folder.parent.parent):
+        _flush_folder(parent)
+    return Blob(f"{folder.name}/{name}", size_bytes, digest.hexdigest())
+
+
+def _read(path: Path, blob: Blob) -> bytes:
+    try:
+        found = path.read_bytes()
+    except FileNotFoundError:
+        raise SpoolDamaged(f"{blob.name} is not in the spool") from None
+    if len(found) != blob.size_bytes or sha256(found).hexdigest() != blob.sha256:
+        raise SpoolDamaged(f"{blob.name} is not what was written to the spool: its digest differs")
+    return found
+
+
+def _prune(folder: Path, keep: str) -> None:
+    if not keep:
+        with suppress(FileNotFoundError):
+            shutil.rmtree(folder)
+        return
+    with suppress(FileNotFoundError):
+        for path in folder.iterdir():
+            if path.name != keep:
+                path.unlink(missing_ok=True)
+
+
+def _jobs(folder: Path, before_s: float) -> list[str]:
+    found = []
+    for path in folder.glob("??/job-*"):
+        with suppress(FileNotFoundError):  # one that is being removed
+            if path.stat().st_mtime < before_s and _JOB.fullmatch(path.name):
+                found.append(path.name)
+    return sorted(found)
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,84 @@
+"""Queue of tickets without a broker: while the store has jobs that may be claimed there are tickets.
+
+Nothing is written for a ticket, so nothing of it can be lost. Runners of this process are woken by `publish`, those
+of other processes look every quarter of a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from control_plane.core.errors import StoreUnavailable
+from control_plane.jobs.ports import JobStore
+
+_POLL_S = 0.25
+_RETRY_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class PolledTickets:
+    """`jobs/ports.JobQueue` over a job store."""
+
+    def __init__(self, store: JobStore, *, today_s: Callable[[], float] = time.time) -> None:
+        """`today_s` is seconds since 1970."""
+        self._store = store
+        self._today_s = today_s
+        self._wake = asyncio.Event()
+        self._taken = 0
+
+    async def publish(self, count: int = 1) -> None:
+        self._wake.set()
+
+    async def take(self) -> PolledTicket:
+        while True:
+            self._wake.clear()
+            try:
+                # Tickets that were taken are about to claim jobs that still count as ready.
+                if await self._store.ready(self._today_s()) > self._taken:
+                    self._taken += 1
+                    return PolledTicket(self)
+                pause_s = _POLL_S
+            except StoreUnavailable as exc:
+                _log.warning("the store of jobs cannot be read: %s", exc)
+                pause_s = _RETRY_S
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), pause_s)
+
+    async def depth(self) -> int:
+        return await self._store.ready(self._today_s())
+
+    def ended(self, *, wakes: bool) -> None:
+        """A ticket was given up, or its job has been claimed."""
+        self._taken -= 1
+        if wakes:
+            self._wake.set()
+
+    async def run(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class PolledTicket:
+    """Ticket of this process; it counts until it has claimed a job, for which `claimed` is called."""
+
+    def __init__(self, queue: PolledTickets) -> None:
+        self._queue: PolledTickets | None = queue
+
+    def claimed(self) -> None:
+        self._end(wakes=True)
+
+    async def ack(self) -> None:
+        self._end(wakes=False)
+
+    async def give_back(self) -> None:
+        self._end(wakes=True)
+
+    def _end(self, *, wakes: bool) -> None:
+        if self._queue is not None:
+            self._queue.ended(wakes=wakes)
+            self._queue = None

@@ -1,0 +1,258 @@
+"""Job store in Redis, for several gateways; implements `jobs/ports.JobStore`.
+
+A hash holds the records, another their revisions. Sorted sets hold what jobs are found by, hashes the tenants' sums.
+Every change is one Lua script that compares the revision first, hence atomic; which entries it moves follows from the
+record before and the record after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+from pydantic import SecretStr
+
+from control_plane.jobs.domain.claims import HEADS, TenantQueue, WaitingJob
+from control_plane.jobs.domain.job import Job, JobState
+from control_plane.jobs.domain.job_text import decode_job, encode_job
+from control_plane.jobs.ports import Bounds, JobsFull, Load
+from control_plane.storage.redis import RedisLink, open_link
+
+_PREFIX = "tidegate:jobs:"
+_LAYOUT = _PREFIX + "layout"
+_MIGRATIONS = ("",)  # nothing to do for the first layout: the first write creates it
+_RECORDS, _REVISIONS, _IDS = _PREFIX + "records", _PREFIX + "revisions", _PREFIX + "idempotency-keys"
+_LOOK, _READY, _ALL = _PREFIX + "look", _PREFIX + "ready", _PREFIX + "all"
+_OPEN, _BYTES, _ENDED, _RUNNING, _CLAIMED = (_PREFIX + name for name in ("open", "bytes", "ended", "running", "claimed"))
+_TOTAL = "all"
+_PAGE = 200
+
+# A plan: sorted sets to leave, sorted sets to enter with a score, hashes to add to.
+_COMMON = """
+local function carry_out(plan, id)
+  for _, key in ipairs(plan.leave) do redis.call('ZREM', key, id) end
+  for _, each in ipairs(plan.enter) do redis.call('ZADD', each[1], each[2], id) end
+  for _, each in ipairs(plan.add) do redis.call('HINCRBY', each[1], each[2], each[3]) end
+  for _, each in ipairs(plan.set) do redis.call('HSET', each[1], each[2], each[3]) end
+end
+"""
+
+# KEYS: records, revisions, idempotency keys, open, bytes, ended. ARGV: id, revision, record, plan, the field of the
+# idempotency key or '', size, then field, jobs and bytes of each bound. Returns the record that the idempotency key
+# has made before, or which bound is full with its load, or nothing.
+_ADD = (
+    _COMMON
+    + """
+if ARGV[5] ~= '' then
+  local known = redis.call('HGET', KEYS[3], ARGV[5])
+  local record = known and redis.call('HGET', KEYS[1], known)
+  if record then return {'known', record} end
+end
+for i = 7, #ARGV, 3 do
+  local jobs = tonumber(redis.call('HGET', KEYS[4], ARGV[i]) or '0')
+  local bytes = tonumber(redis.call('HGET', KEYS[5], ARGV[i]) or '0')
+  if jobs + 1 > tonumber(ARGV[i + 1]) or bytes + tonumber(ARGV[6]) > tonumber(ARGV[i + 2]) then
+    return {'full', ARGV[i], jobs, bytes, tonumber(redis.call('HGET', KEYS[6], ARGV[i]) or '0')}
+  end
+end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
+if ARGV[5] ~= '' then redis.call('HSET', KEYS[3], ARGV[5], ARGV[1]) end
+carry_out(cjson.decode(ARGV[4]), ARGV[1])
+return {'added'}
+"""
+)
+
+# KEYS: records, revisions, idempotency keys. ARGV: id, expected revision, new revision, record ('': remove it), plan,
+# the field of its idempotency key or ''. Returns 1, or 0 where the revision is another.
+_CHANGE = (
+    _COMMON
+    + """
+if redis.call('HGET', KEYS[2], ARGV[1]) ~= ARGV[2] then return 0 end
+if ARGV[4] == '' then
+  redis.call('HDEL', KEYS[1], ARGV[1])
+  redis.call('HDEL', KEYS[2], ARGV[1])
+  if ARGV[6] ~= '' then redis.call('HDEL', KEYS[3], ARGV[6]) end
+else
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[4])
+  redis.call('HSET', KEYS[2], ARGV[1], ARGV[3])
+end
+carry_out(cjson.decode(ARGV[5]), ARGV[1])
+return 1
+"""
+)
+
+# KEYS: records, ready, open, running, claimed. ARGV: prefix of the tenants' sets, now, jobs per tenant. Returns for each
+# tenant with jobs that may be claimed now: its field, how many run, when it last claimed, and the first records.
+_WAITING = """
+local answer = {}
+for _, field in ipairs(redis.call('HKEYS', KEYS[3])) do
+  local found, at, set = {}, 0, ARGV[1] .. field
+  while #found < tonumber(ARGV[3]) do
+    local page = redis.call('ZRANGE', set, at, at + 31)
+    if #page == 0 then break end
+    for _, id in ipairs(page) do
+      local ready = redis.call('ZSCORE', KEYS[2], id)
+      if ready and tonumber(ready) <= tonumber(ARGV[2]) and #found < tonumber(ARGV[3]) then
+        found[#found + 1] = redis.call('HGET', KEYS[1], id)
+      end
+    end
+    at = at + 32
+  end
+  if #found > 0 then
+    answer[#answer + 1] = {field, redis.call('HGET', KEYS[4], field) or '0', redis.call('HGET', KEYS[5], field) or '0', found}
+  end
+end
+return answer
+"""
+
+
+class RedisJobStore:
+    """Job store in Redis; `open_redis_jobs` opens it."""
+
+    def __init__(self, link: RedisLink) -> None:
+        self._link = link
+        self._add_script = link.client.register_script(_ADD)
+        self._change_script = link.client.register_script(_CHANGE)
+        self._waiting_script = link.client.register_script(_WAITING)
+
+    async def add(self, job: Job, bounds: Bounds) -> Job:
+        own, all_of_them = bounds.of_tenant, bounds.in_all
+        limits = (_of(job.tenant), own.jobs, own.size_bytes, _TOTAL, all_of_them.jobs, all_of_them.size_bytes)
+        record = encode_job(job).decode()
+        args: list[Any] = [job.id, job.revision, record, _plan(None, job), _key_field(job), job.body.size_bytes, *limits]
+        async with self._link.calling():
+            answer = await self._add_script(keys=[_RECORDS, _REVISIONS, _IDS, _OPEN, _BYTES, _ENDED], args=args)
+        if answer[0] == "known":
+            return decode_job(answer[1])
+        if answer[0] == "full":
+            raise JobsFull(of_tenant=answer[1] != _TOTAL, load=Load(*answer[2:]))
+        return job
+
+    async def get(self, job_id: str) -> Job | None:
+        async with self._link.calling():
+            record: Any = await self._link.client.hget(_RECORDS, job_id)
+        return None if record is None else decode_job(record)
+
+    async def replace(self, job: Job) -> bool:
+        before = await self.get(job.id)
+        if before is None or before.revision != job.revision - 1:
+            return False
+        return await self._change(before, job)
+
+    async def remove(self, job: Job) -> bool:
+        return await self._change(job, None)
+
+    async def waiting(self, now_s: float) -> list[TenantQueue]:
+        keys = [_RECORDS, _READY, _OPEN, _RUNNING, _CLAIMED]
+        async with self._link.calling():
+            found = await self._waiting_script(keys=keys, args=[_PREFIX + "waiting:", repr(now_s), HEADS])
+        return [_queue(*each) for each in found]
+
+    async def ready(self, now_s: float) -> int:
+        async with self._link.calling():
+            return int(await self._link.client.zcount(_READY, "-inf", repr(now_s)))
+
+    async def neglected(self, now_s: float, *, limit: int) -> list[Job]:
+        async with self._link.calling():
+            ids = await self._link.client.zrangebyscore(_LOOK, "-inf", repr(now_s), start=0, num=limit)
+            return await self._records(ids)
+
+    async def place(self, job: Job) -> int:
+        async with self._link.calling():
+            rank: Any = await self._link.client.zrank(_waiting_of(job.tenant), job.id)
+        return rank or 0
+
+    async def jobs_of(self, tenant: str | None, *, state: JobState | None, before: str, limit: int) -> list[Job]:
+        key = f"{_PREFIX}of:{tenant}" if tenant is not None else f"{_PREFIX}in:{state}" if state is not None else _ALL
+        found: list[Job] = []
+        async with self._link.calling():
+            rank: Any = await self._link.client.zrevrank(key, before) if before else None
+            at = 0 if rank is None else rank + 1
+            while len(found) < limit and (ids := await self._link.client.zrevrange(key, at, at + _PAGE - 1)):
+                found += [job for job in await self._records(ids) if state is None or job.state is state]
+                at += _PAGE
+        return found[:limit]
+
+    async def load(self, tenant: str) -> tuple[Load, Load]:
+        async with self._link.calling(), self._link.client.pipeline(transaction=False) as asking:
+            for name in (_OPEN, _BYTES, _ENDED):
+                asking.hmget(name, [_of(tenant), _TOTAL])
+            sums = await asking.execute()
+        own, all_of_them = zip(*sums, strict=True)
+        return Load(*(int(each or 0) for each in own)), Load(*(int(each or 0) for each in all_of_them))
+
+    async def close(self) -> None:
+        await self._link.close()
+
+    async def _change(self, before: Job, after: Job | None) -> bool:
+        record, revision = ("", 0) if after is None else (encode_job(after).decode(), after.revision)
+        args: list[Any] = [before.id, before.revision, revision, record, _plan(before, after), _key_field(before)]
+        async with self._link.calling():
+            return bool(await self._change_script(keys=[_RECORDS, _REVISIONS, _IDS], args=args))
+
+    async def _records(self, ids: Iterable[Any]) -> list[Job]:
+        wanted = list(ids)
+        if not wanted:
+            return []
+        records: Any = await self._link.client.hmget(_RECORDS, wanted)
+        return [decode_job(record) for record in records if record is not None]
+
+
+async def open_redis_jobs(url: SecretStr) -> RedisJobStore:
+    """Connect, and bring the layout up to date. Raises StartupError, StoreUnavailable."""
+    return RedisJobStore(await open_link(url, layout=_LAYOUT, migrations=_MIGRATIONS))
+
+
+def _of(tenant: str) -> str:
+    """The field of a tenant's sums: never the one of the total."""
+    return f"of:{tenant}"
+
+
+def _waiting_of(tenant: str) -> str:
+    return f"{_PREFIX}waiting:{_of(tenant)}"
+
+
+def _key_field(job: Job) -> str:
+    return orjson.dumps([job.tenant, job.idempotency_key]).decode() if job.idempotency_key else ""
+
+
+def _places(job: Job | None) -> dict[str, str]:
+    """The sorted sets that a job is in, and its score in each."""
+    if job is None:
+        return {}
+    places = {
+        _ALL: job.submitted_s,
+        f"{_PREFIX}of:{job.tenant}": job.submitted_s,
+        f"{_PREFIX}in:{job.state}": job.submitted_s,
+        _LOOK: job.look_at_s,
+    }
+    if job.state is JobState.QUEUED:
+        places |= {_READY: job.ready_s, _waiting_of(job.tenant): job.due_s}
+    return {key: repr(float(score)) for key, score in places.items()}
+
+
+def _plan(before: Job | None, after: Job | None) -> str:
+    """What has to be moved besides the record, as JSON; `_COMMON` carries it out."""
+    present, wanted = _places(before), _places(after)
+    job = after or before
+    assert job is not None
+    was_open, is_open = (each is not None and each.is_open for each in (before, after))
+    was_running, is_running = (each is not None and each.state is JobState.RUNNING for each in (before, after))
+    opened, started = int(is_open) - int(was_open), int(is_running) - int(was_running)
+    sums = [(_OPEN, opened), (_BYTES, opened * job.body.size_bytes), (_ENDED, max(0, -opened)), (_RUNNING, started)]
+    claims = after is not None and before is not None and after.fence != before.fence
+    return orjson.dumps(
+        {
+            "leave": [key for key in present if key not in wanted],
+            "enter": [(key, score) for key, score in wanted.items() if present.get(key) != score],
+            "add": [(name, field, amount) for name, amount in sums if amount for field in (_of(job.tenant), _TOTAL)],
+            "set": [(_CLAIMED, _of(job.tenant), repr(job.started_s))] if claims else [],
+        }
+    ).decode()
+
+
+def _queue(field: str, running: str, last_claimed_s: str, records: list[str]) -> TenantQueue:
+    jobs = tuple(WaitingJob(job.id, job.model, job.due_s, job.price_class) for job in map(decode_job, records))
+    return TenantQueue(field.removeprefix("of:"), int(running), float(last_claimed_s), jobs)

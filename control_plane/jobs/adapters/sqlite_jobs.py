@@ -1,0 +1,174 @@
+"""Job store in an SQLite file; implements `jobs/ports.JobStore` for one gateway and its workers.
+
+A row holds the record as JSON, and in columns what it is found by. A table of tenants keeps their sums, in the same
+transactions.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from functools import partial
+from pathlib import Path
+
+from control_plane.jobs.domain.claims import HEADS, TenantQueue, WaitingJob
+from control_plane.jobs.domain.job import Job, JobState, PriceClass
+from control_plane.jobs.domain.job_text import decode_job, encode_job
+from control_plane.jobs.ports import Bounds, JobsFull, Load
+from control_plane.storage.sqlite import SqliteFile, open_sqlite, transaction
+
+_MIGRATIONS = (
+    (
+        (
+            "CREATE TABLE jobs (id TEXT PRIMARY KEY, tenant TEXT NOT NULL, state TEXT NOT NULL, revision INTEGER NOT NULL,"
+            " model TEXT NOT NULL, price_class TEXT NOT NULL, submitted_s REAL NOT NULL, due_s REAL NOT NULL, ready_s REAL NOT NULL,"
+            " look_at_s REAL NOT NULL, idempotency_key TEXT, text TEXT NOT NULL) WITHOUT ROWID"
+        ),
+        "CREATE INDEX waiting_jobs ON jobs (tenant, due_s, id) WHERE state = 'queued'",
+        "CREATE INDEX ready_jobs ON jobs (ready_s) WHERE state = 'queued'",
+        "CREATE INDEX running_jobs ON jobs (tenant) WHERE state = 'running'",
+        "CREATE INDEX jobs_to_look_at ON jobs (look_at_s)",
+        "CREATE INDEX jobs_of_tenant ON jobs (tenant, submitted_s, id)",
+        "CREATE INDEX jobs_in_state ON jobs (state, submitted_s, id)",
+        "CREATE UNIQUE INDEX jobs_by_key ON jobs (tenant, idempotency_key) WHERE idempotency_key IS NOT NULL",
+        (
+            "CREATE TABLE tenants (tenant TEXT PRIMARY KEY, jobs INTEGER NOT NULL, size_bytes INTEGER NOT NULL,"
+            " ended INTEGER NOT NULL, last_claimed_s REAL NOT NULL DEFAULT 0) WITHOUT ROWID"
+        ),
+    ),
+)
+_INSERT = "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_UPDATE = "UPDATE jobs SET state = ?, revision = ?, due_s = ?, ready_s = ?, look_at_s = ?, text = ? WHERE id = ? AND revision = ?"
+_COUNT = (
+    "INSERT INTO tenants (tenant, jobs, size_bytes, ended) VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+    " jobs = jobs + excluded.jobs, size_bytes = size_bytes + excluded.size_bytes, ended = ended + excluded.ended"
+)
+_WAITING = (
+    "SELECT id, model, due_s, price_class FROM jobs WHERE state = 'queued' AND tenant = ? AND ready_s <= ? ORDER BY due_s, id LIMIT ?"
+)
+
+
+class SqliteJobStore:
+    """Job store in an SQLite file; `open_sqlite_jobs` opens it."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+
+    async def add(self, job: Job, bounds: Bounds) -> Job:
+        return await self._file.run(partial(_add, job=job, bounds=bounds))
+
+    async def get(self, job_id: str) -> Job | None:
+        return await self._file.run(partial(_get, job_id=job_id))
+
+    async def replace(self, job: Job) -> bool:
+        return await self._file.run(partial(_replace, job=job))
+
+    async def remove(self, job: Job) -> bool:
+        return await self._file.run(partial(_remove, job=job))
+
+    async def waiting(self, now_s: float) -> list[TenantQueue]:
+        return await self._file.run(partial(_waiting, now_s=now_s))
+
+    async def ready(self, now_s: float) -> int:
+        query = "SELECT count(*) FROM jobs WHERE state = 'queued' AND ready_s <= ?"
+        return await self._file.run(lambda connection: int(connection.execute(query, (now_s,)).fetchone()[0]))
+
+    async def neglected(self, now_s: float, *, limit: int) -> list[Job]:
+        query = "SELECT text FROM jobs WHERE look_at_s <= ? ORDER BY look_at_s LIMIT ?"
+        return await self._file.run(lambda connection: _jobs(connection.execute(query, (now_s, limit))))
+
+    async def place(self, job: Job) -> int:
+        query = "SELECT count(*) FROM jobs WHERE state = 'queued' AND tenant = ? AND (due_s, id) < (?, ?)"
+        return await self._file.run(lambda connection: int(connection.execute(query, (job.tenant, *job.order)).fetchone()[0]))
+
+    async def jobs_of(self, tenant: str | None, *, state: JobState | None, before: str, limit: int) -> list[Job]:
+        return await self._file.run(partial(_jobs_of, tenant=tenant, state=state, before=before, limit=limit))
+
+    async def load(self, tenant: str) -> tuple[Load, Load]:
+        return await self._file.run(partial(_load, tenant=tenant))
+
+    async def close(self) -> None:
+        await self._file.close()
+
+
+async def open_sqlite_jobs(path: Path) -> SqliteJobStore:
+    """Open the file, creating or migrating it. Raises StartupError."""
+    return SqliteJobStore(await open_sqlite(path, _MIGRATIONS))
+
+
+def _add(connection: sqlite3.Connection, *, job: Job, bounds: Bounds) -> Job:
+    key = job.idempotency_key or None
+    with transaction(connection):
+        known = connection.execute("SELECT text FROM jobs WHERE tenant = ? AND idempotency_key = ?", (job.tenant, key)).fetchone()
+        if known is not None:
+            return decode_job(known[0])
+        new = Load(1, job.body.size_bytes)
+        for load, bound, is_tenants in zip(_load(connection, job.tenant), (bounds.of_tenant, bounds.in_all), (True, False), strict=True):
+            if load.jobs + 1 > bound.jobs or load.size_bytes + new.size_bytes > bound.size_bytes:
+                raise JobsFull(of_tenant=is_tenants, load=load)
+        row = (job.id, job.tenant, job.state, job.revision, job.model, job.price_class, job.submitted_s, job.due_s, job.ready_s)
+        connection.execute(_INSERT, (*row, job.look_at_s, key, encode_job(job).decode()))
+        connection.execute(_COUNT, (job.tenant, new.jobs, new.size_bytes, 0))
+    return job
+
+
+def _get(connection: sqlite3.Connection, *, job_id: str) -> Job | None:
+    row = connection.execute("SELECT text FROM jobs WHERE id = ?", (job_id,)).fetchone()
+    return None if row is None else decode_job(row[0])
+
+
+def _replace(connection: sqlite3.Connection, *, job: Job) -> bool:
+    with transaction(connection):
+        before = _get(connection, job_id=job.id)
+        if before is None or before.revision != job.revision - 1:
+            return False
+        columns = (job.state, job.revision, job.due_s, job.ready_s, job.look_at_s, encode_job(job).decode())
+        connection.execute(_UPDATE, (*columns, job.id, before.revision))
+        opened = int(job.is_open) - int(before.is_open)
+        if opened:
+            connection.execute(_COUNT, (job.tenant, opened, opened * job.body.size_bytes, max(0, -opened)))
+        if job.fence != before.fence:
+            connection.execute("UPDATE tenants SET last_claimed_s = ? WHERE tenant = ?", (job.started_s, job.tenant))
+    return True
+
+
+def _remove(connection: sqlite3.Connection, *, job: Job) -> bool:
+    with transaction(connection):
+        removed = connection.execute("DELETE FROM jobs WHERE id = ? AND revision = ?", (job.id, job.revision)).rowcount == 1
+        if removed and job.is_open:
+            connection.execute(_COUNT, (job.tenant, -1, -job.body.size_bytes, 1))
+    return removed
+
+
+def _waiting(connection: sqlite3.Connection, *, now_s: float) -> list[TenantQueue]:
+    running = dict(connection.execute("SELECT tenant, count(*) FROM jobs WHERE state = 'running' GROUP BY tenant").fetchall())
+    tenants = connection.execute("SELECT tenant, last_claimed_s FROM tenants WHERE jobs > 0").fetchall()
+    queues = []
+    for tenant, last_claimed_s in tenants:
+        rows = connection.execute(_WAITING, (tenant, now_s, HEADS))
+        jobs = tuple(WaitingJob(job_id, model, due_s, PriceClass(price_class)) for job_id, model, due_s, price_class in rows)
+        queues.append(TenantQueue(tenant, running.get(tenant, 0), last_claimed_s, jobs))
+    return [queue for queue in queues if queue.waiting]
+
+
+def _jobs_of(connection: sqlite3.Connection, *, tenant: str | None, state: JobState | None, before: str, limit: int) -> list[Job]:
+    filters: list[tuple[str, tuple[object, ...]]] = []
+    if tenant is not None:
+        filters.append(("tenant = ?", (tenant,)))
+    if state is not None:
+        filters.append(("state = ?", (state,)))
+    if before:
+        filters.append(("(submitted_s, id) < (SELECT submitted_s, id FROM jobs WHERE id = ?)", (before,)))
+    where = " AND ".join(text for text, _ in filters) or "true"
+    values = [value for _, several in filters for value in several]
+    query = f"SELECT text FROM jobs WHERE {where} ORDER BY submitted_s DESC, id DESC LIMIT ?"  # noqa: S608
+    return _jobs(connection.execute(query, (*values, limit)))
+
+
+def _load(connection: sqlite3.Connection, tenant: str) -> tuple[Load, Load]:
+    sums = "SELECT ifnull(sum(jobs), 0), ifnull(sum(size_bytes), 0), ifnull(sum(ended), 0) FROM tenants"
+    own = connection.execute(f"{sums} WHERE tenant = ?", (tenant,)).fetchone()
+    return Load(*own), Load(*connection.execute(sums).fetchone())
+
+
+def _jobs(rows: sqlite3.Cursor) -> list[Job]:
+    return [decode_job(text) for (text,) in rows]

@@ -1,0 +1,137 @@
+"""The record of a job and its states; pure values, stored as JSON by `job_text`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from control_plane.metering.domain.usage import Usage
+
+
+class JobState(StrEnum):
+    """State of a job; `transitions` has the way from each to the next."""
+
+    QUEUED = "queued"
+    """Waits for a runner; not before `ready_s` after an attempt that failed."""
+    RUNNING = "running"
+    """Claimed by a runner, whose lease ends at `lease_until_s` unless it is renewed."""
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    """The answer is an error that another attempt would meet again, such as a wrong shape; it is the result."""
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    """Its deadline passed before it was done."""
+    DEAD = "dead"
+    """Every attempt that it is allowed has failed; an administrator may queue it again or drop it."""
+
+
+class PriceClass(StrEnum):
+    """What a job's caller pays for: how soon it is to begin."""
+
+    STANDARD = "standard"
+    ECONOMY = "economy"
+    """Runs where no standard job waits, until its limit has come."""
+
+
+PASSED_OVER_S = {PriceClass.STANDARD: 600.0, PriceClass.ECONOMY: 6 * 3600.0}
+"""Seconds after which a job is no longer passed over for its tenant's others, by class."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Bytes in the spool, by name and digest."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The answer as `infer` would have given it: the first `head_bytes` of the blob are the HTTP head."""
+
+    blob: Blob
+    status: int
+    head_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """Usage of the attempt that counts, on the day (UTC, ISO 8601) on which it ended."""
+
+    day: str
+    model: str
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Record of one job. Times are seconds since 1970."""
+
+    id: str
+    tenant: str
+    key_id: str
+    scopes: tuple[str, ...]
+    """The caller's scopes when the job was accepted: what was accepted is answered, whatever becomes of the key."""
+    model: str
+    """Model or route, as the caller wrote it."""
+    target: str
+    """Target of the request that is computed: `/v2/models/MODEL[/versions/N]/infer`."""
+    headers: tuple[tuple[str, str], ...]
+    """The caller's header fields, without credentials."""
+    body: Blob
+    submitted_s: float
+    due_s: float
+    """When it is no longer passed over for others of its tenant."""
+    deadline_s: float
+    price_class: PriceClass = PriceClass.STANDARD
+    idempotency_key: str = ""
+    state: JobState = JobState.QUEUED
+    revision: int = 1
+    """Number of this record's version: the store takes only the one that follows the present."""
+    fence: int = 0
+    """Fencing number: how often the job was claimed. What an earlier claim still does changes nothing."""
+    attempts: int = 0
+    """Attempts that may have been computed."""
+    ready_s: float = 0.0
+    holder: str = ""
+    lease_until_s: float = 0.0
+    started_s: float | None = None
+    ended_s: float | None = None
+    error: str = ""
+    """Why the last attempt failed, or why the job ended without a result."""
+    result: Result | None = None
+    charge: Charge | None = None
+    is_charged: bool = False
+    keep_until_s: float = 0.0
+    """When the record and its result may go, once it has ended."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still waits or runs, and so counts for the bounds on depth and bytes."""
+        return self.state in (JobState.QUEUED, JobState.RUNNING)
+
+    @property
+    def look_at_s(self) -> float:
+        """When the sweeper has to look at it, if nobody changes it before."""
+        if self.state is JobState.QUEUED:
+            return self.deadline_s
+        if self.state is JobState.RUNNING:
+            return min(self.lease_until_s, self.deadline_s)
+        if self.charge is not None and not self.is_charged:
+            return (self.ended_s or 0.0) + UNCHARGED_S
+        return self.keep_until_s
+
+    @property
+    def order(self) -> tuple[float, str]:
+        """Sort key among its tenant's queued jobs."""
+        return self.due_s, self.id
+
+
+UNCHARGED_S = 5.0
+"""Seconds after which the sweeper charges a job whose runner has not."""
+
+
+def due_s_of(price_class: PriceClass, *, submitted_s: float, deadline_s: float) -> float:
+    """Return when a job is no longer passed over: by its class, but with half its time left to be computed in."""
+    return min(submitted_s + PASSED_OVER_S[price_class], (submitted_s + deadline_s) / 2)

@@ -1,0 +1,40 @@
+"""The record of a job as JSON, in the form that all stores keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from control_plane.jobs.domain.job import Blob, Charge, Job, JobState, PriceClass, Result
+from control_plane.metering.domain.usage import Usage
+
+
+def encode_job(job: Job) -> bytes:
+    """Encode a record."""
+    return orjson.dumps(job)
+
+
+def decode_job(text: bytes | str) -> Job:
+    """Decode what `encode_job` returned, of this version or an earlier one."""
+    plain: dict[str, Any] = orjson.loads(text)
+    return Job(
+        **{
+            **plain,
+            "scopes": tuple(plain["scopes"]),
+            "headers": tuple((name, value) for name, value in plain["headers"]),
+            "body": Blob(**plain["body"]),
+            "price_class": PriceClass(plain["price_class"]),
+            "state": JobState(plain["state"]),
+            "result": _result(plain["result"]),
+            "charge": _charge(plain["charge"]),
+        }
+    )
+
+
+def _result(plain: dict[str, Any] | None) -> Result | None:
+    return None if plain is None else Result(**{**plain, "blob": Blob(**plain["blob"])})
+
+
+def _charge(plain: dict[str, Any] | None) -> Charge | None:
+    return None if plain is None else Charge(**{**plain, "usage": Usage(**plain["usage"])})

@@ -1,0 +1,32 @@
+"""What the sweeper does about a job that nobody looks after: pure, called by `jobs/sweeper`."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from control_plane.jobs.domain.job import Job, JobState
+from control_plane.jobs.domain.transitions import RetryPolicy, attempt_failed, expired
+
+LOST = "the runner that had claimed the job ended, or could not be reached, before it was done"
+
+
+class Care(Enum):
+    """What is due besides a transition."""
+
+    CHARGE = "charge"
+    REMOVE = "remove"
+
+
+def sweep(job: Job, *, now_s: float, policy: RetryPolicy) -> Job | Care | None:
+    """Return the job's next version, or what else is due; None: nothing."""
+    if job.look_at_s > now_s:
+        return None
+    match job.state:
+        case JobState.QUEUED:
+            return expired(job, now_s=now_s, policy=policy)
+        case JobState.RUNNING:
+            if job.deadline_s <= now_s:
+                return expired(job, now_s=now_s, policy=policy)
+            return attempt_failed(job, error=LOST, now_s=now_s, policy=policy)
+        case _:
+            return Care.REMOVE if job.charge is None or job.is_charged else Care.CHARGE

@@ -1,0 +1,213 @@
+"""Jobs as their callers see them: submitted, looked at, waited for, cancelled; called by `frontends/jobs`.
+
+A caller sees the jobs of its own tenant, and no others exist for it. An accepted job is one whose body and record are
+on disk: what follows can be lost and is made good by the sweeper.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import uuid4
+
+from control_plane.core.errors import Conflict, IdempotencyKeyReused, LimitExceeded, ObjectNotFound, StoreUnavailable
+from control_plane.core.principal import Principal
+from control_plane.jobs.domain.drain_rate import DrainRate
+from control_plane.jobs.domain.job import Blob, Job, JobState, PriceClass, due_s_of
+from control_plane.jobs.domain.transitions import RetryPolicy, cancelled, requeued
+from control_plane.jobs.ports import Bounds, JobQueue, JobsFull, JobStore, Load, Spool, SpoolDamaged
+
+_log = logging.getLogger(__name__)
+
+JOB_ID = re.compile(r"job-[0-9a-f]{32}")
+_FIRST_LOOK_S, _LAST_LOOK_S = 0.02, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What a caller wants computed: a request, and how."""
+
+    model: str
+    target: str
+    headers: tuple[tuple[str, str], ...]
+    body: bytes | bytearray
+    price_class: PriceClass = PriceClass.STANDARD
+    expires_s: float | None = None
+    """Seconds from now; None: as the settings say."""
+    idempotency_key: str = ""
+
+
+class Jobs:
+    """Application service for jobs, of one process."""
+
+    def __init__(
+        self,
+        *,
+        store: JobStore,
+        queue: JobQueue,
+        spool: Spool,
+        bounds: Bounds,
+        policy: RetryPolicy,
+        expire_s: float,
+        today_s: Callable[[], float] = time.time,
+    ) -> None:
+        """`expire_s` is how long a job has that says nothing about it; `today_s` is seconds since 1970."""
+        self._store, self._queue, self._spool = store, queue, spool
+        self._bounds = bounds
+        self._policy = policy
+        self._expire_s = expire_s
+        self._today_s = today_s
+        self._drains = DrainRate()
+        self._being_accepted: set[tuple[str, str]] = set()
+
+    async def submit(self, principal: Principal, wanted: Submission) -> Job:
+        """Accept a job, or return the one that its idempotency key has made before.
+
+        Raises:
+            LimitExceeded: too many jobs are open, or too many bytes of them.
+            Conflict: another request with this idempotency key is being accepted.
+            IdempotencyKeyReused: the idempotency key came before with another request.
+            StoreUnavailable: nothing can be accepted now.
+        """
+        await self._require_room(principal.tenant, len(wanted.body))
+        key = principal.tenant, wanted.idempotency_key
+        if wanted.idempotency_key and key in self._being_accepted:
+            raise Conflict("a request with this Idempotency-Key is being accepted now; ask again shortly")
+        self._being_accepted.add(key)
+        try:
+            return await self._accept(principal, wanted)
+        finally:
+            self._being_accepted.discard(key)
+
+    async def get(self, principal: Principal, job_id: str) -> Job:
+        """Return a job. Raises ObjectNotFound, StoreUnavailable."""
+        job = await self._store.get(job_id) if JOB_ID.fullmatch(job_id) else None
+        if job is None or job.tenant != principal.tenant:
+            raise ObjectNotFound(f"there is no job {job_id!r}; one that has ended is kept for {self._policy.keep_s:g} s")
+        return job
+
+    async def place(self, job: Job) -> int | None:
+        """Return how many jobs of its tenant come before a queued one; None once it is claimed."""
+        return await self._store.place(job) if job.state is JobState.QUEUED else None
+
+    async def jobs_of(self, tenant: str | None, *, state: JobState | None, before: str, limit: int) -> list[Job]:
+        """Return a tenant's jobs (None: everybody's), the newest first, from the one after `before` on."""
+        return await self._store.jobs_of(tenant, state=state, before=before, limit=limit)
+
+    async def wait(self, job: Job, timeout_s: float) -> Job:
+        """Wait until a job has ended, for at most `timeout_s`; return it as it is then."""
+        loop = asyncio.get_running_loop()
+        until_s, pause_s = loop.time() + timeout_s, _FIRST_LOOK_S
+        while job.is_open and (left_s := until_s - loop.time()) > 0:
+            await asyncio.sleep(min(pause_s, left_s))
+            pause_s = min(2 * pause_s, _LAST_LOOK_S)
+            job = await self._store.get(job.id) or job
+        return job
+
+    async def result(self, job: Job) -> bytes:
+        """Return the answer of a job, head and body.
+
+        Raises Conflict: it has none, or none yet. StoreUnavailable.
+        """
+        if job.result is None:
+            raise Conflict(f"job {job.id} is {job.state}" + (f" ({job.error})" if job.error else "") + " and has no result")
+        try:
+            return await self._spool.read(job.result.blob)
+        except SpoolDamaged as exc:
+            raise StoreUnavailable(str(exc)) from exc
+
+    async def cancel(self, principal: Principal, job_id: str) -> Job:
+        """Cancel a job, also while it runs; one that has ended stays as it is. Raises ObjectNotFound."""
+        while True:
+            job = await self.get(principal, job_id)
+            if not job.is_open:
+                return job
+            new = cancelled(job, now_s=self._today_s(), policy=self._policy)
+            if await self._store.replace(new):
+                await self._spool.prune(job.id)
+                return new
+
+    async def requeue(self, job_id: str) -> Job:
+        """Queue a dead job of any tenant anew. Raises ObjectNotFound, Conflict: it is not dead."""
+        new = requeued(await self._dead(job_id), now_s=self._today_s())
+        if not await self._store.replace(new):
+            raise Conflict(f"job {job_id} was changed by somebody else meanwhile")
+        await self._publish()
+        return new
+
+    async def drop(self, job_id: str) -> None:
+        """Remove a dead job of any tenant, with its body. Raises as `requeue` does."""
+        if not await self._store.remove(await self._dead(job_id)):
+            raise Conflict(f"job {job_id} was changed by somebody else meanwhile")
+        await self._spool.prune(job_id)
+
+    async def _dead(self, job_id: str) -> Job:
+        job = await self._store.get(job_id)
+        if job is None:
+            raise ObjectNotFound(f"there is no job {job_id!r}")
+        if job.state is not JobState.DEAD:
+            raise Conflict(f"job {job_id} is {job.state}, not dead")
+        return job
+
+    async def _require_room(self, tenant: str, size_bytes: int) -> None:
+        """Refuse before anything is written. Raises LimitExceeded."""
+        own, everybody = await self._store.load(tenant)
+        for load, bound, is_tenants in ((own, self._bounds.of_tenant, True), (everybody, self._bounds.in_all, False)):
+            if load.jobs >= bound.jobs or load.size_bytes + size_bytes > bound.size_bytes:
+                raise self._full(tenant, load, of_tenant=is_tenants)
+
+    async def _accept(self, principal: Principal, wanted: Submission) -> Job:
+        job_id = f"job-{uuid4().hex}"
+        body = await self._spool.write(job_id, "body", [wanted.body])
+        job = self._record(job_id, principal, wanted, body)
+        try:
+            held = await self._store.add(job, self._bounds)
+        except JobsFull as exc:
+            await self._spool.prune(job_id)
+            raise self._full(principal.tenant, exc.load, of_tenant=exc.of_tenant) from exc
+        if held.id != job_id:
+            await self._spool.prune(job_id)
+            if (held.body.sha256, held.target) != (body.sha256, job.target):
+                raise IdempotencyKeyReused("this Idempotency-Key came before with another request; use a new key for a new request")
+            return held
+        await self._publish()
+        return held
+
+    def _record(self, job_id: str, principal: Principal, wanted: Submission, body: Blob) -> Job:
+        now_s = self._today_s()
+        deadline_s = now_s + (self._expire_s if wanted.expires_s is None else wanted.expires_s)
+        return Job(
+            id=job_id,
+            tenant=principal.tenant,
+            key_id=principal.key_id,
+            scopes=tuple(map(str, principal.scopes.scopes)),
+            model=wanted.model,
+            target=wanted.target,
+            headers=wanted.headers,
+            body=body,
+            submitted_s=now_s,
+            due_s=due_s_of(wanted.price_class, submitted_s=now_s, deadline_s=deadline_s),
+            deadline_s=deadline_s,
+            price_class=wanted.price_class,
+            idempotency_key=wanted.idempotency_key,
+            ready_s=now_s,
+        )
+
+    async def _publish(self) -> None:
+        """Write a ticket; where the broker is away, the sweeper does it later: the job is accepted all the same."""
+        try:
+            await self._queue.publish()
+        except StoreUnavailable as exc:
+            _log.warning("no ticket could be written for a job; the sweeper will: %s", exc)
+
+    def _full(self, tenant: str, load: Load, *, of_tenant: bool) -> LimitExceeded:
+        whose = "this tenant has" if of_tenant else "there are"
+        retry_after_s = self._drains.promise(tenant if of_tenant else None, ended=load.ended, now_s=self._today_s())
+        return LimitExceeded(
+            f"{whose} {load.jobs} open jobs with {load.size_bytes} bytes, as many as may be; try again when some have ended",
+            retry_after_s=retry_after_s,
+        )

@@ -1,0 +1,175 @@
+"""Ports of jobs: the store of records, the queue of tickets, the spool, the computing, and the store of usage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from control_plane.jobs.domain.claims import TenantQueue
+from control_plane.jobs.domain.job import Blob, Job, JobState
+from control_plane.metering.domain.usage import Usage, UsageBatch
+from control_plane.protocols.http1 import HttpAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Open jobs and the bytes of their bodies."""
+
+    jobs: int = 0
+    size_bytes: int = 0
+    ended: int = 0
+    """Jobs that have ended since the store was made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Most open jobs and bytes, of one tenant and of all together."""
+
+    of_tenant: Load
+    in_all: Load
+
+
+class JobStore(Protocol):
+    """Durable store of records. Each method raises StoreUnavailable when the store cannot be reached."""
+
+    async def add(self, job: Job, bounds: Bounds) -> Job:
+        """Add a new record, and return it; where the tenant's idempotency key is known already, return that job.
+
+        Raises JobsFull: the bounds leave no room for it.
+        """
+
+    async def get(self, job_id: str) -> Job | None: ...
+
+    async def replace(self, job: Job) -> bool:
+        """Replace the version before this one; False: there is another by now, or none, and nothing is changed."""
+
+    async def remove(self, job: Job) -> bool:
+        """Remove this version; False: there is another by now."""
+
+    async def waiting(self, now_s: float) -> list[TenantQueue]:
+        """Return the first jobs of each tenant that may be claimed now (`domain/claims.HEADS` of each)."""
+
+    async def ready(self, now_s: float) -> int:
+        """Return how many jobs may be claimed now."""
+
+    async def neglected(self, now_s: float, *, limit: int) -> list[Job]:
+        """Return jobs whose `look_at_s` has come, the longest first."""
+
+    async def place(self, job: Job) -> int:
+        """Return how many queued jobs of its tenant come before this one."""
+
+    async def jobs_of(self, tenant: str | None, *, state: JobState | None, before: str, limit: int) -> list[Job]:
+        """Return a tenant's jobs (None: everybody's), the newest first, from the one after the id `before` on."""
+
+    async def load(self, tenant: str) -> tuple[Load, Load]:
+        """Return what the tenant has open, and what all have."""
+
+    async def close(self) -> None: ...
+
+
+class JobsFull(Exception):
+    """There is no room for another open job; `of_tenant` says whose bound it is."""
+
+    def __init__(self, *, of_tenant: bool, load: Load) -> None:
+        super().__init__()
+        self.of_tenant = of_tenant
+        self.load = load
+
+
+class Ticket(Protocol):
+    """Message of the queue, taken and not yet acknowledged."""
+
+    def claimed(self) -> None:
+        """Note that a job was claimed for it, which the store no longer counts as ready."""
+
+    async def ack(self) -> None:
+        """End it: a job was done for it, or there was none to do."""
+
+    async def give_back(self) -> None:
+        """Let another runner take it, now."""
+
+
+class JobQueue(Protocol):
+    """Queue of tickets. A ticket names no job; one that is lost is written anew (`jobs/sweeper`)."""
+
+    async def publish(self, count: int = 1) -> None:
+        """Put tickets on the queue; when it returns they are there for certain. Raises StoreUnavailable."""
+
+    async def take(self) -> Ticket:
+        """Wait for a ticket, through outages."""
+
+    async def depth(self) -> int:
+        """Return how many tickets nobody has taken. Raises StoreUnavailable."""
+
+    async def run(self) -> None:
+        """Keep the connection to the broker, until cancelled; return if there is none to keep."""
+
+    async def close(self) -> None: ...
+
+
+class Spool(Protocol):
+    """Durable store of request bodies and results, in a folder for each job. Raises StoreUnavailable."""
+
+    async def write(self, job_id: str, name: str, pieces: Sequence[bytes | bytearray]) -> Blob:
+        """Write a file whole, durably, before returning."""
+
+    async def read(self, blob: Blob) -> bytes:
+        """Return a file's bytes. Raises SpoolDamaged: it is gone, or is not what was written."""
+
+    async def prune(self, job_id: str, *, keep: str = "") -> None:
+        """Remove a job's files, but not the one of the blob `keep`. Idempotent."""
+
+    async def jobs(self, *, before_s: float) -> list[str]:
+        """Return the ids of jobs that have files, none of them written after `before_s`."""
+
+    async def close(self) -> None: ...
+
+
+class SpoolDamaged(Exception):
+    """A file of the spool is gone or is not what was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """Answer of an attempt, and the usage that it amounts to."""
+
+    answer: HttpAnswer
+    model: str
+    usage: Usage | None
+
+
+class Compute(Protocol):
+    """Computes jobs by the inference service that everybody uses."""
+
+    def room_for(self, size_bytes: int) -> AbstractAsyncContextManager[None]:
+        """Hold memory for a body of this size within the block. Raises TryAgain: there is none now."""
+
+    async def compute(self, job: Job, body: bytes) -> Computed:
+        """Compute an attempt; an error that would be met again is an answer.
+
+        Raises TryAgain: it may succeed later.
+        """
+
+    def is_hot(self, model: str) -> bool:
+        """Whether the model or route can be computed without a load."""
+
+
+class TryAgain(Exception):
+    """An attempt was not answered and may succeed later: after `retry_after_s`, where that is known.
+
+    `was_computed` says whether it may have reached a model, so that it counts as an attempt.
+    """
+
+    def __init__(self, message: str, *, was_computed: bool, retry_after_s: float | None = None, is_crowded: bool = False) -> None:
+        super().__init__(message)
+        self.was_computed = was_computed
+        self.retry_after_s = retry_after_s
+        self.is_crowded = is_crowded
+
+
+class UsageSums(Protocol):
+    """Store of usage that takes a batch once, however often it is sent; `metering/ports.UsageStore` is one."""
+
+    async def add(self, batch: UsageBatch) -> None: ...

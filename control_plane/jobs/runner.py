@@ -1,0 +1,273 @@
+"""Runner of jobs: takes tickets, claims the best job for each, computes it, and finishes it.
+
+Claim -> compute -> result to the spool -> one compare-and-swap that ends the job -> charge -> acknowledge. A runner that
+dies between any two of these leaves a record from which another goes on: an ended lease is a failed attempt, a result
+that no record names is no result, a charge that was not noted is sent again and recognised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from control_plane.core.errors import StoreUnavailable
+from control_plane.jobs.charging import charge
+from control_plane.jobs.domain.claims import rank
+from control_plane.jobs.domain.gate import BulkGate
+from control_plane.jobs.domain.job import Charge, Job, JobState, Result
+from control_plane.jobs.domain.transitions import RetryPolicy, WrongState, attempt_failed, broken, claimed, finished, released, renewed
+from control_plane.jobs.ports import Compute, Computed, JobQueue, JobStore, Spool, SpoolDamaged, Ticket, TryAgain, UsageSums
+from control_plane.metering.domain.usage import day_of
+
+_log = logging.getLogger(__name__)
+
+_WATCH_S = 1.0
+"""Interval at which a claim is looked after: a cancelled job ends within it."""
+_RENEWED_AFTER = 1 / 3
+"""Part of the lease after which it is renewed."""
+_CLAIMS = 4
+"""Jobs that are tried to be claimed for a ticket; with as many lost to other runners, those have the tickets for more."""
+_EMPTY_PAUSE_S = 0.1
+_RETRY_S = 0.5
+_RELEASE_TIMEOUT_S = 2.0
+_DEFECT = "internal error of the gateway; its log has the details"
+
+Step = Callable[[Job], Job]
+
+
+class _Lost(Exception):
+    """The claim is lost: the job was cancelled or has expired, or another runner has it."""
+
+
+class _Claim:
+    """A job that this runner has claimed, in the version that it knows."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+
+class JobRunner:
+    """Runner of jobs in this process; `run` runs it."""
+
+    def __init__(
+        self,
+        *,
+        store: JobStore,
+        queue: JobQueue,
+        spool: Spool,
+        compute: Compute,
+        usage: UsageSums,
+        gate: BulkGate,
+        holder: str,
+        policy: RetryPolicy,
+        weight_of: Callable[[str], float] = lambda tenant: 1.0,
+        today_s: Callable[[], float] = time.time,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`holder` names this runner, `weight_of` says a tenant's share; `today_s` is seconds since 1970, `now_s` the
+        loop's time.
+        """
+        self._store, self._queue, self._spool = store, queue, spool
+        self._compute, self._usage = compute, usage
+        self._gate = gate
+        self._holder = holder
+        self._policy = policy
+        self._weight_of = weight_of
+        self._today_s, self._now_s = today_s, now_s
+        self._running: set[asyncio.Task[None]] = set()
+        self._has_ended = asyncio.Event()
+        self._claiming: asyncio.Task[None] | None = None
+        self._is_draining = False
+
+    @property
+    def running(self) -> int:
+        """Jobs that this runner computes, or is about to claim."""
+        return len(self._running)
+
+    async def run(self) -> None:
+        """Run jobs until cancelled; what is being computed then goes back to the queue, and does not count."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._queue.run(), name="job-queue")
+            self._claiming = tasks.create_task(self._take(tasks), name="job-tickets")
+            if self._is_draining:
+                self._claiming.cancel()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Claim no more, let what runs end for at most `timeout_s`, and give the rest back to the queue."""
+        self._is_draining = True
+        if self._claiming is not None:
+            self._claiming.cancel()
+        if self._running:
+            await asyncio.wait(self._running, timeout=timeout_s)
+        left = list(self._running)
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=2 * _RELEASE_TIMEOUT_S)
+
+    async def _take(self, tasks: asyncio.TaskGroup) -> None:
+        while True:
+            if self._gate.pause_s:
+                await asyncio.sleep(self._gate.pause_s)
+            while len(self._running) >= self._gate.slots:
+                self._has_ended.clear()
+                await self._has_ended.wait()
+            ticket = await self._queue.take()
+            task = tasks.create_task(self._work(ticket), name="job")
+            self._running.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._has_ended.set()
+
+    async def _work(self, ticket: Ticket) -> None:
+        """Do what one ticket is for; it is acknowledged once nothing is left to do for it."""
+        is_done = False
+        try:
+            job = await self._claim()
+            if job is None:
+                is_done = True
+                await asyncio.sleep(_EMPTY_PAUSE_S)  # others have the jobs that are ready
+                return
+            ticket.claimed()
+            is_done = await self._attempt(job)
+        except StoreUnavailable as exc:
+            _log.warning("a job is left to the sweeper: %s", exc)
+            await asyncio.sleep(_RETRY_S)
+        except Exception:
+            _log.exception("a job failed in the gateway; this is a defect")
+        finally:
+            with suppress(StoreUnavailable, TimeoutError):
+                await asyncio.wait_for(ticket.ack() if is_done else ticket.give_back(), _RELEASE_TIMEOUT_S)
+
+    async def _claim(self) -> Job | None:
+        now_s = self._today_s()
+        ranked = rank(await self._store.waiting(now_s), now_s=now_s, is_hot=self._compute.is_hot, weight_of=self._weight_of)
+        for job_id in ranked[:_CLAIMS]:
+            job = await self._store.get(job_id)
+            if job is None:
+                continue
+            with suppress(WrongState):
+                mine = claimed(job, holder=self._holder, now_s=now_s, policy=self._policy)
+                if await self._store.replace(mine):
+                    return mine
+        return None
+
+    async def _attempt(self, job: Job) -> bool:
+        """Compute a claimed job and bring it to its next state; False: another runner should go on with it now."""
+        claim = _Claim(job)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                watch = tasks.create_task(self._watch(claim), name="job-watch")
+                try:
+                    computed = await self._computed(claim.job)
+                finally:
+                    watch.cancel()
+        except asyncio.CancelledError:
+            with suppress(StoreUnavailable, TimeoutError):
+                release = self._change(claim.job, lambda job: released(job, now_s=self._today_s()))
+                await asyncio.wait_for(release, _RELEASE_TIMEOUT_S)
+            raise
+        except BaseExceptionGroup as group:
+            return await self._failed(claim.job, group)
+        await self._finish(claim.job, computed)
+        return True
+
+    async def _computed(self, job: Job) -> Computed:
+        async with self._compute.room_for(job.body.size_bytes):
+            body = await self._spool.read(job.body)
+            began_s = self._now_s()
+            computed = await self._compute.compute(job, body)
+            ended_s = self._now_s()
+        if computed.usage is not None and computed.usage.requests and not computed.usage.cache_hits:
+            self._gate.ended(job.model, seconds=ended_s - began_s, rows=computed.usage.rows, now_s=ended_s)
+        return computed
+
+    async def _failed(self, job: Job, group: BaseExceptionGroup[BaseException]) -> bool:
+        """Bring a job whose attempt has failed to its next state."""
+        cause = next((each for each in group.exceptions if isinstance(each, _Lost)), group.exceptions[0])
+        now_s = self._today_s()
+        match cause:
+            case _Lost():
+                _log.info("job %s was taken from this runner", job.id)
+                return True
+            case TryAgain():
+                await self._change(job, lambda job: self._again(job, cause))
+            case SpoolDamaged():
+                await self._change(job, lambda job: broken(job, error=str(cause), now_s=now_s, policy=self._policy))
+            case StoreUnavailable():
+                raise cause
+            case _:
+                _log.error("job %s failed in the gateway; this is a defect", job.id, exc_info=cause)
+                await self._change(job, lambda job: attempt_failed(job, error=_DEFECT, now_s=now_s, policy=self._policy))
+        return True
+
+    def _again(self, job: Job, why: TryAgain) -> Job:
+        now_s, delay_s = self._today_s(), self._policy.first_delay_s if why.retry_after_s is None else why.retry_after_s
+        if why.is_crowded:
+            self._gate.refused(self._now_s())
+        if why.was_computed:
+            return attempt_failed(job, error=str(why), now_s=now_s, policy=self._policy)
+        return released(job, now_s=now_s, delay_s=delay_s, error=str(why))
+
+    async def _finish(self, job: Job, computed: Computed) -> None:
+        """Write the result, end the job by one compare-and-swap, and charge it."""
+        answer = computed.answer
+        try:
+            blob = await self._spool.write(job.id, f"result-{job.fence}", [answer.head, answer.body])
+        except StoreUnavailable as exc:
+            why = TryAgain(str(exc), was_computed=True)
+            await self._change(job, lambda job: self._again(job, why))
+            return
+        result = Result(blob, answer.status, len(answer.head))
+        now_s = self._today_s()
+        due = None if computed.usage is None else Charge(day_of(now_s), computed.model, computed.usage)
+        ended = await self._change(job, lambda job: finished(job, result, due, now_s=now_s, policy=self._policy))
+        if ended is None:
+            _log.info("the result of job %s is dropped: the job was taken from this runner", job.id)
+            return
+        await charge(ended, store=self._store, usage=self._usage)
+        await self._spool.prune(job.id, keep=blob.name)
+
+    async def _change(self, job: Job, step: Step) -> Job | None:
+        """Bring a job that this runner holds to its next version, through outages shorter than its lease; None: the
+        claim is lost.
+        """
+        while True:
+            new = step(job)
+            try:
+                if await self._store.replace(new):
+                    return new
+                found = await self._store.get(job.id)
+            except StoreUnavailable:
+                if self._today_s() >= job.lease_until_s:
+                    raise
+                await asyncio.sleep(_RETRY_S)
+                continue
+            if found == new:  # an earlier try, whose answer did not come, has done it
+                return new
+            if found is None or found.fence != job.fence or found.state is not JobState.RUNNING:
+                return None
+            job = found  # renewed in the meantime
+
+    async def _watch(self, claim: _Claim) -> None:
+        """Renew the lease while the job is computed. Raises _Lost once the job is somebody else's, or ended."""
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            now_s = self._today_s()
+            try:
+                found = await self._store.get(claim.job.id)
+                if found is None or found.fence != claim.job.fence or found.state is not JobState.RUNNING:
+                    raise _Lost
+                claim.job = found
+                if found.lease_until_s - now_s < (1 - _RENEWED_AFTER) * self._policy.lease_s:
+                    new = renewed(found, now_s=now_s, policy=self._policy)
+                    if await self._store.replace(new):
+                        claim.job = new
+            except StoreUnavailable as exc:
+                if now_s >= claim.job.lease_until_s:
+                    raise _Lost from exc

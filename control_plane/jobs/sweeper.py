@@ -1,0 +1,93 @@
+"""Sweeper: looks after jobs that nobody looks after, by `domain/sweeps`, and writes the tickets that are missing.
+
+Every process has one. They may sweep at the same time: each change is a compare-and-swap, and a ticket too many is
+acknowledged by whoever finds no job for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from control_plane.core.errors import StoreUnavailable
+from control_plane.jobs.charging import charge
+from control_plane.jobs.domain.job import Job, JobState
+from control_plane.jobs.domain.sweeps import Care, sweep
+from control_plane.jobs.domain.transitions import RetryPolicy
+from control_plane.jobs.ports import JobQueue, JobStore, Spool, UsageSums
+
+_log = logging.getLogger(__name__)
+
+_PERIOD_S = 0.5
+_AT_ONCE = 200
+_ORPHANS_EVERY_S = 600.0
+_ORPHAN_AFTER_S = 3600.0
+"""Age from which files without a record are removed: longer than any body takes to be accepted."""
+
+
+class Sweeper:
+    """Sweeper of one process; `run` runs it."""
+
+    def __init__(
+        self,
+        *,
+        store: JobStore,
+        queue: JobQueue,
+        spool: Spool,
+        usage: UsageSums,
+        policy: RetryPolicy,
+        today_s: Callable[[], float] = time.time,
+    ) -> None:
+        """`today_s` is seconds since 1970."""
+        self._store, self._queue, self._spool, self._usage = store, queue, spool, usage
+        self._policy = policy
+        self._today_s = today_s
+        self._were_missing = 0
+        self._orphans_at_s = float("-inf")
+
+    async def run(self) -> None:
+        """Sweep twice a second, through outages, until cancelled."""
+        while True:
+            await asyncio.sleep(_PERIOD_S)
+            try:
+                await self.sweep()
+            except StoreUnavailable as exc:
+                _log.warning("jobs are not swept for now: %s", exc)
+
+    async def sweep(self) -> None:
+        """Sweep once. Raises StoreUnavailable."""
+        now_s = self._today_s()
+        for job in await self._store.neglected(now_s, limit=_AT_ONCE):
+            await self._look_after(job, now_s)
+        await self._write_missing_tickets(now_s)
+        if now_s >= self._orphans_at_s:
+            self._orphans_at_s = now_s + _ORPHANS_EVERY_S
+            await self._remove_orphans(now_s)
+
+    async def _look_after(self, job: Job, now_s: float) -> None:
+        match sweep(job, now_s=now_s, policy=self._policy):
+            case Job() as new:
+                if await self._store.replace(new):
+                    _log.info("job %s was %s and is %s now: %s", job.id, job.state, new.state, new.error)
+                    if new.state is JobState.EXPIRED:
+                        await self._spool.prune(job.id)
+            case Care.CHARGE:
+                await charge(job, store=self._store, usage=self._usage)
+            case Care.REMOVE:
+                if await self._store.remove(job):
+                    await self._spool.prune(job.id)
+
+    async def _write_missing_tickets(self, now_s: float) -> None:
+        """Write tickets for ready jobs that have none, once they were missing twice: some may be on their way."""
+        missing = max(0, await self._store.ready(now_s) - await self._queue.depth())
+        if missing and self._were_missing:
+            await self._queue.publish(min(missing, self._were_missing))
+            missing = 0
+        self._were_missing = missing
+
+    async def _remove_orphans(self, now_s: float) -> None:
+        for job_id in await self._spool.jobs(before_s=now_s - _ORPHAN_AFTER_S):
+            if await self._store.get(job_id) is None:
+                await self._spool.prune(job_id)

@@ -1,0 +1,47 @@
+"""Settings of asynchronous jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ByteSize, Field
+
+from control_plane.settings.fields import ByteCount, Group, Seconds
+
+
+class JobSettings(Group):
+    """Asynchronous jobs: requests that are accepted at once and computed when there is room."""
+
+    jobs: bool = True
+    """Accept asynchronous jobs (`POST /v2/models/MODEL/jobs`) and run them in this gateway, below interactive
+    requests."""
+
+    jobs_spool: Path | None = None
+    """Folder for the bodies and results of jobs, on a disk that keeps what is flushed to it. Gateways that share a
+    `state_url` must share this folder, too. Not given: `spool` in `state_dir`."""
+
+    jobs_at_once: int = Field(32, ge=1, le=1024)
+    """Most jobs that each process computes at a time. How many it does compute follows from how long they take
+    beside interactive requests; less than what fills a model's batches wastes capacity that is idle."""
+
+    jobs_open: int = Field(100_000, ge=1)
+    """Most jobs of all tenants together that wait or run; further ones are refused with 429."""
+
+    jobs_open_per_tenant: int = Field(20_000, ge=1)
+    """Most jobs of one tenant that wait or run."""
+
+    jobs_bytes: ByteCount = ByteSize(16 * 2**30)
+    """Most bytes in the bodies of all open jobs together. They need as much room in the spool, and results come on
+    top."""
+
+    jobs_bytes_per_tenant: ByteCount = ByteSize(4 * 2**30)
+    """Most bytes in the bodies of one tenant's open jobs."""
+
+    jobs_attempts: int = Field(4, ge=1, le=100)
+    """Attempts after which a job is dead. One that ends the process that computes it has ended as many."""
+
+    jobs_expire_s: Seconds = 86_400.0
+    """Seconds that a job has to be done, unless its caller says otherwise; after them it is `expired`."""
+
+    jobs_keep_s: Seconds = 86_400.0
+    """Seconds for which a job that has ended can be asked for, with its result."""

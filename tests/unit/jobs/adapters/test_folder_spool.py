@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from control_plane.core.errors import StartupError, StoreUnavailable
+from control_plane.jobs.adapters.folder_spool import FolderSpool
+from control_plane.jobs.domain.job import Blob
+from control_plane.jobs.ports import SpoolDamaged
+from tests.fakes.jobs import job_id
+
+ONE, TWO = job_id(1), job_id(0x101)
+
+
+@asynccontextmanager
+async def spool_in(folder: Path) -> AsyncIterator[FolderSpool]:
+    spool = FolderSpool(folder)
+    try:
+        yield spool
+    finally:
+        await spool.close()
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+async def test_what_was_written_is_read_by_its_name_and_nobody_else_may(tmp_path: Path) -> None:
+    async with spool_in(tmp_path / "a" / "spool") as spool:
+        blob = await spool.write(ONE, "body", [b"one", bytearray(b"two")])
+
+        assert (blob.name, blob.size_bytes) == (f"{ONE}/body", 6)
+        assert await spool.read(blob) == b"onetwo"
+        assert files(tmp_path) == [f"a/spool/01/{ONE}/body"]
+        assert {path.stat().st_mode & 0o077 for path in (tmp_path / "a" / "spool", tmp_path / files(tmp_path)[0])} == {0}
+
+
+@pytest.mark.parametrize(
+    "content", [pytest.param(b"onetwO", id="changed"), pytest.param(b"onetw", id="cut"), pytest.param(None, id="gone")]
+)
+async def test_what_is_not_what_was_written_is_told(tmp_path: Path, content: bytes | None) -> None:
+    async with spool_in(tmp_path) as spool:
+        blob = await spool.write(ONE, "body", [b"onetwo"])
+        path = tmp_path / files(tmp_path)[0]
+        path.unlink() if content is None else path.write_bytes(content)
+        with pytest.raises(SpoolDamaged):
+            await spool.read(blob)
+
+
+async def test_pruning_keeps_one_file_or_none_and_other_jobs_alone(tmp_path: Path) -> None:
+    async with spool_in(tmp_path) as spool:
+        await spool.write(ONE, "body", [b"a"])
+        kept, other = await spool.write(ONE, "result-1", [b"b"]), await spool.write(TWO, "body", [b"c"])
+
+        await spool.prune(ONE, keep=kept.name)
+        assert files(tmp_path) == [f"01/{ONE}/result-1", f"01/{TWO}/body"]
+        await spool.prune(ONE)
+        await spool.prune(ONE)
+        assert files(tmp_path) == [f"01/{TWO}/body"]
+        assert await spool.read(other) == b"c"
+        await spool.prune(ONE, keep=kept.name)
+
+
+async def test_jobs_without_news_are_listed(tmp_path: Path) -> None:
+    async with spool_in(tmp_path) as spool:
+        for name in (ONE, TWO):
+            await spool.write(name, "body", [b"a"])
+        os.utime(tmp_path / "01" / ONE, (1000.0, 1000.0))
+        (tmp_path / "01" / "job-of-somebody-else").mkdir()
+
+        assert await spool.jobs(before_s=1001.0) == [ONE]
+
+
+@pytest.mark.parametrize(("job", "name"), [("../../etc", "body"), (ONE, "../body"), (ONE, ".."), (ONE, ""), ("job-1", "body")])
+async def test_no_name_leads_out_of_the_spool(tmp_path: Path, job: str, name: str) -> None:
+    async with spool_in(tmp_path) as spool:
+        with pytest.raises(ValueError, match="is no name in the spool"):
+            await spool.write(job, name, [b"a"])
+        with pytest.raises(ValueError, match="is no name in the spool"):
+            await spool.read(Blob(f"{job}/{name}", 1, ""))
+
+
+async def test_a_write_that_fails_leaves_nothing_and_says_whether_the_disk_is_full(tmp_path: Path) -> None:
+    """/dev/full is a file on which every write finds the disk full."""
+    async with spool_in(tmp_path) as spool:
+        blob = await spool.write(ONE, "body", [b"a"])
+        with pytest.raises(StoreUnavailable), _full_disk(tmp_path):
+            await spool.write(ONE, "result-1", [b"b" * 4096])
+        assert files(tmp_path) == [f"01/{ONE}/body"]
+        assert await spool.read(replace(blob)) == b"a"
+
+
+class _full_disk:  # noqa: N801  # reads as a block
+    """A block in which files of this process may not grow beyond a KiB."""
+
+    def __init__(self, folder: Path) -> None: ...
+
+    def __enter__(self) -> None:
+        import resource
+        import signal
+
+        self._handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        self._limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1024, self._limits[1]))
+
+    def __exit__(self, *_: object) -> None:
+        import resource
+        import signal
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, self._limits)
+        signal.signal(signal.SIGXFSZ, self._handler)
+
+
+def test_a_place_that_cannot_be_used_is_told_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StartupError, match="TIDEGATE_JOBS_SPOOL"):
+        FolderSpool(tmp_path / "file" / "spool")

@@ -1,0 +1,157 @@
+"""A world for jobs on a folder: the real SQLite store, folder spool and polled queue, with a clock of its own, in which
+processes can be made to die before or after any of their calls to the outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from control_plane.core.principal import Principal
+from control_plane.core.scope import Scopes, parse_scope
+from control_plane.jobs.adapters.folder_spool import FolderSpool
+from control_plane.jobs.adapters.polled_tickets import PolledTickets
+from control_plane.jobs.adapters.sqlite_jobs import SqliteJobStore, open_sqlite_jobs
+from control_plane.jobs.domain.gate import BulkGate
+from control_plane.jobs.domain.job import Job
+from control_plane.jobs.domain.transitions import RetryPolicy
+from control_plane.jobs.jobs import Jobs, Submission
+from control_plane.jobs.ports import Bounds
+from control_plane.jobs.runner import JobRunner
+from control_plane.jobs.sweeper import Sweeper
+from tests.fakes.jobs import ROOMY, FakeCompute, FakeUsage
+
+CALLER = Principal("team", "key", Scopes((parse_scope("infer:*"),)))
+WANTED = Submission(model="m", target="/v2/models/m/infer", headers=(("x-a", "b"),), body=b"body", idempotency_key="one")
+
+
+class Killed(BaseException):
+    """The process has died here."""
+
+
+@dataclass
+class Fate:
+    """When a process dies: at its call of this number, before it has any effect or after all of it."""
+
+    at: int = 1 << 30
+    is_after: bool = False
+    calls: int = 0
+    is_dead: bool = False
+    made: list[str] = field(default_factory=list)
+
+    def of(self, outside: Any) -> Any:
+        """Return `outside` as this process has it."""
+        return _Mortal(outside, self)
+
+
+class _Mortal:
+    def __init__(self, outside: Any, fate: Fate) -> None:
+        self._outside, self._fate = outside, fate
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._outside, name)
+        if not asyncio.iscoroutinefunction(found):
+            return found
+
+        async def call(*args: Any, **named: Any) -> Any:
+            fate = self._fate
+            if fate.is_dead:
+                raise Killed
+            if name == "run":
+                return await found(*args, **named)
+            fate.calls += 1
+            number = fate.calls
+            fate.made.append(f"{type(self._outside).__name__}.{name}")
+            if number == fate.at and not fate.is_after:
+                fate.is_dead = True
+                raise Killed
+            answer = await found(*args, **named)
+            if number >= fate.at:
+                fate.is_dead = True
+                raise Killed
+            return fate.of(answer) if name == "take" else answer
+
+        return call
+
+
+@dataclass
+class World:
+    """Where processes come and go; what they leave is on disk."""
+
+    store: SqliteJobStore
+    spool: FolderSpool
+    folder: Path
+    usage: FakeUsage = field(default_factory=FakeUsage)
+    compute: FakeCompute = field(default_factory=FakeCompute)
+    policy: RetryPolicy = field(default_factory=lambda: RetryPolicy(max_attempts=3))
+    clock_s: float = 1000.0
+
+    def now_s(self) -> float:
+        return self.clock_s
+
+    @property
+    def queue(self) -> PolledTickets:
+        """The queue as another process has it: what it holds in memory ends with the process."""
+        return PolledTickets(self.store, today_s=self.now_s)
+
+    def jobs(self, fate: Fate | None = None, bounds: Bounds = ROOMY) -> Jobs:
+        fate = fate or Fate()
+        parts = {"store": fate.of(self.store), "queue": fate.of(self.queue), "spool": fate.of(self.spool)}
+        return Jobs(**parts, bounds=bounds, policy=self.policy, expire_s=1e4, today_s=self.now_s)
+
+    def runner(self, fate: Fate | None = None, *, slots: int = 1, **others: Any) -> JobRunner:
+        fate = fate or Fate()
+        parts = {"store": self.store, "queue": self.queue, "spool": self.spool, "usage": self.usage, "compute": self.compute}
+        given: dict[str, Any] = {name: fate.of(part) if name != "compute" else part for name, part in (parts | others).items()}
+        return JobRunner(**given, gate=BulkGate(slots, float(slots)), holder="h", policy=self.policy, today_s=self.now_s)
+
+    def sweeper(self, fate: Fate | None = None) -> Sweeper:
+        fate = fate or Fate()
+        parts = {"store": self.store, "queue": self.queue, "spool": self.spool, "usage": self.usage}
+        return Sweeper(**{name: fate.of(part) for name, part in parts.items()}, policy=self.policy, today_s=self.now_s)
+
+    async def submit(self, number: int = 0, **changes: Any) -> Job:
+        wanted: dict[str, Any] = {"model": "m", "target": "/v2/models/m/infer", "headers": (), "body": b"body %d" % number}
+        return await self.jobs().submit(CALLER, Submission(**(wanted | changes)))
+
+    async def job(self, job_id: str) -> Job:
+        found = await self.store.get(job_id)
+        assert found is not None
+        return found
+
+    async def until(self, condition: Callable[[Job], bool], job_id: str) -> Job:
+        while not condition(found := await self.job(job_id)):
+            await asyncio.sleep(0.005)
+        return found
+
+    def files(self) -> list[str]:
+        return sorted(path.name for path in (self.folder / "spool").glob("*/*/*"))
+
+
+@asynccontextmanager
+async def world(folder: Path) -> AsyncIterator[World]:
+    store = await open_sqlite_jobs(folder / "jobs.sqlite")
+    spool = FolderSpool(folder / "spool")
+    made = World(store, spool, folder)
+    try:
+        yield made
+    finally:
+        await spool.close()
+        await store.close()
+
+
+@asynccontextmanager
+async def running(runner: JobRunner) -> AsyncIterator[asyncio.Task[None]]:
+    """The runner at work within the block."""
+    task = asyncio.get_running_loop().create_task(runner.run())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # of one that has died: looked at, so that the loop does not complain

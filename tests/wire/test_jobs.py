@@ -1,0 +1,156 @@
+"""The paths of jobs on real sockets, over the real store and spool: whose jobs are whose, what is refused, what is kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from control_plane.frontends.jobs.http import JobsHttp
+from control_plane.jobs.domain.job import Job
+from control_plane.jobs.ports import Bounds, Load
+from control_plane.objects.domain.route import Route
+from control_plane.objects.domain.tenant import Tenant
+from tests.fakes.governance import api_key, governance, key_text, known_state
+from tests.fakes.jobs import ROOMY
+from tests.unit.jobs.world import World, running, world
+from tests.wire.gateway import INFER, Answer, Gateway, gateway
+
+MINE, OTHERS, NOT_FOR_M = 1, 2, 3
+
+
+class Caller:
+    """Somebody with a key, who asks one thing at a time."""
+
+    def __init__(self, gateway: Gateway, key: int) -> None:
+        self._gateway, self._key = gateway, key
+
+    async def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
+        fields = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+        head = f"{method} {path} HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {key_text(self._key)}\r\n{fields}"
+        return await (await self._gateway.connect()).ask(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+
+    async def submit(self, **headers: str) -> Any:
+        accepted = await self.ask("POST", "/v2/models/m/jobs", INFER, **headers)
+        assert accepted.status == 202, accepted.body
+        return orjson.loads(accepted.body)
+
+
+@asynccontextmanager
+async def serving(folder: Path, *, bounds: Bounds = ROOMY) -> AsyncIterator[tuple[World, Caller, Caller, Caller]]:
+    keys = (api_key(MINE, "infer:m"), api_key(OTHERS, "infer:*", tenant="others"), api_key(NOT_FOR_M, "infer:other"))
+    routes = (Route("r", "m", tenants=("others",)),)
+    governed = governance(known_state(keys=keys, tenants=(Tenant("team"), Tenant("others")), routes=routes), authentication=True)
+    async with world(folder) as here, gateway(governed=governed, jobs=JobsHttp(here.jobs(bounds=bounds))) as it:
+        yield here, Caller(it, MINE), Caller(it, OTHERS), Caller(it, NOT_FOR_M)
+
+
+async def test_a_tenant_sees_its_own_jobs_and_no_others(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (_, mine, others, _same_tenant):
+        job = await mine.submit()
+        place = f"/v2/jobs/{job['id']}"
+        for method, path in (("GET", place), ("GET", place + "/result"), ("DELETE", place)):
+            refused = await others.ask(method, path)
+            assert refused.status == 404
+            unknown = (await others.ask(method, path.replace(job["id"], f"job-{'0' * 32}"))).body
+            assert refused.body.replace(job["id"].encode(), b"") == unknown.replace(b"job-" + b"0" * 32, b"")
+        assert orjson.loads((await others.ask("GET", "/v2/jobs")).body) == {"jobs": []}
+        assert [each["id"] for each in orjson.loads((await mine.ask("GET", "/v2/jobs")).body)["jobs"]] == [job["id"]]
+        assert orjson.loads((await mine.ask("GET", place)).body)["state"] == "queued"
+
+
+async def test_an_idempotency_key_is_its_tenants_own(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (_, mine, others, _):
+        one, again, theirs = [await each.submit(Idempotency_Key='"a"') for each in (mine, mine, others)]
+
+        assert one["id"] == again["id"] != theirs["id"]
+        other = await mine.ask("POST", "/v2/models/m/jobs", INFER + b" ", Idempotency_Key='"a"')
+        assert (other.status, (await mine.ask("POST", "/v2/models/m/jobs", INFER, Idempotency_Key="a b")).status) == (422, 400)
+
+
+async def test_what_the_key_may_not_infer_is_not_accepted(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (here, mine, _, not_for_m):
+        assert (await not_for_m.ask("POST", "/v2/models/m/jobs", INFER)).status == 403
+        assert (await mine.ask("POST", "/v2/models/r/jobs", INFER)).status == 403
+        assert here.files() == []
+
+
+async def test_no_credential_is_kept_with_a_job_and_all_that_describes_the_body_is(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (here, mine, _, _):
+        fields = {"Cookie": "secret-cookie", "X_Api_Key": key_text(MINE), "X_Locale": "de", "Inference_Header_Content_Length": "65"}
+        job = await mine.submit(**fields, Connection="keep-alive, Inference-Header-Content-Length, X-Hop", X_Hop="1")
+        kept: Job = await here.job(job["id"])
+
+    text = repr(kept).lower()
+    assert "secret-cookie" not in text
+    assert key_text(MINE) not in text
+    assert {name.lower() for name, _ in kept.headers} == {"x-locale", "inference-header-content-length"}
+    assert kept.target == "/v2/models/m/infer"
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        pytest.param(Bounds(Load(2, 1 << 30), Load(9, 1 << 30)), id="jobs-of-tenant"),
+        pytest.param(Bounds(Load(9, 2 * len(INFER)), Load(9, 1 << 30)), id="bytes-of-tenant"),
+        pytest.param(Bounds(Load(9, 1 << 30), Load(2, 1 << 30)), id="jobs-in-all"),
+        pytest.param(Bounds(Load(9, 1 << 30), Load(9, 2 * len(INFER))), id="bytes-in-all"),
+    ],
+)
+async def test_beyond_the_bounds_jobs_are_refused_until_some_have_ended(tmp_path: Path, bounds: Bounds) -> None:
+    async with serving(tmp_path, bounds=bounds) as (here, mine, others, _):
+        first, _ = await mine.submit(), await mine.submit()
+        refused = await mine.ask("POST", "/v2/models/m/jobs", INFER)
+        assert refused.status == 429
+        assert int(re.search(rb"Retry-After: (\d+)", refused.head)[1]) >= 1  # type: ignore[index]
+        assert (await others.ask("POST", "/v2/models/m/jobs", INFER)).status == (429 if bounds.in_all != Load(9, 1 << 30) else 202)
+        assert len([name for name in here.files() if name == "body"]) <= 3, "of a job that is refused nothing is kept"
+
+        await mine.ask("DELETE", f"/v2/jobs/{first['id']}")
+        async with running(here.runner()):
+            for job in await here.store.jobs_of(None, state=None, before="", limit=9):
+                await here.until(lambda job: not job.is_open, job.id)
+        await mine.submit()
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        pytest.param({"Tidegate_Job_Class": "economy"}, 202, id="class"),
+        pytest.param({"Tidegate_Job_Class": "gold"}, 400, id="no-such-class"),
+        pytest.param({"Tidegate_Job_Expires_S": "60"}, 202, id="expiry"),
+        pytest.param({"Tidegate_Job_Expires_S": "0"}, 400, id="expired-already"),
+        pytest.param({"Tidegate_Job_Expires_S": "1e3"}, 400, id="no-number"),
+        pytest.param({"Tidegate_Job_Expires_S": "99999999"}, 400, id="too-long"),
+        pytest.param({"Prefer": "wait=0"}, 202, id="no-wait"),
+        pytest.param({"Prefer": "wait=soon"}, 202, id="a-preference-that-is-none"),
+    ],
+)
+async def test_what_is_asked_of_a_job_is_checked(tmp_path: Path, headers: dict[str, str], status: int) -> None:
+    async with serving(tmp_path) as (_, mine, _, _):
+        assert (await mine.ask("POST", "/v2/models/m/jobs", INFER, **headers)).status == status
+
+
+async def test_a_result_is_sent_as_it_was_computed_head_and_body(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (here, mine, _, _):
+        job = await mine.submit()
+        assert (await mine.ask("GET", f"/v2/jobs/{job['id']}/result")).status == 409
+        async with running(here.runner()):
+            waited = await mine.ask("GET", f"/v2/jobs/{job['id']}/result", Prefer="wait=30")
+        assert (waited.status, waited.body) == (200, INFER)
+        assert waited == await mine.ask("GET", f"/v2/jobs/{job['id']}/result")
+        ended = orjson.loads((await mine.ask("GET", f"/v2/jobs/{job['id']}")).body)
+        assert (ended["state"], ended["result"]) == ("succeeded", f"/v2/jobs/{job['id']}/result")
+
+
+async def test_where_jobs_are_switched_off_their_paths_do_not_exist() -> None:
+    async with gateway() as it:
+        for line in (b"POST /v2/models/m/jobs", b"GET /v2/jobs"):
+            answer = await (await it.connect()).ask(line + b" HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n")
+            assert answer.status == 404
+            assert b"TIDEGATE_JOBS" in answer.body
