@@ -216,6 +216,8 @@ class MessageReader:
         if self._backlog:
             self._backlog.append(data)
             return self.split_more(most)
+        if not self._partial and not self._prefix and len(data) >= PREFIX_BYTES and PREFIX_BYTES + self._length(data) == len(data):
+            return [bytes(data)]  # a whole message alone, as nearly all come
         frames: list[MessageFrame] = []
         self._split(data, frames, most)
         return frames
