@@ -42,7 +42,8 @@ from control_plane.models.tiers.warm_tier_manager import WarmTierManager
 from control_plane.settings import Settings, parse_triton_urls
 from control_plane.triton.adapters.model_config import composing_models
 from control_plane.triton.config_name import config_name_in_force
-from control_plane.triton.servers import ServerObserver, Servers
+from control_plane.triton.server_state import ServerObserver
+from control_plane.triton.servers import Servers
 
 _log = logging.getLogger(__name__)
 

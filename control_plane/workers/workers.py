@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol, TypeVar
 
 from control_plane.core.backoff import RestartLimits, count_failures, restart_delay_s
-from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, StartupError, UpstreamFailed
+from control_plane.core.errors import StartupError
 from control_plane.core.fingerprint import Fingerprint
-from control_plane.core.model import ModelOverride
 from control_plane.core.silence import SilenceDetector, SilenceLimits
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.ports import ModelAdministration
@@ -28,7 +27,6 @@ from control_plane.triton.ports import Upstream
 from control_plane.workers.fleet_publisher import FleetPublisher
 from control_plane.workers.messages import (
     AnnounceDrain,
-    Changed,
     Charges,
     CollectCharges,
     CountsReported,
@@ -52,6 +50,7 @@ from control_plane.workers.messages import (
     UpstreamSilence,
     UpstreamUp,
 )
+from control_plane.workers.pending_changes import PendingChanges, carry_out
 from control_plane.workers.ports import WorkerLauncher, WorkerProcess
 from control_plane.workers.token_buckets import TokenBuckets
 
@@ -107,7 +106,7 @@ class ChargeSink(Protocol):
 class Workers:
     """Supervisor of all workers over all their lives.
 
-    Also the `triton/servers.ServerObserver` that forwards upstream changes to them, and the
+    Also the `triton/server_state.ServerObserver` that forwards upstream changes to them, and the
     `models/ports.FingerprintBoard` of the contents that they may answer for from their caches.
     """
 
@@ -333,7 +332,7 @@ class Workers:
             process.send(_message_of(self._fingerprints_number, self._fingerprints.all()))
             if self._is_stopping:
                 process.send(Drain(0))
-            asked = _PendingChanges(models, self._fleet)
+            asked = PendingChanges(models, self._fleet)
             async with asyncio.TaskGroup() as asked.tasks:
                 watch = asked.tasks.create_task(self._watch(number, worker), name=f"watch-worker-{number}")
                 await self._listen_to(number, worker, asked)
@@ -351,7 +350,7 @@ class Workers:
             self._retired = total([self._retired, worker.counts.retired()])  # totals must not drop when a worker ends
             self._changed.set()
 
-    async def _listen_to(self, number: int, worker: _Worker, asked: _PendingChanges) -> None:
+    async def _listen_to(self, number: int, worker: _Worker, asked: PendingChanges) -> None:
         """Handle a worker's messages until its link closes or it hangs: a healthy worker sends its counts
         every second."""
         with suppress(TimeoutError):
@@ -375,7 +374,7 @@ class Workers:
                 worker.is_listening = False
                 worker.process.stop_accepting()
 
-    def _take(self, number: int, worker: _Worker, message: FromWorker, asked: _PendingChanges) -> None:
+    def _take(self, number: int, worker: _Worker, message: FromWorker, asked: PendingChanges) -> None:
         worker.messages += 1
         match message:
             case CountsReported(counts, degraded, awaited):
@@ -405,62 +404,13 @@ class Workers:
             case Suspect(server, model, since_s):
                 self.suspect(server, model, since_s)
             case LoadModel() | UnloadModel():
-                asked.begin(_change(worker.process, message, asked), name=f"asked-by-worker-{number}")
-
-
-class _PendingChanges:
-    """The loads and unloads that one life of a worker has asked for."""
-
-    tasks: asyncio.TaskGroup
-
-    def __init__(self, models: ModelAdministration, fleet: FleetPublisher | None) -> None:
-        self.models = models
-        self._fleet = fleet
-        self._under_way: set[asyncio.Task[None]] = set()
-
-    def begin(self, change: Coroutine[None, None, None], *, name: str) -> None:
-        task = self.tasks.create_task(change, name=name)
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
-
-    async def change(self, message: LoadModel | UnloadModel) -> None:
-        """Load or unload; return when all workers have been sent the change, since any may get the next
-        request."""
-        if isinstance(message, LoadModel):
-            await self.models.load(message.name, _override_of(message))
-        else:
-            await self.models.unload(message.name, unload_dependents=message.unload_dependents)
-        if self._fleet is not None:
-            self._fleet.publish_changes()
-
-    def cancel(self) -> None:
-        for task in self._under_way:
-            task.cancel()
-
-
-async def _change(worker: WorkerProcess, message: LoadModel | UnloadModel, asked: _PendingChanges) -> None:
-    try:
-        await asked.change(message)
-    except ControlPlaneError as exc:  # the worker raises it again for its caller, by code and text
-        code = exc.upstream_code if isinstance(exc, ModelLoadFailed) else 0
-        worker.send(Changed(message.number, exc.code.value, str(exc), code))
-    except Exception:
-        _log.exception("a worker's request for a change failed; this is a defect")
-        worker.send(Changed(message.number, UpstreamFailed.code.value, "internal error of the gateway; its log has the details"))
-    else:
-        worker.send(Changed(message.number))
+                asked.begin(carry_out(worker.process, message, asked), name=f"asked-by-worker-{number}")
 
 
 def _message_of(number: int, changes: Mapping[str, Fingerprint | None]) -> FingerprintsChanged:
     return FingerprintsChanged(
         number, {name: (each.digest, each.is_cacheable, each.is_repeatable) if each else None for name, each in changes.items()}
     )
-
-
-def _override_of(message: LoadModel) -> ModelOverride | None:
-    if message.config is None and message.files is None:
-        return None
-    return ModelOverride(message.config, message.files or {})
 
 
 async def _within(timeout_s: float, what: Awaitable[T]) -> T:

@@ -20,7 +20,7 @@ from control_plane.models.domain.description import Tier
 from control_plane.models.model_service import ModelService
 from control_plane.models.prepared_load import PreparedLoad
 from control_plane.triton.ports import Upstream
-from control_plane.triton.servers import ServerState
+from control_plane.triton.server_state import ServerState
 
 _log = logging.getLogger(__name__)
 
