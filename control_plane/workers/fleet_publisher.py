@@ -121,6 +121,7 @@ class FleetPublisher:
         self._tell_servers()
 
     def _tell_upstream(self, message: UpstreamUp | UpstreamDown) -> None:
+        # First, since a worker can do nothing with the state of a server that it does not know.
         self._tell_servers()
         self._upstreams[message.server] = message
         self._tell(message)

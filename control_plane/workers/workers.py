@@ -234,6 +234,7 @@ class Workers:
         self._tell_upstream(UpstreamUp(upstream.endpoints))
 
     def down(self, reason: str, server: str = "") -> None:
+        # What one Triton had loaded says nothing of the next.
         self._fingerprints.forget_all()
         self._tell_upstream(UpstreamDown(reason))
 
@@ -255,6 +256,7 @@ class Workers:
         self._fingerprints.change(changes)
         self._fingerprints_number += 1
         number = self._fingerprints_number
+        # Others answer nobody before they have acknowledged all fingerprints (`_let_listen`).
         asked = [worker for worker in self._live.values() if worker.was_told_to_listen]
         self._tell(_message_of(number, changes))
         try:
@@ -291,6 +293,7 @@ class Workers:
         return [self._upstream_state, *silence, *repairs]
 
     def _tell_upstream(self, state: UpstreamUp | UpstreamDown) -> None:
+        # One that has come up anew answers, and one that is down is more than silent.
         self._upstream_state, self._is_silent = state, False
         self._tell(state)
 
@@ -331,6 +334,7 @@ class Workers:
             # All fingerprints at once. The worker listens when it has acknowledged them (`_let_listen`).
             process.send(_message_of(self._fingerprints_number, self._fingerprints.all()))
             if self._is_stopping:
+                # It was being started when the others were told.
                 process.send(Drain(0))
             asked = PendingChanges(models, self._fleet)
             async with asyncio.TaskGroup() as asked.tasks:
@@ -368,6 +372,7 @@ class Workers:
                 if worker.silence.heard(loop.time()):
                     _log.warning("worker %d runs again, after %.1f s, and is replaced", number, loop.time() - worker.silence.since_s)
                     worker.process.send(Drain(_THAWED_DRAIN_S))
+            # By how late this process is itself: what holds up both is no silence of the worker's.
             elif worker.is_listening and worker.silence.missed(late_s=loop.time() - due_s):
                 silent_s = loop.time() - worker.silence.since_s
                 _log.error("worker %d has said nothing for %.1f s: it gets no new connections", number, silent_s)

@@ -186,6 +186,7 @@ class GrpcInferRequest(InferMessage):
             return None
         self._request_id = call.request_id
         message = canonical_message(self._message())
+        # It has too many fields to look for the id among them.
         if message is None:
             return None
         forwarded = self._context.forwarding.matched(self.head.metadata)

@@ -200,6 +200,7 @@ class _StreamCall:
                 for stream in self._decoupled.values():
                     stream.half_close()
         except BaseExceptionGroup as group:
+            # What else was raised is the consequence: the first to fail had all others cancelled.
             first = group.exceptions[0]
             if isinstance(first, _Ended):
                 return first.answer
@@ -224,6 +225,7 @@ class _StreamCall:
             asked = await self._admit(message, principal)
         if asked is None:
             return
+        # A stream is recorded under the model of its first request.
         if not self._running.named_model:
             self._running.set_requested(asked.call, named=asked.running.named_model)
         is_decoupled = await self._relay.kinds.is_decoupled(asked.call.model_name)
@@ -255,6 +257,7 @@ class _StreamCall:
             if route is not None:
                 message.readdress(call.model_name, call.model_version)
             running = admitted.authorize(call, named=named.model_name)
+            # It goes on until its answer has been sent (`_end`), which other requests of the stream do not wait for.
             running.detach()
         asked = _StreamRequest(message, call, route.deadline_s if route is not None else None, running)
         self._under_way.add(asked)
@@ -276,6 +279,7 @@ class _StreamCall:
         asking = tasks.create_task(self._ask(asked, self._sequences.get(sequence), tasks), name="grpc-stream-request")
         if asked.call.sequence_id:
             self._sequences[sequence] = asking
+            # Only where no later request of the sequence has taken its place.
             asking.add_done_callback(lambda done: self._sequences.pop(sequence, None) if self._sequences.get(sequence) is done else None)
         return asking
 
