@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TypeVar
 
 import pytest
@@ -92,11 +92,25 @@ def test_one_that_differs_in_anything_else_is(other: service_pb2.ModelInferReque
         small_infer_request(other.SerializeToString(), _never_parsed)
 
 
+def test_strings_are_looked_through_each_time() -> None:
+    for content, is_valid in ((b"\2\0\0\0ab", True), (b"\3\0\0\0ab", False)):
+        request = service_pb2.ModelInferRequest(model_name="strings", raw_input_contents=[content])
+        request.inputs.add(name="X", datatype="BYTES", shape=(1,))
+        with nullcontext() if is_valid else pytest.raises(InvalidRequest, match="incomplete string data"):
+            read(request.SerializeToString())
+
+
 def test_what_follows_the_data_is_never_taken_for_data() -> None:
     """A name at the end overrides the first one: were its text taken for data, another model would be asked than is said."""
     data, head = b"later_b_", _unnamed("m_before", b"later_b_").SerializeToString()
     read(head + b"\x0a\x08" + data)
     assert read(head + b"\x0a\x08" + b"later_c_").model_name == "later_c_"
+
+
+def test_a_longer_one_that_begins_like_a_known_one_is_parsed() -> None:
+    known = _unnamed("repeated", b"12345678").SerializeToString()
+    read(known)
+    assert read(known + b"\x0a\x08another_").model_name == "another_"
 
 
 def test_typed_contents_are_left_to_triton() -> None:
