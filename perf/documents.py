@@ -6,7 +6,8 @@ writes them anew. There are four forms, and all are plain Markdown:
 
 * a block, between `<!-- perf NAME -->` and `<!-- perf end -->`: the tables of that scenario's result;
 * a block of the name `targets`: of every scenario its targets, what was measured, and whether they are met;
-* a block of the name `drills`: every drill of `perf.chaos`, with what was measured of it;
+* a block of the name `drills`: every drill of `perf.chaos`, with what was measured of it; `drills-named`: their names alone, and
+  which were not met;
 * a figure in a sentence, which is a link to its result with the figure's name as title, `[17.2](results/simulate.json
   "times_fewer_loads")`: the file has it under `figures`. It is shown with as many decimals as are written there.
 
@@ -30,14 +31,14 @@ from perf.servers.processes import PROJECT
 
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "perf/README.md", "docs/**/*.md")
 """Globs; each must find something."""
-TARGETS, DRILLS = "targets", "drills"
+TARGETS, DRILLS, DRILLS_NAMED = "targets", "drills", "drills-named"
 BLOCK = re.compile(r"(<!-- perf ([a-z-]+) -->\n).*?(\n<!-- perf end -->)", re.DOTALL)
 FIGURE = re.compile(r'\[([^\[\]]*)\]\(((?:[\w./-]*/)?results/([a-z-]+)\.json) "(\w+)"\)')
 
 
 def renewed(document: Path, results: Path = RESULTS) -> str:
     """A document with all its figures as the results have them. Raises KeyError for a scenario or figure that is not there."""
-    text = BLOCK.sub(lambda found: _block(found, results), document.read_text())
+    text = BLOCK.sub(lambda found: _block(found, document, results), document.read_text())
     return FIGURE.sub(lambda found: _figure(found, results), text)
 
 
@@ -45,7 +46,7 @@ def quoted(document: Path) -> set[str]:
     """The scenarios whose results it quotes."""
     text = document.read_text()
     blocks = {found[2] for found in BLOCK.finditer(text)}
-    of_blocks = {TARGETS: set(SCENARIOS), DRILLS: {chaos_report.Report.name}}
+    of_blocks = {TARGETS: set(SCENARIOS), DRILLS: {chaos_report.Report.name}, DRILLS_NAMED: {chaos_report.Report.name}}
     scenarios = set().union(*(of_blocks.get(block, {block}) for block in blocks))
     return scenarios | {found[3] for found in FIGURE.finditer(text)}
 
@@ -66,12 +67,15 @@ def measured(scenario: str, results: Path = RESULTS) -> Mapping[str, Any] | None
     return found
 
 
-def _block(found: re.Match[str], results: Path) -> str:
+def _block(found: re.Match[str], document: Path, results: Path) -> str:
     begin, scenario, end = found.groups()
     if scenario == TARGETS:
         return begin + _targets(results) + end
     if scenario == DRILLS:
-        return begin + _drills(results) + end
+        to_root = "../" * len(document.relative_to(PROJECT).parent.parts)
+        return begin + chaos_report.table_of_drills(_drilled(results), to_root=to_root) + end
+    if scenario == DRILLS_NAMED:
+        return begin + chaos_report.list_of_drills(_drilled(results)) + end
     report = SCENARIOS[scenario].report
     return begin + report.read(results).block() + end if measured(scenario, results) else found[0]
 
@@ -89,10 +93,9 @@ def _targets(results: Path) -> str:
     return table(("scenario", "target", "measured", "wanted", ""), rows)
 
 
-def _drills(results: Path) -> str:
-    """The table of all drills, which is there before any was measured."""
-    name = chaos_report.Report.name
-    return chaos_report.table_of_drills(chaos_report.Report.read(results) if measured(name, results) else None)
+def _drilled(results: Path) -> chaos_report.Report | None:
+    """What was measured of the drills; their table and list are there before any was measured."""
+    return chaos_report.Report.read(results) if measured(chaos_report.Report.name, results) else None
 
 
 def _figure(found: re.Match[str], results: Path) -> str:

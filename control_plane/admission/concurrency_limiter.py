@@ -114,8 +114,14 @@ class ConcurrencyLimiter:
             if self._last_tenant is not None:
                 self._shared_until_s = now_s + _SHARED_FOR_S
             self._last_tenant = tenant
-        if self._waiting or self._taken >= self._count(now_s) or self._has_enough() or not self._may_send(cost, deadline_s, now_s):
+        if self._waiting or self._taken >= self._count(now_s):
             return False
+        # Asked inline, as most requests come while no deadline is in danger: `_has_enough` and `_may_send` in one.
+        if self._taken and now_s < self._in_danger_until_s:
+            if self._service.has_enough(self.work):
+                return False
+            if not can_be_met(deadline_s, now_s=now_s, needed_s=self._service.answer_s(cost, ahead=self.work)):
+                return False
         self._hold(tenant, cost)
         return True
 

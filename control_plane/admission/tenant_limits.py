@@ -117,6 +117,7 @@ class TenantLimits:
 
         Only a request that passes the other limits uses a token of the rate.
         """
+        # Also of one that is refused: shares follow what tenants ask for.
         account.asked += 1
         self._check_quota(account)  # the limit that lasts longest is reported first
         self._check_concurrency(account)

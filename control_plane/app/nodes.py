@@ -24,7 +24,7 @@ from control_plane.node.reliance import NodeReliance
 from control_plane.node.remote_instance import RemoteInstance
 from control_plane.node.remote_node import RemoteNode
 from control_plane.settings import Settings, split_place
-from control_plane.triton.servers import ServerState
+from control_plane.triton.server_state import ServerState
 
 
 class ProcessesBoard(FingerprintBoard, Protocol):

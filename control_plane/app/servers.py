@@ -38,7 +38,8 @@ from control_plane.models.fleet_fingerprints import FleetFingerprints
 from control_plane.models.model_service import LoadFailure, ModelService
 from control_plane.settings import Settings, parse_triton_urls
 from control_plane.triton.config_name import config_name_in_force
-from control_plane.triton.servers import ServerObserver, Servers, ServerState
+from control_plane.triton.server_state import ServerObserver, ServerState
+from control_plane.triton.servers import Servers
 from control_plane.triton.silence_watch import Suspect
 
 _log = logging.getLogger(__name__)

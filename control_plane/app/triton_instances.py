@@ -30,7 +30,7 @@ from control_plane.triton.embedded.backend_directory import backend_names
 from control_plane.triton.embedded.command import choose_ports
 from control_plane.triton.embedded.process import EmbeddedTritonLauncher
 from control_plane.triton.ports import Upstream
-from control_plane.triton.servers import ServerState
+from control_plane.triton.server_state import ServerState
 from control_plane.triton.supervisor import Supervisor
 from control_plane.triton.under_repair import ModelsUnderRepair
 

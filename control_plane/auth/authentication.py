@@ -97,6 +97,7 @@ class Authentication:
         return self._check_key(shown, digest) if is_key else self._check_token(shown, digest, source)
 
     def _cached_one(self, digest: bytes) -> Principal | None:
+        # Any change may have revoked a key or removed its tenant.
         if self._generation != self._known.generation:
             self._generation = self._known.generation
             self._cached.clear()
@@ -115,6 +116,7 @@ class Authentication:
         """Check an API key against the object mirror and remember its principal. Raises Unauthenticated."""
         key = self._find(shown)
         now_s = self._now_s()
+        # One answer to all of these: who guesses does not learn which ids there are.
         if key is None or key.tenant not in self._known.tenants or key.is_revoked_at(now_s):
             raise Unauthenticated(_NOT_VALID)
         if not key.is_valid_at(now_s):
@@ -145,6 +147,7 @@ class Authentication:
             if principal.tenant not in self._known.tenants:
                 raise Unauthenticated(_UNKNOWN_TENANT)
         except Unauthenticated:
+            # Shown again, it is a stranger's, whose checks are charged to its source.
             self._accepted.forget(digest)
             checks.failed()
             raise

@@ -41,6 +41,7 @@ class Waiter(Generic[GrantT]):
             async with asyncio.timeout_at(deadline_s):
                 return await self._turn
         except BaseException:
+            # The grant came in the turn of the loop in which the task left, and nobody else knows of it.
             if self._turn.done() and not self._turn.cancelled():
                 give_back(self._turn.result())
             else:

@@ -48,6 +48,7 @@ class WeightedSemaphore:
             self._grant()
 
     def _grant(self) -> None:
+        # Only the first is looked at: were those behind it let by, a large one might wait for ever.
         while self._waiting and (units := self._queue.first) <= self.free:
             if self._queue.grant_first():
                 self.free -= units

@@ -19,7 +19,8 @@ from control_plane.frontends.common.caller import identify
 from control_plane.frontends.merged_metrics import merged_metrics
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
-from control_plane.triton.servers import Servers, ServerState
+from control_plane.triton.server_state import ServerState
+from control_plane.triton.servers import Servers
 
 _log = logging.getLogger(__name__)
 

@@ -32,6 +32,7 @@ class ServiceSockets:
             self.admin = bound.enter_context(bind_tcp(admin.admin_host, admin.admin_port, setting="--admin-port"))
             self.http_unix = _bind_unix(gateway.http_socket, "--http-socket", bound)
             self.grpc_unix = _bind_unix(gateway.grpc_socket, "--grpc-socket", bound)
+            # Up to here, a socket that cannot be bound closes those before it.
             self._bound = bound.pop_all()
 
     def bind_in_state_dir(self) -> None:

@@ -33,6 +33,7 @@ class StateDir:
         """
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Not "w", which would empty the file of whoever holds it: his pid is in it.
             self._lock = (self.path / "lock").open("a+")
         except OSError as exc:
             raise StartupError(f"--state-dir {self.path} cannot be written: {exc.strerror}; choose another") from exc
@@ -72,6 +73,7 @@ class StateDir:
         written.write(json.dumps(endpoints, indent=2) + "\n")
         written.flush()
         partial.replace(self._endpoints)
+        # Only now: readers of the old file would have found it unlocked.
         if self._written is not None:
             self._written.close()
         self._written = written

@@ -73,6 +73,7 @@ class Tls:
         settings = self._settings
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols([protocol])
+        # In TLS 1.2 a client could have the server carry out one handshake after the other on a connection.
         context.options |= ssl.OP_NO_RENEGOTIATION
         certificate, key = _required(settings.tls_certificate, "--tls-certificate"), _required(settings.tls_key, "--tls-key")
         try:

@@ -65,6 +65,7 @@ class UnixSocket:
     def _refuse_unless_stale(self, setting: str) -> None:
         if not self.path.is_socket():
             raise StartupError(f"{setting} {self.path}: there is a file that is not a socket; remove it or choose another path")
+        # Only a connection tells: the file of a process that was killed is still there.
         with socket.socket(socket.AF_UNIX) as probe:
             probe.setblocking(False)
             try:

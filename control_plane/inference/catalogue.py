@@ -13,7 +13,7 @@ AnswerT = TypeVar("AnswerT")
 
 
 class Askable(Protocol):
-    """A server to be asked something that must not wait for one that is frozen: `triton/servers.ServerState`."""
+    """A server to be asked something that must not wait for one that is frozen: `triton/server_state.ServerState`."""
 
     async def ask(self, ask: Callable[[Upstream], Awaitable[AnswerT]]) -> AnswerT:
         """Raises UpstreamUnavailable: the server is down, or silent before it has answered."""

@@ -71,7 +71,8 @@ class QueriesOfDeath:
 
     def watches(self, model: str) -> bool:
         """Whether requests of this model have to take their `turn`."""
-        return self._suspects.watches(model, self._now_s())
+        # Every request asks: while no process has died lately, without a look at the clock.
+        return bool(self._suspects.models) and self._suspects.watches(model, self._now_s())
 
     @asynccontextmanager
     async def turn(self, request: Hashable, call: InferCall, *, timeout_s: float) -> AsyncIterator[Suspect | None]:

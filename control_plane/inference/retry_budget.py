@@ -58,11 +58,12 @@ class RetryBudget:
         self._bucket = RetryBucket()
         self._refill_s = -inf
 
-    def asked(self, units: float) -> None:
-        """Note that a client's request of so many compute units is sent for the first time."""
+    def asked(self, units: float, now_s: float | None = None) -> None:
+        """Note that a client's request of so many compute units is sent for the first time. `now_s` is the loop's time, if
+        the caller has just read it."""
         self._asked_units += units
         self._asked_requests += 1
-        if self._now_s() >= self._refill_s:
+        if (self._now_s() if now_s is None else now_s) >= self._refill_s:
             self._refill()
 
     def try_spend(self, units: float, kind: RetryKind = RetryKind.RESEND, *, may_owe: bool = False) -> bool:

@@ -18,12 +18,13 @@ from control_plane.core.infer_call import InferCall
 from control_plane.core.model import ModelState
 from control_plane.inference.attempt import AnswerT_co, Attempt, RepeatableRequest, Send, is_repeatable
 from control_plane.inference.domain.queries_of_death import StubDeaths
-from control_plane.inference.faults import FAULTS, Fault, Finding, Resend
+from control_plane.inference.faults import FAULTS, Fault, Finding, Resend, fault_in, fault_of_error
 from control_plane.inference.queries_of_death import Hashable, QueriesOfDeath, Suspect
 from control_plane.inference.retry_budget import CostedRequest, RetryBudget, units_of
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Servers
 from control_plane.triton.silence_watch import SilenceWatch
+from control_plane.triton.silence_watch import Suspect as TellSuspect
 
 AnswerT = TypeVar("AnswerT")
 
@@ -37,9 +38,8 @@ class RunningOnOne(CostedRequest, RepeatableRequest, Protocol):
     """The part of `inference/running_request.AuthorizedRequest` that is needed here; it is charged from when it is
     sent."""
 
+    server: str
     sent_s: float | None
-
-    def sent(self, server: str) -> None: ...
 
 
 class Sendable(Hashable, Protocol[AnswerT_co]):
@@ -58,8 +58,8 @@ class _Sent(NamedTuple):
     """Where a request was sent, and when."""
 
     upstream: Upstream
-    copy: object
-    """Equal for requests that the same copy of the model computes."""
+    copy: int
+    """Equal for requests that the same copy of the model in this Triton computes."""
     at_s: float
 
 
@@ -76,6 +76,7 @@ class SingleServerDispatch:
         self.silence = SilenceWatch(now_s)
         self._stub_deaths = StubDeaths()
         self._servers = servers
+        self._under_repair = servers.under_repair
         self._now_s = now_s
 
     async def send(self, request: Sendable[AnswerT], call: InferCall, *, timeout_s: float, running: RunningOnOne | None = None) -> AnswerT:
@@ -84,27 +85,39 @@ class SingleServerDispatch:
         Raises UpstreamUnavailable: Triton is down, or ended with a request that must not be repeated.
         QueryOfDeath: processes have died under the request.
         """
-        deadline_s = self._now_s() + timeout_s
-        self.retries.asked(units_of(running))
+        now_s = self._now_s()
+        deadline_s = now_s + timeout_s
+        self.retries.asked(units_of(running), now_s)
         resent: set[Fault] = set()
-        send = self._watched(request.send, call)
+        send = request.send if self._servers.suspect is None else self._watched(request.send, call, self._servers.suspect)
         while True:
             if running is not None:
                 running.sent_s = None  # nobody is charged for waiting
-            attempt: Attempt[AnswerT] = Attempt()
             if self.deaths.watches(call.model_name):
                 self._servers.pick()  # who comes while Triton is down is refused at once
                 async with self.deaths.turn(request, call, timeout_s=deadline_s - self._now_s()) as suspect:
                     # The suspect before it may have ended Triton, or the model's stub.
                     await self._servers.comes_up(within_s=deadline_s - self._now_s())
-                    sent = await self._begin(call, running, deadline_s)
+                    if call.model_name in self._under_repair.ready_s:
+                        await self._await_repair(call, deadline_s)
+                    sent, attempt = self._begin(call, running), Attempt[AnswerT]()
                     await attempt.run(send, sent.upstream, timeout_s=deadline_s - sent.at_s)
                     await self._judge(request, call, sent, attempt, suspect)
             else:
-                sent = await self._begin(call, running, deadline_s)
-                await attempt.run(send, sent.upstream, timeout_s=deadline_s - sent.at_s)
-                if attempt.fault is not None:
-                    await self._judge(request, call, sent, attempt, None)
+                if call.model_name in self._under_repair.ready_s:
+                    await self._await_repair(call, deadline_s)
+                sent = self._begin(call, running)
+                # Not by `attempt.run`: every request would pass through its coroutine twice.
+                try:
+                    answer = await send(sent.upstream, timeout_s=deadline_s - sent.at_s)
+                except Exception as exc:
+                    attempt = Attempt(error=exc, fault=fault_of_error(exc))
+                else:
+                    fault = fault_in(answer)
+                    if fault is None:
+                        return answer
+                    attempt = Attempt(answer, fault=fault)
+                await self._judge(request, call, sent, attempt, None)
             fault = attempt.fault
             if fault is None or fault in resent or not self._may_resend(fault, call, running):
                 return attempt.result()
@@ -115,15 +128,21 @@ class SingleServerDispatch:
     async def stream(
         self, request: Streamable[AnswerT], call: InferCall, *, timeout_s: float, running: RunningOnOne | None = None
     ) -> AnswerT:
-        deadline_s = self._now_s() + timeout_s
-        self.retries.asked(units_of(running))
-        sent = await self._begin(call, running, deadline_s)
+        now_s = self._now_s()
+        deadline_s = now_s + timeout_s
+        self.retries.asked(units_of(running), now_s)
+        if call.model_name in self._under_repair.ready_s:
+            await self._await_repair(call, deadline_s)
+        sent = self._begin(call, running)
         return await request.stream(sent.upstream, timeout_s=deadline_s - sent.at_s)
 
     @asynccontextmanager
     async def server_for(self, call: InferCall, *, timeout_s: float, running: RunningOnOne | None = None) -> AsyncIterator[Upstream]:
-        self.retries.asked(units_of(running))
-        yield (await self._begin(call, running, self._now_s() + timeout_s)).upstream
+        now_s = self._now_s()
+        self.retries.asked(units_of(running), now_s)
+        if call.model_name in self._under_repair.ready_s:
+            await self._await_repair(call, now_s + timeout_s)
+        yield self._begin(call, running).upstream
 
     async def reading(self, model: str, *, timeout_s: float) -> Upstream:
         return self._servers.pick()
@@ -132,23 +151,19 @@ class SingleServerDispatch:
         index = await self._servers.pick().control.index()
         return {line.name for line in index if line.state is ModelState.READY}
 
-    async def _begin(self, call: InferCall, running: RunningOnOne | None, deadline_s: float) -> _Sent:
-        """Wait while the model is loaded anew, and return where to send the request now. Raises Overloaded: it will
-        not be ready in time. UpstreamUnavailable: Triton is down.
-        """
-        under_repair = self._servers.under_repair
-        if call.model_name in under_repair:
-            await under_repair.wait(call.model_name, timeout_s=deadline_s - self._now_s())
-        upstream = self._servers.pick()
-        if running is not None:
-            running.sent(ONLY)
-        return _Sent(upstream, (upstream, under_repair.copy_of(call.model_name)), self._now_s())
+    async def _await_repair(self, call: InferCall, deadline_s: float) -> None:
+        """Wait while the model is loaded anew. Raises Overloaded: it will not be ready in time."""
+        await self._under_repair.wait(call.model_name, timeout_s=deadline_s - self._now_s())
 
-    def _watched(self, send: Send[AnswerT], call: InferCall) -> Send[AnswerT]:
+    def _begin(self, call: InferCall, running: RunningOnOne | None) -> _Sent:
+        """Return where to send the request now. Raises UpstreamUnavailable: Triton is down."""
+        upstream, at_s = self._servers.pick(), self._now_s()
+        if running is not None:
+            running.server, running.sent_s = ONLY, at_s
+        return _Sent(upstream, self._under_repair.copy_of(call.model_name), at_s)
+
+    def _watched(self, send: Send[AnswerT], call: InferCall, suspect: TellSuspect) -> Send[AnswerT]:
         """Return `send`, watched for a model that hangs where somebody can end it."""
-        suspect = self._servers.suspect
-        if suspect is None:
-            return send
         return lambda server, /, *, timeout_s: self.silence.watch(call.model_name, send(server, timeout_s=timeout_s), suspect)
 
     def _may_resend(self, fault: Fault, call: InferCall, running: RunningOnOne | None) -> bool:
@@ -183,6 +198,8 @@ class SingleServerDispatch:
     async def _is_death(self, fault: Fault, call: InferCall, sent: _Sent, *, is_suspect: bool) -> bool:
         """As `fleet/routing/resending.is_death`."""
         if fault is Fault.DEAD_STUB:
-            return self._stub_deaths.was_in_flight(ONLY, call.model_name, sent.copy, began_s=sent.at_s, now_s=self._now_s())
+            return self._stub_deaths.was_in_flight(
+                ONLY, call.model_name, (sent.upstream, sent.copy), began_s=sent.at_s, now_s=self._now_s()
+            )
         is_lost = fault is Fault.CONNECTION_LOST
         return is_lost and (not is_suspect or await self._servers.goes_down(sent.upstream, within_s=_NOTICED_S))

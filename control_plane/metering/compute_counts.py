@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from control_plane.core.errors import ControlPlaneError
 from control_plane.metering.domain.learned_cost import newly_computed
 from control_plane.triton.compute_time import NOTHING, Computed, ComputeTime
-from control_plane.triton.servers import Servers, ServerState
+from control_plane.triton.server_state import ServerState
+from control_plane.triton.servers import Servers
 
 _log = logging.getLogger(__name__)
 

@@ -203,6 +203,7 @@ class Metering:
             left -= len(batch.sums)
 
     async def _add(self, batch: UsageBatch) -> None:
+        # One that takes longer may have been added all the same: sent again, it is known by its id.
         async with asyncio.timeout(ADD_TIMEOUT_S):
             await self._store.add(batch)
         if self._failures:

@@ -18,7 +18,7 @@ from control_plane.triton.ports import Upstream
 
 class Fingerprints:
     """Fingerprints by model. Where there is only one process this is also its `models/ports.FingerprintBoard`
-    and a `triton/servers.ServerObserver`.
+    and a `triton/server_state.ServerObserver`.
     """
 
     def __init__(self, *, now_s: Callable[[], float] = boot_time_s) -> None:

@@ -25,7 +25,8 @@ from control_plane.models.served_variants import served_variants
 from control_plane.models.tiers.warm_tier_manager import WarmTierManager
 from control_plane.triton.compute_time import ComputeTime
 from control_plane.triton.ports import Upstream
-from control_plane.triton.servers import Servers, ServerState
+from control_plane.triton.server_state import ServerState
+from control_plane.triton.servers import Servers
 from control_plane.triton.triton_log import brief
 
 _log = logging.getLogger(__name__)

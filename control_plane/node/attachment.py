@@ -17,7 +17,7 @@ from control_plane.node.remote_node import RemoteNode
 from control_plane.triton.index_elsewhere import UpstreamWithIndex
 from control_plane.triton.liveness_watch import LivenessWatch
 from control_plane.triton.ports import Upstream
-from control_plane.triton.servers import ServerSlot
+from control_plane.triton.server_state import ServerSlot
 
 _log = logging.getLogger(__name__)
 

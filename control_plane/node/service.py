@@ -49,7 +49,7 @@ from control_plane.node.held import HeldContext
 from control_plane.node.ports import GatewayLink, NodeFiles
 from control_plane.node.told_models import ToldModels
 from control_plane.triton.ports import Upstream
-from control_plane.triton.servers import ServerState
+from control_plane.triton.server_state import ServerState
 
 _log = logging.getLogger(__name__)
 

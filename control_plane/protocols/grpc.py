@@ -152,6 +152,7 @@ def _read_timeout(value: bytes | None) -> float | None:
 
 def timeout_value(timeout_s: float) -> bytes:
     """Format a remaining time as `grpc-timeout`: milliseconds, rounded up, eight digits at most."""
+    # Never 0, which would be a deadline that is over before the call has arrived.
     return b"%dm" % min(max(1, -int(-timeout_s * 1000 // 1)), 99_999_999)
 
 
@@ -216,6 +217,8 @@ class MessageReader:
         if self._backlog:
             self._backlog.append(data)
             return self.split_more(most)
+        if not self._partial and not self._prefix and len(data) >= PREFIX_BYTES and PREFIX_BYTES + self._length(data) == len(data):
+            return [bytes(data)]  # a whole message alone, as nearly all come
         frames: list[MessageFrame] = []
         self._split(data, frames, most)
         return frames

@@ -100,6 +100,7 @@ class Http2Template:
                 at += len(piece)
         except (IndexError, ValueError):
             return False
+        # What expands to more than is allowed has to be refused, which the decoder does.
         return at == len(block) and room >= 0
 
     def _learn(self, block: bytes) -> None:
@@ -112,6 +113,7 @@ class Http2Template:
             for name, value, start, value_start, end in _fields_of(block):
                 room -= len(name) + len(value) + FIELD_OVERHEAD
                 pattern = _TIMEOUT if name == b"grpc-timeout" else _VALUE
+                # A field that is all in the static table has no bytes of its own that could differ.
                 if name in self._fields and value_start and pattern.fullmatch(value) is not None:
                     room += len(value)
                     values.append((pattern, value_start, end))

@@ -177,6 +177,7 @@ def upstream_pieces(request: HttpRequest, host: bytes, forwarding: HeaderForward
     The head is built once for all requests that share it, so `forwarding` must be the same for all of them.
     """
     derived = request.derived
+    # The host of a control call has the control secret with it, so a head with the secret serves only those.
     if derived.upstream_host != host:
         derived.upstream_host, derived.upstream_head = host, _upstream_head(request, host, forwarding)
     if len(request.body) <= _SMALL_BYTES:
@@ -200,6 +201,7 @@ def _named_by_connection(request: HttpRequest) -> set[bytes]:
     7.6.1)."""
     named: set[bytes] = set()
     for name, value in request.headers:
+        # These two are options of the connection; all others are names of fields.
         if name.lower() == b"connection" and value.lower() not in (b"keep-alive", b"close"):
             named.update(option.strip().lower() for option in value.split(b","))
     return named - _NEVER_HOP_BY_HOP

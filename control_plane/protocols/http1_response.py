@@ -72,6 +72,7 @@ class AnswerReader:
         missing = self._body_bytes - len(self._body)
         if missing > 0:
             return None
+        # The connection has one request at a time, so nobody has asked for these.
         if missing < 0:
             raise AnswerError(f"{-missing} bytes follow the answer")
         body, self._body = self._body, None
@@ -88,8 +89,10 @@ class AnswerReader:
         self._buffer = bytearray()
         self.closes = _CLOSES.search(head) is not None
         length = _CONTENT_LENGTH.search(head)
+        # With both framings, or with none, two readers may see different ends of the answer (RFC 9112, 6.3).
         if not _STATUS_LINE.match(head) or (length is None) is not (_IS_CHUNKED.search(head) is not None):
             raise AnswerError(f"not an answer with a Content-Length or in chunks: {head[:80]!r}")
+        # Without a length the head recognises no later answer.
         if length is None:
             self._head = b""
             return ChunkedHead(int(head[9:12]), head, bytes(rest))

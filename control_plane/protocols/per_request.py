@@ -72,9 +72,11 @@ def id_in_message(frame: bytes) -> Span | None:
         for tag in (_NAME_TAG, _VERSION_TAG):
             if frame[at] == tag:
                 size = frame[at + 1]
+                # Its length has more than one byte; such a call is parsed.
                 if size > 0x7F:
                     return None
                 at += 2 + size
+        # A frame whose first byte is set is compressed, and shows nothing.
         if frame[at] != ID_TAG or not 0 < frame[at + 1] <= 0x7F or frame[0]:
             return None
         start = at + 2

@@ -92,6 +92,7 @@ class RespReader:
                     break
                 if buffer[stop : stop + 2] != b"\r\n":
                     raise RespError("a string that is longer than its length")
+                # Of a slice of the buffer itself, `bytes` would make a second copy.
                 yield bytes(memoryview(buffer)[end:stop])
                 at = stop + 2
             else:
@@ -100,6 +101,7 @@ class RespReader:
         else:
             if len(buffer) - at > _MAX_LINE_BYTES:
                 raise RespError("a line without end")
+        # Once for all: cutting each element off by itself would move the rest each time.
         del buffer[:at]
 
 
@@ -109,6 +111,7 @@ def _read_line(kind: int, line: bytes) -> Scalar | _ArrayHead:
         return line
     if kind == _ERROR:
         code, _, text = line.decode("utf-8", "replace").partition(" ")
+        # Returned, not raised: the answers to the rest of the pipeline follow it.
         return ReplyError(text if text and code.isupper() else f"{code} {text}".strip())
     if kind == _NUMBER and line.removeprefix(b"-").isdigit() and len(line) <= 1 + _MAX_DIGITS:
         return int(line)

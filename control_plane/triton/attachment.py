@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from control_plane.core.errors import StartupError
 from control_plane.triton.liveness_watch import LivenessWatch
 from control_plane.triton.ports import Upstream
-from control_plane.triton.servers import ServerSlot
+from control_plane.triton.server_state import ServerSlot
 
 _log = logging.getLogger(__name__)
 

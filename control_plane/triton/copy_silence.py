@@ -39,7 +39,8 @@ class CopySilence:
     def answered(self, sent_s: float, now_s: float) -> None:
         """Note any answer, good or bad."""
         self._has_answered, self._answered_s, self._given_up = True, now_s, 0
-        self._longest_s = max(self._longest_s, now_s - sent_s)
+        if now_s - sent_s > self._longest_s:
+            self._longest_s = now_s - sent_s
 
     def gave_up(self, sent_s: float, now_s: float, *, oldest_s: float) -> float | None:
         """Note a request that was not answered in time, and return, once, since when the copy hangs; None if it

@@ -14,7 +14,7 @@ from math import inf
 
 from control_plane.core.silence import SilenceDetector
 from control_plane.triton.ports import Liveness, LivenessProbe
-from control_plane.triton.servers import ServerSlot
+from control_plane.triton.server_state import ServerSlot
 
 _log = logging.getLogger(__name__)
 

@@ -37,9 +37,12 @@ class SilenceWatch:
 
     async def watch(self, model: str, sent: Awaitable[AnswerT], suspect: Suspect) -> AnswerT:
         """Await an answer; call `suspect` if its model hangs. Raises what `sent` raises."""
-        if model not in self._models and len(self._models) >= _MAX_MODELS:
-            self._models.clear()  # bounded: callers may name any model
-        silence, waiting = self._models.setdefault(model, (CopySilence(), {}))
+        known = self._models.get(model)
+        if known is None:
+            if len(self._models) >= _MAX_MODELS:
+                self._models.clear()  # bounded: callers may name any model
+            known = self._models[model] = (CopySilence(), {})
+        silence, waiting = known
         waiting[key := object()] = sent_s = self._now_s()
         is_overdue = True
         try:

@@ -17,7 +17,7 @@ from control_plane.core.backoff import RestartLimits, count_failures, restart_de
 from control_plane.core.errors import ControlPlaneError, StartupError
 from control_plane.triton.liveness_watch import LivenessWatch
 from control_plane.triton.ports import Connect, TritonLauncher, TritonProcess, Upstream
-from control_plane.triton.servers import ServerSlot
+from control_plane.triton.server_state import ServerSlot
 
 _log = logging.getLogger(__name__)
 

@@ -46,7 +46,7 @@ model."""
 
 class FleetPublisher:
     """Publisher of the fleet's view to workers: `fleet/ports.FleetWorkers`, and
-    `triton/servers.ServerObserver` as well.
+    `triton/server_state.ServerObserver` as well.
 
     Keeps what workers have been told, to send differences only, and all of it to a worker that starts later.
     """
@@ -113,7 +113,7 @@ class FleetPublisher:
             self._models_from_s = began_s + min(_TICK_S, _LOOKING_SHARE * (self._state.now_s() - began_s))
         self._tell_replicas()
 
-    # `triton/servers.ServerObserver`
+    # `triton/server_state.ServerObserver`
 
     def up(self, upstream: Upstream, server: str) -> None:
         self._tell_upstream(UpstreamUp(upstream.endpoints, server))
@@ -129,6 +129,7 @@ class FleetPublisher:
         self._tell_servers()
 
     def _tell_upstream(self, message: UpstreamUp | UpstreamDown) -> None:
+        # First, since a worker can do nothing with the state of a server that it does not know.
         self._tell_servers()
         self._upstreams[message.server] = message
         self._tell(message)

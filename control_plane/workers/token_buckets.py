@@ -31,6 +31,7 @@ class TokenBuckets:
     def draw_now(self, tenant: str, limit: RateLimit, *, want: int, spent: int) -> Draw:
         now_s = self._now_s()
         self._states[tenant], found = draw(self._states.get(tenant, RateState()), limit, now_s, want=want, spent=spent)
+        # A bucket that is full again is as good as a new one.
         if len(self._states) > _MAX_BUCKETS:
             self._states = {name: state for name, state in self._states.items() if state.full_at_s > now_s}
         return found

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol, TypeVar
 
 from control_plane.core.backoff import RestartLimits, count_failures, restart_delay_s
-from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, StartupError, UpstreamFailed, UpstreamUnavailable
+from control_plane.core.errors import StartupError
 from control_plane.core.fingerprint import Fingerprint
-from control_plane.core.model import ModelOverride, ModelVersion
 from control_plane.core.silence import SilenceDetector, SilenceLimits
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.ports import ModelAdministration
@@ -28,7 +27,6 @@ from control_plane.triton.ports import Upstream
 from control_plane.workers.fleet_publisher import FleetPublisher
 from control_plane.workers.messages import (
     AnnounceDrain,
-    Changed,
     Charges,
     CollectCharges,
     CountsReported,
@@ -38,7 +36,6 @@ from control_plane.workers.messages import (
     FingerprintsAcknowledged,
     FingerprintsChanged,
     FromWorker,
-    IndexRead,
     Listen,
     Listening,
     LoadModel,
@@ -55,6 +52,7 @@ from control_plane.workers.messages import (
     UpstreamSilence,
     UpstreamUp,
 )
+from control_plane.workers.pending_changes import PendingChanges, carry_out, read_index
 from control_plane.workers.ports import WorkerLauncher, WorkerProcess
 from control_plane.workers.token_buckets import TokenBuckets
 
@@ -110,7 +108,7 @@ class ChargeSink(Protocol):
 class Workers:
     """Supervisor of all workers over all their lives.
 
-    Also the `triton/servers.ServerObserver` that forwards upstream changes to them, and the
+    Also the `triton/server_state.ServerObserver` that forwards upstream changes to them, and the
     `models/ports.FingerprintBoard` of the contents that they may answer for from their caches.
     """
 
@@ -244,6 +242,7 @@ class Workers:
         self._tell_upstream(UpstreamUp(upstream.endpoints))
 
     def down(self, reason: str, server: str = "") -> None:
+        # What one Triton had loaded says nothing of the next.
         self._fingerprints.forget_all()
         self._tell_upstream(UpstreamDown(reason))
 
@@ -265,6 +264,7 @@ class Workers:
         self._fingerprints.change(changes)
         self._fingerprints_number += 1
         number = self._fingerprints_number
+        # Others answer nobody before they have acknowledged all fingerprints (`_let_listen`).
         asked = [worker for worker in self._live.values() if worker.was_told_to_listen]
         self._tell(_message_of(number, changes))
         try:
@@ -306,6 +306,7 @@ class Workers:
         return [self._upstream_state, *silence, *repairs]
 
     def _tell_upstream(self, state: UpstreamUp | UpstreamDown) -> None:
+        # One that has come up anew answers, and one that is down is more than silent.
         self._upstream_state, self._is_silent = state, False
         self._tell(state)
 
@@ -348,8 +349,9 @@ class Workers:
                 process.send(self._rely_until)
             process.send(_message_of(self._fingerprints_number, self._fingerprints.all()))
             if self._is_stopping:
+                # It was being started when the others were told.
                 process.send(Drain(0))
-            asked = _PendingChanges(models, self._fleet)
+            asked = PendingChanges(models, self._fleet)
             async with asyncio.TaskGroup() as asked.tasks:
                 watch = asked.tasks.create_task(self._watch(number, worker), name=f"watch-worker-{number}")
                 await self._listen_to(number, worker, asked)
@@ -367,7 +369,7 @@ class Workers:
             self._retired = total([self._retired, worker.counts.retired()])  # totals must not drop when a worker ends
             self._changed.set()
 
-    async def _listen_to(self, number: int, worker: _Worker, asked: _PendingChanges) -> None:
+    async def _listen_to(self, number: int, worker: _Worker, asked: PendingChanges) -> None:
         """Handle a worker's messages until its link closes or it hangs: a healthy worker sends its counts
         every second."""
         with suppress(TimeoutError):
@@ -385,13 +387,14 @@ class Workers:
                 if worker.silence.heard(loop.time()):
                     _log.warning("worker %d runs again, after %.1f s, and is replaced", number, loop.time() - worker.silence.since_s)
                     worker.process.send(Drain(_THAWED_DRAIN_S))
+            # By how late this process is itself: what holds up both is no silence of the worker's.
             elif worker.is_listening and worker.silence.missed(late_s=loop.time() - due_s):
                 silent_s = loop.time() - worker.silence.since_s
                 _log.error("worker %d has said nothing for %.1f s: it gets no new connections", number, silent_s)
                 worker.is_listening = False
                 worker.process.stop_accepting()
 
-    def _take(self, number: int, worker: _Worker, message: FromWorker, asked: _PendingChanges) -> None:
+    def _take(self, number: int, worker: _Worker, message: FromWorker, asked: PendingChanges) -> None:
         worker.messages += 1
         match message:
             case CountsReported(counts, degraded, awaited):
@@ -421,58 +424,9 @@ class Workers:
             case Suspect(server, model, since_s):
                 self.suspect(server, model, since_s)
             case ReadIndex():
-                asked.begin(_read_index(worker.process, message, asked), name=f"index-for-worker-{number}")
+                asked.begin(read_index(worker.process, message, asked), name=f"index-for-worker-{number}")
             case LoadModel() | UnloadModel():
-                asked.begin(_change(worker.process, message, asked), name=f"asked-by-worker-{number}")
-
-
-class _PendingChanges:
-    """The loads and unloads that one life of a worker has asked for."""
-
-    tasks: asyncio.TaskGroup
-
-    def __init__(self, models: ModelAdministration, fleet: FleetPublisher | None) -> None:
-        self.models = models
-        self._fleet = fleet
-        self._under_way: set[asyncio.Task[None]] = set()
-
-    def begin(self, change: Coroutine[None, None, None], *, name: str) -> None:
-        task = self.tasks.create_task(change, name=name)
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
-
-    async def index(self, server: str) -> list[ModelVersion]:
-        """Return a server's index. Raises ControlPlaneError."""
-        if self._fleet is None:
-            raise UpstreamUnavailable("there is no fleet")
-        return await self._fleet.index(server)
-
-    async def change(self, message: LoadModel | UnloadModel) -> None:
-        """Load or unload; return when all workers have been sent the change, since any may get the next
-        request."""
-        if isinstance(message, LoadModel):
-            await self.models.load(message.name, _override_of(message))
-        else:
-            await self.models.unload(message.name, unload_dependents=message.unload_dependents)
-        if self._fleet is not None:
-            self._fleet.publish_changes()
-
-    def cancel(self) -> None:
-        for task in self._under_way:
-            task.cancel()
-
-
-async def _change(worker: WorkerProcess, message: LoadModel | UnloadModel, asked: _PendingChanges) -> None:
-    try:
-        await asked.change(message)
-    except ControlPlaneError as exc:  # the worker raises it again for its caller, by code and text
-        code = exc.upstream_code if isinstance(exc, ModelLoadFailed) else 0
-        worker.send(Changed(message.number, exc.code.value, str(exc), code))
-    except Exception:
-        _log.exception("a worker's request for a change failed; this is a defect")
-        worker.send(Changed(message.number, UpstreamFailed.code.value, "internal error of the gateway; its log has the details"))
-    else:
-        worker.send(Changed(message.number))
+                asked.begin(carry_out(worker.process, message, asked), name=f"asked-by-worker-{number}")
 
 
 def _message_of(number: int, changes: Mapping[str, Fingerprint | None]) -> FingerprintsChanged:
@@ -481,20 +435,6 @@ def _message_of(number: int, changes: Mapping[str, Fingerprint | None]) -> Finge
     )
 
 
-def _override_of(message: LoadModel) -> ModelOverride | None:
-    if message.config is None and message.files is None:
-        return None
-    return ModelOverride(message.config, message.files or {})
-
-
 async def _within(timeout_s: float, what: Awaitable[T]) -> T:
     async with asyncio.timeout(timeout_s):
         return await what
-
-
-async def _read_index(worker: WorkerProcess, message: ReadIndex, asked: _PendingChanges) -> None:
-    try:
-        lines = [(line.name, line.version, line.state.value, line.reason) for line in await asked.index(message.server)]
-        worker.send(IndexRead(message.number, lines))
-    except ControlPlaneError as exc:
-        worker.send(IndexRead(message.number, None, str(exc)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ _GROWN_MIB = 50.0
 """Over a minute that is flat: 1.5 GB were lost in four minutes once."""
 _MEASURED = "longest_repeatable_s"
 """A figure whose absence is no success: no request failed, or was slow, where the others are absent."""
+_WIDEST = 110
+"""Characters of a line in documents."""
 _SAID = 6
 """Texts at most that the summary file quotes of a drill."""
 
@@ -77,7 +80,7 @@ class Report(report.Report):
         return "\n\n".join(["## What was said", *quoted]) if quoted else ""
 
     def verdict(self, drill: Drill) -> str:
-        """Of the table in ARCHITECTURE.md; empty for one that was not measured."""
+        """Of the table of drills (docs/operations/faults.md); empty for one that was not measured."""
         if Case(drill.name) not in self.runs:
             return ""
         figures = self.figures()
@@ -120,16 +123,23 @@ class Report(report.Report):
         return "\n".join(f"* **{name}** was not carried out: {why}" for name, why in self.result.more.get("not_carried_out", {}).items())
 
 
-def table_of_drills(found: Report | None) -> str:
-    """Every drill, measured or not, as ARCHITECTURE.md has them."""
+def table_of_drills(found: Report | None, *, to_root: str = "") -> str:
+    """Every drill, measured or not; `to_root` is the way from the document to the repository's root, for its links."""
     head = ("what", "done to it", "callers see", "at most", "measured", "", "test")
-    return table(head, [_row_of(drill, found) for drill in DRILLS.values()])
+    return table(head, [_row_of(drill, found, to_root) for drill in DRILLS.values()])
 
 
-def _row_of(drill: Drill, found: Report | None) -> tuple[str, ...]:
+def list_of_drills(found: Report | None) -> str:
+    """The names of all drills, as a paragraph of short lines; those that were measured and not met are said to be."""
+    verdicts = {name: "" if found is None else found.verdict(drill) for name, drill in DRILLS.items()}
+    named = "; ".join(f"{name} ({verdict})" if verdict.startswith("**") else name for name, verdict in verdicts.items())
+    return textwrap.fill(f"{named[:1].upper()}{named[1:]}.", _WIDEST, break_on_hyphens=False)
+
+
+def _row_of(drill: Drill, found: Report | None, to_root: str) -> tuple[str, ...]:
     measured = ("", "") if found is None else (found.measured(drill), found.verdict(drill))
     path, _, name = drill.test.partition("::")
-    test = f"[{name}]({path})" if path else "`make chaos`"
+    test = f"[{name}]({to_root}{path})" if path else "`make chaos`"
     return drill.name, drill.done, drill.seen, _limit(drill), *measured, test
 
 

@@ -13,7 +13,7 @@ from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.protocols.http2.headers import Fields
 from control_plane.triton.compute_time import ComputeTime
 from control_plane.triton.ports import GrpcCall, Liveness, Slot
-from control_plane.triton.servers import ServerState
+from control_plane.triton.server_state import ServerState
 
 
 @dataclass

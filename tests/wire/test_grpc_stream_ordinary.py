@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2
 from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.protocols.grpc import GrpcAnswer, message_answer, status_answer
 from control_plane.triton.ports import GrpcCall
-from control_plane.triton.servers import ServerState
+from control_plane.triton.server_state import ServerState
 from tests.aio import settle
 from tests.fakes import FakeGrpc, FakeUpstream, server_of
 from tests.wire.grpc_frontend import INFER, Bench, frontend, infer_message, message_of, until

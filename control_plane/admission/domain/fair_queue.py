@@ -95,6 +95,7 @@ class FairQueue(Generic[Item]):
             return item
         if len(self) >= self._limits.max_waiting:
             length, _, longest = self._ranks[-1]
+            # With this request its own tenant's queue would be the longest.
             if length <= (own + 1) / claim.weight:
                 return item
             refused = next(reversed(longest.waiting))
@@ -166,6 +167,7 @@ class FairQueue(Generic[Item]):
 
     def _next_level(self) -> _PriorityLevel[Item]:
         """Return the lowest priority that has been passed over for long enough, or else the highest."""
+        # From the lowest, which all others pass over.
         for level in reversed(self._levels[1:]):
             if level.passed_over >= PASSED_OVER * level.first().next_cost:
                 return level
@@ -189,6 +191,7 @@ class FairQueue(Generic[Item]):
     def _rank(self, flow: _Flow[Item]) -> None:
         if flow.rank is not None:
             del self._ranks[bisect_left(self._ranks, flow.rank)]
+        # The number decides between equals, since flows have no order.
         flow.rank = (len(flow.waiting) / flow.weight, flow.number, flow) if flow.waiting else None
         if flow.rank is not None:
             insort(self._ranks, flow.rank)
@@ -251,6 +254,7 @@ class _PriorityLevel(Generic[Item]):
         return flow
 
     def admit(self, flow: _Flow[Item], item: Item, claim: Ticket) -> None:
+        # The tenant's weight may have been changed since its last request; the new one holds for what waits, too.
         self._weights += claim.weight - (flow.weight if flow.waiting else 0.0)
         self._open_weights += claim.weight - flow.weight
         flow.weight = claim.weight

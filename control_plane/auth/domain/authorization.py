@@ -76,6 +76,7 @@ def need_of_call(action: Action, name: str = "") -> Need | None:
 
 def need_of_admin_path(path: str) -> Need | None:
     """Return the need of a call to the admin API by its decoded path, None if it needs no right."""
+    # A path that is not in the table needs the most, so that a new one is not open by oversight.
     right = _OF_ADMIN_PATH.get(path.removeprefix("/").partition("/")[0], Right.ADMIN)
     return None if right is None else Need(right)
 

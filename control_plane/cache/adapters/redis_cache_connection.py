@@ -49,6 +49,7 @@ class CacheConnection:
 
     async def open(self) -> None:
         """Connect anew, within `_OPEN_S`. Raises TimeoutError, OSError, RespError or ReplyError."""
+        # An earlier one may still be sent the answer to a call that was given up.
         self.drop()
         place = urlsplit(self.place)
         async with LoopTimeout(_OPEN_S):
@@ -80,6 +81,7 @@ class CacheConnection:
         """Whether Redis's next answer belongs to this process's last command, asked with an ECHO of random
         bytes.
         """
+        # Random, so that a late answer to an earlier probe is not taken for this one's.
         nonce = os.urandom(8)
         try:
             return await self._call(b"ECHO", nonce) == nonce
@@ -91,6 +93,7 @@ class CacheConnection:
         with, or None.
         """
         assert self._stream is not None
+        # A full Redis may refuse one entry and take the next.
         answers = await self._stream.exchange([pack_command(b"SET", name, value, b"EX", b"%d" % ttl_s) for name, value, ttl_s in entries])
         return [answer if isinstance(answer, ReplyError) else None for answer in answers]
 

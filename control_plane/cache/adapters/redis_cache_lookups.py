@@ -171,6 +171,7 @@ class CacheLookups:
                 await self._on_first_connection(self._connection)
             self._on_first_connection = None
         self._gate.forget_latencies()
+        # The first exchange is nobody's request: who asks never pays for finding out that the connection is no good.
         await self._exchange([])
 
     async def _answer_lookups(self) -> None:
@@ -213,6 +214,7 @@ class CacheLookups:
             async with LoopTimeout(_HANGS_S):
                 framed = await self._connection.get_many([name_of(key) for key in keys])
         except BaseException:
+            # Callers wait for these: whatever has ended the exchange, they compute now.
             self._give_up(lookups)
             raise
         finally:

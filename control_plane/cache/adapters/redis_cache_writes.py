@@ -56,6 +56,7 @@ class CacheWrites:
         if not has_room or len(value) > self._max_value_bytes:
             self._counts.dropped += 1
             return
+        # Redis takes whole seconds, and refuses 0.
         self._queued.put_nowait(_Entry(key, value, max(1, int(ttl_s))))
         self._queued_bytes += len(value)
 

@@ -52,6 +52,7 @@ class CircuitBreaker:
         """Seconds to wait before the next probe; 0.0 while the breaker is closed."""
         if not self.is_open:
             return 0.0
+        # After one success the others that are needed follow soon.
         return self._limits.first_pause_s if self._successes else self._pause_s
 
     def succeeded(self, now_s: float) -> None:

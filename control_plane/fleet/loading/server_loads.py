@@ -18,7 +18,7 @@ from control_plane.fleet.ports import PreparedLoad, ServerInstance
 from control_plane.fleet.view.state import FleetState
 from control_plane.models.domain.description import Tier
 from control_plane.triton.ports import Upstream
-from control_plane.triton.servers import ServerState
+from control_plane.triton.server_state import ServerState
 
 _log = logging.getLogger(__name__)
 

@@ -20,7 +20,8 @@ from control_plane.fleet.domain.placement import Obstacle, Placement, place
 from control_plane.fleet.view.state import FleetState
 from control_plane.inference.catalogue import Askable
 from control_plane.triton.ports import Upstream
-from control_plane.triton.servers import Servers, ServerState
+from control_plane.triton.server_state import ServerState
+from control_plane.triton.servers import Servers
 
 _log = logging.getLogger(__name__)
 

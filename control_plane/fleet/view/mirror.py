@@ -21,7 +21,7 @@ from control_plane.triton.servers import Servers
 
 class FleetMirror:
     """Mirror of another process's view of the fleet; the changes of which servers are up reach it as a
-    `triton/servers.ServerObserver`."""
+    `triton/server_state.ServerObserver`."""
 
     def __init__(self, state: FleetState, servers: Servers) -> None:
         self._state = state
@@ -33,7 +33,7 @@ class FleetMirror:
         """(server, model) -> the life of the replica that is in the view."""
         servers.follow(self)
 
-    # `triton/servers.ServerObserver`
+    # `triton/server_state.ServerObserver`
 
     def up(self, upstream: Upstream, server: str) -> None:
         """Count the server as up at once: there is no index to be read first, its replicas come as

@@ -59,7 +59,7 @@ def _shown(server: Server) -> dict[str, tuple[Replica, ModelState]]:
 
 class FleetState:
     """In-memory view of the fleet's servers, replicas and models (an informer cache), with the requests in
-    flight at each replica. It hears as a `triton/servers.ServerObserver` which servers are up."""
+    flight at each replica. It hears as a `triton/server_state.ServerObserver` which servers are up."""
 
     def __init__(
         self,

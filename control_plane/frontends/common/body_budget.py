@@ -36,6 +36,7 @@ class BodyBudget:
         Raises:
             Overloaded: the bytes did not come free within `timeout_s`, or exceed the whole budget.
         """
+        # No wait would help, and it would hold up all who wait behind it.
         if size_bytes > self._bytes.total:
             raise Overloaded(f"a body of {size_bytes} bytes exceeds what all bodies together may hold (TIDEGATE_MAX_BUFFERED_BYTES)")
         try:

@@ -161,6 +161,7 @@ class ConnectionServer(Generic[ConnectionT]):
         for connection in tuple(self._connections):
             connection.leave()
         await self._wait_until_closed(timeout_s)
+        # A copy each time: whoever closes leaves the dictionary at once.
         for connection in tuple(self._connections):
             connection.refuse_rest(GatewayStopping())
         await self._wait_until_closed(_LAST_WORDS_S)
@@ -221,6 +222,7 @@ class ConnectionServer(Generic[ConnectionT]):
     def opened(self, connection: ConnectionT, address: str) -> bool:
         """Register a connection from `address`; False if there are too many, and the connection must abort
         itself."""
+        # With TLS it was counted before its handshake (`_accept_tls`).
         source = self._handshaking.pop(connection, None)
         if source is None:
             source = self._admit(address)

@@ -36,6 +36,7 @@ STATUS: dict[ErrorCode, Status] = {
     ErrorCode.UNPARSABLE: Status(500, grpc.StatusCode.INVALID_ARGUMENT, False),
     ErrorCode.PAYLOAD_TOO_LARGE: Status(413, grpc.StatusCode.RESOURCE_EXHAUSTED, False),
     ErrorCode.HEAD_TOO_LARGE: Status(431, grpc.StatusCode.RESOURCE_EXHAUSTED, False),
+    # gRPC's own answer to a method that a server does not have is UNIMPLEMENTED.
     ErrorCode.ROUTE_NOT_FOUND: Status(404, grpc.StatusCode.UNIMPLEMENTED, False),
     ErrorCode.METHOD_NOT_ALLOWED: Status(405, grpc.StatusCode.UNIMPLEMENTED, False),
     ErrorCode.UNAUTHENTICATED: Status(401, grpc.StatusCode.UNAUTHENTICATED, False),
@@ -54,6 +55,7 @@ STATUS: dict[ErrorCode, Status] = {
     ErrorCode.DEADLINE_EXCEEDED: Status(504, grpc.StatusCode.DEADLINE_EXCEEDED, True),
     ErrorCode.REQUEST_TIMEOUT: Status(408, grpc.StatusCode.DEADLINE_EXCEEDED, True),
     ErrorCode.OVERLOADED: Status(503, grpc.StatusCode.UNAVAILABLE, True),
+    # No status that clients repeat a request for: each repeat could end another process.
     ErrorCode.QUERY_OF_DEATH: Status(422, grpc.StatusCode.FAILED_PRECONDITION, False),
     ErrorCode.STARTUP: Status(500, grpc.StatusCode.INTERNAL, False),
 }
@@ -63,6 +65,7 @@ def advice_of(error: ControlPlaneError) -> list[tuple[bytes, bytes]]:
     """Header fields, or gRPC metadata, with advice: when to retry, how much of a limit is left, how to
     authenticate."""
     if isinstance(error, LimitExceeded):
+        # Whole seconds (RFC 9110, 10.2.3), and never 0, which would be at once.
         fields = [(b"Retry-After", b"%d" % max(1, ceil(error.retry_after_s)))]
         return [*fields, *((name.encode(), value.encode()) for name, value in error.limits)]
     if isinstance(error, Overloaded):

@@ -161,6 +161,7 @@ class Call:
             self.refuse(exc)
             return
         if self._handler.stream is not None:
+            # Begun before its first message: a caller need not send one to hear that it may not, or that no server is up.
             self._messages = MessageStream(self._connection, self._stream, self.read_backlog)
             self._start(self._answer())
         if ends:
@@ -299,6 +300,7 @@ class Call:
     def refuse(self, error: ControlPlaneError) -> None:
         """End the call with an error's status, whatever runs for it; later data is dropped."""
         task, self._task, self._handler = self._task, None, None
+        # Its own task refuses it where room for the message did not come in time.
         if task is not None and task is not asyncio.current_task():
             task.cancel(error)  # for the records of the request (`inference/running_request`)
         if self._messages is None:

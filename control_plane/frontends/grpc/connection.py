@@ -306,6 +306,7 @@ class GrpcConnection(asyncio.Protocol):
             state.send_headers(stream, encode_fields(answer.headers))
         for piece in answer.body:
             state.send_data(stream, piece)
+        # The text of an error hardly recurs: remembered, it would displace trailers that do.
         state.send_headers(stream, (encode_varying if answer.code else encode_fields)(answer.trailers), ends=True)
         self._flush()
 

@@ -216,6 +216,7 @@ class HttpConnection(asyncio.Protocol):
     def accept(self, request: HttpRequest, *, keep_alive: bool) -> None:
         if self._waiting is not None:
             self._stop_waiting()  # the whole body arrived together with its head: its memory is in use already
+        # The queue owns the room from here on: `connection_lost` gives back what waits in it.
         held, self._held_bytes = self._held_bytes, 0
         self._enqueue(request, keep_alive, held)
 
@@ -224,6 +225,7 @@ class HttpConnection(asyncio.Protocol):
         more."""
         if self._has_refused:
             return
+        # What follows has lost its boundaries, and might be read as a request that nobody sent.
         self._has_refused = self._reader.has_ended = True
         self._enqueue(self._server.render_error(error, self._reader.target), False, 0)
         self._pause_as_needed()
@@ -234,6 +236,7 @@ class HttpConnection(asyncio.Protocol):
         if self._waiting is None and self._server.budget.try_acquire(size_bytes):
             self._held_bytes += size_bytes
             return
+        # Of a chunked body more may have arrived than one chunk: the task that waits takes all that is owed.
         self._owed_bytes += size_bytes
         if self._waiting is None:
             self._waiting = self._tasks.create_task(self._wait_for_budget(), name="http-body-budget")
@@ -267,6 +270,7 @@ class HttpConnection(asyncio.Protocol):
         if not self._is_answering:
             self.refuse(error)
         elif self._task is not None:
+            # Before the cancellation: `_serve` tells by it that the client is still there, and is to be answered.
             self._ended_by = error
             self._task.cancel(error)  # for the records of the request (`inference/running_request`)
 
@@ -284,6 +288,7 @@ class HttpConnection(asyncio.Protocol):
             if self._has_stalled(now_s, limits.body_timeout_s, "writing", transport.get_write_buffer_size()):
                 transport.abort()
         elif self._is_answering or self._queue or self._waiting or self._has_refused or self._has_backlog:
+            # It is not the client that is waited for.
             self._progress = ()
         elif reader.is_between_requests:
             if limits.idle_timeout_s and self._has_stalled(now_s, limits.idle_timeout_s, "idle", self._taken):
@@ -338,6 +343,7 @@ class HttpConnection(asyncio.Protocol):
                     del item
                     await self._send_stream(answer, keep_alive=keep_alive, takes_chunks=takes_chunks)
                 self._is_answering = False
+                # A client that pipelines requests and reads no answers has one of them here, not all.
                 if not self._may_write:
                     await self._writable.wait()
             await self._close()
@@ -388,6 +394,7 @@ class HttpConnection(asyncio.Protocol):
         reads."""
         try:
             head = stream.head if takes_chunks else without_chunks(stream.head)
+            # Triton's head ends with the empty line, before which the field belongs.
             self._write(head if keep_alive else head[:-2] + b"Connection: close\r\n\r\n")
             while (piece := await stream.receive()) is not None:
                 self._write(b"%x\r\n%b\r\n" % (len(piece), piece) if takes_chunks else piece)
@@ -416,6 +423,8 @@ class HttpConnection(asyncio.Protocol):
         client."""
         if self._transport is None:
             return
+        # Once a refusal has been sent, what still comes is read again, and dropped: closing a socket with unread bytes
+        # would take the refusal from the client.
         is_refusing = self._has_refused and not self._lingers
         has_much = self._has_backlog and (self._lingers or self._reader.unread_bytes > _MAX_UNREAD_BYTES)
         must_pause = is_refusing or has_much or self._waiting is not None

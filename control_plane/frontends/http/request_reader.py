@@ -224,6 +224,7 @@ class RequestReader:
         return False
 
     def _take_known(self, known: _KnownHead, body: bytes) -> None:
+        # While nothing is cached, the template would be made for nothing.
         if self._verbatim_entries:
             template = known.template or self._template_of(known)
             if self._sink.answer_verbatim(template.key, body):
@@ -306,6 +307,7 @@ class RequestReader:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError as exc:
+            # httptools raises an error of its own for whatever a callback has raised.
             cause = exc.__context__
             self._end(cause if isinstance(cause, ControlPlaneError) else InvalidRequest("the request cannot be read"))
         except httptools.HttpParserUpgrade:
@@ -390,6 +392,7 @@ class RequestReader:
                     hosts, host = hosts + 1, value
                 case b"sec-fetch-site":
                     fetch_site = value
+        # A server must refuse it (RFC 9112, 3.2): the next reader might take the other one.
         if hosts > 1:
             raise InvalidRequest(f"the header host occurs {hosts} times")
         if self._hosts is not None:

@@ -7,7 +7,6 @@ as.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,15 +15,6 @@ from tritonclient.grpc import service_pb2
 from control_plane.auth.access import Access
 from control_plane.auth.domain.authorization import need_of_call
 from control_plane.auth.stream_rights import StreamRights
-from control_plane.cache.domain.cached_response import (
-    canonical_message,
-    decode_grpc,
-    encode_grpc,
-    forbids_cached_answer,
-    identity_of,
-    mark_grpc,
-)
-from control_plane.cache.response_cache import CacheScope
 from control_plane.core.action import Action
 from control_plane.core.errors import (
     InvalidRequest,
@@ -34,16 +24,16 @@ from control_plane.core.errors import (
     PermissionDenied,
     RouteNotFound,
 )
-from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome
+from control_plane.core.infer_call import Frontend
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.inflating import inflated
 from control_plane.frontends.common.status import message_of
 from control_plane.frontends.grpc.call import GrpcHandler
 from control_plane.frontends.kserve.grpc_fleet import GrpcFleetAnswers
-from control_plane.frontends.kserve.grpc_stream import InferMessage, StreamRelay, content_of, outcome_of_code
+from control_plane.frontends.kserve.grpc_infer import GrpcInferContext, GrpcInferRequest
+from control_plane.frontends.kserve.grpc_stream import StreamRelay
 from control_plane.frontends.kserve.grpc_verbatim import GrpcVerbatimCache
-from control_plane.frontends.kserve.http_infer import MAX_CACHEABLE_REQUEST_BYTES
 from control_plane.inference.inference import SHARED_MEMORY_IS_OFF, InferenceService
 from control_plane.inference.transaction_policies import TransactionPolicies
 from control_plane.models.ports import ModelAdministration
@@ -62,7 +52,7 @@ from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
 from control_plane.protocols.kserve.model_control import not_in_any_repository, override_of, unloads_dependents
 from control_plane.protocols.kserve.model_reference import ADMINISTERED_MODEL_FIELDS, MODEL_FIELDS, ReferenceFields, model_in, with_model
 from control_plane.protocols.kserve.visible_statistics import visible_message
-from control_plane.triton.ports import GrpcCall, Slot, Upstream
+from control_plane.triton.ports import GrpcCall
 from control_plane.triton.servers import Servers
 
 SERVICE = "/inference.GRPCInferenceService/"
@@ -105,7 +95,6 @@ _METHODS: Mapping[str, _Method] = {
     _TRACE: _Method(Action.ADMIN, ADMINISTERED_MODEL_FIELDS),
 }
 
-_KIND = b"grpc"
 _STATISTICS_BOUND = InflateBound(2**26, "the statistics are too large")
 """For the statistics of all models; those of one version are some hundred bytes."""
 _CONTROL = InflateBound(2**20, f"the message of this call exceeds its limit of {2**20} bytes")
@@ -124,66 +113,6 @@ _NOT_READY = {
 
 Unary = Callable[[GrpcCall], Awaitable[GrpcAnswer]]
 MessageT = TypeVar("MessageT")
-
-
-@dataclass(frozen=True, slots=True)
-class GrpcInferContext:
-    """The collaborators and limits that all inference requests over gRPC share."""
-
-    verbatim: GrpcVerbatimCache
-    limits: BodyLimits
-    forwarding: HeaderForwarding
-
-
-class GrpcInferRequest(InferMessage):
-    """One ModelInfer call, as `inference/inference.InferRequest`."""
-
-    __slots__ = ("_came", "_context", "_request_id", "principal", "slot")
-    frontend = Frontend.GRPC
-
-    def __init__(self, call: GrpcCall, context: GrpcInferContext) -> None:
-        super().__init__(call.frame, call.head, context.limits)
-        self._context = context
-        self._came = call
-        """The call as it came, even after `readdress` has readdressed the request."""
-        self.principal = call.principal
-        self._request_id = ""
-        self.slot: Slot | None = None
-
-    @property
-    def timeout_s(self) -> float | None:
-        return self.head.timeout_s
-
-    def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[GrpcAnswer]:
-        return server.grpc.unary(GrpcCall(self.head, self.frame), timeout_s=timeout_s, slot=self.slot)
-
-    def outcome(self, answer: GrpcAnswer) -> Outcome:
-        return outcome_of_code(answer.code)
-
-    def key(self, scope: CacheScope, call: InferCall) -> bytes | None:
-        if len(self.frame) > MAX_CACHEABLE_REQUEST_BYTES or forbids_cached_answer(self.head.cache_control):
-            return None
-        self._request_id = call.request_id
-        message = canonical_message(self._message())
-        if message is None:
-            return None
-        forwarded = self._context.forwarding.matched(self.head.metadata)
-        return scope.key(_KIND, call.model_version.encode(), identity_of(message, *filter(None, (forwarded,))))
-
-    def content(self, call: InferCall) -> tuple[bytes]:
-        return (content_of(self._message()),)
-
-    def keep(self, answer: GrpcAnswer) -> bytes | None:
-        return encode_grpc(answer)
-
-    def restore(self, kept: bytes, status: CacheStatus) -> GrpcAnswer:
-        return decode_grpc(kept, status, request_id=self._request_id)
-
-    def keep_verbatim(self, call: InferCall, key: bytes, answer: GrpcAnswer) -> None:
-        self._context.verbatim.keep(self._came, call, key, answer)
-
-    def mark(self, answer: GrpcAnswer, status: CacheStatus) -> GrpcAnswer:
-        return mark_grpc(answer, status)
 
 
 class V2Grpc:

@@ -10,24 +10,22 @@ forwarded but implemented here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from itertools import islice
 from typing import TypeAlias
 
 from tritonclient.grpc import service_pb2
 
 from control_plane.auth.stream_rights import StreamRights
-from control_plane.cache.domain.cached_response import canonical_message
-from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, InvalidRequest
+from control_plane.core.errors import ControlPlaneError, DeadlineExceeded
 from control_plane.core.infer_call import InferCall, Outcome
 from control_plane.core.principal import Principal
-from control_plane.core.steps import Steps
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.inflating import inflated
 from control_plane.frontends.common.status import message_of
 from control_plane.frontends.grpc.call import MessageStream, failure
+from control_plane.frontends.kserve.grpc_infer import InferMessage, content_of, outcome_of_code
 from control_plane.inference.inference import InferenceService
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.inference.running_request import AuthorizedRequest, RunningRequest
@@ -48,10 +46,7 @@ from control_plane.protocols.grpc import (
     status_fields,
 )
 from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
-from control_plane.protocols.kserve.infer_proto import infer_request_steps, small_infer_request
-from control_plane.protocols.kserve.model_reference import model_in, with_model
 from control_plane.protocols.kserve.stream_answer import stream_answer
-from control_plane.protocols.protobuf_fields import fields
 from control_plane.triton.ports import GrpcCall, GrpcStream, Slot, Upstream
 from control_plane.triton.servers import Servers
 
@@ -60,113 +55,12 @@ _ERRORS_END_STREAM = (b"triton_grpc_error", b"true")
 """Metadata by which a client asks that an error ends the stream with a status, instead of being sent as a
 message."""
 
-_ID = 3 << 3 | 2
-"""Tag of `id` in a ModelInferRequest."""
-_MAX_ID_BYTES = 1024
-_LOOKED_THROUGH_BYTES = 64 * 1024
-_MAX_FIELDS = 4096
-"""Fields of a refused message that are searched for its id; that takes some milliseconds."""
-_HELD = InflateBound(0, "the message has not been inflated")
-"""Guard: a compressed message must be inflated by `frontends/common/inflating`, which takes memory from the
-budget."""
 _ANSWER = InflateBound(2**31 - 1, "the answer is too large")
 
 _MAX_UNANSWERED = 64
 """Ordinary requests of one stream that may be in flight; then no more of its messages are received."""
 
 _ENDED_WELL = GrpcAnswer(0, HEAD, (), status_fields(0, ""))
-
-
-_OUTCOMES: dict[int, Outcome] = {
-    GrpcStatus.OK: Outcome.ANSWERED,
-    GrpcStatus.DEADLINE_EXCEEDED: Outcome.DEADLINE_EXCEEDED,
-    GrpcStatus.NOT_FOUND: Outcome.MODEL_NOT_FOUND,
-    GrpcStatus.UNAVAILABLE: Outcome.UNAVAILABLE,
-}
-
-
-def outcome_of_code(code: int) -> Outcome:
-    """The outcome that a gRPC status amounts to, whether Triton sent it or the adapter made it up."""
-    return _OUTCOMES.get(code, Outcome.UPSTREAM_ERROR)
-
-
-def content_of(message: bytes | memoryview) -> bytes:
-    """What a ModelInferRequest's answer is computed from: the message without its id, unless it is compressed or has too
-    many fields to look for that."""
-    try:
-        return canonical_message(message) or bytes(message)
-    except InvalidRequest:
-        return bytes(message)
-
-
-class InferMessage:
-    """A ModelInferRequest in its frame, parsed only to be checked."""
-
-    __slots__ = ("_failure", "_limits", "frame", "head", "inflated")
-
-    def __init__(self, frame: MessageFrame, head: GrpcHead, limits: BodyLimits) -> None:
-        self.frame = frame
-        self.head = head
-        self._limits = limits
-        self._failure: ControlPlaneError | None = None
-        self.inflated: memoryview | None = None
-        """The inflated message of a compressed frame, within `frontends/common/inflating.inflated`."""
-
-    @property
-    def is_compressed(self) -> bool:
-        return is_compressed(self.frame)
-
-    def pieces(self) -> Iterator[bytes]:
-        """Inflate the message piece by piece. Raises as `message_pieces` does."""
-        bound = self._limits.inflated(len(self.frame))
-        return message_pieces(self.frame, self.head.encoding, bound)
-
-    def fail(self, error: ControlPlaneError) -> None:
-        """Make `read` raise `error`: the message could not be inflated, and the refusal is to be recorded
-        like any other."""
-        self._failure = error
-
-    def read_at_once(self) -> InferCall | None:
-        if self._failure is not None:
-            return None
-        return small_infer_request(self._message(), service_pb2.ModelInferRequest.FromString)
-
-    def read(self) -> Steps[InferCall]:
-        if self._failure is not None:
-            raise self._failure
-        return infer_request_steps(self._message(), service_pb2.ModelInferRequest.FromString, self._limits)
-
-    def readdress(self, model_name: str, model_version: str) -> None:
-        """Readdress the message to this model: the name in it is a route's."""
-        self.frame = frame_message(with_model(self._message(), model_name, model_version))
-
-    def name_seen(self) -> str:
-        """The model in a small message; searching a large or compressed one costs more than a refusal is
-        worth."""
-        if self.is_compressed or len(self.frame) > _LOOKED_THROUGH_BYTES:
-            return ""
-        try:
-            return model_in(memoryview(self.frame)[PREFIX_BYTES:])[0]
-        except InvalidRequest:  # the message may have been refused because of its name
-            return ""
-
-    def header_id(self) -> str:
-        return self.head.request_id
-
-    def id(self) -> str:
-        """The request's id, for the error message of a refused request, so that its sender knows which one it
-        was."""
-        try:
-            found = islice(fields(memoryview(self._message())), _MAX_FIELDS)
-            values = [payload for tag, _, payload in found if tag == _ID]
-            return bytes(values[-1][:_MAX_ID_BYTES]).decode(errors="replace") if values else ""
-        except ControlPlaneError:  # the message may have been refused because it is not valid protobuf
-            return ""
-
-    def _message(self) -> bytes | memoryview:
-        if self.inflated is not None:
-            return self.inflated
-        return message_in(self.frame, self.head.encoding, _HELD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +200,7 @@ class _StreamCall:
                 for stream in self._decoupled.values():
                     stream.half_close()
         except BaseExceptionGroup as group:
+            # What else was raised is the consequence: the first to fail had all others cancelled.
             first = group.exceptions[0]
             if isinstance(first, _Ended):
                 return first.answer
@@ -330,6 +225,7 @@ class _StreamCall:
             asked = await self._admit(message, principal)
         if asked is None:
             return
+        # A stream is recorded under the model of its first request.
         if not self._running.named_model:
             self._running.set_requested(asked.call, named=asked.running.named_model)
         is_decoupled = await self._relay.kinds.is_decoupled(asked.call.model_name)
@@ -361,6 +257,7 @@ class _StreamCall:
             if route is not None:
                 message.readdress(call.model_name, call.model_version)
             running = admitted.authorize(call, named=named.model_name)
+            # It goes on until its answer has been sent (`_end`), which other requests of the stream do not wait for.
             running.detach()
         asked = _StreamRequest(message, call, route.deadline_s if route is not None else None, running)
         self._under_way.add(asked)
@@ -382,6 +279,7 @@ class _StreamCall:
         asking = tasks.create_task(self._ask(asked, self._sequences.get(sequence), tasks), name="grpc-stream-request")
         if asked.call.sequence_id:
             self._sequences[sequence] = asking
+            # Only where no later request of the sequence has taken its place.
             asking.add_done_callback(lambda done: self._sequences.pop(sequence, None) if self._sequences.get(sequence) is done else None)
         return asking
 

@@ -162,6 +162,7 @@ class V2Http:
         (CSRF)."""
         if not request.peer_is_local and not self._access.is_on:
             raise PermissionDenied("this call administers the server and is answered on the machine it runs on only")
+        # Browsers send it with what a page posts to another site; Triton's clients do not.
         if request.header(b"origin") is not None:
             raise PermissionDenied("this call administers the server and is not answered to web pages")
         if route.action is Action.SHARED_MEMORY and not self._allow_shared_memory:
@@ -179,6 +180,7 @@ class V2Http:
         match route.action:
             case Action.LIVE:
                 return _EMPTY_TEXT
+            # Triton, which would be asked, is ready until it is stopped; load balancers must leave before that.
             case Action.READY if self._servers.is_stopping:
                 raise GatewayStopping
             case action if action in OF_JOBS:

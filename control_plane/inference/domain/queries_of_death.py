@@ -55,16 +55,16 @@ class Suspects:
 
     def __init__(self) -> None:
         self._records: OrderedDict[Digest, Record] = OrderedDict()
-        self._models: dict[str, float] = {}
+        self.models: dict[str, float] = {}
         """Model -> until when there may be records of its requests."""
 
     def watches(self, model: str, now_s: float) -> bool:
         """Whether any of the model's requests may be on the list."""
-        until_s = self._models.get(model)
+        until_s = self.models.get(model)
         if until_s is None:
             return False
         if now_s >= until_s:
-            del self._models[model]
+            del self.models[model]
             return False
         return True
 
@@ -87,7 +87,7 @@ class Suspects:
             after = Record(before.deaths, until_s, before.verdict)
         self._records[digest] = after
         self._records.move_to_end(digest)
-        self._models[digest[0]] = until_s
+        self.models[digest[0]] = until_s
         while len(self._records) > _MOST:
             self._records.popitem(last=False)
         return after

@@ -65,6 +65,7 @@ async def open_sqlite_usage(path: Path) -> SqliteUsageStore:
 
 
 def _add(connection: sqlite3.Connection, *, batch: UsageBatch, now_s: float) -> None:
+    # Together: an id without its sums would lose them, sums without their id would be added twice.
     with transaction(connection):
         connection.execute("DELETE FROM batches WHERE added_s < ?", (now_s - BATCH_IDS_KEPT_S,))
         is_new = connection.execute("INSERT OR IGNORE INTO batches (id, added_s) VALUES (?, ?)", (batch.id, now_s)).rowcount

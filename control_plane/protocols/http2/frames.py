@@ -161,6 +161,7 @@ def after_preface(preface: bytearray, data: bytes) -> bytes:
     Raises Http2Error: it is no preface.
     """
     preface += data
+    # As soon as a byte differs: a client of HTTP/1.1 would wait for an answer before it sends as many.
     if not PREFACE.startswith(preface[: len(PREFACE)]):
         raise Http2Error("not HTTP/2: the connection preface is missing")
     return bytes(preface[len(PREFACE) :])

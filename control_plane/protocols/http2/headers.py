@@ -56,6 +56,7 @@ class HeaderDecoder:
 
     def forbid_table(self) -> None:
         """Forbid a dynamic table; to be called when the peer has acknowledged our SETTINGS."""
+        # Its table may have entries until its next block begins with the change of size (RFC 7541, 4.2).
         self._reader.max_table_bytes = 0
         self.is_stateless = not self._reader.table_bytes
 
@@ -85,6 +86,7 @@ class HeaderDecoder:
         except (IndexError, ValueError) as exc:
             raise Http2Error(f"the header block cannot be read: {exc}", Code.COMPRESSION_ERROR) from exc
         self.is_stateless = not self.table_is_allowed and not self._reader.table_bytes
+        # As it was before this block, which a table may have been needed to read.
         if is_stateless:
             self._known.keep(block, fields, size_bytes=len(block) + size_of(fields))
         return fields

@@ -87,6 +87,7 @@ class HpackReader:
                 raise ValueError(f"a table of {size} bytes; {self.max_table_bytes} are allowed, and {_MAX_RESIZES} changes at most")
             self.table_bytes = size
             self._shrink(size)
+        # Once we allow less, the peer's next block has to begin with the change (RFC 7541, 4.2).
         if self.table_bytes > self.max_table_bytes:
             raise ValueError(f"a table of {self.table_bytes} bytes is kept; {self.max_table_bytes} are allowed")
         return at

@@ -25,6 +25,7 @@ def opening(limits: Http2Limits, *, is_server: bool) -> list[bytes]:
     """The frames that open a connection: at a client's end the preface, then SETTINGS and a wider connection
     window."""
     settings = {
+        # So that equal header blocks mean equal fields, and one that was read before is looked up (`headers`).
         Setting.HEADER_TABLE_SIZE: 0,
         Setting.INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
         Setting.MAX_FRAME_SIZE: limits.max_frame_bytes,
@@ -34,5 +35,6 @@ def opening(limits: Http2Limits, *, is_server: bool) -> list[bytes]:
         settings[Setting.MAX_CONCURRENT_STREAMS] = limits.max_streams
     else:
         settings[Setting.ENABLE_PUSH] = 0
+    # SETTINGS change the windows of streams only, not the connection's (RFC 9113, 6.9.2).
     room = h2.window_update(0, limits.connection_window_bytes - h2.DEFAULT_WINDOW_BYTES)
     return [*(() if is_server else (h2.PREFACE,)), h2.settings_frame(settings), room]

@@ -108,6 +108,7 @@ class Http2Receiver:
         if stream is None:
             state.refuse_idle(stream_id)
             state.nuisance.count(LATE)
+            # It counts for the connection's window all the same (RFC 9113, 5.1), or both ends would disagree on that.
             state.flow.received(None, size)
             return
         state.flow.received(stream, size)
@@ -176,9 +177,11 @@ class Http2Receiver:
             state.nuisance.count(LATE)  # trailers of a stream that we have ended already
             return None
         if state.is_leaving or len(state.streams) >= state.limits.max_streams:
+            # Once we have sent the last GOAWAY, the highest stream that we handle is the one which it named.
             if not state.is_leaving:
                 state.last_peer_stream = stream_id
             state.nuisance.count()
+            # By this code the client knows that nothing was done for it, and may send it again (RFC 9113, 8.7).
             state.output.append(h2.rst_stream(stream_id, Code.REFUSED_STREAM))
             return None
         state.last_peer_stream = stream_id
@@ -203,6 +206,7 @@ class Http2Receiver:
         if flags & h2.ACK:
             if payload:
                 raise Http2Error("an acknowledgement of SETTINGS is empty", Code.FRAME_SIZE_ERROR)
+            # Not before: blocks that the peer sent before it read our SETTINGS may use its table.
             if self._decoder.table_is_allowed:
                 self._decoder.forbid_table()
             else:
@@ -243,6 +247,7 @@ class Http2Receiver:
         state.nuisance.count()
         state.peer_is_draining = True
         last_stream_id = int.from_bytes(payload[:4], "big") & h2.MAX_STREAM_ID
+        # The server has not begun those above the one that it names (RFC 9113, 6.8); those up to it go on.
         for stream in [each for each in state.streams.values() if not state.is_server and each.id > last_stream_id]:
             state.forget(stream).on_reset()
 
@@ -278,6 +283,8 @@ class Http2Receiver:
         block, data = call
         state = self._state
         flow = state.flow
+        # Answered without a stream only where a stream would have changed nothing else: order, windows, HPACK's table, and
+        # our own first block, which has an update of the table's size before it.
         is_new = stream_id > state.last_peer_stream
         is_in_order = is_new and stream_id % 2 and len(state.streams) < state.limits.max_streams
         may_be_known = self._decoder.is_stateless and not state.is_leaving and self._sender.has_sent_headers

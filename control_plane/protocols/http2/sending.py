@@ -120,6 +120,7 @@ class Http2Sender:
 
     def _write_headers(self, stream: Stream, block: bytes, *, ends: bool) -> None:
         state = self._state
+        # Once, before the connection's first block (RFC 7541, 4.2).
         if self._block_prefix:
             block, self._block_prefix = self._block_prefix + block, b""
         flags = h2.END_STREAM if ends else 0

@@ -58,6 +58,7 @@ def whole_call(head: h2.Frame, data: h2.Frame) -> WholeCall | None:
     """The call that a HEADERS frame and the frame after it make up, if they are all of a small call; else
     None."""
     kind, flags, stream_id, payload = data
+    # Exactly these flags: without padding, priority, a CONTINUATION or trailers.
     if head[1] != h2.END_HEADERS or kind != h2.DATA or flags != h2.END_STREAM or stream_id != head[2] or len(payload) > MAX_WHOLE_BYTES:
         return None
     return bytes(head[3]), bytes(payload)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from control_plane.core.bounded_cache import BoundedCache
 from control_plane.core.errors import InvalidRequest, PayloadTooLarge
 from control_plane.core.infer_call import InferCall
 from control_plane.core.model import check_reference
@@ -18,7 +19,8 @@ from control_plane.core.tensor import DATATYPE_BYTES, Tensor, element_count
 from control_plane.protocols.kserve.body_limits import BodyLimits
 from control_plane.protocols.kserve.bytes_tensor import bytes_tensor_steps
 from control_plane.protocols.kserve.infer_json import make_tensor
-from control_plane.protocols.kserve.message_outline import outline_steps
+from control_plane.protocols.kserve.message_outline import RAW_INPUT_CONTENTS, outline_steps
+from control_plane.protocols.protobuf_fields import fields
 
 _LARGE_BYTES = 64 * 1024
 """Larger messages are parsed without their tensors' data, which the parser would copy while the event loop
@@ -29,6 +31,14 @@ _SMALL_BYTES = 16 * 1024
 
 _MAX_OUTLINE_BYTES = 2**20
 """Largest size of a request without its tensors' data, that is of names, shapes and parameters."""
+
+_MAX_KNOWN_BYTES = 1024
+"""Longest message without its tensor's data that is remembered."""
+_CALL_BYTES = 1000
+"""Memory of what is known of a message, about."""
+_KNOWN = BoundedCache[tuple[int, bytes], tuple[bytes, InferCall]]()
+"""Messages that were checked, without the data at their end, by size and first field, the model's name. Clients repeat
+such a message with other data, and parsing it anew finds nothing else."""
 
 
 class Parameterised(Protocol):
@@ -94,9 +104,15 @@ def small_infer_request(message: bytes | memoryview, parse: Callable[[bytes], Mo
     Raises:
         InvalidRequest, UnparsableRequest: as `infer_request_steps`.
     """
-    if len(message) > _SMALL_BYTES:
+    size = len(message)
+    if size > _SMALL_BYTES:
         return None
-    request = _parse(bytes(message), parse)
+    text = bytes(message)
+    key = (size, text[: 2 + text[1]] if size > 1 else b"")  # a name of at most 127 bytes, after its tag and length
+    known = _KNOWN.get(key)
+    if known is not None and text.startswith(known[0]):
+        return known[1]
+    request = _parse(text, parse)
     contents = request.raw_input_contents
     tensors, in_message = _tensors(request)
     if contents:
@@ -106,7 +122,26 @@ def small_infer_request(message: bytes | memoryview, parse: Callable[[bytes], Mo
                 finish(bytes_tensor_steps(tensor, content, start=0, end=len(content)))
             else:
                 _check_size(request.model_name, tensor, len(content))
-    return _call(request, tensors, in_message, contents, len(message))
+    call = _call(request, tensors, in_message, contents, size)
+    # An id is another one in each message; and strings have to be looked through each time.
+    if len(contents) == 1 and not call.request_id and in_message[0].datatype != "BYTES":
+        _remember(key, text, len(contents[0]), call)
+    return call
+
+
+def _remember(key: tuple[int, bytes], text: bytes, data_bytes: int, call: InferCall) -> None:
+    """Remember a checked message, if the data of its only tensor is its last field: then another one of that size which
+    begins with the same bytes, the data's tag and length included, differs in nothing else."""
+    head_bytes = len(text) - data_bytes
+    if head_bytes > _MAX_KNOWN_BYTES or key in _KNOWN.keys:
+        return
+    try:
+        *_, (tag, _, payload) = fields(memoryview(text))
+    except InvalidRequest:  # an old kind of field that protobuf's parser skips
+        return
+    # Any other last field could hold these bytes within it, such as a second model name, which overrides the first.
+    if tag == RAW_INPUT_CONTENTS and len(payload) == data_bytes:
+        _KNOWN.keep(key, (text[:head_bytes], call), size_bytes=2 * head_bytes + _CALL_BYTES)
 
 
 def _parse(message: bytes, parse: Callable[[bytes], ModelInferRequest]) -> ModelInferRequest:

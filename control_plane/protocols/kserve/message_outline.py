@@ -17,7 +17,7 @@ _LARGE_BYTES = 64 * 1024
 """Tensors up to this size stay as they are."""
 
 _INPUTS = 5 << 3 | 2
-_RAW_INPUT_CONTENTS = 7 << 3 | 2
+RAW_INPUT_CONTENTS = 7 << 3 | 2
 """Tags (field number and wire type) of these fields in a ModelInferRequest."""
 _CONTENTS = 5 << 3 | 2
 """Tag of `contents` in an InferInputTensor: elements written out one by one."""
@@ -60,7 +60,7 @@ class _Outline:
         for tag, field, payload in fields(message):
             if self._count_field():
                 yield
-            if tag == _RAW_INPUT_CONTENTS:
+            if tag == RAW_INPUT_CONTENTS:
                 contents.append(payload)
             elif tag == _INPUTS and len(payload) > _LARGE_BYTES:  # an input with its data in `contents`
                 tensor = yield from self._tensor_steps(payload)

@@ -45,6 +45,7 @@ def model_in(message: bytes | memoryview, where: ReferenceFields = MODEL_FIELDS)
         if number == _MAX_FIELDS:
             raise InvalidRequest(f"the message has more than {_MAX_FIELDS} fields")
         if tag in tags:
+            # Of a field that occurs twice the last one counts, as in every protobuf parser.
             found[tag] = payload
     try:
         name, version = (bytes(found.get(tag, b"")).decode() if tag else "" for tag in tags)
@@ -57,6 +58,7 @@ def model_in(message: bytes | memoryview, where: ReferenceFields = MODEL_FIELDS)
 def with_model(message: bytes | memoryview, name: str, version: str) -> bytes:
     """The same message for another model; an empty version leaves the choice to the model's version
     policy."""
+    # Appended: the last of two counts, so what is there need not be found and taken out.
     return b"".join((message, _field(_NAME, name), _field(_VERSION, version)))
 
 

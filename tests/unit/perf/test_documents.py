@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,15 @@ def test_a_block_of_targets_has_those_of_every_scenario(tmp_path: Path) -> None:
     assert "| tenants | one-by-one: p99 beside the flood, times its own | 1.60 | <= 1.5 | **not met** |" in new
     assert "| gateway |  | to be measured again |  |  |" in new
     assert quoted(written(tmp_path, new)) == SCENARIOS.keys()
+
+
+def test_a_table_of_drills_links_to_tests_from_where_it_stands() -> None:
+    folders = [path for path in paths() if "<!-- perf drills -->" in path.read_text()]
+    assert folders
+    for path in folders:
+        links = re.findall(r"\]\(([^)]*tests/[^)]*\.py)\)", renewed(path))
+        assert links
+        assert [link for link in links if not (path.parent / link).is_file()] == []
 
 
 @pytest.mark.parametrize(

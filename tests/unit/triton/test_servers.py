@@ -14,7 +14,7 @@ from tests.fakes import FakeUpstream
 
 
 class Listener:
-    """Fake `triton/servers.ServerObserver` that records what it is told."""
+    """Fake `triton/server_state.ServerObserver` that records what it is told."""
 
     def __init__(self) -> None:
         self.told: list[tuple[object, str]] = []

@@ -9,7 +9,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from control_plane.core.principal import ANONYMOUS
-from control_plane.frontends.kserve.grpc_stream import content_of
+from control_plane.frontends.kserve.grpc_infer import content_of
 from control_plane.frontends.kserve.http_infer import HttpInferRequest
 from control_plane.protocols.http1 import HttpRequest
 from tests.unit.fleet.fleet_bench import call

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from perf.chaos.drills import DRILLS, Drill
-from perf.chaos.report import Case, Report, table_of_drills
+from perf.chaos.report import Case, Report, list_of_drills, table_of_drills
 from perf.chaos.run import Run
 from perf.chaos.sites import SITES
 from perf.measurement.report import Result
@@ -52,6 +52,19 @@ def test_the_table_has_every_drill_measured_or_not() -> None:
     assert all(f"| {name} |" in table for name in DRILLS)
     assert "3 of 100 failed, 1 of them repeatable, the last after 0.50 s | **not met** |" in table
     assert table_of_drills(None).count("not met") == 0
+
+
+def test_links_of_the_table_lead_from_its_document_to_the_root() -> None:
+    tested = next(drill for drill in DRILLS.values() if "::" in drill.test)
+    assert f"]({'../../' + tested.test.partition('::')[0]})" in table_of_drills(None, to_root="../../")
+
+
+def test_the_list_names_every_drill_and_says_which_was_not_met() -> None:
+    triton = DRILLS["Triton dies"]
+    not_met, unmeasured = list_of_drills(report(triton, failed=3, failed_repeatable=1)), list_of_drills(None)
+    assert not_met.startswith("Triton dies (**not met**); Triton freezes;")
+    assert unmeasured.removesuffix(".").replace("\n", " ").split("; ") == list(DRILLS)
+    assert max(map(len, not_met.splitlines())) <= 110
 
 
 def test_the_summary_has_a_row_for_what_was_measured_and_says_what_was_not() -> None:

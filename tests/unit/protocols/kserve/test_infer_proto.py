@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TypeVar
 
 import pytest
@@ -16,7 +16,7 @@ from control_plane.core.tensor import DATATYPE_BYTES, MAX_ELEMENTS, Tensor
 from control_plane.protocols.kserve import infer_proto
 from control_plane.protocols.kserve.body_limits import BodyLimits
 from control_plane.protocols.kserve.bytes_tensor import encode_bytes_elements
-from control_plane.protocols.kserve.infer_proto import infer_request_steps
+from control_plane.protocols.kserve.infer_proto import infer_request_steps, small_infer_request
 from control_plane.protocols.kserve.message_outline import outline_steps
 from control_plane.protocols.protobuf_fields import varint
 from tests.unit.protocols.kserve.infer_requests import SHAPES
@@ -59,6 +59,58 @@ def message(datatype: str = "FP32", shape: tuple[int, ...] = (1,), raw: list[byt
 
 def test_tells_model_version_id_and_tensors() -> None:
     assert read(message(raw=[b"\0\0\0\0"]).SerializeToString()) == InferCall("m", "3", "17", (Tensor("X", "FP32", (1,)),), elements=1)
+
+
+def _never_parsed(raw: bytes) -> service_pb2.ModelInferRequest:
+    raise AssertionError("it was parsed again")
+
+
+def _unnamed(name: str, data: bytes) -> service_pb2.ModelInferRequest:
+    """A request without an id, as clients send one after the other, with one FP32 input."""
+    request = service_pb2.ModelInferRequest(model_name=name, raw_input_contents=[data])
+    request.inputs.add(name="X", datatype="FP32", shape=(len(data) // 4,))
+    return request
+
+
+def test_one_that_differs_from_an_earlier_one_in_its_data_alone_is_not_parsed_again() -> None:
+    first, second = _unnamed("repeated", b"12345678").SerializeToString(), _unnamed("repeated", b"abcdefgh").SerializeToString()
+    call = read(first)
+    assert small_infer_request(second, _never_parsed) == call == InferCall("repeated", "", "", (Tensor("X", "FP32", (2,)),), elements=2)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(_unnamed("another1", b"12345678"), id="another model"),
+        pytest.param(_unnamed("repeated", b"123456781234"), id="more data"),
+        pytest.param(message(raw=[b"1234"]), id="with an id"),
+    ],
+)
+def test_one_that_differs_in_anything_else_is(other: service_pb2.ModelInferRequest) -> None:
+    read(_unnamed("repeated", b"12345678").SerializeToString())
+    with pytest.raises(InvalidRequest, match="parsed again"):
+        small_infer_request(other.SerializeToString(), _never_parsed)
+
+
+def test_strings_are_looked_through_each_time() -> None:
+    for content, is_valid in ((b"\2\0\0\0ab", True), (b"\3\0\0\0ab", False)):
+        request = service_pb2.ModelInferRequest(model_name="strings", raw_input_contents=[content])
+        request.inputs.add(name="X", datatype="BYTES", shape=(1,))
+        with nullcontext() if is_valid else pytest.raises(InvalidRequest, match="incomplete string data"):
+            read(request.SerializeToString())
+
+
+def test_what_follows_the_data_is_never_taken_for_data() -> None:
+    """A name at the end overrides the first one: were its text taken for data, another model would be asked than is said."""
+    data, head = b"later_b_", _unnamed("m_before", b"later_b_").SerializeToString()
+    read(head + b"\x0a\x08" + data)
+    assert read(head + b"\x0a\x08" + b"later_c_").model_name == "later_c_"
+
+
+def test_a_longer_one_that_begins_like_a_known_one_is_parsed() -> None:
+    known = _unnamed("repeated", b"12345678").SerializeToString()
+    read(known)
+    assert read(known + b"\x0a\x08another_").model_name == "another_"
 
 
 def test_typed_contents_are_left_to_triton() -> None:

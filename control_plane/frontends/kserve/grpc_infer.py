@@ -1,0 +1,208 @@
+"""One inference request over gRPC, in the form that `inference/inference` works with, alone (ModelInfer) or as a message of
+a stream.
+
+Made by `frontends/kserve/grpc` and `frontends/kserve/grpc_stream`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from tritonclient.grpc import service_pb2
+
+from control_plane.cache.domain.cached_response import (
+    canonical_message,
+    decode_grpc,
+    encode_grpc,
+    forbids_cached_answer,
+    identity_of,
+    mark_grpc,
+)
+from control_plane.cache.response_cache import CacheScope
+from control_plane.core.errors import ControlPlaneError, InvalidRequest
+from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome
+from control_plane.core.steps import Steps
+from control_plane.frontends.kserve.grpc_verbatim import GrpcVerbatimCache
+from control_plane.frontends.kserve.http_infer import MAX_CACHEABLE_REQUEST_BYTES
+from control_plane.protocols.grpc import (
+    PREFIX_BYTES,
+    GrpcAnswer,
+    GrpcHead,
+    GrpcStatus,
+    MessageFrame,
+    frame_message,
+    is_compressed,
+    message_in,
+    message_pieces,
+)
+from control_plane.protocols.header_forwarding import HeaderForwarding
+from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
+from control_plane.protocols.kserve.infer_proto import infer_request_steps, small_infer_request
+from control_plane.protocols.kserve.model_reference import model_in, with_model
+from control_plane.protocols.protobuf_fields import fields
+from control_plane.triton.ports import GrpcCall, Slot, Upstream
+
+_KIND = b"grpc"
+_ID = 3 << 3 | 2
+"""Tag of `id` in a ModelInferRequest."""
+_MAX_ID_BYTES = 1024
+_LOOKED_THROUGH_BYTES = 64 * 1024
+_MAX_FIELDS = 4096
+"""Fields of a refused message that are searched for its id; that takes some milliseconds."""
+_HELD = InflateBound(0, "the message has not been inflated")
+"""Guard: a compressed message must be inflated by `frontends/common/inflating`, which takes memory from the
+budget."""
+
+_OUTCOMES: dict[int, Outcome] = {
+    GrpcStatus.OK: Outcome.ANSWERED,
+    GrpcStatus.DEADLINE_EXCEEDED: Outcome.DEADLINE_EXCEEDED,
+    GrpcStatus.NOT_FOUND: Outcome.MODEL_NOT_FOUND,
+    GrpcStatus.UNAVAILABLE: Outcome.UNAVAILABLE,
+}
+
+
+def outcome_of_code(code: int) -> Outcome:
+    """The outcome that a gRPC status amounts to, whether Triton sent it or the adapter made it up."""
+    return _OUTCOMES.get(code, Outcome.UPSTREAM_ERROR)
+
+
+def content_of(message: bytes | memoryview) -> bytes:
+    """What a ModelInferRequest's answer is computed from: the message without its id, unless it is compressed or has too
+    many fields to look for that."""
+    try:
+        return canonical_message(message) or bytes(message)
+    except InvalidRequest:
+        return bytes(message)
+
+
+class InferMessage:
+    """A ModelInferRequest in its frame, parsed only to be checked."""
+
+    __slots__ = ("_failure", "_limits", "frame", "head", "inflated")
+
+    def __init__(self, frame: MessageFrame, head: GrpcHead, limits: BodyLimits) -> None:
+        self.frame = frame
+        self.head = head
+        self._limits = limits
+        self._failure: ControlPlaneError | None = None
+        self.inflated: memoryview | None = None
+        """The inflated message of a compressed frame, within `frontends/common/inflating.inflated`."""
+
+    @property
+    def is_compressed(self) -> bool:
+        return is_compressed(self.frame)
+
+    def pieces(self) -> Iterator[bytes]:
+        """Inflate the message piece by piece. Raises as `message_pieces` does."""
+        bound = self._limits.inflated(len(self.frame))
+        return message_pieces(self.frame, self.head.encoding, bound)
+
+    def fail(self, error: ControlPlaneError) -> None:
+        """Make `read` raise `error`: the message could not be inflated, and the refusal is to be recorded
+        like any other."""
+        self._failure = error
+
+    def read_at_once(self) -> InferCall | None:
+        if self._failure is not None:
+            return None
+        return small_infer_request(self._message(), service_pb2.ModelInferRequest.FromString)
+
+    def read(self) -> Steps[InferCall]:
+        if self._failure is not None:
+            raise self._failure
+        return infer_request_steps(self._message(), service_pb2.ModelInferRequest.FromString, self._limits)
+
+    def readdress(self, model_name: str, model_version: str) -> None:
+        """Readdress the message to this model: the name in it is a route's."""
+        self.frame = frame_message(with_model(self._message(), model_name, model_version))
+
+    def name_seen(self) -> str:
+        """The model in a small message; searching a large or compressed one costs more than a refusal is
+        worth."""
+        if self.is_compressed or len(self.frame) > _LOOKED_THROUGH_BYTES:
+            return ""
+        try:
+            return model_in(memoryview(self.frame)[PREFIX_BYTES:])[0]
+        except InvalidRequest:  # the message may have been refused because of its name
+            return ""
+
+    def header_id(self) -> str:
+        return self.head.request_id
+
+    def id(self) -> str:
+        """The request's id, for the error message of a refused request, so that its sender knows which one it
+        was."""
+        try:
+            found = islice(fields(memoryview(self._message())), _MAX_FIELDS)
+            values = [payload for tag, _, payload in found if tag == _ID]
+            return bytes(values[-1][:_MAX_ID_BYTES]).decode(errors="replace") if values else ""
+        except ControlPlaneError:  # the message may have been refused because it is not valid protobuf
+            return ""
+
+    def _message(self) -> bytes | memoryview:
+        if self.inflated is not None:
+            return self.inflated
+        return message_in(self.frame, self.head.encoding, _HELD)
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcInferContext:
+    """The collaborators and limits that all inference requests over gRPC share."""
+
+    verbatim: GrpcVerbatimCache
+    limits: BodyLimits
+    forwarding: HeaderForwarding
+
+
+class GrpcInferRequest(InferMessage):
+    """One ModelInfer call, as `inference/inference.InferRequest`."""
+
+    __slots__ = ("_came", "_context", "_request_id", "principal", "slot")
+    frontend = Frontend.GRPC
+
+    def __init__(self, call: GrpcCall, context: GrpcInferContext) -> None:
+        super().__init__(call.frame, call.head, context.limits)
+        self._context = context
+        self._came = call
+        """The call as it came, even after `readdress` has readdressed the request."""
+        self.principal = call.principal
+        self._request_id = ""
+        self.slot: Slot | None = None
+
+    @property
+    def timeout_s(self) -> float | None:
+        return self.head.timeout_s
+
+    def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[GrpcAnswer]:
+        return server.grpc.unary(GrpcCall(self.head, self.frame), timeout_s=timeout_s, slot=self.slot)
+
+    def outcome(self, answer: GrpcAnswer) -> Outcome:
+        return outcome_of_code(answer.code)
+
+    def key(self, scope: CacheScope, call: InferCall) -> bytes | None:
+        if len(self.frame) > MAX_CACHEABLE_REQUEST_BYTES or forbids_cached_answer(self.head.cache_control):
+            return None
+        self._request_id = call.request_id
+        message = canonical_message(self._message())
+        # It has too many fields to look for the id among them.
+        if message is None:
+            return None
+        forwarded = self._context.forwarding.matched(self.head.metadata)
+        return scope.key(_KIND, call.model_version.encode(), identity_of(message, *filter(None, (forwarded,))))
+
+    def content(self, call: InferCall) -> tuple[bytes]:
+        return (content_of(self._message()),)
+
+    def keep(self, answer: GrpcAnswer) -> bytes | None:
+        return encode_grpc(answer)
+
+    def restore(self, kept: bytes, status: CacheStatus) -> GrpcAnswer:
+        return decode_grpc(kept, status, request_id=self._request_id)
+
+    def keep_verbatim(self, call: InferCall, key: bytes, answer: GrpcAnswer) -> None:
+        self._context.verbatim.keep(self._came, call, key, answer)
+
+    def mark(self, answer: GrpcAnswer, status: CacheStatus) -> GrpcAnswer:
+        return mark_grpc(answer, status)
