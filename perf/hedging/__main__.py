@@ -138,8 +138,8 @@ class _Runs:
 
     def half(self, for_s: float) -> Mapping[str, float]:
         """Send every second request to two servers; processes and memory before and after, and what was sent twice."""
-        work, sent, hedged = WORKS[HALF], 0, 0.0
-        requests = round(_HALF_PART_S * self._per_s(work, _HALF_LOAD))
+        work, sent = WORKS[HALF], 0
+        requests = round(min(_HALF_PART_S, for_s) * self._per_s(work, _HALF_LOAD))
         self._ask(work, _ALWAYS_TWICE, OFF, requests=requests, load=_HALF_LOAD)  # until memory is as it stays
         processes, was = len(tree(self._started.pid)), usage(self._started.pid)
         before, errors = self._counters.read(), 0
