@@ -49,7 +49,7 @@ _SETTLE_S = 1.0
 """Whatever was cancelled has ended then, and its statistics can be read."""
 _HEEDS_AFTER_S = 0.005
 """The model looks every 10 ms whether it was cancelled."""
-_FEWER = 33
+_FEWER = 50
 """Times fewer requests of the work that takes so much longer."""
 _HALF_LOAD, _HALF_PART_S = 0.25, 30.0
 

@@ -29,7 +29,7 @@ _EXPLAINED = {
     STRAGGLERS: "5 ms, of which 1 % takes 200 ms longer, and ends when it is cancelled",
     DEAF: "the same, but a cancellation ends nothing",
     EVEN: "5 ms, without stragglers",
-    BIMODAL: "50 ms or 500 ms, as it falls; a tenth of the requests",
+    BIMODAL: "50 ms or 500 ms, as it falls; one request for 50 of the others",
 }
 _REFERENCE = 0.2
 """Load at which stragglers are held against the target."""

@@ -122,6 +122,11 @@ def test_a_pause_holds_up_what_runs_and_what_waits() -> None:
     assert outcome.computed_s == pytest.approx(6.0)
 
 
+def test_what_comes_to_an_idle_server_in_a_pause_begins_at_its_end() -> None:
+    _, latencies = twice((2.5, 1.0, 9.0), is_repeatable=False, changes=(Pauses(READY_S + 2.0, "server-0", 3.0),))
+    assert latencies == [3.5]
+
+
 def test_another_server_answers_what_a_pause_holds_up() -> None:
     _, latencies = twice((0, 1.0, 1.5), changes=(Pauses(READY_S + 0.5, "server-0", 3.0),))
     assert latencies == [1.5]
