@@ -30,7 +30,7 @@ from control_plane.objects.objects import Objects
 from perf.hedging.clients import Answered, Work, ask
 from perf.hedging.counters import Counters
 from perf.hedging.forecast import Forecast, Sample, foretold
-from perf.hedging.report import BIMODAL, HALF, LOADS, OFF, OFF_AGAIN, ON, TWICE, WAYS, WORKS, Case, Report, Run
+from perf.hedging.report import BIMODAL, HALF, LOADS, OFF, OFF_AGAIN, ON, SLOW, TWICE, WAYS, WORKS, Case, Report, Run
 from perf.measurement import harness
 from perf.measurement.interleaved import interleave
 from perf.measurement.report import Result
@@ -58,7 +58,7 @@ def main() -> None:
     parser = harness.parser(__doc__, rounds=5)
     parser.add_argument("--requests", type=int, default=10_000, help="of one case in one round")
     parser.add_argument("--learn", type=int, default=5_000, help="requests before, by which the gateway learns latencies")
-    parser.add_argument("--works", nargs="+", choices=list(LOADS), default=list(LOADS))
+    parser.add_argument("--works", nargs="+", choices=list(LOADS), default=[work for work in LOADS if work != SLOW])
     parser.add_argument("--loads", nargs="+", type=float, default=None, help="instead of each work's own; 1 is all that the servers can do")
     parser.add_argument("--half-s", type=float, default=90.0, help="how long half of all requests go to two servers; 0 for not at all")
     harness.carry_out(Report, parser.parse_args(), _measure)

@@ -25,13 +25,13 @@ class Counters:
     def wait_for_replicas(self, count: int) -> None:
         """Raises RuntimeError: the model is not ready on so many servers."""
         give_up_s = time.monotonic() + _READY_S
-        while self._sum('tidegate_fleet_replicas{server="[^"]+",state="READY"}') < count:
+        while sum(self._samples('tidegate_fleet_replicas{server="[^"]+",state="READY"}')) < count:
             if time.monotonic() > give_up_s:
                 raise RuntimeError(f"{self._model} is not ready on {count} servers after {_READY_S:g} s")
             time.sleep(0.2)
 
     def read(self) -> dict[str, float]:
-        """All counts, by their names in a `report.Run`."""
+        """All counts, by their names in a `report.Run`. Raises LookupError: the metrics page has one of them no more."""
         stats = self._stats()
         return {
             "executions": stats["execution_count"],
@@ -48,7 +48,13 @@ class Counters:
             return json.load(answer)["model_stats"][0]
 
     def _sum(self, sample: str) -> float:
-        """The sum of a metric's samples; the name and labels are a pattern but for their braces."""
+        found = self._samples(sample)
+        if not found:
+            raise LookupError(f"{self._started.metrics} has no {sample}")
+        return sum(found)
+
+    def _samples(self, sample: str) -> list[float]:
+        """A metric's samples; the name and labels are a pattern but for their braces."""
         pattern = sample.replace("{", r"\{").replace("}", r"\}")
         with urllib.request.urlopen(self._started.metrics, timeout=10) as answer:
-            return sum(float(value) for value in re.findall(rf"^{pattern} (\S+)$", answer.read().decode(), re.MULTILINE))
+            return [float(value) for value in re.findall(rf"^{pattern} (\S+)$", answer.read().decode(), re.MULTILINE)]

@@ -14,21 +14,29 @@ from perf.measurement.report import Target
 
 OFF, OFF_AGAIN, ON, TWICE = "off", "off again", "on", "twice"
 """Ways: without hedging, once more so, with it, and with two servers from the start."""
-STRAGGLERS, DEAF, EVEN, BIMODAL, HALF = "stragglers", "deaf stragglers", "even", "bimodal", "half"
+STRAGGLERS, DEAF, EVEN, BIMODAL, HALF, SLOW = "stragglers", "deaf stragglers", "even", "bimodal", "half", "slow stragglers"
 WORKS = {
     STRAGGLERS: Work(0.005, 0.01, 0.2, heeds=True, numbers=4),
     DEAF: Work(0.005, 0.01, 0.2, heeds=False, numbers=8),
     EVEN: Work(0.005, 0.0, 0.0, heeds=False, numbers=16),
     BIMODAL: Work(0.05, 0.5, 0.45, heeds=True, numbers=32),
     HALF: Work(0.005, 0.3, 0.2, heeds=True, numbers=64),
+    SLOW: Work(0.05, 0.01, 2.0, heeds=True, numbers=128),
 }
-WAYS = {STRAGGLERS: (OFF, ON, OFF_AGAIN), DEAF: (OFF, ON, OFF_AGAIN), EVEN: (OFF, ON, OFF_AGAIN), BIMODAL: (OFF, TWICE, OFF_AGAIN)}
-LOADS = {STRAGGLERS: (0.2, 0.4, 0.6, 0.8), EVEN: (0.4,), DEAF: (0.4,), BIMODAL: (0.3,)}
+WAYS = {
+    STRAGGLERS: (OFF, ON, OFF_AGAIN),
+    DEAF: (OFF, ON, OFF_AGAIN),
+    EVEN: (OFF, ON, OFF_AGAIN),
+    BIMODAL: (OFF, TWICE, OFF_AGAIN),
+    SLOW: (OFF, ON, OFF_AGAIN),
+}
+LOADS = {STRAGGLERS: (0.2, 0.4, 0.6, 0.8), EVEN: (0.4,), DEAF: (0.4,), BIMODAL: (0.3,), SLOW: (0.5,)}
 """Parts of what the servers could compute, at which each work is asked for."""
 _EXPLAINED = {
     STRAGGLERS: "5 ms, of which 1 % takes 200 ms longer, and ends when it is cancelled",
     DEAF: "the same, but a cancellation ends nothing",
     EVEN: "5 ms, without stragglers",
+    SLOW: "all times ten times those of the stragglers, on which the noise of a busy machine tells less",
     BIMODAL: "50 ms or 500 ms, as it falls; one request for 50 of the others",
 }
 _REFERENCE = 0.2

@@ -121,11 +121,13 @@ class HedgeDelays:
         """Return after which time a request is hedged; infinite if never, or too little is known."""
         return self._kind(model, size).delay_s(self._limits)
 
-    def usual_s(self, model: str, size: int) -> float:
-        """Return the median latency; infinite if too little is known."""
+    def expected_s(self, model: str, size: int) -> float:
+        """Return the mean latency at one server, as if nothing had been sent to a second one; infinite if too little is
+        known. What a model is charged for, and Triton's own mean, fall with what is cancelled. While requests go to two
+        servers it is rather too long than too short, as losers count as out at the end of their winners' bucket."""
         kind = self._kind(model, size)
         kind.delay_s(self._limits)
-        return kind.usual_s
+        return kind.expected_s
 
     def retain_only(self, models: Container[str]) -> None:
         """Forget all models but these."""
@@ -145,11 +147,11 @@ class _Kind:
     """One model's requests of one size class: their latencies, and what follows from them, computed anew now and
     then."""
 
-    __slots__ = ("_computed_at", "_delay_s", "latencies", "usual_s")
+    __slots__ = ("_computed_at", "_delay_s", "expected_s", "latencies")
 
     def __init__(self) -> None:
         self.latencies = LatencyDistribution()
-        self.usual_s = self._delay_s = inf
+        self.expected_s = self._delay_s = inf
         self._computed_at = 0.0
 
     def delay_s(self, limits: HedgingLimits) -> float:
@@ -158,6 +160,6 @@ class _Kind:
             if latencies.count < limits.least_answers:
                 return inf
             survival = latencies.survival()
-            self.usual_s, self._delay_s = survival.quantile_s(0.5), hedge_after_s(survival, limits)
+            self.expected_s, self._delay_s = survival.mean_s, hedge_after_s(survival, limits)
             self._computed_at = latencies.noted + _NEWS * latencies.count
         return self._delay_s

@@ -251,11 +251,12 @@ class _Race(Generic[AnswerT]):
         return units_of(self._running)
 
     def _expected_s(self) -> float:
-        """How long it is expected to compute: a compute unit is a millisecond."""
-        if self._running.units is not None:
-            return self._running.units / 1e3
-        usual_s = self._hedging.delays.usual_s(self._call.model_name, self._size)
-        return self._reservation.facts.service_s if usual_s == inf else usual_s
+        """How long it is expected to take at one server; as long as that is not known, to compute: a compute unit is a
+        millisecond."""
+        expected_s = self._hedging.delays.expected_s(self._call.model_name, self._size)
+        if expected_s < inf:
+            return expected_s
+        return self._reservation.facts.service_s if self._running.units is None else self._running.units / 1e3
 
     def _left_s(self) -> float:
         return self._deadline_s - self._hedging.state.now_s()

@@ -102,7 +102,10 @@ class SimulatedHedging:
 
     def _is_twice(self, job: Job) -> bool:
         """Whether it goes to two servers from the start."""
-        return self._policy.twice_from_s is not None and job.expected_s >= self._policy.twice_from_s
+        if self._policy.twice_from_s is None:
+            return False
+        expected_s = self._delays.expected_s(job.request.model, _SIZE)
+        return (job.expected_s if expected_s == inf else expected_s) >= self._policy.twice_from_s
 
 
 def _units(job: Job) -> float:
