@@ -179,8 +179,8 @@ class FleetSettings(Group):
     wait longer is refused at once with 503 and the expected time in `Retry-After`."""
 
     hedging: bool = False
-    """Send a request that is late to a second server of the fleet, if another one is idle for its model, and take the
-    first answer. Only for models whose responses are cached or that declare `tidegate_repeatable`; for at
+    """Send a request that is late to a second server of the fleet, if another one has an idle instance of its model, and
+    take the first answer. Only for models whose responses are cached or that declare `tidegate_repeatable`; for at
     most 10 % of the compute units asked for. When off, only routes with hedging of their own do so.
     Off by default: what it gains on a quiet machine has not been shown yet (`make perf-hedging`)."""
 

@@ -58,18 +58,19 @@ class Answered:
         return float(np.percentile(self.latencies_ms, percent)) if len(self.latencies_ms) else float("nan")
 
 
-def ask(address: str, frame: bytes, *, requests: int, per_s: float, seed: int) -> Answered:
-    """Send so many equal requests, on average `per_s` of them a second, and wait for all answers."""
-    return uvloop.run(_ask(address, frame, requests, per_s, random.Random(seed)))
+def ask(address: str, frames: Sequence[bytes], *, requests: int, per_s: float, seed: int) -> Answered:
+    """Send so many requests, these ones in turns, on average `per_s` of them a second, and wait for all answers."""
+    return uvloop.run(_ask(address, frames, requests, per_s, random.Random(seed)))
 
 
-async def _ask(address: str, frame: bytes, requests: int, per_s: float, draw: random.Random) -> Answered:
+async def _ask(address: str, frames: Sequence[bytes], requests: int, per_s: float, draw: random.Random) -> Answered:
     host, _, port = address.rpartition(":")
     client = GrpcClient(TcpAddress(host, int(port)))
-    call = GrpcCall(GrpcHead(GRPC_PATH, ((b"content-type", b"application/grpc"),)), frame)
+    head = GrpcHead(GRPC_PATH, ((b"content-type", b"application/grpc"),))
+    calls = [GrpcCall(head, frame) for frame in frames]
     latencies_ms, errors = [], 0
 
-    async def one(due_s: float) -> None:
+    async def one(call: GrpcCall, due_s: float) -> None:
         nonlocal errors
         answer = await client.unary(call, timeout_s=_DEADLINE_S)
         latencies_ms.append(1e3 * (time.perf_counter() - due_s))
@@ -78,11 +79,11 @@ async def _ask(address: str, frame: bytes, requests: int, per_s: float, draw: ra
     try:
         async with asyncio.TaskGroup() as tasks:
             due_s = time.perf_counter()
-            for _ in range(requests):
+            for number in range(requests):
                 due_s += draw.expovariate(per_s)
                 if (left_s := due_s - time.perf_counter()) > 0:
                     await asyncio.sleep(left_s)
-                tasks.create_task(one(due_s))
+                tasks.create_task(one(calls[number % len(calls)], due_s))
     finally:
         await client.close()
     return Answered(latencies_ms, errors)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from perf.hedging.clients import Work
 from perf.measurement import report
@@ -13,21 +14,30 @@ from perf.measurement.report import Target
 
 OFF, OFF_AGAIN, ON, TWICE = "off", "off again", "on", "twice"
 """Ways: without hedging, once more so, with it, and with two servers from the start."""
-STRAGGLERS, DEAF, EVEN, BIMODAL = "stragglers", "deaf stragglers", "even", "bimodal"
+STRAGGLERS, DEAF, EVEN, BIMODAL, HALF, SLOW = "stragglers", "deaf stragglers", "even", "bimodal", "half", "slow stragglers"
 WORKS = {
     STRAGGLERS: Work(0.005, 0.01, 0.2, heeds=True, numbers=4),
     DEAF: Work(0.005, 0.01, 0.2, heeds=False, numbers=8),
     EVEN: Work(0.005, 0.0, 0.0, heeds=False, numbers=16),
     BIMODAL: Work(0.05, 0.5, 0.45, heeds=True, numbers=32),
+    HALF: Work(0.005, 0.3, 0.2, heeds=True, numbers=64),
+    SLOW: Work(0.05, 0.01, 2.0, heeds=True, numbers=128),
 }
-WAYS = {STRAGGLERS: (OFF, ON, OFF_AGAIN), DEAF: (OFF, ON, OFF_AGAIN), EVEN: (OFF, ON, OFF_AGAIN), BIMODAL: (OFF, TWICE, OFF_AGAIN)}
-LOADS = {STRAGGLERS: (0.2, 0.4, 0.6, 0.8), DEAF: (0.2, 0.8), EVEN: (0.4,), BIMODAL: (0.2, 0.4)}
+WAYS = {
+    STRAGGLERS: (OFF, ON, OFF_AGAIN),
+    DEAF: (OFF, ON, OFF_AGAIN),
+    EVEN: (OFF, ON, OFF_AGAIN),
+    BIMODAL: (OFF, TWICE, OFF_AGAIN),
+    SLOW: (OFF, ON, OFF_AGAIN),
+}
+LOADS = {STRAGGLERS: (0.2, 0.4, 0.6, 0.8), EVEN: (0.4,), DEAF: (0.4,), BIMODAL: (0.3,), SLOW: (0.5,)}
 """Parts of what the servers could compute, at which each work is asked for."""
 _EXPLAINED = {
     STRAGGLERS: "5 ms, of which 1 % takes 200 ms longer, and ends when it is cancelled",
     DEAF: "the same, but a cancellation ends nothing",
     EVEN: "5 ms, without stragglers",
-    BIMODAL: "50 ms or 500 ms, as it falls; a tenth of the requests",
+    SLOW: "all times ten times those of the stragglers, on which the noise of a busy machine tells less",
+    BIMODAL: "50 ms or 500 ms, as it falls; one request for 50 of the others",
 }
 _REFERENCE = 0.2
 """Load at which stragglers are held against the target."""
@@ -51,8 +61,19 @@ class Run:
     """Of the model at Triton, for each request."""
     compute_ms: float
     """At Triton, for each request; of cancelled ones, too."""
+    cpu_ms: float
+    """CPU time of gateway and Tritons for each request."""
+    foretold_p999_ms: float
+    foretold_executions: float
+    """By the simulator; NaN where it was not asked."""
     hedged: float
     """Part of the requests that went to a second server."""
+    won: float
+    """Part that it answered first."""
+    no_idle_server: float
+    """Part that was late when no other server was idle."""
+    over_budget: float
+    """Part that was not sent to a second server since the retry budget was spent."""
     errors: int
 
 
@@ -60,13 +81,23 @@ class Report(report.Report):
     name, title, case, run = "hedging", "Hedged requests, and requests that go to two servers at once", Case, Run
 
     def figures(self) -> dict[str, float]:
-        found = {}
+        found = {f"half_{name}": value for name, value in self.result.more.get("half", {}).items()}
         for work, load in dict.fromkeys((case.work, case.load) for case in self.runs):
-            way, name = WAYS[work][1], f"{_named(work)}_{load * 100:.0f}"
-            found[f"{name}_p999_gain"] = self._compared(work, load, OFF, way, lambda off, on: off.p999_ms / on.p999_ms)
-            found[f"{name}_more_executions"] = self._compared(work, load, way, OFF, lambda on, off: on.executions / off.executions - 1)
-            found[f"{name}_hedged"] = self._compared(work, load, way, OFF, lambda on, off: on.hedged)
-            found[f"{name}_p999_over_floor"] = self._p999(work, load, way) / self._floor(work, load)
+            off, on, name = Case(work, load, OFF), Case(work, load, WAYS[work][1]), f"{_named(work)}_{load * 100:.0f}"
+            found[f"{name}_p999_gain"] = self.over_rounds(off, on, lambda off, on: off.p999_ms / on.p999_ms)
+            found[f"{name}_std_change"] = self.over_rounds(off, on, lambda off, on: on.std_ms / off.std_ms - 1)
+            found[f"{name}_mean_change"] = self.over_rounds(off, on, lambda off, on: on.mean_ms / off.mean_ms - 1)
+            found[f"{name}_more_executions"] = self.over_rounds(on, off, _more_executions)
+            found[f"{name}_more_compute"] = self.over_rounds(on, off, lambda on, off: on.compute_ms / off.compute_ms - 1)
+            found[f"{name}_more_cpu"] = self.over_rounds(on, off, lambda on, off: on.cpu_ms / off.cpu_ms - 1)
+            found[f"{name}_hedged"] = self.over_rounds(on, off, lambda on, off: on.hedged)
+            found[f"{name}_p999_over_off"] = median(self._over_off(work, load) or [math.nan])
+            found[f"{name}_p999_noise"] = max((max(each, 1 / each) for each in self._pairs(work, load, _p999)), default=math.nan)
+            found[f"{name}_p999_beyond_noise"] = found[f"{name}_p999_over_off"] / found[f"{name}_p999_noise"]
+            found[f"{name}_p999_foretold"] = self.over_rounds(on, off, lambda on, off: on.foretold_p999_ms / on.p999_ms)
+            found[f"{name}_extra_foretold"] = self.over_rounds(on, off, _extra_foretold)
+            for each in ("p999", "extra"):
+                found[f"{name}_{each}_foretold_error"] = abs(found[f"{name}_{each}_foretold"] - 1)
         return {name: value for name, value in found.items() if math.isfinite(value)}
 
     def targets(self) -> Sequence[Target]:
@@ -75,66 +106,99 @@ class Report(report.Report):
         return [
             Target(f"{reference}_p999_gain", "1 % of stragglers: p99.9 without hedging, times that with it", 10.0, at_least=True),
             Target(f"{reference}_more_executions", "1 % of stragglers: more executions", 0.025, at_least=False),
-            Target(f"{even}_p999_over_floor", "no stragglers: p99.9, times the worse of two without hedging", 1.05, at_least=False),
+            Target(f"{reference}_more_compute", "1 % of stragglers: more time at Triton", 0.025, at_least=False),
+            Target(f"{even}_p999_over_off", "no stragglers: p99.9, times that without hedging", 1.05, at_least=False),
             Target(f"{even}_hedged", "no stragglers: part that is hedged", 0.002, at_least=False),
             *(
-                Target(f"{STRAGGLERS}_{load * 100:.0f}_p999_over_floor", f"at {load:.0%} load: p99.9, times the floor", 1.0, at_least=False)
+                Target(
+                    f"{STRAGGLERS}_{load * 100:.0f}_p999_beyond_noise",
+                    f"at {load:.0%} load: p99.9, times that without hedging and the noise",
+                    1.0,
+                    at_least=False,
+                )
                 for load in LOADS[STRAGGLERS]
             ),
+            Target(f"{reference}_p999_foretold_error", "p99.9 foretold by the simulator, off by", 0.2, at_least=False),
+            Target(f"{reference}_extra_foretold_error", "more executions foretold, off by", 0.2, at_least=False),
+            Target("half_more_processes", "half of all requests hedged: more processes", 0.0, at_least=False),
+            Target("half_more_memory", "half of all requests hedged: more memory", 0.05, at_least=False),
         ]
 
     def summary(self) -> str:
         works = self.names("work")
         explained = "\n".join(f"* **{work}**: {_EXPLAINED[work]}." for work in works)
         head = (
-            "", "load", "", "p50 ms", "p99 ms", "p99.9 ms", "mean ± deviation ms", "to a second server", "executions of each request",
-            "ms at Triton", "errors",
+            "", "load", "", "p50 ms", "p99 ms", "p99.9 ms", "foretold", "mean ± deviation ms", "to a second server", "it was first",
+            "none was idle", "over budget", "executions", "foretold", "ms at Triton", "CPU ms", "errors",
         )  # fmt: skip
-        return f"{explained}\n\n{table(head, [self._row(case) for case in self.runs])}\n\n{self._noise()}"
+        return "\n\n".join(filter(None, [explained, table(head, [self._row(case) for case in self.runs]), self._noise(), self._half()]))
 
     def _row(self, case: Case) -> tuple[str, ...]:
         run = self.median(case)
         return (
             case.work, f"{case.load:.0%}", case.way, figure(run.p50_ms), figure(run.p99_ms), figure(run.p999_ms),
-            f"{figure(run.mean_ms)} ± {figure(run.std_ms)}", f"{run.hedged:.2%}", f"{run.executions:.3f}", figure(run.compute_ms),
-            f"{run.errors:g}",
+            figure(run.foretold_p999_ms), f"{figure(run.mean_ms)} ± {figure(run.std_ms)}", f"{run.hedged:.2%}", f"{run.won:.2%}",
+            f"{run.no_idle_server:.2%}", f"{run.over_budget:.2%}", f"{run.executions:.3f}", _executions(run.foretold_executions),
+            figure(run.compute_ms), figure(run.cpu_ms), f"{run.errors:g}",
         )  # fmt: skip
 
     def _noise(self) -> str:
         """Both runs without hedging of each round, which differ by nothing but the machine's noise."""
         rows = [
-            (work, f"{load:.0%}", *(self._ratios(work, load, ratio) for ratio in (_p99, _p999, _compute)))
+            (work, f"{load:.0%}", *(_listed(self._pairs(work, load, each)) for each in _NOISY), _listed(self._over_off(work, load)))
             for work, load in dict.fromkeys((case.work, case.load) for case in self.runs)
         ]
-        return "Noise floor: off again, times off, in each round.\n\n" + table(("", "load", "p99", "p99.9", "ms at Triton"), rows)
+        head = ("", "load", "p99", "p99.9", "ms at Triton", "beside it p99.9 with hedging, times that without")
+        return "Noise floor: off again, times off, in each round.\n\n" + table(head, rows)
 
-    def _ratios(self, work: str, load: float, of: Callable[[Run], float]) -> str:
+    def _half(self) -> str:
+        """What became of processes and memory while half of all requests went to two servers."""
+        half = self.result.more.get("half")
+        if not half:
+            return ""
+        return (
+            f"Half of all requests at two servers for {half['seconds']:g} s: {half['requests']:,} requests, {half['hedged']:.0%} of them "
+            f"at two servers, {half['errors']:g} errors, {half['more_processes']:+g} processes, {half['more_threads']:+g} threads, "
+            f"{half['more_memory']:+.1%} of {half['was_mib']:,.0f} MiB of gateway and Tritons together."
+        )
+
+    def _pairs(self, work: str, load: float, of: Callable[[Run], float]) -> list[float]:
+        """Off again, times off, in each round."""
         pairs = zip(self.runs.get(Case(work, load, OFF_AGAIN), ()), self.runs.get(Case(work, load, OFF), ()), strict=False)
-        return " ".join(f"{of(again) / max(of(off), 1e-9):.2f}" for again, off in pairs)
+        return [max(of(again), 1e-9) / max(of(off), 1e-9) for again, off in pairs]
 
-    def _compared(self, work: str, load: float, one: str, other: str, compare: Callable[[Run, Run], float]) -> float:
-        return self.over_rounds(Case(work, load, one), Case(work, load, other), compare)
-
-    def _p999(self, work: str, load: float, way: str) -> float:
-        run = self.median(Case(work, load, way))
-        return math.nan if run is None else float(run.p999_ms)
-
-    def _floor(self, work: str, load: float) -> float:
-        """The worse of two p99.9 without hedging."""
-        return max(self._p999(work, load, OFF), self._p999(work, load, OFF_AGAIN))
+    def _over_off(self, work: str, load: float) -> list[float]:
+        """The p99.9 with hedging, times the mean (geometric) of both without it, in each round."""
+        ways = (WAYS[work][1], OFF, OFF_AGAIN)
+        rounds = zip(*(self.runs.get(Case(work, load, way), ()) for way in ways), strict=False)
+        return [on.p999_ms / math.sqrt(off.p999_ms * again.p999_ms) for on, off, again in rounds]
 
 
 def _named(work: str) -> str:
     return work.replace(" ", "_")
 
 
-def _p99(run: Run) -> float:
-    return run.p99_ms
+def _listed(values: Sequence[float]) -> str:
+    return " ".join(f"{each:.2f}" for each in values)
+
+
+def _executions(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.3f}"
+
+
+def _more_executions(on: Run, off: Run) -> float:
+    return on.executions / off.executions - 1
+
+
+def _extra_foretold(on: Run, off: Run) -> float:
+    """How many more executions the simulator foretold, times those that there were."""
+    more = _more_executions(on, off)
+    return (on.foretold_executions - 1) / more if more > 0 else math.nan
 
 
 def _p999(run: Run) -> float:
     return run.p999_ms
 
 
-def _compute(run: Run) -> float:
-    return run.compute_ms
+_NOISY: Sequence[Callable[[Run], float]] = (lambda run: run.p99_ms, _p999, lambda run: run.compute_ms)
+"""What is compared between runs without hedging."""

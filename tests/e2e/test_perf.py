@@ -18,7 +18,7 @@ import pytest
 from perf.chaos.report import Report as ChaosReport
 from perf.embedding.report import Report as EmbeddingReport
 from perf.floods.report import Report as FloodsReport
-from perf.hedging.report import ON
+from perf.hedging.report import OFF_AGAIN, ON
 from perf.measurement.report import Report
 from perf.repeats.report import NO_CACHE, SHIPPED, Case
 from perf.scenarios import SCENARIOS
@@ -64,6 +64,10 @@ def quick_drills_cost_nobody_a_request(report: ChaosReport) -> None:
 def only_hedged_where_it_is_on(report: Report) -> None:
     for case, runs in report.runs.items():
         assert all(run.executions >= 1.0 and (case.way == ON or run.hedged == 0.0) for run in runs)
+        assert all(run.foretold_executions >= 1.0 for run in runs) is (case.way != OFF_AGAIN)
+    half = report.result.more["half"]
+    assert 0.3 < half["hedged"] <= 0.5
+    assert half["more_processes"] == half["errors"] == 0
 
 
 ONE_ROUND = ("--rounds", "1")
@@ -94,7 +98,7 @@ RUNS = [
 
 
     run(
-        "hedging", *ONE_ROUND, "--requests", "250", "--learn", "400", "--works", "stragglers", "--loads", "0.2",
+        "hedging", *ONE_ROUND, "--requests", "250", "--learn", "400", "--works", "stragglers", "--loads", "0.2", "--half-s", "1",
         check=only_hedged_where_it_is_on,
     ),
     run("eviction", "--requests", "3000", "--sizes", "10"),

@@ -56,7 +56,7 @@ class Hedge(StrEnum):
     FAILED = "failed"
     """Neither had a good answer."""
     NO_IDLE_SERVER = "no_idle_server"
-    """Not sent twice: no other server was idle for its model."""
+    """Not sent twice at first: no other server had an idle instance of its model."""
 
 
 @dataclass(slots=True, eq=False)

@@ -2,8 +2,8 @@
 server.
 
 A hedge is a second replica of a request that is late; the first answer wins (Dean and Barroso, "The tail at scale",
-2013). Here it goes only to a server that is idle for the model, so that it delays nobody (Primorac, Oikonomopoulos
-and Argyraki, "When to hedge in interactive services", NSDI 2021), and only when the request is more likely than
+2013). Here it goes only to a server with an idle instance of the model, so that it delays nobody (Primorac,
+Oikonomopoulos and Argyraki, "When to hedge in interactive services", NSDI 2021), and only when the request is more likely than
 not to take longer than a new one would: late alone are 2 % of any model's requests, also of one that has no
 stragglers. `fleet/routing/hedging` carries it out.
 """
@@ -40,6 +40,14 @@ class HedgingLimits:
     least_delay_s: float = 0.002
     """Shortest delay: less may as well be this process's own."""
 
+    look_again_s: float = 0.001
+    """How soon an idle server is looked for again, at first; after twice the time each further time. Where none was
+    idle, one is within about a service time as a rule, and a look costs microseconds."""
+
+    lingers_most_s: float = 1.0
+    """Longest time that a server counts as busy with what was cancelled there. Whatever takes longer may hang: the
+    server is to be tried again."""
+
 
 _DEFAULT = HedgingLimits()
 
@@ -59,14 +67,28 @@ def may_be_hedged(call: InferCall, *, is_repeatable: bool, has_sequences: bool) 
 
 
 def idle_server(fleet: Fleet, model: str, *, avoid: Container[str], pool: str | None = None) -> Server | None:
-    """Return a server, none of `avoid`, that has the model ready and no request for it, and takes requests of the
-    pool; None if there is none. Of several the one with the least other work, then the one that rested longest."""
+    """Return a server, none of `avoid`, that has the model ready with an instance that has nothing to do, and takes
+    requests of the pool; None if there is none. Of several one without any request for the model, then the one with
+    the least other work, then the one that rested longest."""
+    facts = fleet.models.get(model)
+    instances = 1 if facts is None else facts.spec.instances
     idle = [
-        (server.work_s, replica.last_used_s, server.name)
+        (replica.in_flight, server.work_s, replica.last_used_s, server.name)
         for server, replica in fleet.ready_replicas(model)
-        if server.name not in avoid and replica.in_flight == 0 and server.is_for(pool)
+        if server.name not in avoid and replica.in_flight < instances and server.is_for(pool)
     ]
-    return fleet.servers[min(idle)[2]] if idle else None
+    return fleet.servers[min(idle)[3]] if idle else None
+
+
+def looks_again_after_s(looks: int, limits: HedgingLimits = _DEFAULT) -> float:
+    """Return after which time an idle server is looked for again, after so many looks."""
+    return float(limits.look_again_s * 2 ** (looks - 1))
+
+
+def lingers_s(took_s: float, limits: HedgingLimits = _DEFAULT) -> float:
+    """Return how long a server counts as busy with a request that was cancelled `took_s` after it was sent there: few
+    models heed that, and Triton does not say when they have ended."""
+    return min(limits.lingers_most_s, took_s)
 
 
 def hedge_after_s(survival: Survival, limits: HedgingLimits = _DEFAULT) -> float:
@@ -99,11 +121,13 @@ class HedgeDelays:
         """Return after which time a request is hedged; infinite if never, or too little is known."""
         return self._kind(model, size).delay_s(self._limits)
 
-    def usual_s(self, model: str, size: int) -> float:
-        """Return the median latency; infinite if too little is known."""
+    def expected_s(self, model: str, size: int) -> float:
+        """Return the mean latency at one server, as if nothing had been sent to a second one; infinite if too little is
+        known. What a model is charged for, and Triton's own mean, fall with what is cancelled. While requests go to two
+        servers it is rather too long than too short, as losers count as out at the end of their winners' bucket."""
         kind = self._kind(model, size)
         kind.delay_s(self._limits)
-        return kind.usual_s
+        return kind.expected_s
 
     def retain_only(self, models: Container[str]) -> None:
         """Forget all models but these."""
@@ -123,11 +147,11 @@ class _Kind:
     """One model's requests of one size class: their latencies, and what follows from them, computed anew now and
     then."""
 
-    __slots__ = ("_computed_at", "_delay_s", "latencies", "usual_s")
+    __slots__ = ("_computed_at", "_delay_s", "expected_s", "latencies")
 
     def __init__(self) -> None:
         self.latencies = LatencyDistribution()
-        self.usual_s = self._delay_s = inf
+        self.expected_s = self._delay_s = inf
         self._computed_at = 0.0
 
     def delay_s(self, limits: HedgingLimits) -> float:
@@ -136,6 +160,6 @@ class _Kind:
             if latencies.count < limits.least_answers:
                 return inf
             survival = latencies.survival()
-            self.usual_s, self._delay_s = survival.quantile_s(0.5), hedge_after_s(survival, limits)
+            self.expected_s, self._delay_s = survival.mean_s, hedge_after_s(survival, limits)
             self._computed_at = latencies.noted + _NEWS * latencies.count
         return self._delay_s

@@ -42,6 +42,15 @@ class Survival:
         found = bisect_left(self.parts, part - 1.0 - _ROUNDING, key=lambda each: -each)
         return self.times_s[found] if found < len(self.times_s) else inf
 
+    @property
+    def mean_s(self) -> float:
+        """The mean, with who was censored beyond the last known time counted as answered then."""
+        before_s, out, total_s = 0.0, 1.0, 0.0
+        for time_s, part in zip(self.times_s, self.parts, strict=True):
+            total_s += (time_s - before_s) * out
+            before_s, out = time_s, part
+        return total_s
+
     def after(self, time_s: float) -> float:
         """The part that takes longer than `time_s`, rounded up to its bucket's upper bound.
 

@@ -17,7 +17,7 @@ from control_plane.concurrency.task_owner import TaskOwner
 from control_plane.core.errors import DeadlineExceeded
 from control_plane.core.infer_call import Frontend, InferCall, Outcome
 from control_plane.fleet.domain.counts import Hedge
-from control_plane.fleet.domain.hedging import HedgeDelays, idle_server, may_be_hedged, size_class
+from control_plane.fleet.domain.hedging import HedgeDelays, idle_server, looks_again_after_s, may_be_hedged, size_class
 from control_plane.fleet.routing.lingering import LingeringReservations
 from control_plane.fleet.routing.model_router import ModelRouter
 from control_plane.fleet.routing.racing_send import RacingSend, SlottedRequest, first_good
@@ -37,8 +37,6 @@ AnswerT = TypeVar("AnswerT")
 _CANCELLED_S = 0.9 * CANCEL_AFTER_S
 """A send over gRPC that is over no sooner after it lost was cancelled: clocks of timers are not exact."""
 _FORGETS_EVERY_S = 60.0
-_LOOK_AGAIN_S = 0.01
-"""How soon an idle server is looked for again, at first; after twice the time each further time."""
 
 
 class HedgedAttempt(Protocol):
@@ -183,7 +181,7 @@ class _Race(Generic[AnswerT]):
         """Begin the second send when it is time for it and a server is idle; None if the first has ended before."""
         hedging, model = self._hedging, self._call.model_name
         is_asked_for, after_s = hedge_after_s == 0.0, hedge_after_s
-        for times in count():
+        for looks in count(1):
             if after_s > 0.0:
                 await asyncio.wait((first.task,), timeout=after_s)
                 # A turn of the loop for answers that have come: if this process was late, the server was not.
@@ -198,9 +196,9 @@ class _Race(Generic[AnswerT]):
                 second = hedging.state.reserve(model, server.name) if may_be_sent else None
                 self._attempt.was_hedged = second is not None
                 return None if second is None else self._send(second)
-            if times == 0:
+            if looks == 1:
                 hedging.state.counts.hedges[Hedge.NO_IDLE_SERVER] += 1
-            after_s = _LOOK_AGAIN_S * 2**times
+            after_s = looks_again_after_s(looks)
         raise AssertionError("it ends with the first send at the latest")
 
     def _send(self, reservation: Reservation) -> RacingSend[AnswerT]:
@@ -253,11 +251,12 @@ class _Race(Generic[AnswerT]):
         return units_of(self._running)
 
     def _expected_s(self) -> float:
-        """How long it is expected to compute: a compute unit is a millisecond."""
-        if self._running.units is not None:
-            return self._running.units / 1e3
-        usual_s = self._hedging.delays.usual_s(self._call.model_name, self._size)
-        return self._reservation.facts.service_s if usual_s == inf else usual_s
+        """How long it is expected to take at one server; as long as that is not known, to compute: a compute unit is a
+        millisecond."""
+        expected_s = self._hedging.delays.expected_s(self._call.model_name, self._size)
+        if expected_s < inf:
+            return expected_s
+        return self._reservation.facts.service_s if self._running.units is None else self._running.units / 1e3
 
     def _left_s(self) -> float:
         return self._deadline_s - self._hedging.state.now_s()

@@ -7,10 +7,8 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 
+from control_plane.fleet.domain.hedging import lingers_s
 from control_plane.fleet.view.reservations import Reservation
-
-_AT_MOST_S = 1.0
-"""Whatever takes longer may hang: its server is to be tried again."""
 
 
 class LingeringReservations:
@@ -31,7 +29,7 @@ class LingeringReservations:
         """Hold a reservation whose request has just been cancelled."""
         held = now_s, reservation = self._now_s(), reservation
         self._held[id(reservation.replica)].append(held)
-        asyncio.get_running_loop().call_later(min(_AT_MOST_S, now_s - reservation.started_s), self._release, held)
+        asyncio.get_running_loop().call_later(lingers_s(now_s - reservation.started_s), self._release, held)
 
     def answered(self, by: Reservation) -> None:
         """Note that a replica has answered the request of this reservation."""

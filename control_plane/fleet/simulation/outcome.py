@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections import Counter
 from math import ceil, nan
+
+from control_plane.fleet.domain.counts import Hedge
 
 
 class Outcome:
@@ -13,7 +16,10 @@ class Outcome:
     __slots__ = (
         "_in_order",
         "_latencies_s",
+        "computed_s",
         "evictions",
+        "executions",
+        "hedges",
         "loads",
         "max_held_bytes",
         "prefetches",
@@ -24,9 +30,19 @@ class Outcome:
     )
 
     def __init__(self) -> None:
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Forget all that was counted."""
         self._latencies_s = array("d")
         self._in_order: list[float] = []
         self.refused = 0
+        self.executions = 0
+        """Requests that servers began to work on; one that was sent to two counts twice."""
+        self.computed_s = 0.0
+        """Seconds that they worked, also for nobody."""
+        self.hedges: Counter[Hedge] = Counter()
+        """Requests that were late enough to be hedged."""
         self.loads = 0
         self.waited_for_loads_s = 0.0
         """Seconds that requests waited at servers until their model was ready there, all together."""

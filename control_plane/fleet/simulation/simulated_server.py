@@ -1,4 +1,4 @@
-"""One server of the simulated fleet: its queue, its loads, its memory.
+"""One server of the simulated fleet: its loads, its memory, and who waits for them.
 
 It behaves as `fleet/routing/model_router` and Triton do together: one load at a time, unloaded memory is free
 once the last request there has ended, and requests for a model that is being loaded wait for it while other
@@ -7,53 +7,23 @@ requests are served.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.fleet import NEVER_S, Fleet, Replica, Server
-from control_plane.fleet.simulation.clock import Clock
-from control_plane.fleet.simulation.outcome import Outcome
-from control_plane.fleet.simulation.workload import Request
-
-
-@dataclass(slots=True, eq=False)
-class Job:
-    """A request at a server."""
-
-    request: Request
-    expected_s: float
-    """Service time as known beforehand: the model's mean."""
-    deadline_s: float
-    waits_since_s: float = 0.0
-    """When it came to the server where it waits for its model's load."""
-
-
-@dataclass(frozen=True, slots=True)
-class SharedState:
-    """Clock, fleet, outcome and callbacks that all servers of one simulation share."""
-
-    clock: Clock
-    fleet: Fleet
-    outcome: Outcome
-    unload_s: Mapping[str, float]
-    """Time of an unload, by model."""
-    victims: Callable[[str, str], Sequence[str] | None]
-    """`Router.victims`: the models to evict for a model on a server."""
-    reroute: Callable[[str], None]
-    """Routes the requests that wait for this model anew, if they may move."""
+from control_plane.fleet.domain.fleet import NEVER_S, Replica, Server
+from control_plane.fleet.simulation.instances import SharedState, SimulatedInstances
+from control_plane.fleet.simulation.job import Job
 
 
 class SimulatedServer:
     """Simulated server, which keeps its `Server` in the fleet true."""
 
-    def __init__(self, server: Server, surroundings: SharedState) -> None:
+    def __init__(self, server: Server, parallel: int, surroundings: SharedState) -> None:
+        """It works on so many requests (`parallel`) at a time."""
         self.server = server
         self._around = surroundings
         self._clock, self._fleet = surroundings.clock, surroundings.fleet
-        self._queue: deque[Job] = deque()
-        self._running: dict[Job, None] = {}
+        self.instances = SimulatedInstances(server, parallel, surroundings, self._end)
         self._waiting: dict[str, list[Job]] = {}
         """Model -> requests that wait for its load."""
         self._wanted: dict[str, None] = {}
@@ -68,14 +38,14 @@ class SimulatedServer:
     def admit(self, job: Job) -> None:
         """Take a request: serve it, or let it wait for its model's load."""
         model = job.request.model
+        job.server = self.server.name
         replica = self.server.replicas.get(model)
         self.server.work_s += job.expected_s
         if replica is not None and replica.state is not ModelState.UNLOADING:
             replica.in_flight += 1
             replica.last_used_s = self._clock.now_s
         if replica is not None and replica.state is ModelState.READY:
-            self._queue.append(job)
-            self._serve()
+            self.instances.send([job])
         else:
             job.waits_since_s = self._clock.now_s
             self._waiting.setdefault(model, []).append(job)
@@ -83,6 +53,10 @@ class SimulatedServer:
         if model in self._unused_prefetches:
             del self._unused_prefetches[model]
             self._around.outcome.prefetches_used += 1
+
+    def cancel(self, job: Job) -> None:
+        """Cancel a job that another server has answered."""
+        self.instances.cancel(job)
 
     def want(self, model: str, *, is_prefetch: bool = False) -> None:
         """Load the model when the plans before it have ended."""
@@ -119,9 +93,9 @@ class SimulatedServer:
         return jobs
 
     def leave(self) -> list[Job]:
-        """Remove the server; returns the requests that were there."""
+        """Remove the server; returns the requests that were there, but for those that other servers answer."""
         self._is_gone = True
-        return [*self._running, *self._queue, *(job for jobs in self._waiting.values() for job in jobs)]
+        return [*self.instances.leave(), *(job for jobs in self._waiting.values() for job in jobs)]
 
     def _announce(self, model: str) -> None:
         """Add the planned replica to the fleet, for the router to see; its memory counts only from its load
@@ -180,6 +154,7 @@ class SimulatedServer:
             return
         facts, now_s, outcome = self._fleet.models[replica.model], self._clock.now_s, self._around.outcome
         self._load_is_on = True
+        self.instances.may_begin = self.server.serves_while_loading
         # The load begins later than announced if its victims took their time; the loads behind it shift as
         # well.
         self.server.loads_until_s += max(0.0, now_s + facts.load_s - replica.ready_s)
@@ -198,15 +173,15 @@ class SimulatedServer:
         if not self.server.serves_while_loading:
             self.server.work_s = max(0.0, self.server.work_s - facts.load_s)
         self._planned, self._load_is_on = None, False
+        self.instances.may_begin = True
         waited = self._waiting.pop(replica.model, [])
         self._around.outcome.waited_for_loads_s += sum(self._clock.now_s - job.waits_since_s for job in waited)
-        self._queue.extend(waited)
         self._begin_plan()
-        self._serve()
+        self.instances.send(waited)
         self._around.reroute(replica.model)
 
     def _end_unload(self, replica: Replica) -> None:
-        self._clock.at(self._clock.now_s + self._around.unload_s[replica.model], self._release, replica)
+        self._clock.at(self._clock.now_s + self._around.costs[replica.model].unload_s, self._release, replica)
 
     def _release(self, replica: Replica) -> None:
         if self._is_gone:
@@ -216,26 +191,6 @@ class SimulatedServer:
             self._announce(replica.model)
         self._load_if_there_is_room()
         self._begin_plan()
-
-    def _serve(self) -> None:
-        """Begin queued requests while the server has capacity."""
-        server, clock = self.server, self._clock
-        while self._queue and len(self._running) < server.parallel and (server.serves_while_loading or not self._load_is_on):
-            job = self._queue.popleft()
-            if clock.now_s > job.deadline_s:
-                self._around.outcome.refused += 1
-                self._end(job)
-                continue
-            self._running[job] = None
-            clock.at(clock.now_s + job.request.service_s, self._answer, job)
-
-    def _answer(self, job: Job) -> None:
-        if self._is_gone:
-            return
-        del self._running[job]
-        self._around.outcome.answer(self._clock.now_s - job.request.at_s)
-        self._end(job)
-        self._serve()
 
     def _end(self, job: Job) -> None:
         """Subtract a request that has ended; the last one of an unloading model ends its unload."""

@@ -18,6 +18,9 @@ class Request(NamedTuple):
     model: str
     service_s: float
     """Time that a server works on the request."""
+    again_s: float | None = None
+    """Time that a second server works on it, if it is sent to two: what makes one slow need not do so to the other.
+    None: the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,12 @@ class ModelCost:
     """Time until the memory is free, once the last request has ended."""
     latency_objective_s: float | None = None
     """See `ModelSpec.latency_objective_s`."""
+    is_repeatable: bool = False
+    """See `ModelSpec.is_repeatable`."""
+    min_replicas: int = 0
+    """See `ModelSpec.min_replicas`."""
+    heeds_after_s: float | None = None
+    """Time after which the model heeds that a request has been cancelled; None: it computes to the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +75,34 @@ class Leaves:
 
 
 @dataclass(frozen=True, slots=True)
+class Pauses:
+    """A server stands still from this moment for so long: nothing there begins or ends, and nobody is told.
+
+    Production notices what lasts longer than half a second (`SILENT` of a server); the simulation does not.
+    """
+
+    at_s: float
+    server: str
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class FleetShape:
     """The servers of a simulated fleet, which are all alike, and how their number changes."""
 
     servers: int
     budget_bytes: int
     parallel: int = 1
+    """Requests that a server works on at a time, and instances of each replica."""
+    routed_as: int | None = None
+    """What routing takes `parallel` for; None: what it is. In production, which is not told, it is 1."""
     serves_while_loading: bool = True
     """False: the server begins no request during a load."""
     deadline_s: float = 30.0
     """A request that no server has begun within this time is refused."""
-    changes: Sequence[Joins | Leaves] = ()
+    changes: Sequence[Joins | Leaves | Pauses] = ()
+    counted_from_s: float = 0.0
+    """What happens before this time is in no result: loads come first, and hedging learns."""
 
     def names(self) -> list[str]:
         """Names of the servers that the fleet begins with."""

@@ -104,7 +104,8 @@ class ModelDescriptionFiles:
             _log.warning("what model %s wants is not known: %s", folder.name, exc)
             return _Configured(state, ModelSpec(folder.name))  # the load of the model fails with the same reason
         declared = {key: value.string_value for key, value in config.parameters.items()} | dict(self._parameters.get(folder.name, {}))
-        return _Configured(state, _spec(folder.name, declared), tuple(steps_of(config)), _has_sequences(config))
+        spec = replace(_spec(folder.name, declared), instances=_instances(config))
+        return _Configured(state, spec, tuple(steps_of(config)), _has_sequences(config))
 
     def _config_file(self, folder: Path) -> Path:
         try:
@@ -200,6 +201,11 @@ _PARAMETERS: Mapping[str, _Parameter] = {
 
 def _has_sequences(config: model_config_pb2.ModelConfig) -> bool:
     return bool(config.HasField("sequence_batching"))
+
+
+def _instances(config: model_config_pb2.ModelConfig) -> int:
+    """Return how many instances a replica has at least: Triton may make one of a group for each GPU."""
+    return sum(max(1, group.count) for group in config.instance_group if not group.passive) or 1
 
 
 def _with_steps(model: DescribedModel, own: Mapping[str, DescribedModel]) -> DescribedModel:

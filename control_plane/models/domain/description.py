@@ -44,6 +44,8 @@ class ModelSpec:
     """Labels that a server must have to be chosen (a node selector); empty for any server."""
     is_repeatable: bool = False
     """Whether equal requests have equal answers, so that one may be sent again, or to two servers."""
+    instances: int = 1
+    """Instances of one replica, which compute at a time: at least so many (its configuration's `instance_group`)."""
 
 
 class Tier(StrEnum):

@@ -14,6 +14,7 @@ from perf.eviction import report as eviction_report
 from perf.fleet import report as fleet_report
 from perf.floods import report as floods_report
 from perf.gateway import report as gateway_report
+from perf.hedging import report as hedging_report
 from perf.measurement.report import Report, Result
 from perf.prefetch import report as prefetch_report
 from perf.repeats import report as repeats_report
@@ -120,6 +121,36 @@ REPORTS = {
             (("own times", "clairvoyant"), [{"waited_s": 5.0, "loads": 300}]),
         ),
         {"saved_percent": 25.0, "used_percent": 75.0, "times_loads": 1.1, "times_p99": 1.1, "clairvoyant_saved_percent": 75.0},
+    ),
+    "hedging": (
+        of(
+            hedging_report.Report,
+            (("stragglers", 0.2, "off"), [{"p999_ms": 200.0, "foretold_p999_ms": 200.0, "executions": 1.0, "compute_ms": 8.0}] * 2),
+            (
+                ("stragglers", 0.2, "on"),
+                [
+                    {"p999_ms": 10.0, "foretold_p999_ms": 11.0, "executions": 1.02, "foretold_executions": 1.015, "compute_ms": 6.0},
+                    {"p999_ms": 20.0, "foretold_p999_ms": 20.0, "executions": 1.02, "foretold_executions": 1.020, "hedged": 0.02},
+                ],
+            ),
+            (("stragglers", 0.2, "off again"), [{"p999_ms": 200.0}, {"p999_ms": 50.0}]),
+        ),
+        {
+            "stragglers_20_p999_gain": 15.0,
+            "stragglers_20_std_change": 0.0,
+            "stragglers_20_mean_change": 0.0,
+            "stragglers_20_more_executions": 0.02,
+            "stragglers_20_more_compute": (6 / 8 + 1 / 8) / 2 - 1,
+            "stragglers_20_more_cpu": 0.0,
+            "stragglers_20_hedged": 0.51,
+            "stragglers_20_p999_over_off": (0.05 + 0.2) / 2,
+            "stragglers_20_p999_noise": 4.0,
+            "stragglers_20_p999_beyond_noise": 0.125 / 4.0,
+            "stragglers_20_p999_foretold": 1.05,
+            "stragglers_20_extra_foretold": 0.875,
+            "stragglers_20_p999_foretold_error": 0.05,
+            "stragglers_20_extra_foretold_error": 0.125,
+        },
     ),
     "fleet": (
         of(

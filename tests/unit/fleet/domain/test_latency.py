@@ -29,6 +29,17 @@ def test_quantiles_are_those_of_the_answers_to_within_a_bucket(answered: list[fl
     assert exact / WITHIN <= estimated <= exact * WITHIN
 
 
+@given(answered=LATENCIES)
+def test_the_mean_is_that_of_the_answers_to_within_a_bucket(answered: list[float]) -> None:
+    exact = sum(answered) / len(answered)
+    assert exact * (1 - 1e-6) <= distribution(answered).survival().mean_s <= exact * WITHIN
+
+
+def test_the_mean_counts_who_was_given_up() -> None:
+    """Of four one takes 1 s, another is given up then, and of the two others one takes 4 s: three quarters take longer than 1 s."""
+    assert distribution([1.0, 4.0], [1.0, 4.0]).survival().mean_s == pytest.approx(1.0 + 0.75 * 3.0, rel=0.1)
+
+
 @given(answered=LATENCIES, censored=LATENCIES)
 def test_survival_falls_from_one_and_never_rises(answered: list[float], censored: list[float]) -> None:
     survival = distribution(answered, censored).survival()

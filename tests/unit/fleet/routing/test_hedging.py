@@ -495,6 +495,22 @@ def test_a_route_may_ask_for_two_servers_from_the_start() -> None:
     play(main)
 
 
+def test_what_takes_long_at_one_server_goes_to_two_though_it_is_charged_less() -> None:
+    async def main() -> None:
+        async with serving(policy=HedgingPolicy(twice_from_s=0.2), is_on=False) as service:
+            service.costs.counted["a"] = 300.0
+            for number in range(300):
+                service.tritons.plans = [0.5, 0.05] if number % 2 else [0.05, 0.5]
+                await service.ask("by-route")
+                await asyncio.sleep(1.0)
+            service.costs.counted["a"] = 160.0  # the mean of what is answered, and of what is cancelled soon
+            before = len(service.tritons.sent)
+            await service.ask("by-route")
+            assert len(service.tritons.sent) == before + 2
+
+    play(main)
+
+
 def test_half_of_all_requests_are_hedged_and_nothing_is_left_over() -> None:
     async def main() -> None:
         async with serving(policy=HedgingPolicy(twice_from_s=0.001)) as service:

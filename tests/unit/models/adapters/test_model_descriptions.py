@@ -51,6 +51,21 @@ def repository(tmp_path: Path) -> Repository:
     return Repository(tmp_path / "models")
 
 
+@pytest.mark.parametrize(
+    ("config", "instances"),
+    [
+        pytest.param("", 1, id="not said"),
+        pytest.param("instance_group [ { count: 4 kind: KIND_CPU } ]", 4, id="a group"),
+        pytest.param("instance_group [ { kind: KIND_CPU } ]", 1, id="a group without a count"),
+        pytest.param("instance_group [ { count: 2 }, { count: 3 kind: KIND_GPU gpus: [ 0, 1 ] } ]", 5, id="two, at least"),
+        pytest.param("instance_group [ { count: 2 }, { count: 3 passive: true } ]", 2, id="of passive ones none"),
+    ],
+)
+def test_instances_of_a_replica(repository: Repository, config: str, instances: int) -> None:
+    repository.model("m", config)
+    assert repository.read()["m"].spec.instances == instances
+
+
 class TestDeclared:
     @pytest.mark.parametrize(
         ("declared", "spec"),

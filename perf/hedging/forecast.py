@@ -1,0 +1,70 @@
+"""What the simulator foretells of a run: its tail and its executions, from how long requests took without hedging.
+
+Services and their stragglers are drawn from the latencies of one run without hedging at little load, where requests
+hardly wait for each other; what client, gateway and Triton add to the computing is the same for each.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from control_plane.fleet.simulation.engine import simulate
+from control_plane.fleet.simulation.production_router import ProductionRouter
+from control_plane.fleet.simulation.workload import FleetShape, ModelCost, Request, Workload
+from control_plane.objects.domain.route import HedgingPolicy
+
+_MODEL = "m"
+_READY_S = 10.0
+"""When all replicas are loaded, long before."""
+_LEARNED_BY = 2_000
+"""Requests before those that count: as many as the gateway remembers."""
+_SETTLE_S = 2.0
+_LEAST_S = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Latencies of one run without hedging."""
+
+    latencies_s: Sequence[float]
+    compute_s: float
+    """Mean time at Triton's instances."""
+
+    @property
+    def overhead_s(self) -> float:
+        """What a request takes besides the computing."""
+        return max(0.0, fmean(self.latencies_s) - self.compute_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    p999_s: float
+    executions: float
+    """For each request."""
+
+
+def foretold(
+    sample: Sample,
+    policy: HedgingPolicy,
+    *,
+    requests: int,
+    per_s: float,
+    servers: int,
+    instances: int,
+    heeds_after_s: float | None,
+    seed: int,
+) -> Forecast:
+    """Simulate so many requests, on average `per_s` of them a second, at servers with so many instances each."""
+    draw, overhead_s = random.Random(seed), sample.overhead_s
+    services_s = [max(_LEAST_S, latency_s - overhead_s) for latency_s in sample.latencies_s]
+    at_s, trace = _READY_S, []
+    for number in range(_LEARNED_BY + requests):
+        at_s += draw.expovariate(per_s) + (_SETTLE_S if number == _LEARNED_BY else 0.0)
+        trace.append(Request(at_s, _MODEL, draw.choice(services_s), draw.choice(services_s)))
+    cost = ModelCost(1, 0.001, min_replicas=servers, is_repeatable=True, heeds_after_s=heeds_after_s)
+    shape = FleetShape(servers, 1, parallel=instances, routed_as=1, counted_from_s=trace[_LEARNED_BY].at_s - _SETTLE_S / 2)
+    outcome = simulate(Workload(trace, {_MODEL: cost}), shape, ProductionRouter(draw), hedging=policy)
+    return Forecast(outcome.quantile_s(0.999) + overhead_s, outcome.executions / outcome.answered)

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from control_plane.objects.domain.route import HedgingPolicy
+from perf.hedging.forecast import Forecast, Sample, foretold
+
+OVERHEAD_S = 0.001
+
+
+def sample(stragglers: int) -> Sample:
+    """Latencies of 1,000 requests of 5 ms, of which some take 200 ms longer, and all a millisecond at client and gateway."""
+    draw = Random(1)
+    services_s = [draw.gauss(0.005, 0.0002) + 0.2 * (number < stragglers) for number in range(1_000)]
+    return Sample([each + OVERHEAD_S for each in services_s], sum(services_s) / len(services_s))
+
+
+def forecast(stragglers: int, *, is_on: bool, load: float = 0.2) -> Forecast:
+    return foretold(
+        sample(stragglers), HedgingPolicy(is_on=is_on), requests=8_000, per_s=load * 6 / 0.007, servers=3, instances=2, heeds_after_s=0.005,
+        seed=1,
+    )  # fmt: skip
+
+
+def test_without_hedging_the_tail_is_that_of_the_sample() -> None:
+    assert sample(10).overhead_s == pytest.approx(OVERHEAD_S)
+    assert forecast(10, is_on=False).p999_s == pytest.approx(0.206, rel=0.02)
+    assert forecast(10, is_on=False).executions == 1.0
+
+
+def test_with_hedging_a_straggler_takes_a_delay_and_another_service() -> None:
+    on = forecast(10, is_on=True)
+    assert 0.010 + OVERHEAD_S <= on.p999_s <= 0.015
+    assert 1.005 <= on.executions <= 1.025
+
+
+def test_what_has_no_stragglers_is_left_alone() -> None:
+    assert forecast(0, is_on=True).executions <= 1.002
+
+
+def test_more_load_makes_a_longer_tail() -> None:
+    assert forecast(10, is_on=True, load=0.6).p999_s > 1.2 * forecast(10, is_on=True).p999_s
