@@ -15,13 +15,16 @@ from control_plane.core.model import MODEL_NAME, NAME_GLOB, NAME_RULE
 from control_plane.core.scope import Scope, parse_scope
 from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.price import Price
-from control_plane.objects.domain.route import CachePolicy, HedgingPolicy, Route
+from control_plane.objects.domain.route import WHOLE, CachePolicy, HedgingPolicy, Route, Target
 from control_plane.objects.domain.stored_objects import (
     CURRENCY,
     KEY_ID,
     MAX_DESCRIPTION_CHARS,
     MAX_PRIORITY,
+    MAX_SALT_CHARS,
+    MAX_TARGETS,
     POOL_OR_NONE,
+    STICKY,
     VERSION,
     to_body,
 )
@@ -127,6 +130,16 @@ class HedgingSpec(_View):
     """Expected seconds of computing from which requests go to two servers from the start; null: never."""
 
 
+class TargetSpec(_View):
+    """A model that gets a part of a route's requests."""
+
+    model: _NameText
+    weight: Annotated[int, Field(ge=0, le=WHOLE), _Whole]
+    """Requests of 10,000 that it gets; the route's own model gets what all targets leave."""
+    version: str = Field("", pattern=f"^{VERSION.pattern}$")
+    """Version of the model; empty: the model's version policy chooses."""
+
+
 class RouteSpec(_View):
     """The model behind a public name, and how it is served under that name."""
 
@@ -143,6 +156,16 @@ class RouteSpec(_View):
     """In a fleet, pool of servers for its requests, if it has servers; empty: chosen by the kind of each
     request."""
     hedging: HedgingSpec = HedgingSpec()
+    targets: list[TargetSpec] = Field(default_factory=list, max_length=MAX_TARGETS)
+    """Other models that get a part of the requests."""
+    sticky: str = Field("", pattern=f"^{STICKY.pattern}$")
+    """What keeps a caller at one model: `tenant`, `key`, `sequence` or `header:NAME`; empty: each request's contents, so that
+    equal requests go to the same model."""
+    salt: str = Field("", max_length=MAX_SALT_CHARS)
+    """Text that is hashed with what sticks: another one draws anew who goes where; empty: the route's name."""
+    is_repeatable: bool = False
+    """Whether requests may be computed twice, also where responses are not cached: then the route's own model stands in for a
+    target that fails."""
 
     def named(self, name: str) -> Route:
         tenants = None if self.tenants is None else tuple(self.tenants)
@@ -156,7 +179,15 @@ class RouteSpec(_View):
             cache=cache,
             pool=self.pool,
             hedging=HedgingPolicy(**self.hedging.model_dump()),
+            targets=_targets(self.targets),
+            sticky=self.sticky,
+            salt=self.salt,
+            is_repeatable=self.is_repeatable,
         )
+
+
+def _targets(specs: list[TargetSpec]) -> tuple[Target, ...]:
+    return tuple(Target(**spec.model_dump()) for spec in specs)
 
 
 class RoutePatch(RouteSpec):
@@ -173,6 +204,8 @@ class RoutePatch(RouteSpec):
             changes["cache"] = replace(route.cache, **changes["cache"])
         if "hedging" in changes:
             changes["hedging"] = replace(route.hedging, **changes["hedging"])
+        if "targets" in changes:
+            changes["targets"] = _targets(self.targets)
         return replace(route, **changes)
 
 
@@ -184,6 +217,7 @@ class RouteView(RouteSpec, _Object[Route]):
         view = super().of(held)
         view.cache = CacheSpec.model_construct(**asdict(held.value.cache))
         view.hedging = HedgingSpec.model_construct(**asdict(held.value.hedging))
+        view.targets = [TargetSpec.model_construct(**asdict(target)) for target in held.value.targets]
         return view
 
 

@@ -61,6 +61,8 @@ class ObjectMirror:
         self.routes: Mapping[str, Route] = {}
         self.prices: Mapping[str, Price] = {}
         self.purges: Mapping[str, Purge] = {}
+        self.rollout_ids: Mapping[str, str] = {}
+        """Ids of the rollouts under way, by route."""
         self.resource_version = 0
         self.generation = 0
         """Counter of applied changes. Unlike `resource_version` it grows even if the store has lost changes

@@ -45,6 +45,7 @@ from control_plane.frontends.kserve.grpc_stream import InferMessage, StreamRelay
 from control_plane.frontends.kserve.grpc_verbatim import GrpcVerbatimCache
 from control_plane.frontends.kserve.http_infer import MAX_CACHEABLE_REQUEST_BYTES
 from control_plane.inference.inference import SHARED_MEMORY_IS_OFF, InferenceService
+from control_plane.inference.route_targets import MODEL_HEADER
 from control_plane.inference.transaction_policies import TransactionPolicies
 from control_plane.models.ports import ModelAdministration
 from control_plane.protocols.grpc import (
@@ -55,6 +56,7 @@ from control_plane.protocols.grpc import (
     message_answer,
     message_in,
     status_answer,
+    with_trailer,
 )
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.protocols.http2.stream import WholeAnswer, WholeCall
@@ -138,7 +140,7 @@ class GrpcInferContext:
 class GrpcInferRequest(InferMessage):
     """One ModelInfer call, as `inference/inference.InferRequest`."""
 
-    __slots__ = ("_came", "_context", "_request_id", "principal", "slot")
+    __slots__ = ("_came", "_chosen", "_context", "_request_id", "principal", "slot")
     frontend = Frontend.GRPC
 
     def __init__(self, call: GrpcCall, context: GrpcInferContext) -> None:
@@ -147,7 +149,7 @@ class GrpcInferRequest(InferMessage):
         self._came = call
         """The call as it came, even after `readdress` has readdressed the request."""
         self.principal = call.principal
-        self._request_id = ""
+        self._request_id = self._chosen = ""
         self.slot: Slot | None = None
 
     @property
@@ -180,7 +182,13 @@ class GrpcInferRequest(InferMessage):
         return decode_grpc(kept, status, request_id=self._request_id)
 
     def keep_verbatim(self, call: InferCall, key: bytes, answer: GrpcAnswer) -> None:
-        self._context.verbatim.keep(self._came, call, key, answer)
+        self._context.verbatim.keep(self._came, call, key, self.with_model(answer) if self._chosen else answer)
+
+    def choose(self, model_name: str) -> None:
+        self._chosen = model_name
+
+    def with_model(self, answer: GrpcAnswer) -> GrpcAnswer:
+        return with_trailer(answer, MODEL_HEADER, self._chosen)
 
     def mark(self, answer: GrpcAnswer, status: CacheStatus) -> GrpcAnswer:
         return mark_grpc(answer, status)

@@ -20,9 +20,10 @@ from control_plane.core.scope import parse_scope
 from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.purge import EVERY_MODEL, Purge
-from control_plane.objects.domain.route import Route
+from control_plane.objects.domain.route import WHOLE, Route
 from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.domain.tenant import Tenant
+from control_plane.protocols.per_request import PER_REQUEST_FIELDS
 
 StoredObject = ApiKey | Tenant | Route | Price | Purge
 
@@ -42,8 +43,13 @@ _GENERATION = re.compile(r"[0-9a-f]{32}")
 VERSION = re.compile(r"[0-9]{0,18}")
 CURRENCY = re.compile(r"[A-Z]{3}")
 POOL_OR_NONE = re.compile(f"({POOL_NAME.pattern})?")
+STICKY = re.compile(r"(tenant|key|sequence|header:[a-z0-9][a-z0-9_.-]{0,99})?")
+MAX_TARGETS = 8
+MAX_SALT_CHARS = 100
 MAX_DESCRIPTION_CHARS = 1000
 MAX_PRIORITY = 100
+
+_SECRET_FIELDS = (b"authorization", b"cookie", b"x-api-key")
 
 
 def name_of(value: StoredObject) -> str:
@@ -145,8 +151,32 @@ def _of_route(route: Route) -> Iterator[str]:
     yield from _of_number("cache.ttl_s", route.cache.ttl_s, above=0)
     yield from _of_number("cache.min_cost_units", route.cache.min_cost_units)
     yield from _of_number("hedging.twice_from_s", route.hedging.twice_from_s, above=0)
+    yield from _of_targets(route)
     if not POOL_OR_NONE.fullmatch(route.pool):
         yield "pool must be 1-63 letters, digits, dots, dashes and underscores, beginning with a letter or digit, or empty"
+
+
+def _of_targets(route: Route) -> Iterator[str]:
+    if len(route.targets) > MAX_TARGETS:
+        yield f"targets: there may be {MAX_TARGETS} at most"
+    for target in route.targets:
+        yield from _of_name("targets.model", target.model)
+        if not VERSION.fullmatch(target.version):
+            yield "targets.version must be a number, or empty"
+        if not 0 <= target.weight <= WHOLE:
+            yield f"targets.weight must be from 0 to {WHOLE}: requests of {WHOLE:,}"
+    if len(set(route.models)) < len(route.models):
+        yield "targets: each model may be there once, and not the route's own, which gets the rest"
+    if route.name in route.models[1:]:
+        yield "targets.model must be another name: the route stands before the model of its own name"
+    if sum(target.weight for target in route.targets) > WHOLE:
+        yield f"targets: the weights together must be {WHOLE} at most; the route's own model gets the rest"
+    if not STICKY.fullmatch(route.sticky):
+        yield "sticky must be tenant, key, sequence, header:NAME with a name in lower case, or empty for the request's contents"
+    elif route.sticky.startswith("header:") and route.sticky[7:].encode() in (*PER_REQUEST_FIELDS, *_SECRET_FIELDS):
+        yield "sticky: a header that differs with each request, or is a secret, cannot keep anybody anywhere; choose another"
+    if len(route.salt) > MAX_SALT_CHARS:
+        yield f"salt must have {MAX_SALT_CHARS} characters at most"
 
 
 def _of_price(price: Price) -> Iterator[str]:
