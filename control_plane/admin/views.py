@@ -48,13 +48,13 @@ KeyId = Annotated[str, Path(pattern=f"^{KEY_ID.pattern}$", description="The part
 _NameText = Annotated[str, Field(pattern=NAME)]
 _ScopeText = Annotated[str, Field(pattern=_SCOPE)]
 _Limit = Annotated[float, Field(allow_inf_nan=False, ge=0, le=_MOST)]
-_Whole = BeforeValidator(lambda given: int(given) if isinstance(given, float) and given.is_integer() else given)
+Whole = BeforeValidator(lambda given: int(given) if isinstance(given, float) and given.is_integer() else given)
 """Accepts 2.0 as an integer, as JSON and JSON Schema do. It must come after the bounds, or the document would
 lose them."""
-_Count = Annotated[int, Field(ge=1, le=int(_MOST)), _Whole]
+_Count = Annotated[int, Field(ge=1, le=int(_MOST)), Whole]
 
 
-class _View(BaseModel):
+class View(BaseModel):
     """Base of requests' and answers' objects: unknown fields and other types are refused, docstrings of fields
     become descriptions in OpenAPI."""
 
@@ -64,7 +64,7 @@ class _View(BaseModel):
 ObjectT = TypeVar("ObjectT", Tenant, Route, Price)
 
 
-class _Object(_View, Generic[ObjectT]):
+class _Object(View, Generic[ObjectT]):
     """Base of stored objects, with the version that a change must name."""
 
     name: str
@@ -78,7 +78,7 @@ class _Object(_View, Generic[ObjectT]):
         return cls.model_construct(resource_version=held.resource_version, **body)
 
 
-class TenantSpec(_View):
+class TenantSpec(View):
     """Limits of a tenant; null means no limit."""
 
     requests_per_s: Annotated[_Limit, Field(ge=_MIN_RATE)] | None = None
@@ -90,7 +90,7 @@ class TenantSpec(_View):
     """Compute units per day (UTC). One unit is a millisecond of one instance at batch 1."""
     weight: Annotated[float, Field(allow_inf_nan=False, ge=1e-3, le=1e6)] = 1.0
     """Share of a model that cannot serve everybody, relative to the other tenants' weights."""
-    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), _Whole] = 0
+    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), Whole] = 0
     """A model that cannot serve everybody serves higher priorities first; weights count among equal
     priorities."""
 
@@ -106,7 +106,7 @@ class TenantView(TenantSpec, _Object[Tenant]):
     """A tenant: an account with limits, to which usage is charged."""
 
 
-class CacheSpec(_View):
+class CacheSpec(View):
     """Whether and how responses are cached."""
 
     is_on: bool | None = None
@@ -120,7 +120,7 @@ class CacheSpec(_View):
     """Compute units; responses that cost less are not cached."""
 
 
-class HedgingSpec(_View):
+class HedgingSpec(View):
     """Which requests go to two servers of a fleet, of which the first to answer is taken. Only requests of models whose
     responses are cached or that declare `tidegate_repeatable`."""
 
@@ -130,17 +130,17 @@ class HedgingSpec(_View):
     """Expected seconds of computing from which requests go to two servers from the start; null: never."""
 
 
-class TargetSpec(_View):
+class TargetSpec(View):
     """A model that gets a part of a route's requests."""
 
     model: _NameText
-    weight: Annotated[int, Field(ge=0, le=WHOLE), _Whole]
+    weight: Annotated[int, Field(ge=0, le=WHOLE), Whole]
     """Requests of 10,000 that it gets; the route's own model gets what all targets leave."""
     version: str = Field("", pattern=f"^{VERSION.pattern}$")
     """Version of the model; empty: the model's version policy chooses."""
 
 
-class RouteSpec(_View):
+class RouteSpec(View):
     """The model behind a public name, and how it is served under that name."""
 
     model: _NameText
@@ -221,7 +221,7 @@ class RouteView(RouteSpec, _Object[Route]):
         return view
 
 
-class PriceSpec(_View):
+class PriceSpec(View):
     """Price of a compute unit from a time on, until a later price for the same models and tenant."""
 
     from_s: float = Field(allow_inf_nan=False, ge=0, le=_MAX_TIME_S)
@@ -254,7 +254,7 @@ class PriceView(PriceSpec, _Object[Price]):
     """A price of compute units."""
 
 
-class KeySpec(_View):
+class KeySpec(View):
     """Tenant, scopes and lifetime of a new key."""
 
     tenant: _NameText
@@ -269,14 +269,14 @@ class KeySpec(_View):
         return [parse_scope(text) for text in self.scopes]
 
 
-class RotationSpec(_View):
+class RotationSpec(View):
     """Options of a key rotation."""
 
     overlap_s: Annotated[float, Field(allow_inf_nan=False, ge=0, le=_MAX_LIFETIME_S)] = 86_400.0
     """Seconds for which the old key stays valid beside the new one."""
 
 
-class KeyView(_View):
+class KeyView(View):
     """An API key without its secret; times are in seconds since 1970."""
 
     id: str

@@ -40,6 +40,7 @@ from control_plane.workers.fleet_follower import FleetFollower
 from control_plane.workers.messages import (
     Alive,
     AnnounceDrain,
+    ArmsObserved,
     Changed,
     Charges,
     CollectCharges,
@@ -55,6 +56,7 @@ from control_plane.workers.messages import (
     ModelsChanged,
     ReloadTls,
     ReplicasChanged,
+    RolloutGivenUp,
     ServersChanged,
     StartFailed,
     Suspect,
@@ -178,6 +180,8 @@ class Worker:
                 case FingerprintsChanged(number, changes):
                     self._fingerprints.change({name: Fingerprint(*known) if known else None for name, known in changes.items()})
                     self._link.send(FingerprintsAcknowledged(number))
+                case RolloutGivenUp(rollout):
+                    self._governing.known.give_up(rollout)
                 case TokensDrawn():
                     self._buckets.answered(message)
                 case Changed():
@@ -221,6 +225,8 @@ class Worker:
         while True:
             await asyncio.sleep(_CHARGE_EVERY_S)
             self._send_charges()
+            if seen := self._data_plane.take_observed():
+                self._link.send(ArmsObserved(list(seen)))
             self._link.send(Alive())
 
     def _send_charges(self) -> None:

@@ -6,9 +6,8 @@ has done wrong, or called off, says nothing of a model. Called by `inference/inf
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from control_plane.auth.access import Access
+from control_plane.inference.domain.observation import Observation
 from control_plane.inference.faults import Fault
 from control_plane.inference.route_targets import Arm
 from control_plane.inference.running_request import AuthorizedRequest
@@ -19,21 +18,6 @@ MAX_HELD = 2_000
 _FULL = 2**32
 _UNCOUNTED = frozenset((Fault.NOT_SENT, Fault.MODEL_MISSING, Fault.NOT_READY, Fault.QUEUE_FULL, Fault.EXPIRED_IN_QUEUE, Fault.STOPPING))
 """Faults that say nothing of how good a model is: it is loading, busy, or its server is going."""
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """What became of one computed request."""
-
-    route: str
-    rollout: str
-    """Id of the rollout that had assigned it."""
-    is_stable: bool
-    digest: int
-    """Of what sticks: requests of one digest are not independent of each other."""
-    is_fault: bool
-    took_s: float
-    """From when it was sent to a server until it was answered."""
 
 
 class ArmObservations:

@@ -24,6 +24,7 @@ from control_plane.core.steps import Steps
 from control_plane.inference.arm_observations import ArmObservations
 from control_plane.inference.cached_inference import CacheableRequest, CachedInference
 from control_plane.inference.catalogue import Catalogue
+from control_plane.inference.domain.retry_budget import SHARE
 from control_plane.inference.faults import FAULTS, Fault, Resend, model_fault_in, model_fault_of_error
 from control_plane.inference.governance import Governance
 from control_plane.inference.model_names import ModelNames
@@ -35,13 +36,16 @@ from control_plane.inference.running_request import UNSEEN, AdmittedRequest, Aut
 from control_plane.inference.running_requests import RunningRequests, unknown_client_status
 from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.inference.verbatim_cache import VerbatimCache
-from control_plane.objects.domain.route import Route
+from control_plane.objects.domain.route import WHOLE, Route
 from control_plane.protocols.http1 import HttpAnswer
 from control_plane.telemetry.ports import RequestRecorder
 from control_plane.triton.ports import HttpStream, Slot, Upstream
 from control_plane.triton.servers import Servers
 
 AnswerT = TypeVar("AnswerT")
+
+_MAX_OWED = 20
+"""Requests that the retry budget may owe for those that a route's own model answers in place of a target."""
 
 SHARED_MEMORY_IS_OFF = "shared memory is switched off on this server; --allow-shared-memory switches it on"
 
@@ -273,7 +277,12 @@ class InferenceService:
         is_repeatable = running.is_repeatable and not running.call.sequence_id
         if (policy.resend is not Resend.ALWAYS and not is_repeatable) or running.has_flight or self._now_s() >= deadline_s:
             return False
-        return not policy.is_budgeted or self.dispatch.retries.try_spend(running.expected_units)
+        if not policy.is_budgeted:
+            return True
+        retries = self.dispatch.retries
+        # A target that gets no more than the budget's part cannot exceed it for long, however it fails; at first it can.
+        may_owe = arm.weight <= SHARE * WHOLE and retries.owed_requests < _MAX_OWED
+        return retries.try_spend(running.expected_units, may_owe=may_owe)
 
     def make_verbatim_cache(self, frontend: Frontend) -> VerbatimCache[Any]:
         """Make the verbatim cache of one frontend; to be called once for each."""

@@ -16,7 +16,7 @@ from control_plane.core.errors import InvalidRequest
 from control_plane.core.infer_call import InferCall
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.inference.domain.assignment import target_of, unit_digest
-from control_plane.objects.domain.route import Route
+from control_plane.objects.domain.route import WHOLE, Route
 
 TARGET_HEADER = "tidegate-target"
 """Request header (HTTP) or metadata (gRPC) by which a tester chooses a route's target, by the model's name."""
@@ -61,6 +61,11 @@ class Arm:
             return self
         call = self.stable if model == self.route.model else replace(self.call, model_name=model, model_version=other.call.model_version)
         return replace(self, call=call)
+
+    @property
+    def weight(self) -> int:
+        """Requests of 10,000 that the chosen target gets; all of them for the route's own model."""
+        return next((each.weight for each in self.route.targets if each.model == self.call.model_name), WHOLE)
 
     @property
     def is_stable(self) -> bool:

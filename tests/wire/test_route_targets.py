@@ -336,3 +336,11 @@ async def test_the_stable_model_stands_in_for_embeddings() -> None:
     route = replace(HALF, targets=(Target("canary", 10_000),))
     async with gateway(text_models("canary"), governed=governed(route)) as running:
         assert await embedded_by(running, await running.connect(), ["a"]) == (set(BOTH), "stable")
+
+
+async def test_one_with_a_small_part_costs_nobody_anything_from_the_first_request_on() -> None:
+    route = replace(HALF, targets=(Target("canary", 500),), is_repeatable=True)
+    for salt in range(20):
+        async with gateway(FakeUpstream(http=FakeHttp(answer=failing)), governed=governed(replace(route, salt=str(salt)))) as running:
+            client = await running.connect()
+            assert {said(await ask(client, float(number))) for number in range(40)} == {"stable"}

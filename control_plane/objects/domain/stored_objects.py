@@ -1,4 +1,4 @@
-"""Codec and validation of stored objects: API keys, tenants, routes, prices and purges.
+"""Codec and validation of stored objects: API keys, tenants, routes, prices, purges and rollouts.
 
 The same rules apply to writes and to reads, since a store may have been written by another version, or by
 hand.
@@ -20,12 +20,13 @@ from control_plane.core.scope import parse_scope
 from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.purge import EVERY_MODEL, Purge
+from control_plane.objects.domain.rollout import Rollout
 from control_plane.objects.domain.route import WHOLE, Route
 from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.protocols.per_request import PER_REQUEST_FIELDS
 
-StoredObject = ApiKey | Tenant | Route | Price | Purge
+StoredObject = ApiKey | Tenant | Route | Price | Purge | Rollout
 
 KIND_OF: Mapping[type[Any], Kind] = {
     ApiKey: Kind.API_KEY,
@@ -33,6 +34,7 @@ KIND_OF: Mapping[type[Any], Kind] = {
     Route: Kind.ROUTE,
     Price: Kind.PRICE,
     Purge: Kind.PURGE,
+    Rollout: Kind.ROLLOUT,
 }
 
 _ADAPTERS: Mapping[Kind, TypeAdapter[Any]] = {kind: TypeAdapter(type_) for type_, kind in KIND_OF.items()}
@@ -46,6 +48,8 @@ POOL_OR_NONE = re.compile(f"({POOL_NAME.pattern})?")
 STICKY = re.compile(r"(tenant|key|sequence|header:[a-z0-9][a-z0-9_.-]{0,99})?")
 MAX_TARGETS = 8
 MAX_SALT_CHARS = 100
+MAX_STEPS = 20
+MAX_ALPHA = 0.2
 MAX_DESCRIPTION_CHARS = 1000
 MAX_PRIORITY = 100
 
@@ -59,6 +63,8 @@ def name_of(value: StoredObject) -> str:
             return value.id
         case Purge():
             return value.model
+        case Rollout():
+            return value.route
     return value.name
 
 
@@ -198,6 +204,32 @@ def _of_purge(purge: Purge) -> Iterator[str]:
         yield "generation must be 32 hexadecimal digits"
 
 
+def _of_rollout(rollout: Rollout) -> Iterator[str]:
+    for field, name in (("route", rollout.route), ("model", rollout.model), ("stable", rollout.stable)):
+        yield from _of_name(field, name)
+    if rollout.model == rollout.stable:
+        yield "model must have another name than the route's own: Triton caches, counts and unloads by name"
+    if rollout.model == rollout.route:
+        yield "model must be another name: the route stands before the model of its own name"
+    if not _GENERATION.fullmatch(rollout.id):
+        yield "id must be 32 hexadecimal digits"
+    for version in (rollout.version, rollout.stable_version):
+        if not VERSION.fullmatch(version):
+            yield "version must be a number, or empty"
+    weights = [step.weight for step in rollout.steps]
+    if not 0 < len(weights) <= MAX_STEPS or not 0 <= rollout.step < len(weights):
+        yield f"steps: there must be 1 to {MAX_STEPS}"
+    if weights != sorted(set(weights)) or not all(0 < weight < WHOLE for weight in weights):
+        yield f"steps.weight must rise from step to step, within 1 to {WHOLE - 1}: what stays is what the next model is compared with"
+    for step in rollout.steps:
+        yield from _of_number("steps.samples", step.samples, least=1)
+        yield from _of_number("steps.min_s", step.min_s)
+    yield from _of_number("slower_by", rollout.slower_by, least=1)
+    yield from _of_number("entered_s", rollout.entered_s)
+    if not 0 < rollout.alpha <= MAX_ALPHA:
+        yield f"alpha must be above 0 and at most {MAX_ALPHA:g}"
+
+
 def _of_name(field: str, name: str) -> Iterator[str]:
     if not MODEL_NAME.fullmatch(name):
         yield f"{field} must be {NAME_RULE}"
@@ -223,4 +255,5 @@ _PROBLEMS: Mapping[Kind, Callable[[Any], Iterator[str]]] = {
     Kind.ROUTE: _of_route,
     Kind.PRICE: _of_price,
     Kind.PURGE: _of_purge,
+    Kind.ROLLOUT: _of_rollout,
 }

@@ -15,6 +15,7 @@ from control_plane.core.scope import Right, Scope
 from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.purge import EVERY_MODEL, Purge
+from control_plane.objects.domain.rollout import Event, Phase, Rollout, Step
 from control_plane.objects.domain.route import CachePolicy, HedgingPolicy, Route, Target
 from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.domain.stored_objects import KIND_OF, StoredObject, from_stored, name_of, to_body
@@ -37,8 +38,23 @@ ROUTE = Route(
 )
 PRICE = Price("spring", 1e9, 0.001, "EUR", "text_*", "acme")
 PURGE = Purge("text_encoder", "0123456789abcdef" * 2)
+ROLLOUT = Rollout(
+    "fast",
+    "0123456789abcdef" * 2,
+    "text_encoder_v2",
+    "text_encoder",
+    (Step(100, 500, 60.0), Step(5000, 1, 0.0)),
+    "2",
+    "1",
+    Phase.ROLLED_BACK,
+    1,
+    1e9,
+    reason="faults: 9 of 10 requests, stable 0 of 90",
+    token=7,
+    events=(Event(1e9, "began", 100, "me"), Event(1.1e9, "rolled back", 0)),
+)
 ALL = [
-    *(KEY, TENANT, ROUTE, PRICE, PURGE),
+    *(KEY, TENANT, ROUTE, PRICE, PURGE, ROLLOUT),
     *(Tenant("plain"), Route("r", "m", tenants=()), replace(KEY, expires_s=None, revoked_s=None)),
     *(replace(PURGE, model=EVERY_MODEL), replace(ROUTE, cache=CachePolicy()), replace(ROUTE, cache=CachePolicy(is_on=False))),
 ]
@@ -130,6 +146,17 @@ BAD = [
     (replace(PRICE, currency="euro"), "currency must be three letters"),
     (replace(PRICE, models=""), "models must be a glob"),
     (replace(PRICE, tenant="a b"), "tenant must be"),
+    (replace(ROLLOUT, model="fast"), "the route stands before the model"),
+    (replace(ROLLOUT, model="text_encoder"), "model must have another name than the route's own"),
+    (replace(ROLLOUT, id="x"), "id must be 32 hexadecimal digits"),
+    (replace(ROLLOUT, version="x"), "version must be a number"),
+    (replace(ROLLOUT, steps=()), "there must be 1 to 20"),
+    (replace(ROLLOUT, step=2), "there must be 1 to 20"),
+    (replace(ROLLOUT, steps=(Step(100, 1, 0.0), Step(100, 1, 0.0))), "steps.weight must rise"),
+    (replace(ROLLOUT, steps=(Step(1, 1, 0.0), Step(10_000, 1, 0.0))), "what stays is what the next model is compared with"),
+    (replace(ROLLOUT, steps=(Step(1, 0, 0.0), Step(2, 1, -1.0))), "samples must be at least 1; .*min_s must be at least 0"),
+    (replace(ROLLOUT, slower_by=0.9), "slower_by must be at least 1"),
+    (replace(ROLLOUT, alpha=0.0), "alpha must be above 0"),
     (replace(ROUTE, targets=(Target("a b", 1),)), "targets.model must be"),
     (replace(ROUTE, targets=(Target("m", 1, "x"),)), "targets.version must be a number"),
     (replace(ROUTE, targets=(Target("m", 10_001),)), "targets.weight must be from 0 to 10000"),
