@@ -1,4 +1,4 @@
-"""The admin API (FastAPI): health, models, fleet, keys, tenants, routes, prices, cache and usage. OpenAPI at
+"""The admin API (FastAPI): health, models, fleet, keys, tenants, routes, rollouts, prices, cache and usage. OpenAPI at
 `/docs`.
 
 The modules beside this one add the paths; they parse, call one service method and render.
@@ -21,6 +21,7 @@ from control_plane.admin.fleet import add_fleet_path
 from control_plane.admin.keys import add_key_paths
 from control_plane.admin.models import add_model_paths
 from control_plane.admin.objects import add_price_paths, add_route_paths, add_tenant_paths
+from control_plane.admin.rollouts import add_rollout_paths
 from control_plane.admin.usage import add_usage_path
 from control_plane.auth.access import Access
 from control_plane.auth.domain.authorization import need_of_admin_path
@@ -34,6 +35,7 @@ from control_plane.models.builds import ModelBuilds
 from control_plane.models.model_service import ModelService
 from control_plane.objects.mirror import ObjectMirror
 from control_plane.objects.objects import Objects
+from control_plane.rollout.rollouts import Rollouts
 from control_plane.triton.servers import Servers
 
 
@@ -91,6 +93,7 @@ def make_admin_api(
     degraded: Callable[[], list[str]] = list,
     fleet: FleetService | None = None,
     builds: ModelBuilds | None = None,
+    rollouts: Rollouts,
 ) -> FastAPI:
     """Build the application, which has no state of its own.
 
@@ -107,6 +110,7 @@ def make_admin_api(
     add_key_paths(app, keys)
     add_tenant_paths(app, objects)
     add_route_paths(app, objects)
+    add_rollout_paths(app, rollouts)
     add_price_paths(app, objects)
     add_cache_paths(app, purges)
     add_usage_path(app, usage)

@@ -15,13 +15,16 @@ from control_plane.core.model import MODEL_NAME, NAME_GLOB, NAME_RULE
 from control_plane.core.scope import Scope, parse_scope
 from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.price import Price
-from control_plane.objects.domain.route import CachePolicy, HedgingPolicy, Route
+from control_plane.objects.domain.route import WHOLE, CachePolicy, HedgingPolicy, Route, Target
 from control_plane.objects.domain.stored_objects import (
     CURRENCY,
     KEY_ID,
     MAX_DESCRIPTION_CHARS,
     MAX_PRIORITY,
+    MAX_SALT_CHARS,
+    MAX_TARGETS,
     POOL_OR_NONE,
+    STICKY,
     VERSION,
     to_body,
 )
@@ -45,13 +48,13 @@ KeyId = Annotated[str, Path(pattern=f"^{KEY_ID.pattern}$", description="The part
 _NameText = Annotated[str, Field(pattern=NAME)]
 _ScopeText = Annotated[str, Field(pattern=_SCOPE)]
 _Limit = Annotated[float, Field(allow_inf_nan=False, ge=0, le=_MOST)]
-_Whole = BeforeValidator(lambda given: int(given) if isinstance(given, float) and given.is_integer() else given)
+Whole = BeforeValidator(lambda given: int(given) if isinstance(given, float) and given.is_integer() else given)
 """Accepts 2.0 as an integer, as JSON and JSON Schema do. It must come after the bounds, or the document would
 lose them."""
-_Count = Annotated[int, Field(ge=1, le=int(_MOST)), _Whole]
+_Count = Annotated[int, Field(ge=1, le=int(_MOST)), Whole]
 
 
-class _View(BaseModel):
+class View(BaseModel):
     """Base of requests' and answers' objects: unknown fields and other types are refused, docstrings of fields
     become descriptions in OpenAPI."""
 
@@ -61,7 +64,7 @@ class _View(BaseModel):
 ObjectT = TypeVar("ObjectT", Tenant, Route, Price)
 
 
-class _Object(_View, Generic[ObjectT]):
+class _Object(View, Generic[ObjectT]):
     """Base of stored objects, with the version that a change must name."""
 
     name: str
@@ -75,7 +78,7 @@ class _Object(_View, Generic[ObjectT]):
         return cls.model_construct(resource_version=held.resource_version, **body)
 
 
-class TenantSpec(_View):
+class TenantSpec(View):
     """Limits of a tenant; null means no limit."""
 
     requests_per_s: Annotated[_Limit, Field(ge=_MIN_RATE)] | None = None
@@ -87,7 +90,7 @@ class TenantSpec(_View):
     """Compute units per day (UTC). One unit is a millisecond of one instance at batch 1."""
     weight: Annotated[float, Field(allow_inf_nan=False, ge=1e-3, le=1e6)] = 1.0
     """Share of a model that cannot serve everybody, relative to the other tenants' weights."""
-    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), _Whole] = 0
+    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), Whole] = 0
     """A model that cannot serve everybody serves higher priorities first; weights count among equal
     priorities."""
 
@@ -103,7 +106,7 @@ class TenantView(TenantSpec, _Object[Tenant]):
     """A tenant: an account with limits, to which usage is charged."""
 
 
-class CacheSpec(_View):
+class CacheSpec(View):
     """Whether and how responses are cached."""
 
     is_on: bool | None = None
@@ -117,7 +120,7 @@ class CacheSpec(_View):
     """Compute units; responses that cost less are not cached."""
 
 
-class HedgingSpec(_View):
+class HedgingSpec(View):
     """Which requests go to two servers of a fleet, of which the first to answer is taken. Only requests of models whose
     responses are cached or that declare `tidegate_repeatable`."""
 
@@ -127,7 +130,17 @@ class HedgingSpec(_View):
     """Expected seconds of computing from which requests go to two servers from the start; null: never."""
 
 
-class RouteSpec(_View):
+class TargetSpec(View):
+    """A model that gets a part of a route's requests."""
+
+    model: _NameText
+    weight: Annotated[int, Field(ge=0, le=WHOLE), Whole]
+    """Requests of 10,000 that it gets; the route's own model gets what all targets leave."""
+    version: str = Field("", pattern=f"^{VERSION.pattern}$")
+    """Version of the model; empty: the model's version policy chooses."""
+
+
+class RouteSpec(View):
     """The model behind a public name, and how it is served under that name."""
 
     model: _NameText
@@ -143,6 +156,16 @@ class RouteSpec(_View):
     """In a fleet, pool of servers for its requests, if it has servers; empty: chosen by the kind of each
     request."""
     hedging: HedgingSpec = HedgingSpec()
+    targets: list[TargetSpec] = Field(default_factory=list, max_length=MAX_TARGETS)
+    """Other models that get a part of the requests."""
+    sticky: str = Field("", pattern=f"^{STICKY.pattern}$")
+    """What keeps a caller at one model: `tenant`, `key`, `sequence` or `header:NAME`; empty: each request's contents, so that
+    equal requests go to the same model."""
+    salt: str = Field("", max_length=MAX_SALT_CHARS)
+    """Text that is hashed with what sticks: another one draws anew who goes where; empty: the route's name."""
+    is_repeatable: bool = False
+    """Whether requests may be computed twice, also where responses are not cached: then the route's own model stands in for a
+    target that fails."""
 
     def named(self, name: str) -> Route:
         tenants = None if self.tenants is None else tuple(self.tenants)
@@ -156,7 +179,15 @@ class RouteSpec(_View):
             cache=cache,
             pool=self.pool,
             hedging=HedgingPolicy(**self.hedging.model_dump()),
+            targets=_targets(self.targets),
+            sticky=self.sticky,
+            salt=self.salt,
+            is_repeatable=self.is_repeatable,
         )
+
+
+def _targets(specs: list[TargetSpec]) -> tuple[Target, ...]:
+    return tuple(Target(**spec.model_dump()) for spec in specs)
 
 
 class RoutePatch(RouteSpec):
@@ -173,6 +204,8 @@ class RoutePatch(RouteSpec):
             changes["cache"] = replace(route.cache, **changes["cache"])
         if "hedging" in changes:
             changes["hedging"] = replace(route.hedging, **changes["hedging"])
+        if "targets" in changes:
+            changes["targets"] = _targets(self.targets)
         return replace(route, **changes)
 
 
@@ -184,10 +217,11 @@ class RouteView(RouteSpec, _Object[Route]):
         view = super().of(held)
         view.cache = CacheSpec.model_construct(**asdict(held.value.cache))
         view.hedging = HedgingSpec.model_construct(**asdict(held.value.hedging))
+        view.targets = [TargetSpec.model_construct(**asdict(target)) for target in held.value.targets]
         return view
 
 
-class PriceSpec(_View):
+class PriceSpec(View):
     """Price of a compute unit from a time on, until a later price for the same models and tenant."""
 
     from_s: float = Field(allow_inf_nan=False, ge=0, le=_MAX_TIME_S)
@@ -220,7 +254,7 @@ class PriceView(PriceSpec, _Object[Price]):
     """A price of compute units."""
 
 
-class KeySpec(_View):
+class KeySpec(View):
     """Tenant, scopes and lifetime of a new key."""
 
     tenant: _NameText
@@ -235,14 +269,14 @@ class KeySpec(_View):
         return [parse_scope(text) for text in self.scopes]
 
 
-class RotationSpec(_View):
+class RotationSpec(View):
     """Options of a key rotation."""
 
     overlap_s: Annotated[float, Field(allow_inf_nan=False, ge=0, le=_MAX_LIFETIME_S)] = 86_400.0
     """Seconds for which the old key stays valid beside the new one."""
 
 
-class KeyView(_View):
+class KeyView(View):
     """An API key without its secret; times are in seconds since 1970."""
 
     id: str

@@ -210,6 +210,11 @@ class Permit:
         """Priority of the request's tenant, lowered for work in the background."""
         return self._admission.priority_of(self._account.tenant)
 
+    def renewed(self) -> Permit:
+        """Return another permit of the same request, for a turn at another model; this one is to be released."""
+        self._account.in_flight += 1
+        return Permit(self._admission, self._account)
+
     async def acquire_slot(self, model: str, *, cost_units: float, deadline_s: float) -> None:
         """Acquire a slot at the model, waiting for it where the model is busy; may be called once. Cancelled
         it holds no slot.

@@ -21,6 +21,7 @@ from control_plane.admin.api import make_admin_api
 from control_plane.admin.server import make_admin_server
 from control_plane.app.data_plane import DataPlane, DataSockets, connection_caps, http_limits
 from control_plane.app.request_services import RequestServices, open_request_services
+from control_plane.app.rollouts import RolloutServices
 from control_plane.app.servers import Tritons
 from control_plane.app.stopping import StopSignals, stop_serving
 from control_plane.auth.access import Access
@@ -116,6 +117,7 @@ class App:
         gateway, access = self._settings.gateway, governing.governance.access
         hosts = allowed_hosts(gateway.host, gateway.allowed_hosts, authentication=access.is_on)
         self._metrics = HttpServer(page.answer, render_error, self._service_limits(access), admit=page.admit, hosts=hosts)
+        self._rollouts = self._make_rollouts(governing)
         self._admin = self._make_admin(governing)
 
     async def run(self, announce: Announce) -> None:
@@ -154,6 +156,7 @@ class App:
             charges = governing.costs.charges
             charges.collect = self._workers.collect_charges
             started.append(tasks.create_task(self._workers.run(self._models, charges), name="workers"))
+        started.append(tasks.create_task(self._rollouts.run(), name="rollouts"))
         if self._data_plane is not None:
             started.append(tasks.create_task(self._data_plane.run(), name="known-models"))
         if self._tls is not None:
@@ -226,12 +229,19 @@ class App:
             known=governing.known,
             version=version("tidegate"),
             degraded=lambda: list(dict.fromkeys([*governing.degraded(), *(self._workers.degraded() if self._workers else ())])),
+            rollouts=self._rollouts.rollouts,
             fleet=self._tritons.fleet,
             builds=self._builds,
         )
         gateway, admin = self._settings.gateway, self._settings.admin
         hosts = allowed_hosts(admin.admin_host, gateway.allowed_hosts, authentication=access.is_on)
         return make_admin_server(api, access, self._service_limits(access), hosts)
+
+    def _make_rollouts(self, governing: RequestServices) -> RolloutServices:
+        processes = self._workers or self._data_plane
+        assert processes is not None
+        give_up = self._workers.give_up if self._workers is not None else (lambda rollout_id: None)
+        return RolloutServices(self._settings, governing, self._tritons, observed=processes.take_observed, give_up=give_up)
 
     def _make_builds(self) -> ModelBuilds | None:
         triton = self._settings.triton

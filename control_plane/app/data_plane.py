@@ -40,6 +40,7 @@ from control_plane.host.listening import allow_restart
 from control_plane.host.open_files import allow_open_files
 from control_plane.host.tls import GRPC, HTTP, Tls
 from control_plane.inference.cached_inference import CachedInference
+from control_plane.inference.domain.observation import Observation
 from control_plane.inference.governance import Governance
 from control_plane.inference.inference import Dispatch, InferenceService
 from control_plane.inference.model_names import ModelNames
@@ -169,6 +170,10 @@ class DataPlane:
                 yield from only.silence.awaited()
             case FleetDispatcher() as fleet:
                 yield from fleet.awaited()
+
+    def take_observed(self) -> tuple[Observation, ...]:
+        """Return what became of rollouts' requests since the last call."""
+        return self._inference.observations.take()
 
     def counts(self) -> RequestCounts:
         """Collect this process's request counters for the metrics page."""

@@ -43,6 +43,7 @@ from control_plane.workers.fleet_follower import FleetFollower
 from control_plane.workers.messages import (
     Alive,
     AnnounceDrain,
+    ArmsObserved,
     Changed,
     Charges,
     CollectCharges,
@@ -60,6 +61,7 @@ from control_plane.workers.messages import (
     ReloadTls,
     RelyUntil,
     ReplicasChanged,
+    RolloutGivenUp,
     ServersChanged,
     StartFailed,
     Suspect,
@@ -190,6 +192,8 @@ class Worker:
                     self._indexes.answered(message)
                 case RelyUntil(until_s):
                     self._fingerprints.rely_until(inf if until_s is None else until_s)
+                case RolloutGivenUp(rollout):
+                    self._governing.known.give_up(rollout)
                 case TokensDrawn():
                     self._buckets.answered(message)
                 case Changed():
@@ -235,6 +239,8 @@ class Worker:
         while True:
             await asyncio.sleep(_CHARGE_EVERY_S)
             self._send_charges()
+            if seen := self._data_plane.take_observed():
+                self._link.send(ArmsObserved(list(seen)))
             self._link.send(Alive())
 
     def _send_charges(self) -> None:

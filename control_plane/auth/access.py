@@ -109,7 +109,7 @@ class Access:
             return set(models)
         # A model whose name a route has taken over cannot be called by that name: it counts only through a
         # route.
-        by_route = {route.model for route in self.routes if self._may_infer(principal, route.name)}
+        by_route = {model for route in self.routes if self._may_infer(principal, route.name) for model in route.models}
         return {model for model in models if model in by_route or (self.route(model) is None and self._may_infer(principal, model))}
 
     def _may_infer(self, principal: Principal, name: str) -> bool:
@@ -124,6 +124,10 @@ class Access:
     def routes(self) -> Collection[Route]:
         """All routes."""
         return self._known.routes.values()
+
+    def rollout(self, route: str) -> str | None:
+        """Return the id of the rollout that is under way for a route; None if there is none."""
+        return self._known.rollout_ids.get(route)
 
     def route(self, name: str) -> Route | None:
         """Return the route of that name; None if the name stands for a model."""

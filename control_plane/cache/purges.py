@@ -41,7 +41,7 @@ class Purges:
         self._wait_s = wait_s
 
     async def purge(self, name: str = EVERY_MODEL) -> None:
-        """Purge the responses of a model, or of the model behind a route, and of the model's dependents.
+        """Purge the responses of a model, or of the models behind a route, and of their dependents.
 
         Other gateways follow the store and apply a stored purge within a second, as long as they can reach
         it. This call waits for its own process at most that long, so that the caller's next request does not
@@ -51,10 +51,10 @@ class Purges:
         InvalidRequest (no model can have that name), StoreUnavailable.
         """
         route = self._known.routes.get(name)
-        model = name if route is None else route.model
+        models = (name,) if route is None else route.models
         newest = 0
         # A model's dependents may list it again, or each other: one purge of each is enough.
-        for each in dict.fromkeys((model, *self._dependents(model))):
+        for each in dict.fromkeys(each for model in models for each in (model, *self._dependents(model))):
             held = await self._objects.put(Purge(each, uuid4().hex))
             newest = held.resource_version
         await self._known.wait_for(newest, timeout_s=self._wait_s)

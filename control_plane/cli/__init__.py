@@ -23,6 +23,7 @@ from control_plane.cli import (
     models,
     node,
     prices,
+    rollouts,
     routes,
     serve,
     simulate,
@@ -46,6 +47,7 @@ app.command(name="fleet")(fleet.fleet)
 app.add_typer(keys.app, name="keys")
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(routes.app, name="routes")
+app.add_typer(rollouts.app, name="rollouts")
 app.add_typer(prices.app, name="prices")
 app.add_typer(cache.app, name="cache")
 app.command(name="usage")(usage.usage)

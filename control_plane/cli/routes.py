@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from control_plane.cli.common.changing import NONE, ReplaceOption, given, limit_option, number_option, set_object
+from control_plane.cli.common.changing import NONE, ReplaceOption, finite_number, given, limit_option, number_option, set_object
 from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client
 from control_plane.cli.common.printing import print_table, remark
 
@@ -53,6 +53,24 @@ def set_route(
     pool: Annotated[str | None, typer.Option(help="Fleet: pool that serves it; none: chosen by the kind of each request.")] = None,
     hedging: Annotated[Hedging | None, typer.Option(help="Fleet: whether late requests go to a second server, too.")] = None,
     twice_from_ms: Annotated[float | None, limit_option("Fleet: send requests to two servers that take so long; none: never.")] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODEL[:VERSION]=PERCENT", help="Model that gets a part of the requests; repeatable. none: the route's own gets all."
+        ),
+    ] = None,
+    sticky: Annotated[
+        str | None,
+        typer.Option(help="What keeps a caller at one model: tenant, key, sequence or header:NAME; none: the request's contents."),
+    ] = None,
+    salt: Annotated[str | None, typer.Option(help="Text of which another one draws anew who goes where; none: the route's name.")] = None,
+    repeatable: Annotated[
+        bool | None,
+        typer.Option(
+            "--repeatable/--not-repeatable",
+            help="Whether requests may be computed twice: then the route's own model stands in for a target that fails.",
+        ),
+    ] = None,
     replace: ReplaceOption = False,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
@@ -61,7 +79,11 @@ def set_route(
     deadline_s = deadline_ms / 1000 if isinstance(deadline_ms, float) else deadline_ms
     tenants = NONE if tenant == [NONE] else tenant
     changes = given(model=model, deadline_s=deadline_s, tenants=tenants)
-    changes |= {field: "" if value == NONE else value for field, value in (("version", version), ("pool", pool)) if value is not None}
+    texts = (("version", version), ("pool", pool), ("sticky", sticky), ("salt", salt))
+    changes |= {field: "" if value == NONE else value for field, value in texts if value is not None}
+    changes |= given(is_repeatable=repeatable)
+    if target is not None:
+        changes["targets"] = [] if target == [NONE] else [_target(each) for each in target]
     kept = given(ttl_s=cache_ttl, is_private=cache_private, min_cost_units=cache_min_cost)
     if cache is not None:
         kept["is_on"] = _IS_ON[cache]
@@ -91,12 +113,13 @@ def delete(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: Stat
 
 def _show(routes: list[dict[str, Any]]) -> None:
     print_table(
-        ("name", "model", "version", "deadline_ms", "tenants", "cache", "pool", "hedging"),
+        ("name", "model", "version", "targets", "deadline_ms", "tenants", "cache", "pool", "hedging"),
         (
             (
                 route["name"],
                 route["model"],
                 route["version"],
+                _targets(route),
                 _deadline_ms(route),
                 _tenants(route),
                 _cache(route),
@@ -106,6 +129,20 @@ def _show(routes: list[dict[str, Any]]) -> None:
             for route in routes
         ),
     )
+
+
+def _target(text: str) -> dict[str, Any]:
+    """Parse a target such as `encoder_v2=5`. Raises BadParameter."""
+    named, _, percent = text.partition("=")
+    model, _, version = named.partition(":")
+    weight = round(finite_number(percent.removesuffix("%"), expected="a target as MODEL[:VERSION]=PERCENT, such as encoder_v2=5") * 100)
+    return {"model": model, "weight": weight, "version": version}
+
+
+def _targets(route: dict[str, Any]) -> str:
+    """Render the targets, such as `encoder_v2 5 %, by tenant`."""
+    told = [f"{each['model']}{':' if each['version'] else ''}{each['version']} {each['weight'] / 100:g} %" for each in route["targets"]]
+    return ", ".join([*told, *([f"by {route['sticky']}"] if route["sticky"] else [])])
 
 
 def _deadline_ms(route: dict[str, Any]) -> float | None:

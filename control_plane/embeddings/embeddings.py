@@ -17,7 +17,7 @@ from typing import Protocol
 
 from control_plane.admission.admission import Permit
 from control_plane.cache.response_cache import CacheScope, ResponseCache
-from control_plane.core.errors import DeadlineExceeded, InvalidRequest, ModelNotFound, UpstreamUnavailable
+from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, InvalidRequest, ModelNotFound, UpstreamUnavailable
 from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal
 from control_plane.core.steps import Steps
@@ -27,7 +27,9 @@ from control_plane.embeddings.domain.openai_request import EmbeddingsRequest
 from control_plane.embeddings.domain.text_model import TextModel
 from control_plane.embeddings.text_batches import MAX_BATCHES_IN_FLIGHT, TextBatches
 from control_plane.embeddings.text_models import TextModels
+from control_plane.inference.faults import model_fault_of_error
 from control_plane.inference.inference import InferenceService
+from control_plane.inference.route_targets import Arm, Assignee
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.inference.running_request import AuthorizedRequest, Source
 from control_plane.inference.singleflight import Singleflight
@@ -37,7 +39,7 @@ _TEXTS_PER_STEP, _BYTES_PER_STEP = 128, 2**20
 """Looking up or storing this much takes about 1 ms; then the event loop gets a turn."""
 
 
-class EmbeddingsCall(Source, Protocol):
+class EmbeddingsCall(Source, Assignee, Protocol):
     """An embeddings request as its frontend holds it."""
 
     frontend: Frontend
@@ -133,20 +135,44 @@ class Embeddings:
             wanted = await run_in_steps(request.read())
             admitted.model_name = wanted.model
             named = _call(wanted.model, wanted.inputs, are_tokens=wanted.are_tokens)
-            call, route = self._inference.resolve(named, request.principal)
+            call, route, arm = self._inference.resolve(named, request.principal, request)
             running = admitted.authorize(call, named=wanted.model)
             deadline_s = self._now_s() + self._timeout_s(request, route)
-            text_model = await self._models.describe(call.model_name, call.model_version, timeout_s=self._left_s(deadline_s))
-            _check(wanted, text_model)
-            job = _Computation(call, text_model, wanted.are_tokens, running, deadline_s)
-            scope = self._cache.scope(call.model_name, route, request.principal.tenant)
-            if scope is not None and request.accepts_cached_answers:
-                embedded = await self._found_or_computed(job, wanted, scope)
+            if arm is None:
+                embedded = await self._embed(request, wanted, running, route, deadline_s)
             else:
-                embedded = await self._computed(job, wanted, None if scope is None else CacheStatus.BYPASS)
+                embedded = await self._embed_by_arm(request, wanted, running, arm, deadline_s)
             running.outcome = Outcome.ANSWERED
             self._count(embedded)
             return embedded
+
+    async def _embed(
+        self, request: EmbeddingsCall, wanted: EmbeddingsRequest, running: AuthorizedRequest, route: Route | None, deadline_s: float
+    ) -> EmbeddingsAnswer:
+        call = running.call
+        text_model = await self._models.describe(call.model_name, call.model_version, timeout_s=self._left_s(deadline_s))
+        _check(wanted, text_model)
+        job = _Computation(call, text_model, wanted.are_tokens, running, deadline_s)
+        scope = self._cache.scope(call.model_name, route, running.principal.tenant)
+        if scope is not None and request.accepts_cached_answers:
+            return await self._found_or_computed(job, wanted, scope)
+        return await self._computed(job, wanted, None if scope is None else CacheStatus.BYPASS)
+
+    async def _embed_by_arm(
+        self, request: EmbeddingsCall, wanted: EmbeddingsRequest, running: AuthorizedRequest, arm: Arm, deadline_s: float
+    ) -> EmbeddingsAnswer:
+        """Embed all inputs by the model that a route's target is; the route's own model stands in for one that fails."""
+        running.is_repeatable = True
+        try:
+            embedded = await self._embed(request, wanted, running, arm.route, deadline_s)
+        except ControlPlaneError as exc:
+            if not self._inference.observed_may_stand_in(arm, model_fault_of_error(exc), running, deadline_s):
+                raise
+        else:
+            self._inference.observed_may_stand_in(arm, None, running, deadline_s)
+            return embedded
+        running.begin_anew(arm.stable)
+        return await self._embed(request, wanted, running, arm.route, deadline_s)
 
     async def _computed(self, job: _Computation, wanted: EmbeddingsRequest, status: CacheStatus | None) -> EmbeddingsAnswer:
         inputs = [*dict.fromkeys(wanted.inputs)]  # each text once, in order, however often the call repeats it

@@ -12,7 +12,7 @@ from control_plane.auth.domain.authorization import need_of_call
 from control_plane.cache.domain.cached_response import HEADER, forbids_cached_answer
 from control_plane.core.action import Action
 from control_plane.core.errors import InvalidRequest, ModelNotFound
-from control_plane.core.infer_call import Frontend
+from control_plane.core.infer_call import Frontend, InferCall
 from control_plane.core.principal import Principal
 from control_plane.core.steps import Steps
 from control_plane.embeddings.domain.openai_request import (
@@ -27,6 +27,7 @@ from control_plane.embeddings.embeddings import Embeddings, EmbeddingsAnswer
 from control_plane.embeddings.text_models import TextModels
 from control_plane.frontends.common.caller import identify, timeout_s_of
 from control_plane.inference.inference import InferenceService
+from control_plane.inference.route_targets import WHOLE_BYTES, ends_of
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer, no_content
 from control_plane.protocols.kserve.routes import V2Route, read_route
@@ -59,6 +60,13 @@ class HttpEmbeddingsCall:
 
     def header_id(self) -> str:
         return self._http.request_id
+
+    def field(self, name: str) -> str | None:
+        return self._http.text_header(name.encode())
+
+    def unit(self, call: InferCall) -> tuple[bytes, ...]:
+        body = self._http.body
+        return (bytes(body),) if len(body) <= WHOLE_BYTES else ends_of(body)
 
     def read(self) -> Steps[EmbeddingsRequest]:
         if self._http.header(b"content-encoding") is not None:

@@ -18,7 +18,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelNotFound, UpstreamUnavailable
+from control_plane.core.errors import (
+    ControlPlaneError,
+    DeadlineExceeded,
+    ModelLoadFailed,
+    ModelNotFound,
+    UpstreamFailed,
+    UpstreamUnavailable,
+)
 from control_plane.core.infer_call import SendFailure
 from control_plane.inference.server_fault import READ_BYTES, dead_stub_model_in
 from control_plane.protocols.grpc import GrpcAnswer, GrpcStatus
@@ -133,6 +140,9 @@ _UNAVAILABLE = {
 """Triton's words (24.10) in errors of the status UNAVAILABLE: `model_lifecycle.cc`, `scheduler_utils.cc`,
 `dynamic_batch_scheduler.cc`, `server.cc` and `grpc/grpc_utils.h`."""
 _UNAVAILABLE_WORDS = re.compile(b"|".join(map(re.escape, _UNAVAILABLE)))
+_CALLERS_OWN = frozenset((Fault.RESTRICTED, Fault.CANCELLED))
+_SERVERS_CODES = frozenset((GrpcStatus.UNKNOWN, GrpcStatus.INTERNAL, GrpcStatus.UNAVAILABLE, GrpcStatus.DATA_LOSS))
+"""Statuses of gRPC that no request has brought about by what it asks for."""
 _CANCELLED_WORDS = re.compile(rb"(?i)request (was |has been )?cancelled")
 
 
@@ -162,6 +172,29 @@ def fault_of_error(error: BaseException) -> Fault:
             return Fault.DEFECT  # it may be of the connection to this server only
         case _:
             return Fault.TIMED_OUT  # cancelled
+
+
+def model_fault_in(answer: object) -> Fault | None:
+    """The fault that an answer tells of, if it is the server's or the model's; None for a success, and for what its caller
+    has done wrong or called off."""
+    fault = fault_in(answer)
+    if fault in _CALLERS_OWN or (fault is Fault.OTHER and not _is_servers_status(answer)):
+        return None
+    return fault
+
+
+def model_fault_of_error(error: Exception) -> Fault | None:
+    """As `model_fault_in`, of an error with which a send has ended; limits of the gateway are none of the model's faults."""
+    if isinstance(error, ModelLoadFailed):
+        return Fault.MODEL_MISSING
+    fault = fault_of_error(error)
+    return None if fault is Fault.OTHER and not isinstance(error, UpstreamFailed) else fault
+
+
+def _is_servers_status(answer: object) -> bool:
+    if isinstance(answer, HttpAnswer):
+        return answer.status >= 500
+    return isinstance(answer, GrpcAnswer) and answer.code in _SERVERS_CODES
 
 
 def _http_fault(status: int, text: bytes) -> Fault:

@@ -21,18 +21,22 @@ from control_plane.core.infer_call import Frontend, InferCall, Outcome
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.scope import Right
 from control_plane.core.steps import Steps
+from control_plane.inference.arm_observations import ArmObservations
 from control_plane.inference.cached_inference import CacheableRequest, CachedInference
 from control_plane.inference.catalogue import Catalogue
+from control_plane.inference.domain.retry_budget import SHARE
+from control_plane.inference.faults import FAULTS, Fault, Resend, model_fault_in, model_fault_of_error
 from control_plane.inference.governance import Governance
 from control_plane.inference.model_names import ModelNames
 from control_plane.inference.queries_of_death import Hashable, QueriesOfDeath
 from control_plane.inference.retry_budget import RetryBudget
+from control_plane.inference.route_targets import Arm, Assignee, RouteTargets
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.inference.running_request import UNSEEN, AdmittedRequest, AuthorizedRequest, ClientStatusOf, RunningRequest, Source
 from control_plane.inference.running_requests import RunningRequests, unknown_client_status
 from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.inference.verbatim_cache import VerbatimCache
-from control_plane.objects.domain.route import Route
+from control_plane.objects.domain.route import WHOLE, Route
 from control_plane.protocols.http1 import HttpAnswer
 from control_plane.telemetry.ports import RequestRecorder
 from control_plane.triton.ports import HttpStream, Slot, Upstream
@@ -40,10 +44,13 @@ from control_plane.triton.servers import Servers
 
 AnswerT = TypeVar("AnswerT")
 
+_MAX_OWED = 20
+"""Requests that the retry budget may owe for those that a route's own model answers in place of a target."""
+
 SHARED_MEMORY_IS_OFF = "shared memory is switched off on this server; --allow-shared-memory switches it on"
 
 
-class _FrontendRequest(Source, Protocol):
+class _FrontendRequest(Source, Assignee, Protocol):
     """An inference request as its frontend holds it."""
 
     frontend: Frontend
@@ -67,6 +74,9 @@ class _FrontendRequest(Source, Protocol):
     def readdress(self, model_name: str, model_version: str) -> None:
         """Readdress the request to this model: the name in it is a route's."""
 
+    def choose(self, model_name: str) -> None:
+        """Note the model that a route with targets has chosen for it, which its answer is to name."""
+
 
 class ServerRequest(Hashable, Protocol[AnswerT]):
     """A request that can be sent to a server."""
@@ -84,6 +94,9 @@ class ServerRequest(Hashable, Protocol[AnswerT]):
 class InferRequest(_FrontendRequest, CacheableRequest[AnswerT], ServerRequest[AnswerT], Protocol[AnswerT]):
     """A unary inference request, whose answer may be cached."""
 
+    def with_model(self, answer: AnswerT) -> AnswerT:
+        """Add the name of the model that `choose` noted to an answer."""
+
 
 class GenerateRequest(_FrontendRequest, Protocol):
     """A request whose answer may be streamed piece by piece (Triton's generate extension; HTTP only)."""
@@ -96,6 +109,9 @@ class GenerateRequest(_FrontendRequest, Protocol):
 
     def outcome(self, answer: HttpAnswer | HttpStream) -> Outcome:
         """The outcome that Triton's answer amounts to, provided that a stream reaches its end."""
+
+    def head_with_model(self, head: bytes) -> bytes:
+        """The head of an answer with the name of the model that `choose` noted."""
 
 
 class Dispatch(Protocol):
@@ -179,6 +195,9 @@ class InferenceService:
         self.running = RunningRequests(recorder, governance, self.models, client_status_of=client_status_of, now_s=now_s, today_s=today_s)
         self._verbatim_caches: dict[Frontend, VerbatimCache[Any]] = {}
         self._governance = governance
+        self._targets = RouteTargets(governance.access)
+        self.observations = ArmObservations(governance.access)
+        """What became of requests that a rollout has assigned, for the gateway to judge."""
         self._cached = cached
         self.dispatch: Dispatch = dispatch or SingleServerDispatch(servers, now_s=now_s)
         """Routes inference requests, and calls that only read metadata."""
@@ -210,19 +229,60 @@ class InferenceService:
             named = request.read_at_once()
             if named is None:
                 named = await run_in_steps(request.read())
-            running, route = self._authorize(named, request, admitted)
+            running, route, arm = self._authorize(named, request, admitted)
             timeout_s = self._timeout_s(request, route)
-            scope = None if self._cached is None else self._cached.cache.scope(running.model_name, route, request.principal.tenant)
-            running.is_repeatable = scope is not None
-            if self._cached is None or scope is None:
-                if not self._has_turn(running, running.permit, timeout_s):
-                    timeout_s = await self._turn(running, running.permit, timeout_s)
-                request.slot = running.permit
-                answer = await self.dispatch.send(request, running.call, timeout_s=timeout_s, running=running)
+            if arm is None:
+                answer = await self._ask(request, running, route, timeout_s)
             else:
-                answer = await self._cached.infer(request, running, scope, compute=self._compute, timeout_s=timeout_s)
+                answer = await self._ask_arm(request, running, arm, timeout_s)
             running.answered(request.outcome(answer), answer)
             return answer
+
+    def _ask(self, request: InferRequest[AnswerT], running: AuthorizedRequest, route: Route | None, timeout_s: float) -> Awaitable[AnswerT]:
+        """Answer a request from the cache or from a server."""
+        # No coroutine of its own: every inference would be passed through it.
+        scope = None if self._cached is None else self._cached.cache.scope(running.model_name, route, running.principal.tenant)
+        running.is_repeatable = scope is not None or (route is not None and route.is_repeatable)
+        if self._cached is not None and scope is not None:
+            return self._cached.infer(request, running, scope, compute=self._compute, timeout_s=timeout_s)
+        if not self._has_turn(running, running.permit, timeout_s):
+            return self._compute(request, running, running.permit, timeout_s)
+        request.slot = running.permit
+        return self.dispatch.send(request, running.call, timeout_s=timeout_s, running=running)
+
+    async def _ask_arm(self, request: InferRequest[AnswerT], running: AuthorizedRequest, arm: Arm, timeout_s: float) -> AnswerT:
+        """Answer a request that a route with targets has assigned; the route's own model stands in for one that fails."""
+        deadline_s = self._now_s() + timeout_s
+        try:
+            answer = await self._ask(request, running, arm.route, timeout_s)
+        except Exception as exc:
+            if not self.observed_may_stand_in(arm, model_fault_of_error(exc), running, deadline_s):
+                raise
+        else:
+            if not self.observed_may_stand_in(arm, model_fault_in(answer), running, deadline_s):
+                return request.with_model(answer)
+        request.readdress(arm.stable.model_name, arm.stable.model_version)
+        request.choose(arm.stable.model_name)
+        running.begin_anew(arm.stable)
+        answer = await self._ask(request, running, arm.route, deadline_s - self._now_s())
+        return request.with_model(answer)
+
+    def observed_may_stand_in(self, arm: Arm, fault: Fault | None, running: AuthorizedRequest, deadline_s: float) -> bool:
+        """Observe what became of a request, and return whether the route's own model is to answer it after this fault of
+        another, which is then taken from the retry budget."""
+        self.observations.add(arm, running, fault, now_s=self._now_s())
+        if fault is None or arm.is_stable or not arm.is_assigned or fault is Fault.TIMED_OUT:
+            return False
+        policy = FAULTS[fault]
+        is_repeatable = running.is_repeatable and not running.call.sequence_id
+        if (policy.resend is not Resend.ALWAYS and not is_repeatable) or running.has_flight or self._now_s() >= deadline_s:
+            return False
+        if not policy.is_budgeted:
+            return True
+        retries = self.dispatch.retries
+        # A target that gets no more than the budget's part cannot exceed it for long, however it fails; at first it can.
+        may_owe = arm.weight <= SHARE * WHOLE and retries.owed_requests < _MAX_OWED
+        return retries.try_spend(running.expected_units, may_owe=may_owe)
 
     def make_verbatim_cache(self, frontend: Frontend) -> VerbatimCache[Any]:
         """Make the verbatim cache of one frontend; to be called once for each."""
@@ -246,19 +306,32 @@ class InferenceService:
             named = request.read_at_once()
             if named is None:
                 named = await run_in_steps(request.read())
-            running, route = self._authorize(named, request, admitted)
+            running, route, arm = self._authorize(named, request, admitted)
             timeout_s = self._timeout_s(request, route)
             if not self._has_turn(running, running.permit, timeout_s):
                 timeout_s = await self._turn(running, running.permit, timeout_s)
             request.slot = running.permit
-            answer = await self.dispatch.stream(request, running.call, timeout_s=timeout_s, running=running)
+            try:
+                answer = await self.dispatch.stream(request, running.call, timeout_s=timeout_s, running=running)
+            except Exception as exc:
+                if arm is not None:
+                    self.observations.add(arm, running, model_fault_of_error(exc), now_s=self._now_s())
+                raise
             running.answered(request.outcome(answer), answer)
-            return answer if isinstance(answer, HttpAnswer) else _RecordedStream(answer, running)
+            if arm is not None:
+                self.observations.add(arm, running, model_fault_in(answer), now_s=self._now_s())
+                if isinstance(answer, HttpAnswer):
+                    return HttpAnswer(answer.status, request.head_with_model(answer.head), answer.body)
+            if isinstance(answer, HttpAnswer):
+                return answer
+            return _RecordedStream(answer, running, answer.head if arm is None else request.head_with_model(answer.head))
 
-    def resolve(self, call: InferCall, principal: Principal) -> tuple[InferCall, Route | None]:
-        """Resolve a route's name: the call as it goes to Triton, and the route (None: the name is a model's).
+    def resolve(self, call: InferCall, principal: Principal, request: Assignee) -> tuple[InferCall, Route | None, Arm | None]:
+        """Resolve a route's name: the call as it goes to Triton, the route (None: the name is a model's), and the choice
+        among its targets (None: it has none).
 
-        Raises PermissionDenied: the caller may not call that model, or shared memory is switched off.
+        Raises PermissionDenied: the caller may not call that model, or shared memory is switched off. InvalidRequest: it
+        asks for a target that the route does not have.
         """
         if call.uses_shared_memory and not self._allow_shared_memory:
             raise PermissionDenied(SHARED_MEMORY_IS_OFF)
@@ -267,8 +340,11 @@ class InferenceService:
         if principal is not ANONYMOUS:
             access.require_inference(principal, call.model_name, route)
         if route is None:
-            return call, None
-        return replace(call, model_name=route.model, model_version=call.model_version or route.version), route
+            return call, None, None
+        if route.targets:
+            arm = self._targets.choose(route, call, principal, request)
+            return arm.call, route, arm
+        return replace(call, model_name=route.model, model_version=call.model_version or route.version), route, None
 
     def refuse_by_head(self, frontend: Frontend, principal: Principal, source: Source = UNSEEN) -> None:
         """Refuse a request by its head alone, so that its body need not be read; the model's name may be in
@@ -309,13 +385,17 @@ class InferenceService:
         request.slot = permit
         return await self.dispatch.send(request, running.call, timeout_s=timeout_s, running=running)
 
-    def _authorize(self, named: InferCall, request: _FrontendRequest, admitted: AdmittedRequest) -> tuple[AuthorizedRequest, Route | None]:
-        """Resolve, authorise and cost the call; return with it the route that it came by."""
+    def _authorize(
+        self, named: InferCall, request: _FrontendRequest, admitted: AdmittedRequest
+    ) -> tuple[AuthorizedRequest, Route | None, Arm | None]:
+        """Resolve, authorise and cost the call; return with it what `resolve` does."""
         admitted.model_name = named.model_name  # before `resolve`, so that a refusal is recorded under this name
-        call, route = self.resolve(named, request.principal)
+        call, route, arm = self.resolve(named, request.principal, request)
         if route is not None:
             request.readdress(call.model_name, call.model_version)
-        return admitted.authorize(call, named=named.model_name), route
+        if arm is not None:
+            request.choose(call.model_name)
+        return admitted.authorize(call, named=named.model_name), route, arm
 
     def _timeout_s(self, request: _FrontendRequest, route: Route | None) -> float:
         timeout_s = request.timeout_s  # a property that parses headers: read once
@@ -328,9 +408,9 @@ class _RecordedStream:
     """Recording wrapper of `triton/ports.HttpStream`: a stream that is closed before its end counts as
     ABANDONED."""
 
-    def __init__(self, stream: HttpStream, running: RunningRequest) -> None:
+    def __init__(self, stream: HttpStream, running: RunningRequest, head: bytes) -> None:
         self.status = stream.status
-        self.head = stream.head
+        self.head = head
         self._stream = stream
         # The outcome holds only if the stream reaches its end; until then, closing it means that the caller
         # has left.

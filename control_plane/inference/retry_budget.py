@@ -80,6 +80,11 @@ class RetryBudget:
         self._bucket = after
         return True
 
+    @property
+    def owed_requests(self) -> float:
+        """Requests that were sent in debt and are not paid back yet."""
+        return max(0.0, -self._bucket.requests)
+
     def try_resend_lost(self, units: float, *, server: str, began_s: float) -> bool:
         """Spend so many compute units on sending a request again that was sent to `server` at `began_s`, where a process
         has died since. What the first death of several broke off is sent in debt, if need be."""

@@ -275,6 +275,22 @@ class AuthorizedRequest(AdmittedRequest):
         """Whether the flight that it leads is still queued for its model's slot."""
         return self._has_flight and self.permit.is_waiting
 
+    @property
+    def has_flight(self) -> bool:
+        """Whether a flight holds its permit."""
+        return self._has_flight
+
+    def begin_anew(self, call: InferCall) -> None:
+        """Begin anew with a call to another model: what the first has cost is not charged. Not while it `has_flight`."""
+        permit = self.permit.renewed()
+        if self._held is not None:
+            self._held.release(sent_s=self.computed_since_s)
+        self.permit = self._held = permit
+        self.call, self.model_name = call, call.model_name
+        self.server, self.sent_s = "", None
+        self.is_cache_hit = self.continues_at_triton = False
+        self.estimate_cost(call)
+
     def flight_ended(self) -> None:
         """Called when the flight that holds its permit has ended."""
         self.permit.release(sent_s=self.computed_since_s)

@@ -19,6 +19,7 @@ from control_plane.core.errors import InvalidRequest, StoreUnavailable
 from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.purge import EVERY_MODEL, Purge
+from control_plane.objects.domain.rollout import Rollout, in_force
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.domain.stored_objects import from_stored
@@ -61,6 +62,12 @@ class ObjectMirror:
         self.routes: Mapping[str, Route] = {}
         self.prices: Mapping[str, Price] = {}
         self.purges: Mapping[str, Purge] = {}
+        self.stored_routes: Mapping[str, Route] = {}
+        """The routes as they are stored; `routes` has them as rollouts that are under way change them."""
+        self.rollouts: Mapping[str, Rollout] = {}
+        self.rollout_ids: Mapping[str, str] = {}
+        """Ids of the rollouts under way, by route."""
+        self._given_up: frozenset[str] = frozenset()
         self.resource_version = 0
         self.generation = 0
         """Counter of applied changes. Unlike `resource_version` it grows even if the store has lost changes
@@ -180,9 +187,10 @@ class ObjectMirror:
         return {
             Kind.API_KEY: dict(self.keys),
             Kind.TENANT: dict(self.tenants),
-            Kind.ROUTE: dict(self.routes),
+            Kind.ROUTE: dict(self.stored_routes),
             Kind.PRICE: dict(self.prices),
             Kind.PURGE: dict(self.purges),
+            Kind.ROLLOUT: dict(self.rollouts),
         }
 
     async def _apply(self, changes: Iterable[Stored], *, onto: _Tables) -> None:
@@ -196,9 +204,24 @@ class ObjectMirror:
                 await asyncio.sleep(0)
         # All tables change in one step, without an await in between: no request sees half of the changes.
         self.keys, self.tenants = onto[Kind.API_KEY], onto[Kind.TENANT]
-        self.routes, self.prices, self.purges = onto[Kind.ROUTE], onto[Kind.PRICE], onto[Kind.PURGE]
+        self.stored_routes, self.prices, self.purges = onto[Kind.ROUTE], onto[Kind.PRICE], onto[Kind.PURGE]
+        self.rollouts = onto[Kind.ROLLOUT]
+        self._apply_rollouts()
         self.resource_version = newest
         self.generation += 1
+
+    def give_up(self, rollout_id: str) -> None:
+        """Send this process's requests to the route's present model, whatever the store says of that rollout: it is worse, and
+        the store is away."""
+        if rollout_id not in self._given_up:
+            self._given_up |= {rollout_id}
+            self._apply_rollouts()
+            self.generation += 1
+
+    def _apply_rollouts(self) -> None:
+        under_way = {name: each for name, each in self.rollouts.items() if each.is_under_way and each.id not in self._given_up}
+        self.routes = in_force(self.stored_routes, under_way)
+        self.rollout_ids = {name: each.id for name, each in under_way.items()}
 
     def _apply_one(self, stored: Stored, table: dict[str, Any]) -> None:
         """Apply one change to a table. An object that cannot be read counts as deleted: if a newer version

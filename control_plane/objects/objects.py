@@ -1,4 +1,4 @@
-"""Service for tenants, routes, prices and purges: validates objects and writes them with optimistic
+"""Service for tenants, routes, prices, purges and rollouts: validates objects and writes them with optimistic
 concurrency.
 
 Called by the admin API, the command line and `cache/purges`. API keys have a service of their own
@@ -17,6 +17,7 @@ from control_plane.core.errors import Conflict, InvalidRequest, ObjectNotFound
 from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.purge import Purge
+from control_plane.objects.domain.rollout import Rollout
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.stored import Stored
 from control_plane.objects.domain.stored_objects import KIND_OF, StoredObject, from_stored, name_of, to_body
@@ -26,7 +27,7 @@ from control_plane.objects.ports import StateStore
 _log = logging.getLogger(__name__)
 
 ObjectT = TypeVar("ObjectT", bound=StoredObject)
-PutT = TypeVar("PutT", Tenant, Route, Price, Purge)
+PutT = TypeVar("PutT", Tenant, Route, Price, Purge, Rollout)
 PatchedT = TypeVar("PatchedT", Tenant, Route, Price)
 
 _ATTEMPTS = 5

@@ -96,6 +96,10 @@ class GrpcHead:
     """The host name that the client called (`:authority`), checked against DNS rebinding."""
     fetch_site: bytes | None = None
 
+    def field(self, name: bytes) -> str | None:
+        """The metadata of this name; several fields of it are joined by commas."""
+        return _text(self.metadata, name)
+
 
 _HEADS = BoundedCache[Fields, GrpcHead]()
 
@@ -317,6 +321,11 @@ class GrpcAnswer:
 def message_answer(message: bytes) -> GrpcAnswer:
     """A successful answer from the gateway itself."""
     return GrpcAnswer(0, HEAD, (frame_message(message),), status_fields(0, ""))
+
+
+def with_trailer(answer: GrpcAnswer, name: str, value: str) -> GrpcAnswer:
+    """The same answer with one more trailer."""
+    return GrpcAnswer(answer.code, answer.headers, answer.body, (*answer.trailers, (name.encode(), value.encode())), answer.loss)
 
 
 def status_answer(code: int, details: str, more: Fields = (), *, loss: SendFailure | None = None) -> GrpcAnswer:

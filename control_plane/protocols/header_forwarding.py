@@ -51,7 +51,8 @@ _NEVER = frozenset(
         b"proxy-connection",
         b"set-cookie",
         b"te",
-        b"tidegate-control",  # the gateway's own
+        b"tidegate-control",  # the gateway's own, as the next
+        b"tidegate-target",
         b"trailer",
         b"transfer-encoding",
         b"triton-grpc-protocol-tidegate-control",

@@ -15,7 +15,7 @@ import re
 from control_plane.protocols.grpc import PREFIX_BYTES
 from control_plane.protocols.header_forwarding import HeaderForwarding
 
-_FIELDS = frozenset(
+PER_REQUEST_FIELDS = frozenset(
     (
         b"b3",
         b"baggage",
@@ -55,7 +55,7 @@ def per_request_fields(forwarding: HeaderForwarding) -> frozenset[bytes]:
     """Lower-case names of the fields that callers make anew, without those on which answers may depend because
     models can see them."""
     pattern = forwarding.pattern
-    return _FIELDS if pattern is None else frozenset(name for name in _FIELDS if pattern.search(name) is None)
+    return PER_REQUEST_FIELDS if pattern is None else frozenset(name for name in PER_REQUEST_FIELDS if pattern.search(name) is None)
 
 
 def id_in_json(body: bytes) -> Span | None:

@@ -15,6 +15,7 @@ from pydantic import Base64Bytes, TypeAdapter
 from control_plane.core.endpoints import ONLY, Endpoints
 from control_plane.fleet.domain.report import LoadReport
 from control_plane.fleet.domain.snapshot import ModelSnapshot, ReplicaSnapshot, ServerSnapshot
+from control_plane.inference.domain.observation import Observation
 from control_plane.telemetry.request_counts import RequestCounts
 from control_plane.triton.compute_time import OpenCharge
 
@@ -239,6 +240,20 @@ class DrawTokens:
 
 
 @dataclass(frozen=True, slots=True)
+class ArmsObserved:
+    """What became of requests that rollouts have assigned, since the last `ArmsObserved`."""
+
+    seen: list[Observation]
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutGivenUp:
+    """The rollout of this id is rolled back: its route's requests go to the present model, whatever the store says."""
+
+    rollout: str
+
+
+@dataclass(frozen=True, slots=True)
 class LoadReported:
     """A worker's load report in a fleet; the parent forwards it to the other workers without its wanted
     models."""
@@ -303,6 +318,7 @@ ToWorker = (
     | FingerprintsChanged
     | RelyUntil
     | IndexRead
+    | RolloutGivenUp
 )
 FromWorker = (
     Listening
@@ -311,6 +327,7 @@ FromWorker = (
     | StartFailed
     | CountsReported
     | Charges
+    | ArmsObserved
     | DrawTokens
     | LoadReported
     | Suspect

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from control_plane.core.backoff import RestartLimits, count_failures, restart_de
 from control_plane.core.errors import StartupError
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.core.silence import SilenceDetector, SilenceLimits
+from control_plane.inference.domain.observation import Observation
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.ports import ModelAdministration
 from control_plane.telemetry.request_counts import RequestCounts, total
@@ -27,6 +29,7 @@ from control_plane.triton.ports import Upstream
 from control_plane.workers.fleet_publisher import FleetPublisher
 from control_plane.workers.messages import (
     AnnounceDrain,
+    ArmsObserved,
     Charges,
     CollectCharges,
     CountsReported,
@@ -43,6 +46,7 @@ from control_plane.workers.messages import (
     ReadIndex,
     ReloadTls,
     RelyUntil,
+    RolloutGivenUp,
     StartFailed,
     Suspect,
     ToWorker,
@@ -74,6 +78,8 @@ _END_GRACE_S = 2.5
 """Seconds after its drain before a worker is killed; two of them are for storing what it has metered."""
 
 
+_MAX_OBSERVED = 50_000
+"""Observations that may wait for the rollouts' next tick; the oldest are dropped."""
 _TELL_TIMEOUT_S = 0.25
 _TAKE_TIMEOUT_S = 5.0
 """Seconds for a worker to acknowledge new fingerprints; a later one might still answer from another model's
@@ -131,6 +137,7 @@ class Workers:
         self._has_opened = False
         self._is_stopping = False
         self._charges_asked = 0
+        self._observed: deque[Observation] = deque(maxlen=_MAX_OBSERVED)
         self._buckets = TokenBuckets()
         self._changed = asyncio.Event()
 
@@ -234,6 +241,16 @@ class Workers:
                 while any(worker.charges_collected < number and worker in self._live.values() for worker in asked):
                     self._changed.clear()
                     await self._changed.wait()
+
+    def take_observed(self) -> list[Observation]:
+        """Return what workers have observed of rollouts' requests since the last call."""
+        taken = list(self._observed)
+        self._observed.clear()
+        return taken
+
+    def give_up(self, rollout_id: str) -> None:
+        """Have all workers send a rollout's requests to the route's present model."""
+        self._tell(RolloutGivenUp(rollout_id))
 
     def reload_tls(self) -> None:
         self._tell(ReloadTls())
@@ -403,6 +420,8 @@ class Workers:
                 self._charges.include(open_)
                 worker.charges_collected = asked_number
                 self._changed.set()
+            case ArmsObserved(seen):
+                self._observed.extend(seen)
             case DrawTokens():
                 worker.process.send(self._buckets.answer(message))
             case FingerprintsAcknowledged(taken):

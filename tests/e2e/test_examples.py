@@ -72,6 +72,8 @@ class Copy:
     def run(self, line: str, tidegate: Tidegate | None) -> subprocess.CompletedProcess[str]:
         ports = {"localhost:8000": tidegate.address("http")} if tidegate else {}
         environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        if tidegate is not None:
+            environment["TIDEGATE_STATE_DIR"] = str(tidegate.state_dir)
         return subprocess.run(
             ["bash", "-c", replaced(line, {".venv/bin/": "", **ports})],
             capture_output=True,

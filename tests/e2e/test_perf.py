@@ -21,6 +21,8 @@ from perf.floods.report import Report as FloodsReport
 from perf.hedging.report import OFF_AGAIN, ON
 from perf.measurement.report import Report
 from perf.repeats.report import NO_CACHE, SHIPPED, Case
+from perf.rollout_gates.report import Case as GatesCase
+from perf.rollout_gates.report import Report as RolloutGatesReport
 from perf.scenarios import SCENARIOS
 from perf.servers.processes import missing_packages
 from tests.e2e.tidegate import PROJECT
@@ -70,6 +72,11 @@ def only_hedged_where_it_is_on(report: Report) -> None:
     assert half["more_processes"] == half["errors"] == 0
 
 
+def few_are_rolled_back_that_are_no_worse(report: RolloutGatesReport) -> None:
+    assert report.figures()["false_rollbacks_percent"] <= 15, "3 of 20; the scenario itself has a target, of 10,000"
+    assert report.median(GatesCase("fails always", "gates", False)).failed == 2
+
+
 ONE_ROUND = ("--rounds", "1")
 RUNS = [
     run("smoke", *ONE_ROUND, "--requests", "50"),
@@ -103,6 +110,7 @@ RUNS = [
     ),
     run("eviction", "--requests", "3000", "--sizes", "10"),
     run("simulate", "--seeds", "1", "--cases", "8x5", "--policies", "round robin", "Tidegate"),
+    run("rollout-gates", "--alike", "20", "--worse", "2", "--ticks", "10", check=few_are_rolled_back_that_are_no_worse),
     run("prefetch", "--seeds", "1", "--cases", "own times", "--forecasts", "none", "idle times and successions", "clairvoyant"),
 ]  # fmt: skip
 

@@ -76,7 +76,7 @@ def never_beyond_the_budget(triton: str) -> Iterator[None]:
 
 
 def leader_of(*gateways: Tidegate) -> Tidegate:
-    (leader,) = [each for each in gateways if each.said().count("leads the fleet, token") > each.said().count("no longer")]
+    (leader,) = [each for each in gateways if each.said().count("leads the fleet, token") > each.said().count("leads the fleet no longer")]
     return leader
 
 

@@ -13,5 +13,11 @@ class FakeSource:
     def header_id(self) -> str:
         return self.seen_id
 
+    def field(self, name: str) -> str | None:
+        return None
+
+    def unit(self, call: object) -> tuple[bytes, ...]:
+        return self.content(call)
+
     def content(self, call: object) -> tuple[bytes, ...]:
         return (str(id(self)).encode(),)

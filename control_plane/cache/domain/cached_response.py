@@ -22,7 +22,7 @@ import orjson
 from control_plane.core.errors import ControlPlaneError, InvalidRequest
 from control_plane.core.infer_call import CacheStatus
 from control_plane.protocols.content_encoding import decoded_pieces
-from control_plane.protocols.grpc import HEAD, GrpcAnswer, frame_message, status_fields
+from control_plane.protocols.grpc import HEAD, GrpcAnswer, frame_message, status_fields, with_trailer
 from control_plane.protocols.http1 import HttpAnswer
 from control_plane.protocols.kserve.body_limits import InflateBound
 from control_plane.protocols.protobuf_fields import fields, varint
@@ -191,5 +191,4 @@ def mark_http(answer: HttpAnswer, status: CacheStatus) -> HttpAnswer:
 
 def mark_grpc(answer: GrpcAnswer, status: CacheStatus) -> GrpcAnswer:
     """Return the gRPC response with the cache's status as its last trailer."""
-    trailer = (HEADER.encode(), status.value.encode())
-    return GrpcAnswer(answer.code, answer.headers, answer.body, (*answer.trailers, trailer))
+    return with_trailer(answer, HEADER, status.value)

@@ -38,9 +38,16 @@ class LeaderElection:
     """Leader lease of this process: whether it is the fleet's leader, and until when it may rely on that."""
 
     def __init__(
-        self, store: LeaseStore, *, holder: str, limits: LeaseLimits | None = None, now_s: Callable[[], float] = boot_time_s
+        self,
+        store: LeaseStore,
+        *,
+        holder: str,
+        limits: LeaseLimits | None = None,
+        now_s: Callable[[], float] = boot_time_s,
+        of_what: str = "the fleet",
     ) -> None:
-        """`holder` is unique to this run of this process: after a restart it must be another name."""
+        """`holder` is unique to this run of this process: after a restart it must be another name. `of_what` is for the log."""
+        self._of_what = of_what
         self._store = store
         self._holder = holder
         self._limits = limits or LeaseLimits()
@@ -99,7 +106,7 @@ class LeaderElection:
                 self._is_away = False
             except StoreUnavailable as exc:
                 if not self._is_away:
-                    _log.warning("the fleet's lease cannot be reached; models are loaded and unloaded only while it lasts: %s", exc)
+                    _log.warning("the lease of %s cannot be reached; its leader goes on only while it lasts: %s", self._of_what, exc)
                 self._is_away = True
                 delay_s = self._limits.retry_s
             await asyncio.sleep(delay_s)
@@ -160,8 +167,8 @@ class LeaderElection:
         if isinstance(state, Leading):
             self._became_leader.set()
         if isinstance(state, Leading) and not isinstance(was, Leading):
-            _log.info("this process leads the fleet, token %d", state.lease.token)
+            _log.info("this process leads %s, token %d", self._of_what, state.lease.token)
         elif isinstance(was, Leading) and not isinstance(state, Leading):
             # Expected at a shutdown; otherwise the process was paused, or the store was away.
             level = logging.INFO if self._has_left else logging.WARNING
-            _log.log(level, "this process leads the fleet no longer, token %d", was.lease.token)
+            _log.log(level, "this process leads %s no longer, token %d", self._of_what, was.lease.token)

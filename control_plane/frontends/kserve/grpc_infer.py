@@ -26,6 +26,7 @@ from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outc
 from control_plane.core.steps import Steps
 from control_plane.frontends.kserve.grpc_verbatim import GrpcVerbatimCache
 from control_plane.frontends.kserve.http_infer import MAX_CACHEABLE_REQUEST_BYTES
+from control_plane.inference.route_targets import MODEL_HEADER, WHOLE_BYTES, ends_of
 from control_plane.protocols.grpc import (
     PREFIX_BYTES,
     GrpcAnswer,
@@ -36,6 +37,7 @@ from control_plane.protocols.grpc import (
     is_compressed,
     message_in,
     message_pieces,
+    with_trailer,
 )
 from control_plane.protocols.header_forwarding import HeaderForwarding
 from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
@@ -118,6 +120,13 @@ class InferMessage:
         """Readdress the message to this model: the name in it is a route's."""
         self.frame = frame_message(with_model(self._message(), model_name, model_version))
 
+    def field(self, name: str) -> str | None:
+        return self.head.field(name.encode())
+
+    def unit(self, call: InferCall) -> tuple[bytes, ...]:
+        message = self._message()
+        return (content_of(message),) if len(message) <= WHOLE_BYTES else ends_of(message)
+
     def name_seen(self) -> str:
         """The model in a small message; searching a large or compressed one costs more than a refusal is
         worth."""
@@ -159,7 +168,7 @@ class GrpcInferContext:
 class GrpcInferRequest(InferMessage):
     """One ModelInfer call, as `inference/inference.InferRequest`."""
 
-    __slots__ = ("_came", "_context", "_request_id", "principal", "slot")
+    __slots__ = ("_came", "_chosen", "_context", "_request_id", "principal", "slot")
     frontend = Frontend.GRPC
 
     def __init__(self, call: GrpcCall, context: GrpcInferContext) -> None:
@@ -168,7 +177,7 @@ class GrpcInferRequest(InferMessage):
         self._came = call
         """The call as it came, even after `readdress` has readdressed the request."""
         self.principal = call.principal
-        self._request_id = ""
+        self._request_id = self._chosen = ""
         self.slot: Slot | None = None
 
     @property
@@ -202,7 +211,13 @@ class GrpcInferRequest(InferMessage):
         return decode_grpc(kept, status, request_id=self._request_id)
 
     def keep_verbatim(self, call: InferCall, key: bytes, answer: GrpcAnswer) -> None:
-        self._context.verbatim.keep(self._came, call, key, answer)
+        self._context.verbatim.keep(self._came, call, key, self.with_model(answer) if self._chosen else answer)
+
+    def choose(self, model_name: str) -> None:
+        self._chosen = model_name
+
+    def with_model(self, answer: GrpcAnswer) -> GrpcAnswer:
+        return with_trailer(answer, MODEL_HEADER, self._chosen)
 
     def mark(self, answer: GrpcAnswer, status: CacheStatus) -> GrpcAnswer:
         return mark_grpc(answer, status)

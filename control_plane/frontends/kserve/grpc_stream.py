@@ -26,7 +26,9 @@ from control_plane.frontends.common.inflating import inflated
 from control_plane.frontends.common.status import message_of
 from control_plane.frontends.grpc.call import MessageStream, failure
 from control_plane.frontends.kserve.grpc_infer import InferMessage, content_of, outcome_of_code
+from control_plane.inference.faults import model_fault_in, model_fault_of_error
 from control_plane.inference.inference import InferenceService
+from control_plane.inference.route_targets import Arm
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.inference.running_request import AuthorizedRequest, RunningRequest
 from control_plane.inference.transaction_policies import TransactionPolicies
@@ -148,6 +150,8 @@ class _StreamRequest:
     deadline_s: float | None
     """The route's deadline in seconds, if it has one."""
     running: AuthorizedRequest
+    arm: Arm | None = None
+    """The choice among the route's targets, if it has any."""
 
     async def turn(self, relay: StreamRelay) -> float:
         """Wait for the model's in-flight slot; return the seconds that are left then. Raises Overloaded."""
@@ -182,6 +186,8 @@ class _StreamCall:
         """For each decoupled model its server, with the server's name; the reservation is held until the call
         ends."""
         self._held = AsyncExitStack()
+        self._arms: dict[str, Arm] = {}
+        """The first choice among each route's targets."""
         self._unanswered: asyncio.Queue[_PendingAnswer | None] = asyncio.Queue(_MAX_UNANSWERED)
         self._under_way: set[_StreamRequest] = set()
         self._sequences: dict[tuple[str, str], _PendingAnswer] = {}
@@ -253,13 +259,17 @@ class _StreamCall:
             named = message.read_at_once()
             if named is None:
                 named = await run_in_steps(message.read())
-            call, route = inference.resolve(named, principal)
+            call, route, arm = inference.resolve(named, principal, message)
+            if arm is not None and not call.sequence_id:  # all else of one stream goes to one model of a route
+                arm = arm.beside(self._arms.setdefault(arm.route.name, arm))
+                call = arm.call
             if route is not None:
                 message.readdress(call.model_name, call.model_version)
             running = admitted.authorize(call, named=named.model_name)
+            running.is_repeatable = route is not None and route.is_repeatable
             # It goes on until its answer has been sent (`_end`), which other requests of the stream do not wait for.
             running.detach()
-        asked = _StreamRequest(message, call, route.deadline_s if route is not None else None, running)
+        asked = _StreamRequest(message, call, route.deadline_s if route is not None else None, running, arm)
         self._under_way.add(asked)
         return asked
 
@@ -298,16 +308,37 @@ class _StreamCall:
                 await self._send_decoupled(asked, await self._reserve(asked, deadline_s - now_s()), tasks)
                 running.outcome = Outcome.ANSWERED
             else:
-                infer = _Infer(GrpcCall(self._infer_head, asked.message.frame), running.permit)
-                left_s = deadline_s - now_s()
-                answer = await self._relay.inference.dispatch.send(infer, asked.call, timeout_s=left_s, running=running)
-                running.answered(infer.outcome(answer), answer)
+                answer = await self._infer(asked, deadline_s)
+                running.answered(outcome_of_code(answer.code), answer)
         except ControlPlaneError as exc:
             answer = failure(exc)
             running.fail(exc)
         finally:
             self._end(asked)
         return asked.call.request_id, answer
+
+    async def _infer(self, asked: _StreamRequest, deadline_s: float) -> GrpcAnswer:
+        """Send a request to an ordinary model; a route's own model stands in for another that fails."""
+        inference, running, arm = self._relay.inference, asked.running, asked.arm
+        now_s = asyncio.get_running_loop().time
+        try:
+            answer = await self._send(asked.message, asked.call, running, deadline_s - now_s())
+            fault = model_fault_in(answer)
+        except ControlPlaneError as exc:
+            fault = model_fault_of_error(exc)
+            if arm is None or not inference.observed_may_stand_in(arm, fault, running, deadline_s):
+                raise
+        else:
+            if arm is None or not inference.observed_may_stand_in(arm, fault, running, deadline_s):
+                return answer
+        asked.message.readdress(arm.stable.model_name, arm.stable.model_version)
+        running.begin_anew(arm.stable)
+        left_s = await inference.acquire_slot(running, timeout_s=deadline_s - now_s())
+        return await self._send(asked.message, arm.stable, running, left_s)
+
+    async def _send(self, message: InferMessage, call: InferCall, running: AuthorizedRequest, timeout_s: float) -> GrpcAnswer:
+        infer = _Infer(GrpcCall(self._infer_head, message.frame), running.permit)
+        return await self._relay.inference.dispatch.send(infer, call, timeout_s=timeout_s, running=running)
 
     async def _is_decoupled_once_loaded(self, model: str, timeout_s: float) -> bool:
         """Whether the model is decoupled; if no server has it, it is loaded first to find out.

@@ -27,6 +27,7 @@ from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.caller import timeout_s_of
 from control_plane.frontends.common.inflating import InflatedBody
 from control_plane.frontends.kserve.http_verbatim import HttpVerbatimCache
+from control_plane.inference.route_targets import MODEL_HEADER, WHOLE_BYTES, ends_of
 from control_plane.protocols.content_encoding import decoded_pieces, is_encoded
 from control_plane.protocols.header_forwarding import HeaderForwarding
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
@@ -52,7 +53,7 @@ class HttpInferContext:
 class HttpInferRequest:
     """One request over HTTP, as `inference/inference.InferRequest` and `GenerateRequest`."""
 
-    __slots__ = ("_came", "_context", "_failure", "_request_id", "_route", "http", "principal", "slot")
+    __slots__ = ("_came", "_chosen", "_context", "_failure", "_request_id", "_route", "http", "principal", "slot")
     frontend = Frontend.HTTP
 
     def __init__(self, http: HttpRequest, route: V2Route, principal: Principal, context: HttpInferContext) -> None:
@@ -64,6 +65,7 @@ class HttpInferRequest:
         self._route = route
         self._failure: ControlPlaneError | None = None
         self._request_id = ""
+        self._chosen = ""
         self.slot: Slot | None = None
 
     @property
@@ -94,6 +96,21 @@ class HttpInferRequest:
     def readdress(self, model_name: str, model_version: str) -> None:
         self.http = self.http.with_target(target_for(self.http.target, model_name, model_version))
         self._route = replace(self._route, model_name=model_name, model_version=model_version)
+
+    def choose(self, model_name: str) -> None:
+        self._chosen = model_name
+
+    def with_model(self, answer: HttpAnswer) -> HttpAnswer:
+        return HttpAnswer(answer.status, self.head_with_model(answer.head), answer.body)
+
+    def head_with_model(self, head: bytes) -> bytes:
+        return b"%b%b: %b\r\n\r\n" % (head[:-2], MODEL_HEADER.encode(), self._chosen.encode())
+
+    def field(self, name: str) -> str | None:
+        return self.http.text_header(name.encode())
+
+    def unit(self, call: InferCall) -> tuple[bytes, ...]:
+        return self.content(call) if len(self.http.body) <= WHOLE_BYTES else ends_of(self.http.body)
 
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer]:
         return server.http.send(self.http, timeout_s=timeout_s, slot=self.slot)
@@ -134,7 +151,8 @@ class HttpInferRequest:
 
     def keep_verbatim(self, call: InferCall, key: bytes, answer: HttpAnswer) -> None:
         if self.http.body is self._came.body:  # a body that was decoded is not the one that comes again
-            self._context.verbatim.keep(self._came, self._json(), self.principal, call, key, answer)
+            told = self.with_model(answer) if self._chosen else answer
+            self._context.verbatim.keep(self._came, self._json(), self.principal, call, key, told)
 
     def mark(self, answer: HttpAnswer, status: CacheStatus) -> HttpAnswer:
         return mark_http(answer, status)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+WHOLE = 10_000
+"""Weights count requests in so many."""
+
 
 @dataclass(frozen=True, slots=True)
 class CachePolicy:
@@ -33,9 +36,20 @@ class HedgingPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class Target:
+    """Model that gets a part of a route's requests."""
+
+    model: str
+    weight: int
+    """Requests of 10,000 that it gets."""
+    version: str = ""
+    """Version of the model; empty for the one that the model's version policy chooses."""
+
+
+@dataclass(frozen=True, slots=True)
 class Route:
-    """Alias of a model. Routes and models share one namespace, in which a route hides the model of
-    its name.
+    """Alias of a model, or a weighted split of its requests over several. Routes and models share one
+    namespace, in which a route hides the model of its name.
     """
 
     name: str
@@ -50,3 +64,18 @@ class Route:
     pool: str = ""
     """Pool of servers that the requests prefer; empty to choose the pool by the kind of request."""
     hedging: HedgingPolicy = HedgingPolicy()
+    targets: tuple[Target, ...] = ()
+    """Other models that get a part of the requests; `model` gets the rest."""
+    sticky: str = ""
+    """What keeps a caller at one model: `tenant`, `key`, `sequence` or `header:NAME`; empty for each request's own
+    contents, so that equal requests go to the same model."""
+    salt: str = ""
+    """Text that is hashed with what sticks; another one draws anew who goes where. Empty for the route's name."""
+    is_repeatable: bool = False
+    """Whether requests may be computed twice, also where responses are not cached: then a model that fails is
+    stood in for by `model`."""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """All models that requests may go to, `model` first."""
+        return (self.model, *(target.model for target in self.targets))

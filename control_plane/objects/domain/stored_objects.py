@@ -1,4 +1,4 @@
-"""Codec and validation of stored objects: API keys, tenants, routes, prices and purges.
+"""Codec and validation of stored objects: API keys, tenants, routes, prices, purges and rollouts.
 
 The same rules apply to writes and to reads, since a store may have been written by another version, or by
 hand.
@@ -20,11 +20,13 @@ from control_plane.core.scope import parse_scope
 from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.purge import EVERY_MODEL, Purge
-from control_plane.objects.domain.route import Route
+from control_plane.objects.domain.rollout import Rollout
+from control_plane.objects.domain.route import WHOLE, Route
 from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.domain.tenant import Tenant
+from control_plane.protocols.per_request import PER_REQUEST_FIELDS
 
-StoredObject = ApiKey | Tenant | Route | Price | Purge
+StoredObject = ApiKey | Tenant | Route | Price | Purge | Rollout
 
 KIND_OF: Mapping[type[Any], Kind] = {
     ApiKey: Kind.API_KEY,
@@ -32,6 +34,7 @@ KIND_OF: Mapping[type[Any], Kind] = {
     Route: Kind.ROUTE,
     Price: Kind.PRICE,
     Purge: Kind.PURGE,
+    Rollout: Kind.ROLLOUT,
 }
 
 _ADAPTERS: Mapping[Kind, TypeAdapter[Any]] = {kind: TypeAdapter(type_) for type_, kind in KIND_OF.items()}
@@ -42,8 +45,15 @@ _GENERATION = re.compile(r"[0-9a-f]{32}")
 VERSION = re.compile(r"[0-9]{0,18}")
 CURRENCY = re.compile(r"[A-Z]{3}")
 POOL_OR_NONE = re.compile(f"({POOL_NAME.pattern})?")
+STICKY = re.compile(r"(tenant|key|sequence|header:[a-z0-9][a-z0-9_.-]{0,99})?")
+MAX_TARGETS = 8
+MAX_SALT_CHARS = 100
+MAX_STEPS = 20
+MAX_ALPHA = 0.2
 MAX_DESCRIPTION_CHARS = 1000
 MAX_PRIORITY = 100
+
+_SECRET_FIELDS = (b"authorization", b"cookie", b"x-api-key")
 
 
 def name_of(value: StoredObject) -> str:
@@ -53,6 +63,8 @@ def name_of(value: StoredObject) -> str:
             return value.id
         case Purge():
             return value.model
+        case Rollout():
+            return value.route
     return value.name
 
 
@@ -145,8 +157,32 @@ def _of_route(route: Route) -> Iterator[str]:
     yield from _of_number("cache.ttl_s", route.cache.ttl_s, above=0)
     yield from _of_number("cache.min_cost_units", route.cache.min_cost_units)
     yield from _of_number("hedging.twice_from_s", route.hedging.twice_from_s, above=0)
+    yield from _of_targets(route)
     if not POOL_OR_NONE.fullmatch(route.pool):
         yield "pool must be 1-63 letters, digits, dots, dashes and underscores, beginning with a letter or digit, or empty"
+
+
+def _of_targets(route: Route) -> Iterator[str]:
+    if len(route.targets) > MAX_TARGETS:
+        yield f"targets: there may be {MAX_TARGETS} at most"
+    for target in route.targets:
+        yield from _of_name("targets.model", target.model)
+        if not VERSION.fullmatch(target.version):
+            yield "targets.version must be a number, or empty"
+        if not 0 <= target.weight <= WHOLE:
+            yield f"targets.weight must be from 0 to {WHOLE}: requests of {WHOLE:,}"
+    if len(set(route.models)) < len(route.models):
+        yield "targets: each model may be there once, and not the route's own, which gets the rest"
+    if route.name in route.models[1:]:
+        yield "targets.model must be another name: the route stands before the model of its own name"
+    if sum(target.weight for target in route.targets) > WHOLE:
+        yield f"targets: the weights together must be {WHOLE} at most; the route's own model gets the rest"
+    if not STICKY.fullmatch(route.sticky):
+        yield "sticky must be tenant, key, sequence, header:NAME with a name in lower case, or empty for the request's contents"
+    elif route.sticky.startswith("header:") and route.sticky[7:].encode() in (*PER_REQUEST_FIELDS, *_SECRET_FIELDS):
+        yield "sticky: a header that differs with each request, or is a secret, cannot keep anybody anywhere; choose another"
+    if len(route.salt) > MAX_SALT_CHARS:
+        yield f"salt must have {MAX_SALT_CHARS} characters at most"
 
 
 def _of_price(price: Price) -> Iterator[str]:
@@ -166,6 +202,32 @@ def _of_purge(purge: Purge) -> Iterator[str]:
         yield from _of_name("model", purge.model)
     if not _GENERATION.fullmatch(purge.generation):
         yield "generation must be 32 hexadecimal digits"
+
+
+def _of_rollout(rollout: Rollout) -> Iterator[str]:
+    for field, name in (("route", rollout.route), ("model", rollout.model), ("stable", rollout.stable)):
+        yield from _of_name(field, name)
+    if rollout.model == rollout.stable:
+        yield "model must have another name than the route's own: Triton caches, counts and unloads by name"
+    if rollout.model == rollout.route:
+        yield "model must be another name: the route stands before the model of its own name"
+    if not _GENERATION.fullmatch(rollout.id):
+        yield "id must be 32 hexadecimal digits"
+    for version in (rollout.version, rollout.stable_version):
+        if not VERSION.fullmatch(version):
+            yield "version must be a number, or empty"
+    weights = [step.weight for step in rollout.steps]
+    if not 0 < len(weights) <= MAX_STEPS or not 0 <= rollout.step < len(weights):
+        yield f"steps: there must be 1 to {MAX_STEPS}"
+    if weights != sorted(set(weights)) or not all(0 < weight < WHOLE for weight in weights):
+        yield f"steps.weight must rise from step to step, within 1 to {WHOLE - 1}: what stays is what the next model is compared with"
+    for step in rollout.steps:
+        yield from _of_number("steps.samples", step.samples, least=1)
+        yield from _of_number("steps.min_s", step.min_s)
+    yield from _of_number("slower_by", rollout.slower_by, least=1)
+    yield from _of_number("entered_s", rollout.entered_s)
+    if not 0 < rollout.alpha <= MAX_ALPHA:
+        yield f"alpha must be above 0 and at most {MAX_ALPHA:g}"
 
 
 def _of_name(field: str, name: str) -> Iterator[str]:
@@ -193,4 +255,5 @@ _PROBLEMS: Mapping[Kind, Callable[[Any], Iterator[str]]] = {
     Kind.ROUTE: _of_route,
     Kind.PRICE: _of_price,
     Kind.PURGE: _of_purge,
+    Kind.ROLLOUT: _of_rollout,
 }

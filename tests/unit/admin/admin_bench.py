@@ -22,6 +22,8 @@ from control_plane.objects.domain.stored_objects import to_body
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.mirror import ObjectMirror
 from control_plane.objects.objects import Objects
+from control_plane.rollout.contracts import ContractReader
+from control_plane.rollout.rollouts import Rollouts
 from control_plane.triton.servers import Servers
 from tests.aio import changing, run
 from tests.fakes import FakeRepository, FakeUpstream
@@ -61,6 +63,7 @@ class Bench:
         authentication = Authentication(self.known, None, attempts=AuthBackoff(), now_s=self.clock)
         self.access = Access(self.known, authentication if self.authentication else None)
         objects = Objects(self.store, now_s=self.clock)
+        self.rollouts = Rollouts(objects, self.known, ContractReader(self._reading), now_s=self.clock, wait_s=0.0)
         self.app = make_admin_api(
             models=self.models,
             servers=self.servers,
@@ -72,7 +75,11 @@ class Bench:
             known=self.known,
             version="1.2.3",
             degraded=lambda: self.degraded,
+            rollouts=self.rollouts,
         )
+
+    async def _reading(self, model: str) -> FakeUpstream:
+        return self.upstream
 
     def ask(self, method: str, path: str, *, body: object = None, **headers: str) -> tuple[int, Any]:
         response = self.response(method, path, body=body, **headers)

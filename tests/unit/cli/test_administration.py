@@ -224,6 +224,20 @@ class TestTenants:
 
 
 class TestRoutes:
+    def test_targets_are_given_in_percent(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
+        more = ("--target", "n:7=5", "--target", "o=0.25%", "--sticky", "header:x-user", "--repeatable")
+        shown = ["r", "m", *["n:7", "5", "%,", "o", "0.25", "%,", "by", "header:x-user"], "everybody", "model"]
+        assert tidegate("routes", "set", "r", "--model", "m", *more, *where).table[1:] == [shown]
+        assert tidegate("routes", "set", "r", "--target", "none", "--sticky", "none", *where).table[1:] == [
+            ["r", "m", "everybody", "model"]
+        ]
+        tidegate("routes", "delete", "r", *where)
+
+    @pytest.mark.parametrize("target", ["n", "n=many", "n=101", "m=5", "n=-1"])
+    def test_what_is_no_target(self, tidegate: Tidegate, where: tuple[str, str], target: str) -> None:
+        ended = tidegate("routes", "set", "r", "--model", "m", "--target", target, *where)
+        assert (ended.status != 0, ended.out) == (True, "")
+
     def test_from_making_to_deleting(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
         more = ("--version", 3, "--deadline-ms", 1500, "--tenant", "acme", "--tenant", "b", "--pool", "short")
         shown = ["r", "m", "3", "1500", "acme,", "b", "model", "short"]

@@ -126,7 +126,7 @@ class Bench:
         known = self.hits.answer(message)
         if known is not None:
             return "known", known
-        call, route = self.service.resolve(CALL, principal)
+        call, route, _ = self.service.resolve(CALL, principal, FakeSource())
         scope = self.cache.scope(call.model_name, route, principal.tenant)
         if scope is None or self.cache.get_local(key_in(scope)) is None:
             return "nothing", None

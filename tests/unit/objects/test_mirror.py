@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -13,7 +14,8 @@ from control_plane.core.scope import Right, Scope
 from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.purge import EVERY_MODEL, Purge
-from control_plane.objects.domain.route import Route
+from control_plane.objects.domain.rollout import Phase, Rollout, Step
+from control_plane.objects.domain.route import Route, Target
 from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.domain.stored_objects import KIND_OF, StoredObject, name_of, to_body
 from control_plane.objects.domain.tenant import Tenant
@@ -368,3 +370,31 @@ async def test_waiting_for_a_change(resource_version: int, is_known: bool, took_
             await bench.put(Tenant(name))
         assert await waiting is is_known
         assert asyncio.get_running_loop().time() == pytest.approx(max(2.0, took_s), abs=0.1)
+
+
+async def test_a_rollout_changes_its_route_and_one_that_is_given_up_does_not() -> None:
+    store = FakeStateStore()
+    mirror = ObjectMirror(store)
+    route, steps = Route("r", "v1"), (Step(500, 1, 0.0),)
+    rollout = Rollout("r", "0123456789abcdef" * 2, "v2", "v1", steps)
+    store.state.write(Kind.ROUTE, "r", to_body(route))
+    store.state.write(Kind.ROLLOUT, "r", to_body(rollout))
+    await mirror.start()
+    assert mirror.routes["r"] == replace(route, targets=(Target("v2", 500),), salt=rollout.id)
+    assert mirror.stored_routes["r"] == route
+    assert mirror.rollout_ids == {"r": rollout.id}
+    generation = mirror.generation
+    mirror.give_up(rollout.id)
+    assert mirror.generation > generation, "answers that were found by the old weights are not found any more"
+    store.state.write(Kind.ROUTE, "other", to_body(Route("other", "m")))
+    await mirror.start()
+    assert (mirror.routes["r"], mirror.rollout_ids) == (route, {})
+    store.state.write(Kind.ROLLOUT, "r", to_body(replace(rollout, id="f" * 32, phase=Phase.PROMOTING)))
+    await mirror.start()
+    assert mirror.routes["r"] == replace(route, model="v2", targets=(Target("v1", 0),), salt="f" * 32)
+    store.state.write(Kind.ROUTE, "r", to_body(Route("r", "v3")))
+    await mirror.start()
+    assert mirror.routes["r"] == Route("r", "v3"), "somebody has changed the route meanwhile"
+    store.state.write(Kind.ROLLOUT, "r", None)
+    await mirror.start()
+    assert mirror.rollouts == {}

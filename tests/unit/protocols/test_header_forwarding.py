@@ -37,6 +37,7 @@ ALL = HeaderForwarding.of(".*")
                 b"upgrade",
                 b"expect",
                 b"tidegate-control",
+                b"tidegate-target",
                 b"triton-grpc-protocol-tidegate-control",
             )
         ),

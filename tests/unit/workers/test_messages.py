@@ -9,6 +9,7 @@ from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.report import LoadReport, ReplicaUse, Wanted
 from control_plane.fleet.domain.snapshot import ModelSnapshot, ReplicaSnapshot, ServerSnapshot
+from control_plane.inference.domain.observation import Observation
 from control_plane.models.domain.description import ModelSpec, Tier
 from control_plane.telemetry.request_counts import DurationHistogram, OutcomeCount, RequestCounts
 from control_plane.triton.compute_time import OpenCharge
@@ -16,6 +17,7 @@ from control_plane.workers.messages import (
     LENGTH_BYTES,
     Alive,
     AnnounceDrain,
+    ArmsObserved,
     Changed,
     Charges,
     CollectCharges,
@@ -38,6 +40,7 @@ from control_plane.workers.messages import (
     ReloadTls,
     RelyUntil,
     ReplicasChanged,
+    RolloutGivenUp,
     ServersChanged,
     StartFailed,
     Suspect,
@@ -89,6 +92,8 @@ MESSAGES: list[Message] = [
     Charges([], 7),
     Suspect("triton-1", "a", 12.5),
     Charges([OpenCharge("t", "e", "m", 2.0, 20.5, 1.0, 3.0, 0.5)]),
+    ArmsObserved([Observation("r", "0123456789abcdef" * 2, True, 2**64 - 1, False, 0.25)]),
+    RolloutGivenUp("0123456789abcdef" * 2),
     AnnounceDrain(),
     Drain(4.5),
     Changed(1),

@@ -10,11 +10,13 @@ import pytest
 from control_plane.core.errors import ModelLoadFailed, ModelNotFound, StartupError
 from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.core.model import ModelOverride
+from control_plane.inference.domain.observation import Observation
 from control_plane.telemetry.request_counts import OutcomeCount, RequestCounts
 from control_plane.triton.compute_time import OpenCharge
 from control_plane.workers.messages import (
     Alive,
     AnnounceDrain,
+    ArmsObserved,
     Changed,
     Charges,
     CollectCharges,
@@ -28,6 +30,7 @@ from control_plane.workers.messages import (
     Listening,
     LoadModel,
     ReloadTls,
+    RolloutGivenUp,
     StartFailed,
     TokensDrawn,
     UnloadModel,
@@ -478,3 +481,15 @@ async def test_one_that_hangs_is_replaced() -> None:
         assert hanging.is_killed
         assert not well.is_killed
         assert [worker.number for worker in bench.started] == [0, 1, 0]
+
+
+async def test_what_workers_observe_is_taken_once_and_what_is_given_up_is_told_to_all() -> None:
+    async with opened() as bench:
+        seen = [Observation("r", "id", False, number, False, 0.1) for number in range(3)]
+        bench.started[0].say(ArmsObserved(seen[:2]))
+        bench.started[1].say(ArmsObserved(seen[2:]))
+        await settle()
+        assert bench.workers.take_observed() == seen
+        assert bench.workers.take_observed() == []
+        bench.workers.give_up("id")
+        assert [worker.told[-1] for worker in bench.started] == [RolloutGivenUp("id")] * 2

@@ -118,7 +118,7 @@ def test_a_store_that_is_away_costs_the_lease_only_when_its_time_is_over(
     with caplog.at_level(logging.INFO):
         run_in_virtual_time(main())
     assert [record.message for record in caplog.records if "cannot be reached" in record.message] == [
-        "the fleet's lease cannot be reached; models are loaded and unloaded only while it lasts: the store is away"
+        "the lease of the fleet cannot be reached; its leader goes on only while it lasts: the store is away"
     ]
     assert caplog.messages.count("this process leads the fleet no longer, token 5") == 1
 

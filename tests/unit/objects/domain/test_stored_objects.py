@@ -15,7 +15,8 @@ from control_plane.core.scope import Right, Scope
 from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.purge import EVERY_MODEL, Purge
-from control_plane.objects.domain.route import CachePolicy, HedgingPolicy, Route
+from control_plane.objects.domain.rollout import Event, Phase, Rollout, Step
+from control_plane.objects.domain.route import CachePolicy, HedgingPolicy, Route, Target
 from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.domain.stored_objects import KIND_OF, StoredObject, from_stored, name_of, to_body
 from control_plane.objects.domain.tenant import Tenant
@@ -30,11 +31,30 @@ ROUTE = Route(
     ("acme",),
     CachePolicy(is_on=True, ttl_s=60.0, is_private=True, min_cost_units=2.5),
     hedging=HedgingPolicy(is_on=True, twice_from_s=0.2),
+    targets=(Target("text_encoder_v2", 500, "7"), Target("text_encoder_v3", 0)),
+    sticky="header:x-user",
+    salt="spring",
+    is_repeatable=True,
 )
 PRICE = Price("spring", 1e9, 0.001, "EUR", "text_*", "acme")
 PURGE = Purge("text_encoder", "0123456789abcdef" * 2)
+ROLLOUT = Rollout(
+    "fast",
+    "0123456789abcdef" * 2,
+    "text_encoder_v2",
+    "text_encoder",
+    (Step(100, 500, 60.0), Step(5000, 1, 0.0)),
+    "2",
+    "1",
+    Phase.ROLLED_BACK,
+    1,
+    1e9,
+    reason="faults: 9 of 10 requests, stable 0 of 90",
+    token=7,
+    events=(Event(1e9, "began", 100, "me"), Event(1.1e9, "rolled back", 0)),
+)
 ALL = [
-    *(KEY, TENANT, ROUTE, PRICE, PURGE),
+    *(KEY, TENANT, ROUTE, PRICE, PURGE, ROLLOUT),
     *(Tenant("plain"), Route("r", "m", tenants=()), replace(KEY, expires_s=None, revoked_s=None)),
     *(replace(PURGE, model=EVERY_MODEL), replace(ROUTE, cache=CachePolicy()), replace(ROUTE, cache=CachePolicy(is_on=False))),
 ]
@@ -126,6 +146,31 @@ BAD = [
     (replace(PRICE, currency="euro"), "currency must be three letters"),
     (replace(PRICE, models=""), "models must be a glob"),
     (replace(PRICE, tenant="a b"), "tenant must be"),
+    (replace(ROLLOUT, model="fast"), "the route stands before the model"),
+    (replace(ROLLOUT, model="text_encoder"), "model must have another name than the route's own"),
+    (replace(ROLLOUT, id="x"), "id must be 32 hexadecimal digits"),
+    (replace(ROLLOUT, version="x"), "version must be a number"),
+    (replace(ROLLOUT, steps=()), "there must be 1 to 20"),
+    (replace(ROLLOUT, step=2), "there must be 1 to 20"),
+    (replace(ROLLOUT, steps=(Step(100, 1, 0.0), Step(100, 1, 0.0))), "steps.weight must rise"),
+    (replace(ROLLOUT, steps=(Step(1, 1, 0.0), Step(10_000, 1, 0.0))), "what stays is what the next model is compared with"),
+    (replace(ROLLOUT, steps=(Step(1, 0, 0.0), Step(2, 1, -1.0))), "samples must be at least 1; .*min_s must be at least 0"),
+    (replace(ROLLOUT, slower_by=0.9), "slower_by must be at least 1"),
+    (replace(ROLLOUT, alpha=0.0), "alpha must be above 0"),
+    (replace(ROUTE, targets=(Target("a b", 1),)), "targets.model must be"),
+    (replace(ROUTE, targets=(Target("m", 1, "x"),)), "targets.version must be a number"),
+    (replace(ROUTE, targets=(Target("m", 10_001),)), "targets.weight must be from 0 to 10000"),
+    (replace(ROUTE, targets=(Target("m", -1),)), "targets.weight must be"),
+    (replace(ROUTE, targets=(Target("m", 6000), Target("n", 4001))), "the weights together must be 10000 at most"),
+    (replace(ROUTE, targets=(Target("m", 1), Target("m", 2))), "each model may be there once"),
+    (replace(ROUTE, targets=(Target("text_encoder", 1),)), "not the route's own"),
+    (replace(ROUTE, targets=(Target("fast", 1),)), "targets.model must be another name"),
+    (replace(ROUTE, targets=tuple(Target(f"m{number}", 1) for number in range(9))), "there may be 8 at most"),
+    (replace(ROUTE, sticky="user"), "sticky must be tenant, key, sequence, header:NAME"),
+    (replace(ROUTE, sticky="header:X-User"), "a name in lower case"),
+    (replace(ROUTE, sticky="header:x-request-id"), "a header that differs with each request"),
+    (replace(ROUTE, sticky="header:authorization"), "or is a secret"),
+    (replace(ROUTE, salt="x" * 101), "salt must have 100 characters at most"),
 ]
 
 

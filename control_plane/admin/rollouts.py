@@ -1,0 +1,166 @@
+"""Paths of the admin API for rollouts: begin one, look at it, pause, resume, promote and abort it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Annotated
+
+from fastapi import FastAPI
+from pydantic import Field
+
+from control_plane.admin.errors import error_responses
+from control_plane.admin.views import NAME, Name, View, Whole
+from control_plane.core.errors import ErrorCode
+from control_plane.objects.domain.rollout import Phase, Rollout, Step
+from control_plane.objects.domain.route import WHOLE
+from control_plane.objects.domain.stored_objects import MAX_ALPHA, MAX_STEPS, VERSION
+from control_plane.objects.objects import Versioned
+from control_plane.rollout.domain.machine import aborted, paused, promoted, resumed
+from control_plane.rollout.rollouts import Rollouts, RolloutSpec
+
+_LIST_ERRORS = error_responses(ErrorCode.STORE_UNAVAILABLE)
+_GET_ERRORS = _LIST_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCode.OBJECT_NOT_FOUND)
+_CHANGE_ERRORS = _GET_ERRORS | error_responses(ErrorCode.CONFLICT)
+_START_ERRORS = _CHANGE_ERRORS | error_responses(
+    ErrorCode.MODEL_NOT_FOUND,
+    ErrorCode.LOAD_FAILED,
+    ErrorCode.OVERLOADED,
+    ErrorCode.UPSTREAM_UNAVAILABLE,
+    ErrorCode.UPSTREAM_FAILED,
+    ErrorCode.DEADLINE_EXCEEDED,
+    ErrorCode.PAYLOAD_TOO_LARGE,
+)
+_BY_HAND = "administrator"
+
+
+class Verb(StrEnum):
+    """Change of a rollout by hand."""
+
+    PAUSE = "pause"
+    RESUME = "resume"
+    PROMOTE = "promote"
+    ABORT = "abort"
+
+
+_CHANGES = {Verb.PAUSE: paused, Verb.RESUME: resumed, Verb.PROMOTE: promoted, Verb.ABORT: aborted}
+
+
+class StepView(View):
+    """A step: it is over once so many requests were computed by the next model, in so many seconds at least."""
+
+    weight: Annotated[int, Field(ge=1, lt=WHOLE), Whole]
+    """Requests of 10,000 that the next model gets."""
+    samples: Annotated[int, Field(ge=1, le=10**9), Whole] = 500
+    min_s: Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e7)] = 60.0
+
+
+class RolloutStart(View):
+    """The next model of a route, and how it takes over."""
+
+    model: Annotated[str, Field(pattern=NAME)]
+    """The next model; it must be loaded, and have another name than the present one."""
+    version: str = Field("", pattern=f"^{VERSION.pattern}$")
+    steps: list[StepView] = Field(min_length=1, max_length=MAX_STEPS)
+    """Weights rise from step to step. After the last one the next model becomes the route's."""
+    slower_by: Annotated[float, Field(allow_inf_nan=False, ge=1, le=1000)] = 1.1
+    """A request of the next model counts as slow from so many times what is slow for the present one."""
+    alpha: Annotated[float, Field(allow_inf_nan=False, gt=0, le=MAX_ALPHA)] = 0.01
+    """Chance that the next model is rolled back though it is no worse."""
+
+    def spec(self) -> RolloutSpec:
+        steps = tuple(Step(**step.model_dump()) for step in self.steps)
+        return RolloutSpec(self.model, steps, self.version, self.slower_by, self.alpha)
+
+
+class EventView(View):
+    """Something that has happened in a rollout; `at_s` is in seconds since 1970."""
+
+    at_s: float
+    what: str
+    weight: int
+    by: str
+
+
+class GateView(View):
+    """A gate: samples and bad ones of each arm, and the evidence that the next model is worse, as this gateway has it."""
+
+    name: str
+    canary: int
+    canary_bad: int
+    stable: int
+    stable_bad: int
+    log_evidence: float
+    """Natural logarithm; the gate fails where it reaches `fails_at`."""
+    fails_at: float
+
+
+class RolloutView(View):
+    """The last rollout of a route."""
+
+    route: str
+    id: str
+    model: str
+    version: str
+    stable: str
+    stable_version: str
+    phase: Phase
+    step: int
+    """Number of the present step, from 0."""
+    steps: list[StepView]
+    weight: int
+    entered_s: float
+    is_paused: bool
+    reason: str
+    slower_by: float
+    alpha: float
+    events: list[EventView]
+    gates: list[GateView]
+    step_samples: int
+    """Requests that the next model has computed in this step, each caller or content once, as this gateway has seen them."""
+    left_s: float | None
+    """Seconds until the step has its samples at the present rate; null while there are none."""
+    resource_version: int
+
+
+def add_rollout_paths(app: FastAPI, rollouts: Rollouts) -> None:
+    """Add `/rollouts` and the paths below it."""
+
+    def view(held: Versioned[Rollout]) -> RolloutView:
+        rollout, status = held.value, rollouts.status(held.value)
+        fields = asdict(rollout)
+        del fields["token"]
+        return RolloutView.model_validate(
+            {
+                **fields,
+                "phase": rollout.phase,
+                "weight": rollout.weight,
+                "steps": [asdict(step) for step in rollout.steps],
+                "events": [asdict(event) for event in rollout.events],
+                "gates": [asdict(gate) for gate in status.gates],
+                "step_samples": status.step_samples,
+                "left_s": status.left_s,
+                "resource_version": held.resource_version,
+            }
+        )
+
+    @app.get("/rollouts", tags=["rollouts"], responses=_LIST_ERRORS)
+    async def list_rollouts() -> list[RolloutView]:
+        """The last rollout of each route."""
+        return [view(held) for held in await rollouts.list_all()]
+
+    @app.get("/rollouts/{name}", tags=["rollouts"], responses=_GET_ERRORS)
+    async def get_rollout(name: Name) -> RolloutView:
+        """The last rollout of a route."""
+        return view(await rollouts.get(name))
+
+    @app.post("/rollouts/{name}", tags=["rollouts"], status_code=201, responses=_START_ERRORS)
+    async def start_rollout(name: Name, start: RolloutStart) -> RolloutView:
+        """Begin a rollout of a route. Refused where the next model breaks what callers of the present one rely on."""
+        return view(await rollouts.start(name, start.spec(), by=_BY_HAND))
+
+    @app.post("/rollouts/{name}/{verb}", tags=["rollouts"], responses=_CHANGE_ERRORS)
+    async def change_rollout(name: Name, verb: Verb) -> RolloutView:
+        """Change a rollout that is under way."""
+        now_s = rollouts.now_s()
+        return view(await rollouts.change(name, lambda rollout: _CHANGES[verb](rollout, now_s=now_s, by=_BY_HAND)))

@@ -1,0 +1,72 @@
+"""Wires the rollouts of one gateway: where their observations come from, and who may take them forward.
+
+With a state store of its own a gateway leads them alone. Gateways that share a Redis have a lease for it, apart from
+their fleets', of which they may have several.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from uuid import uuid4
+
+from control_plane.app.request_services import RequestServices
+from control_plane.app.servers import Tritons
+from control_plane.fleet.adapters.redis_lease import make_redis_lease
+from control_plane.fleet.ownership.election import LeaderElection
+from control_plane.inference.domain.observation import Observation
+from control_plane.objects.objects import Objects
+from control_plane.rollout.contracts import ContractReader
+from control_plane.rollout.rollouts import Rollouts
+from control_plane.settings import Settings
+from control_plane.triton.ports import Upstream
+
+_LEASE_NAME = "#rollouts"
+"""No fleet can have this name."""
+
+
+class RolloutServices:
+    """The rollouts of one gateway with their leader election; `run` is a task of it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        governing: RequestServices,
+        tritons: Tritons,
+        *,
+        observed: Callable[[], Iterable[Observation]],
+        give_up: Callable[[str], None],
+    ) -> None:
+        """`observed` takes what the gateway's processes have seen, `give_up` tells those of them that are not this one of a
+        rollout that is rolled back."""
+        url = settings.state.state_url
+        self._election = None
+        if url is not None:
+            self._election = LeaderElection(make_redis_lease(url, fleet=_LEASE_NAME), holder=uuid4().hex, of_what="the rollouts")
+        self._tritons = tritons
+        self._load_timeout_s = settings.triton.load_timeout_s
+        self.rollouts = Rollouts(Objects(governing.state), governing.known, ContractReader(self._reading), leads=self._token)
+        self.rollouts.sources.append(observed)
+        self.rollouts.on_given_up = give_up
+
+    async def run(self) -> None:
+        """Judge and step until cancelled."""
+        if self._election is None:
+            await self.rollouts.run()
+            return
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._election.run(), name="rollout-lease")
+                tasks.create_task(self.rollouts.run(), name="rollout-steps")
+        finally:
+            await self._election.stop()
+
+    def _token(self) -> int | None:
+        if self._election is None:
+            return 0
+        return self._election.token if self._election.is_leader else None
+
+    async def _reading(self, model: str) -> Upstream:
+        if self._tritons.fleet is None:
+            return self._tritons.servers.pick()
+        return await self._tritons.fleet.dispatch.reading(model, timeout_s=self._load_timeout_s)

@@ -1,0 +1,46 @@
+"""Buffer of what became of requests that a rollout has assigned, until the gateway judges them (`rollout/`).
+
+Only computed requests are observed, since a cold canary cannot be compared with stable's warm cache; what its caller
+has done wrong, or called off, says nothing of a model. Called by `inference/inference` and the frontends' streams.
+"""
+
+from __future__ import annotations
+
+from control_plane.auth.access import Access
+from control_plane.inference.domain.observation import Observation
+from control_plane.inference.faults import Fault
+from control_plane.inference.route_targets import Arm
+from control_plane.inference.running_request import AuthorizedRequest
+
+MAX_HELD = 2_000
+"""Observations between two looks; of more a part is kept that their units alone decide, so that it says the same."""
+
+_FULL = 2**32
+_UNCOUNTED = frozenset((Fault.NOT_SENT, Fault.MODEL_MISSING, Fault.NOT_READY, Fault.QUEUE_FULL, Fault.EXPIRED_IN_QUEUE, Fault.STOPPING))
+"""Faults that say nothing of how good a model is: it is loading, busy, or its server is going."""
+
+
+class ArmObservations:
+    """Bounded buffer of observations of one process."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._held: list[Observation] = []
+        self._below = _FULL
+
+    def add(self, arm: Arm, running: AuthorizedRequest, fault: Fault | None, *, now_s: float) -> None:
+        """Observe a request that has just been answered, unless it was not computed or no rollout has assigned it."""
+        rollout = self._access.rollout(arm.route.name)
+        if rollout is None or not arm.is_assigned or running.sent_s is None or running.is_cache_hit or fault in _UNCOUNTED:
+            return
+        if arm.digest >> 32 < self._below:
+            took_s = now_s - running.sent_s
+            self._held.append(Observation(arm.route.name, rollout, arm.is_stable, arm.digest, fault is not None, took_s))
+        while len(self._held) >= MAX_HELD:
+            self._below //= 2
+            self._held = [each for each in self._held if each.digest >> 32 < self._below]
+
+    def take(self) -> tuple[Observation, ...]:
+        """Return what was observed since the last call."""
+        taken, self._held, self._below = tuple(self._held), [], _FULL
+        return taken

@@ -1,0 +1,151 @@
+"""Chooses the target of each request that comes by a route with several models, and keeps sequences where they began.
+
+What sticks is hashed (`inference/domain/assignment`), so that every process chooses alike and equal requests go to
+equal models: the response cache finds them again. Only of sequences is anything remembered, since the weights may
+change while one goes on. Called by `inference/inference` for each request that a route with targets names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from control_plane.auth.access import Access
+from control_plane.core.bounded_cache import BoundedCache
+from control_plane.core.errors import InvalidRequest
+from control_plane.core.infer_call import InferCall
+from control_plane.core.principal import ANONYMOUS, Principal
+from control_plane.inference.domain.assignment import target_of, unit_digest
+from control_plane.objects.domain.route import WHOLE, Route
+
+TARGET_HEADER = "tidegate-target"
+"""Request header (HTTP) or metadata (gRPC) by which a tester chooses a route's target, by the model's name."""
+MODEL_HEADER = "tidegate-model"
+"""Response header (HTTP) or trailer (gRPC) that names the model which a route with targets has chosen."""
+HEADER_PREFIX = "header:"
+WHOLE_BYTES = 2**20
+"""Largest request that is hashed as a whole; of a larger one, which is never cached, its two ends are."""
+
+_MAX_SEQUENCES = 10_000
+
+
+class Assignee(Protocol):
+    """A request that is to be assigned to a target, as its frontend holds it."""
+
+    def field(self, name: str) -> str | None:
+        """The header field or metadata of this lower-case name; None where there is none."""
+
+    def unit(self, call: InferCall) -> tuple[bytes, ...]:
+        """What its answer is computed from, without its id; of a large request, parts that tell it from others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """Assignment of one request: the route's own model (stable), or one of its targets (candidate)."""
+
+    route: Route
+    call: InferCall
+    """The call as it goes to the chosen model."""
+    stable: InferCall
+    """The call as it would go to the route's own model."""
+    digest: int
+    """Of what sticks; requests of one digest are not independent of each other."""
+    is_assigned: bool = True
+    """False where its caller chose the target, which says nothing of the others."""
+
+    def beside(self, other: Arm) -> Arm:
+        """Return the assignment of this call to the model that `other`, of the same route, was assigned to, if that is one
+        of its models yet."""
+        model = other.call.model_name
+        if not (self.is_assigned and other.is_assigned) or model == self.call.model_name or model not in self.route.models:
+            return self
+        call = self.stable if model == self.route.model else replace(self.call, model_name=model, model_version=other.call.model_version)
+        return replace(self, call=call)
+
+    @property
+    def weight(self) -> int:
+        """Requests of 10,000 that the chosen target gets; all of them for the route's own model."""
+        return next((each.weight for each in self.route.targets if each.model == self.call.model_name), WHOLE)
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether the route's own model was chosen."""
+        return self.call is self.stable
+
+
+def ends_of(body: bytes | bytearray | memoryview) -> tuple[bytes, ...]:
+    """Return the two ends and the length of a body that is too large to be hashed as a whole."""
+    half = WHOLE_BYTES // 2
+    return (bytes(body[:half]), bytes(body[-half:]), b"%d" % len(body))
+
+
+class RouteTargets:
+    """Chooser of targets, of one process."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._sequences = BoundedCache[int, tuple[str, str]].of_entries(_MAX_SEQUENCES)
+        """Model and version of the sequences under way, by the digest of route, tenant and sequence id."""
+
+    def choose(self, route: Route, call: InferCall, principal: Principal, request: Assignee) -> Arm:
+        """Choose the target of a request that names `route`.
+
+        Raises InvalidRequest: it asks for a target that the route does not have. PermissionDenied: its caller may not call
+        that model by its own name.
+        """
+        stable = replace(call, model_name=route.model, model_version=call.model_version or route.version)
+        digest = self._digest(route, call, principal, request)
+        wanted = request.field(TARGET_HEADER)
+        if wanted is not None:
+            return Arm(route, self._wanted(route, wanted, call, stable, principal), stable, digest, is_assigned=False)
+        if call.model_version:  # a version is the route's own model's: no other model has it
+            return Arm(route, stable, stable, digest, is_assigned=False)
+        target = target_of(route, digest)
+        chosen = stable if target is None else replace(call, model_name=target.model, model_version=target.version)
+        if call.sequence_id:
+            chosen = self._where_it_began(route, call, stable, chosen, principal.tenant)
+        return Arm(route, chosen, stable, digest)
+
+    def _digest(self, route: Route, call: InferCall, principal: Principal, request: Assignee) -> int:
+        salt = route.salt or route.name
+        unit: bytes | None = None
+        if route.sticky == "tenant":
+            unit = principal.tenant.encode()
+        elif route.sticky == "key":
+            unit = (principal.key_id or principal.tenant).encode()
+        elif route.sticky.startswith(HEADER_PREFIX):
+            found = request.field(route.sticky.removeprefix(HEADER_PREFIX))
+            unit = found.encode() if found else None
+        if unit:
+            return unit_digest(salt, b"sticky", unit)
+        if call.sequence_id:
+            return unit_digest(salt, b"sequence", principal.tenant.encode(), call.sequence_id.encode())
+        return unit_digest(salt, *request.unit(call))
+
+    def _wanted(self, route: Route, wanted: str, call: InferCall, stable: InferCall, principal: Principal) -> InferCall:
+        if wanted not in route.models:
+            raise InvalidRequest(
+                f"{TARGET_HEADER}: {wanted[:100]!r} is no target of route {route.name!r}; it has {', '.join(route.models)}",
+                field=TARGET_HEADER,
+            )
+        if principal is not ANONYMOUS:
+            self._access.require_inference(principal, wanted, self._access.route(wanted))
+        if wanted == route.model:
+            return stable
+        version = next(target.version for target in route.targets if target.model == wanted)
+        return replace(call, model_name=wanted, model_version=call.model_version or version)
+
+    def _where_it_began(self, route: Route, call: InferCall, stable: InferCall, chosen: InferCall, tenant: str) -> InferCall:
+        """The call to the model that the sequence began with, as far as this process has seen that."""
+        key = unit_digest(route.name, tenant.encode(), call.sequence_id.encode())
+        held = None if call.starts_sequence else self._sequences.get(key)
+        if held is not None and held[0] in route.models:
+            model, version = held
+            if model == route.model:
+                chosen = stable
+            elif model != chosen.model_name:
+                chosen = replace(call, model_name=model, model_version=version)
+        self._sequences.forget(key)
+        if not call.ends_sequence:
+            self._sequences.keep(key, (chosen.model_name, chosen.model_version))
+        return chosen

@@ -1,0 +1,99 @@
+"""Contract of a model: what its callers rely on, by the configuration that Triton has loaded; and what another breaks.
+
+Pure; called by `rollout/contracts`. Source: Triton's model configuration (`model_config.proto`), as its HTTP endpoint
+`/v2/models/M/config` shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+ANY = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TensorContract:
+    """Data type and shape of a tensor, without the batch dimension."""
+
+    datatype: str
+    dims: tuple[int, ...]
+    is_optional: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.datatype.removeprefix('TYPE_')}{list(self.dims)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """What callers of a model rely on."""
+
+    inputs: Mapping[str, TensorContract]
+    outputs: Mapping[str, TensorContract]
+    max_batch_size: int
+    is_decoupled: bool
+    has_sequences: bool
+
+
+def contract_of(config: Mapping[str, Any]) -> Contract:
+    """Read a contract from a loaded model's configuration."""
+    policy = config.get("model_transaction_policy") or {}
+    return Contract(
+        _tensors(config.get("input") or ()),
+        _tensors(config.get("output") or ()),
+        int(config.get("max_batch_size") or 0),
+        bool(policy.get("decoupled")),
+        bool(config.get("sequence_batching")),
+    )
+
+
+def breaks(stable: Contract, candidate: Contract) -> list[str]:
+    """Return what callers of `stable` would find broken with `candidate`, a sentence each; empty where nothing is."""
+    return [*_breaks_of_inputs(stable, candidate), *_breaks_of_outputs(stable, candidate), *_other_breaks(stable, candidate)]
+
+
+def _breaks_of_inputs(stable: Contract, candidate: Contract) -> Iterator[str]:
+    for name, before in stable.inputs.items():
+        after = candidate.inputs.get(name)
+        if after is None:
+            yield f"input {name} ({before}) is gone"
+        elif after.datatype != before.datatype or not _takes(after.dims, before.dims):
+            yield f"input {name} was {before} and is {after}"
+        elif before.is_optional and not after.is_optional:
+            yield f"input {name} was optional and is required"
+    for name, after in candidate.inputs.items():
+        if name not in stable.inputs and not after.is_optional:
+            yield f"input {name} ({after}) is new and required"
+
+
+def _breaks_of_outputs(stable: Contract, candidate: Contract) -> Iterator[str]:
+    for name, before in stable.outputs.items():
+        after = candidate.outputs.get(name)
+        if after is None:
+            yield f"output {name} ({before}) is gone"
+        elif after.datatype != before.datatype or not _takes(before.dims, after.dims):
+            yield f"output {name} was {before} and is {after}"
+
+
+def _other_breaks(stable: Contract, candidate: Contract) -> Iterator[str]:
+    if bool(candidate.max_batch_size) is not bool(stable.max_batch_size) or candidate.max_batch_size < stable.max_batch_size:
+        yield f"max_batch_size was {stable.max_batch_size} and is {candidate.max_batch_size}"
+    if candidate.is_decoupled is not stable.is_decoupled:
+        yield f"it is {'' if candidate.is_decoupled else 'not '}decoupled, unlike the present model"
+    if candidate.has_sequences is not stable.has_sequences:
+        yield f"it has {'' if candidate.has_sequences else 'no '}sequences, unlike the present model"
+
+
+def _takes(wide: tuple[int, ...], narrow: tuple[int, ...]) -> bool:
+    """Whether every shape of `narrow` is one of `wide`."""
+    return len(wide) == len(narrow) and all(one in (ANY, other) for one, other in zip(wide, narrow, strict=True))
+
+
+def _tensors(described: Any) -> dict[str, TensorContract]:
+    return {
+        str(each["name"]): TensorContract(
+            str(each["data_type"]), tuple(int(size) for size in each.get("dims") or ()), bool(each.get("optional"))
+        )
+        for each in described
+    }

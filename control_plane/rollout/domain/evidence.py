@@ -1,0 +1,126 @@
+"""Evidence of one rollout: the gates, fed with what became of the requests that it assigned.
+
+Each unit (what sticks: a caller, a sequence, or a request's contents) counts once, by its first outcome: the rest is
+not independent of that, and one tenant who always fails is one sample. What is slow is set by the present model's
+first answers, and stays as it is from then on. Pure; called by `rollout/rollouts`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from control_plane.inference.domain.observation import Observation
+from control_plane.rollout.domain.gate import Gate
+
+FAULTS, SLOWER, SLOW = "faults", "slower than the median", "slower than the 99th percentile"
+GATES = (FAULTS, SLOWER, SLOW)
+"""Faults of servers and models; answers slower than stable's median, and than its 99th percentile."""
+
+THRESHOLD_SAMPLES = 300
+"""Answers of the present model by which its median and 99th percentile are set."""
+_MAX_UNITS = 100_000
+"""Units that are remembered; beyond, a part of all units counts, by their digests."""
+_ALL = 2**32
+
+
+@dataclass(frozen=True, slots=True)
+class GateStatus:
+    """A gate as it is shown."""
+
+    name: str
+    canary: int
+    canary_bad: int
+    stable: int
+    stable_bad: int
+    log_evidence: float
+    """Logarithm of the evidence that the canary is worse; it fails where it reaches `fails_at`."""
+    fails_at: float
+
+
+class Evidence:
+    """Evidence of one rollout, as one process has it."""
+
+    def __init__(self, *, alpha: float, slower_by: float, now_s: float) -> None:
+        self.gates = {name: Gate() for name in GATES}
+        self.median_s: float | None = None
+        self.p99_s: float | None = None
+        self._alpha = alpha / len(GATES)
+        self._slower_by = slower_by
+        self._units: set[int] = set()
+        self._below = _ALL
+        self._firsts: list[float] = []
+        self._step_samples = 0
+        self._step_since_s = now_s
+
+    def begin_step(self, now_s: float) -> None:
+        """Count the samples of the present step anew; the evidence goes on."""
+        self._close_blocks()
+        self._step_samples, self._step_since_s = 0, now_s
+
+    @property
+    def step_samples(self) -> int:
+        """Requests that the next model has computed in the present step, each unit once."""
+        return self._step_samples
+
+    def left_s(self, samples: int, now_s: float) -> float | None:
+        """Seconds until the step has so many samples, if they go on coming as they have; None while there are none."""
+        passed_s = max(now_s - self._step_since_s, 1e-3)
+        missing = samples - self._step_samples
+        if missing <= 0:
+            return 0.0
+        return None if not self._step_samples else missing * passed_s / self._step_samples
+
+    def add(self, seen: Observation) -> None:
+        """Count an observation."""
+        if seen.digest in self._units or seen.digest >> 32 >= self._below:
+            return
+        self._units.add(seen.digest)
+        if len(self._units) > _MAX_UNITS:
+            self._below //= 2
+            self._units = {each for each in self._units if each >> 32 < self._below}
+        self._step_samples += not seen.is_stable
+        self.gates[FAULTS].add(is_stable=seen.is_stable, is_bad=seen.is_fault)
+        if seen.is_fault:
+            return  # it says nothing of how long an answer takes
+        if self.median_s is None or self.p99_s is None:
+            if seen.is_stable:
+                self._learn(seen)
+        else:
+            self._add_time(is_stable=seen.is_stable, took_s=seen.took_s)
+
+    def tick(self) -> None:
+        """Judge what has come since the last tick; to be called about once a second."""
+        self._close_blocks()
+
+    @property
+    def failed(self) -> str:
+        """Name of the first gate that has failed; empty where none has."""
+        return next((name for name, gate in self.gates.items() if gate.has_failed(self._alpha)), "")
+
+    @property
+    def statuses(self) -> list[GateStatus]:
+        """The gates as they are shown."""
+        fails_at = Gate.fails_at(self._alpha)
+        return [
+            GateStatus(name, gate.canary, gate.canary_bad, gate.stable, gate.stable_bad, gate.log_evidence, fails_at)
+            for name, gate in self.gates.items()
+        ]
+
+    def _learn(self, seen: Observation) -> None:
+        """Set the thresholds by the present model's first answers, which are not judged by them."""
+        self._firsts.append(seen.took_s)
+        if len(self._firsts) >= THRESHOLD_SAMPLES:
+            ordered = sorted(self._firsts)
+            self.median_s, self.p99_s = ordered[len(ordered) // 2], ordered[len(ordered) * 99 // 100]
+            self._firsts.clear()
+
+    def _add_time(self, *, is_stable: bool, took_s: float) -> None:
+        assert self.median_s is not None
+        assert self.p99_s is not None
+        told_s = took_s if is_stable else took_s / self._slower_by
+        self.gates[SLOWER].add(is_stable=is_stable, is_bad=told_s > self.median_s)
+        self.gates[SLOW].add(is_stable=is_stable, is_bad=told_s > self.p99_s)
+
+    def _close_blocks(self) -> None:
+        for gate in self.gates.values():
+            gate.close_block()

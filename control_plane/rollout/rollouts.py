@@ -1,0 +1,232 @@
+"""Rollouts: begins them, judges what became of their requests, and writes each step to the state store.
+
+A step is one compare-and-swap of the stored rollout, with the leader's fencing token; what is decided next follows from
+what is stored (`domain/machine`), so that after the leader's death another goes on where it was. Only the leader goes
+forward. Any process that finds the next model worse rolls back, for its own requests even while the store is away.
+Each gateway judges by what it has seen itself. Called by the admin API; `run` is a task of the gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from uuid import uuid4
+
+from control_plane.core.errors import Conflict, ControlPlaneError, ObjectNotFound, StoreUnavailable
+from control_plane.inference.domain.observation import Observation
+from control_plane.objects.domain.rollout import Phase, Rollout, Step
+from control_plane.objects.domain.route import Route
+from control_plane.objects.domain.stored_objects import check
+from control_plane.objects.mirror import ObjectMirror
+from control_plane.objects.objects import Objects, Versioned
+from control_plane.rollout.contracts import ContractReader
+from control_plane.rollout.domain.evidence import Evidence, GateStatus
+from control_plane.rollout.domain.machine import Verdict, began, next_by_itself, promoted_route
+
+_log = logging.getLogger(__name__)
+
+_TICK_S = 0.25
+_WAIT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSpec:
+    """What an administrator asks for."""
+
+    model: str
+    steps: tuple[Step, ...]
+    version: str = ""
+    slower_by: float = 1.1
+    alpha: float = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutStatus:
+    """What this gateway has seen of a rollout."""
+
+    gates: tuple[GateStatus, ...] = ()
+    step_samples: int = 0
+    left_s: float | None = None
+    """Seconds until the present step has its samples, at the present rate; None where there are none yet."""
+
+
+class Rollouts:
+    """Service for rollouts, of one gateway."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        known: ObjectMirror,
+        contracts: ContractReader,
+        *,
+        leads: Callable[[], int | None] = lambda: 0,
+        now_s: Callable[[], float] = time.time,
+        wait_s: float = _WAIT_S,
+    ) -> None:
+        """A change by an administrator waits up to `wait_s` until it shows in this process. `leads` returns the fencing token of
+        this process's lease, None while it is not the leader; 0 where no other process can be. `now_s` is seconds since
+        1970."""
+        self._objects = objects
+        self._known = known
+        self._contracts = contracts
+        self._leads = leads
+        self.now_s = now_s
+        self._wait_s = wait_s
+        self._evidence: dict[str, tuple[Evidence, int]] = {}
+        """Evidence by the id of its rollout, with the step that it is at."""
+        self.sources: list[Callable[[], Iterable[Observation]]] = []
+        """Where observations are taken from, at each tick."""
+        self.on_given_up: Callable[[str], None] = lambda rollout_id: None
+        """Told the id of a rollout that this gateway has found to be worse, for its other processes."""
+
+    async def start(self, route: str, spec: RolloutSpec, *, by: str = "") -> Versioned[Rollout]:
+        """Begin a rollout of a route.
+
+        Raises ObjectNotFound: there is no such route. Conflict: one is under way, the route has targets of its own, or the
+        next model breaks what callers of the present one rely on. InvalidRequest, ModelNotFound, UpstreamUnavailable,
+        UpstreamFailed, DeadlineExceeded, StoreUnavailable.
+        """
+        held = (await self._objects.get(Route, route)).value
+        if held.targets:
+            raise Conflict(f"route {route!r} has targets of its own; remove them first: `tidegate routes set {route} --target none`")
+        before = await self._last(route)
+        if before is not None and before.value.is_under_way:
+            raise Conflict(f"a rollout of route {route!r} is under way, to {before.value.model}; promote or abort it first")
+        fresh = Rollout(
+            route,
+            uuid4().hex,
+            spec.model,
+            held.model,
+            spec.steps,
+            spec.version,
+            held.version,
+            slower_by=spec.slower_by,
+            alpha=spec.alpha,
+        )
+        if (spec.model, spec.version) == (held.model, held.version):
+            raise Conflict(f"route {route!r} has model {spec.model!r} already")
+        check(fresh)
+        await self._contracts.require_kept((held.model, held.version), (spec.model, spec.version))
+        events = () if before is None else before.value.events
+        written = began(fresh, now_s=self.now_s(), by=by, before=events)
+        return await self._write(written, 0 if before is None else before.resource_version)
+
+    async def change(self, route: str, change: Callable[[Rollout], Rollout]) -> Versioned[Rollout]:
+        """Change a rollout by hand: one of `domain/machine`'s `paused`, `resumed`, `promoted`, `aborted`.
+
+        Raises ObjectNotFound, Conflict: it is not under way, or is just being changed; StoreUnavailable.
+        """
+        held = await self.get(route)
+        changed = change(held.value)
+        return held if changed is held.value else await self._write(changed, held.resource_version)
+
+    async def get(self, route: str) -> Versioned[Rollout]:
+        """Return the last rollout of a route. Raises ObjectNotFound, StoreUnavailable."""
+        return await self._objects.get(Rollout, route)
+
+    async def list_all(self) -> list[Versioned[Rollout]]:
+        """Return the last rollout of each route. Raises StoreUnavailable."""
+        return await self._objects.list_all(Rollout)
+
+    def status(self, rollout: Rollout) -> RolloutStatus:
+        """Return what this gateway has seen of a rollout."""
+        if rollout.id not in self._evidence:
+            return RolloutStatus()
+        evidence, _ = self._evidence[rollout.id]
+        samples = rollout.steps[rollout.step].samples
+        return RolloutStatus(tuple(evidence.statuses), evidence.step_samples, evidence.left_s(samples, self.now_s()))
+
+    async def run(self) -> None:
+        """Judge and step until cancelled."""
+        while True:
+            await asyncio.sleep(_TICK_S)
+            await self.tick()
+
+    async def tick(self) -> None:
+        """Judge what has been seen since the last tick, and take each rollout a step further where that is due."""
+        self._collect()
+        for rollout in list(self._known.rollouts.values()):
+            if not rollout.is_under_way:
+                continue
+            evidence = self._evidence_of(rollout)
+            evidence.tick()
+            try:
+                await self._step(rollout, Verdict(_why(evidence), evidence.step_samples))
+            except Conflict:
+                _log.debug("rollout of %s: another process was first", rollout.route)  # the mirror shows what it did
+            except StoreUnavailable as exc:
+                _log.debug("rollout of %s: the store is away: %s", rollout.route, exc)  # debug: the mirror says so, once
+            except ControlPlaneError as exc:
+                _log.error("rollout of %s: %s", rollout.route, exc)
+
+    def _collect(self) -> None:
+        under_way = {each.id: each for each in self._known.rollouts.values() if each.is_under_way}
+        for rollout_id in [each for each in self._evidence if each not in under_way]:
+            if rollout_id not in {each.id for each in self._known.rollouts.values()}:
+                del self._evidence[rollout_id]  # of one that has ended it is shown until the route's next begins
+        for source in self.sources:
+            for seen in source():
+                rollout = under_way.get(seen.rollout)
+                if rollout is not None:
+                    self._evidence_of(rollout).add(seen)
+
+    def _evidence_of(self, rollout: Rollout) -> Evidence:
+        now_s = self.now_s()
+        held = self._evidence.get(rollout.id)
+        evidence = Evidence(alpha=rollout.alpha, slower_by=rollout.slower_by, now_s=now_s) if held is None else held[0]
+        if held is not None and held[1] != rollout.step:
+            evidence.begin_step(now_s)
+        self._evidence[rollout.id] = (evidence, rollout.step)
+        return evidence
+
+    async def _step(self, rollout: Rollout, verdict: Verdict) -> None:
+        """Write the rollout's next state, if there is one. Raises Conflict, StoreUnavailable."""
+        following = next_by_itself(rollout, self._known.stored_routes.get(rollout.route), verdict, now_s=self.now_s())
+        is_back = following is not None and following.phase in (Phase.ROLLED_BACK, Phase.ABORTED)
+        if following is not None and following.phase is Phase.ROLLED_BACK:
+            # Before the store is asked, which may be away, or slow.
+            self._known.give_up(rollout.id)
+            self.on_given_up(rollout.id)
+        token = self._leads()
+        if token is None and not is_back:
+            return
+        if following is None:
+            if rollout.phase is Phase.PROMOTING:
+                await self._promote(rollout)
+            return
+        held = await self._objects.get(Rollout, rollout.route)
+        if held.value != rollout or (token and held.value.token > token):
+            return  # what was decided was about another state: the mirror will show it
+        await self._objects.put(replace(following, token=token or held.value.token), held.resource_version)
+        log = _log.warning if is_back else _log.info
+        log("rollout of %s to %s: %s", rollout.route, rollout.model, following.events[-1].what)
+
+    async def _promote(self, rollout: Rollout) -> None:
+        """Write the promoted model into the route. Raises Conflict, StoreUnavailable."""
+        held = await self._objects.get(Route, rollout.route)
+        route = promoted_route(rollout, held.value)
+        if route is not None:
+            await self._objects.put(route, held.resource_version)
+
+    async def _last(self, route: str) -> Versioned[Rollout] | None:
+        try:
+            return await self.get(route)
+        except ObjectNotFound:
+            return None
+
+    async def _write(self, rollout: Rollout, expected: int) -> Versioned[Rollout]:
+        written = await self._objects.put(rollout, expected)
+        await self._known.wait_for(written.resource_version, timeout_s=self._wait_s)
+        return written
+
+
+def _why(evidence: Evidence) -> str:
+    """Why the next model is worse, such as `faults: 12 of 40, stable 3 of 800`; empty where nothing says so."""
+    name = evidence.failed
+    if not name:
+        return ""
+    gate = evidence.gates[name]
+    return f"{name}: {gate.canary_bad} of {gate.canary:,} requests, stable {gate.stable_bad} of {gate.stable:,}"

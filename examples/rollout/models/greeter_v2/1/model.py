@@ -1,0 +1,22 @@
+"""Greets whoever is named."""
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+GREETINGS = {"Ada": "Hello", "Grace": "Ahoy"}
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        names = pb_utils.get_input_tensor_by_name(request, "NAME").as_numpy()
+        try:
+            texts = [[self.greet(each.decode()) for each in row] for row in names]
+        except KeyError as missing:
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"there is no greeting for {missing}"))
+        return pb_utils.InferenceResponse([pb_utils.Tensor("GREETING", np.array(texts, dtype=object))])
+
+    def greet(self, name):
+        return GREETINGS[name] + ", " + name + "."

@@ -1,0 +1,84 @@
+"""Judges of two versions: the gates that rollouts have, and a rule that compares rates with a threshold."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from control_plane.rollout.domain.gate import Gate
+from perf.rollout_gates.worlds import Tick
+
+GATES, THRESHOLD = "gates", "threshold rule"
+
+LEAST_SAMPLES = 50
+TIMES = 2.0
+"""The rule is the usual one of a canary analysis: from so many requests on, fail one whose rate is above so many times the
+present version's."""
+_CHUNK = 16
+"""Samples of the canary in a block, as a gateway would close it within a tick."""
+
+
+class Judge(Protocol):
+    """A judge that looks after each tick."""
+
+    canary: int
+    """Requests of the canary so far."""
+
+    def looks(self, tick: Tick) -> bool:
+        """Whether the canary is worse, after this tick as well."""
+
+
+class Gates:
+    """The gates of `control_plane/rollout`, one for each rate, with alpha split over them; each unit counts once."""
+
+    def __init__(self, count: int, *, alpha: float) -> None:
+        self.canary = 0
+        self._gates = [Gate() for _ in range(count)]
+        self._alpha = alpha / count
+        self._seen: set[int] = set()
+
+    def looks(self, tick: Tick) -> bool:
+        self.canary += int(tick.is_canary.sum())
+        first = slice(None) if tick.is_distinct else self._firsts(tick)
+        arms = tick.is_canary[first]
+        for gate, bad in zip(self._gates, tick.bad, strict=True):
+            canary_bad, stable_bad = bad[first][arms], bad[first][~arms]
+            parts = max(1, min(len(canary_bad), len(stable_bad)) // _CHUNK)
+            for canary_part, stable_part in zip(np.array_split(canary_bad, parts), np.array_split(stable_bad, parts), strict=True):
+                if len(canary_part) and len(stable_part):
+                    gate.add_block(len(canary_part), int(canary_part.sum()), len(stable_part), int(stable_part.sum()))
+        return any(gate.has_failed(self._alpha) for gate in self._gates)
+
+    def _firsts(self, tick: Tick) -> list[int]:
+        """Where units stand that have not been seen before."""
+        firsts = []
+        for place, unit in enumerate(tick.units.tolist()):
+            if unit not in self._seen:
+                self._seen.add(unit)
+                firsts.append(place)
+        return firsts
+
+
+class ThresholdRule:
+    """Rule by which a canary fails whose rate is above a multiple of the present version's."""
+
+    def __init__(self, count: int) -> None:
+        self.canary = self._stable = 0
+        self._bad = [[0, 0] for _ in range(count)]
+
+    def looks(self, tick: Tick) -> bool:
+        arms = tick.is_canary
+        self.canary += int(arms.sum())
+        self._stable += int((~arms).sum())
+        for sums, bad in zip(self._bad, tick.bad, strict=True):
+            sums[0] += int(bad[arms].sum())
+            sums[1] += int(bad[~arms].sum())
+        if self.canary < LEAST_SAMPLES or not self._stable:
+            return False
+        return any(of_canary / self.canary > TIMES * of_stable / self._stable for of_canary, of_stable in self._bad)
+
+
+def make_judge(name: str, count: int, *, alpha: float) -> Judge:
+    """Make the judge of that name, for so many rates."""
+    return Gates(count, alpha=alpha) if name == GATES else ThresholdRule(count)

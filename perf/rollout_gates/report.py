@@ -1,0 +1,69 @@
+"""The report of `perf.rollout_gates`: false rollbacks of versions that are alike, and requests until a worse one is found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from perf.measurement import report
+from perf.measurement.markdown import figure, table
+from perf.measurement.report import Target
+from perf.rollout_gates.judges import GATES, LEAST_SAMPLES, THRESHOLD, TIMES
+
+_TARGETS = (Target("false_rollbacks_percent", "false rollbacks, worst world, %", 1.0, at_least=False),)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    world: str
+    judge: str
+    is_alike: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    simulated: int
+    failed: int
+    """Of those: the canary was found to be worse."""
+    canary_requests: float
+    """Median of the canary's requests until then; of what was not found, all that there were. 0 where both are alike."""
+
+
+class Report(report.Report):
+    name, title, case, run = "rollout-gates", "When a canary is rolled back", Case, Run
+
+    def figures(self) -> dict[str, float]:
+        alike = [self.false_percent(case.world, GATES) for case in self.runs if case.is_alike and case.judge == GATES]
+        return {"false_rollbacks_percent": max(alike)} if alike else {}
+
+    def targets(self) -> Sequence[Target]:
+        return _TARGETS
+
+    def false_percent(self, world: str, judge: str) -> float:
+        run: Run = self.median(Case(world, judge, True))
+        return 100 * run.failed / run.simulated
+
+    def summary(self) -> str:
+        return "\n\n".join((self._alike(), self._worse()))
+
+    def _alike(self) -> str:
+        worlds = [world for world in self.names("world") if Case(world, GATES, True) in self.runs]
+        runs = [(world, self.median(Case(world, GATES, True))) for world in worlds]
+        rows = [
+            (world, f"{run.simulated:,}", f"{self.false_percent(world, GATES):.2f} %", f"{self.false_percent(world, THRESHOLD):.2f} %")
+            for world, run in runs
+        ]
+        return table(
+            ("both versions alike", "simulated", "rolled back", f"by a rule: {TIMES:g} times, from {LEAST_SAMPLES} requests"), rows
+        )
+
+    def _worse(self) -> str:
+        worlds = [world for world in self.names("world") if Case(world, GATES, False) in self.runs]
+        return table(
+            ("the next version", "found", "canary requests until then, median", "by the rule: found", "requests"),
+            [(world, *self._found(world, GATES), *self._found(world, THRESHOLD)) for world in worlds],
+        )
+
+    def _found(self, world: str, judge: str) -> tuple[str, str]:
+        run: Run = self.median(Case(world, judge, False))
+        return f"{100 * run.failed / run.simulated:.0f} %", figure(run.canary_requests)

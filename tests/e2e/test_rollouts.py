@@ -1,0 +1,174 @@
+"""Rollouts on the real Triton, behind two workers, while callers ask over HTTP, gRPC and a stream: versions that fail, are
+slow and are good."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+
+from tests.e2e import tidegate as servers
+from tests.e2e.tidegate import LONG_S, Tidegate, run_cli, wait_for
+
+MODEL = """
+import time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "X")
+            {body}
+        return answers
+"""
+ANSWER = 'answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", x.as_numpy())]))'
+BODIES = {
+    "v1": ANSWER,
+    "fails": 'answers.append(pb_utils.InferenceResponse(error=pb_utils.TritonError("out of order")))',
+    "slow": "time.sleep(0.1); " + ANSWER,
+    "good": ANSWER,
+    "other": ANSWER,
+}
+CONFIG = """
+backend: "python"
+input [ { name: "X" data_type: TYPE_FP32 dims: [ 1 ] } ]
+output [ { name: "Y" data_type: TYPE_FP32 dims: [ DIMS ] } ]
+instance_group [ { kind: KIND_CPU count: 1 } ]
+"""
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
+    folder = tmp_path_factory.mktemp("models")
+    for name, body in BODIES.items():
+        (folder / name / "1").mkdir(parents=True)
+        (folder / name / "1" / "model.py").write_text(MODEL.format(body=body))
+        (folder / name / "config.pbtxt").write_text(CONFIG.replace("DIMS", "2" if name == "other" else "1"))
+    loads = [part for name in BODIES for part in ("--load", name)]
+    tidegate = servers.start(tmp_path_factory.mktemp("state"), "--workers", "2", "--model-repository", str(folder), *loads)
+    yield tidegate
+    assert tidegate.stop() == 0, tidegate.said()
+
+
+class Callers:
+    """Callers of the route over HTTP, gRPC and a gRPC stream, one request after the other, each with contents of its own."""
+
+    def __init__(self, tidegate: Tidegate) -> None:
+        self._tidegate = tidegate
+        self._ends = threading.Event()
+        self.answered: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        self._threads = [threading.Thread(target=self._run, args=(ask,)) for ask in (self._http, self._http, self._grpc, self._stream)]
+
+    def __enter__(self) -> Callers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ends.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, ask: Any) -> None:
+        try:
+            ask()
+        except Exception as exc:
+            self.wrong.append(repr(exc))
+
+    def _values(self) -> Iterator[float]:
+        while not self._ends.is_set():
+            yield float(np.float32(np.random.default_rng().random()))
+            time.sleep(0.002)
+
+    def _http(self) -> None:
+        with closing(http.client.HTTPConnection(self._tidegate.address("http"), timeout=LONG_S)) as connection:
+            for value in self._values():
+                self._ask(connection, value)
+
+    def _ask(self, connection: http.client.HTTPConnection, value: float) -> None:
+        connection.request("POST", "/v2/models/route/infer", body(value))
+        answer = connection.getresponse()
+        said, named = json.load(answer), answer.headers["tidegate-model"]
+        if answer.status != 200 or named not in (None, said["model_name"]):
+            self.wrong.append(f"{answer.status} {named} {said}")
+        self.answered[said.get("model_name", "")] += 1
+
+    def _grpc(self) -> None:
+        with tritonclient.grpc.InferenceServerClient(self._tidegate.address("grpc")) as client:
+            for value in self._values():
+                self.answered[client.infer("route", [_tensor(value)]).get_response().model_name] += 1
+
+    def _stream(self) -> None:
+        answers: queue.Queue[Any] = queue.Queue()
+        with tritonclient.grpc.InferenceServerClient(self._tidegate.address("grpc")) as client:
+            client.start_stream(lambda result, error: answers.put(error or result))
+            for value in self._values():
+                client.async_stream_infer("route", [_tensor(value)])
+                answer = answers.get(timeout=LONG_S)
+                if isinstance(answer, Exception):
+                    raise answer
+                self.answered[answer.get_response().model_name] += 1
+
+
+def body(value: float) -> str:
+    return json.dumps({"inputs": [{"name": "X", "shape": [1], "datatype": "FP32", "data": [value]}]})
+
+
+def asked(tidegate: Tidegate) -> int:
+    """The status of one request on a connection of its own."""
+    with closing(http.client.HTTPConnection(tidegate.address("http"), timeout=LONG_S)) as connection:
+        connection.request("POST", "/v2/models/route/infer", body(1.0))
+        return connection.getresponse().status
+
+
+def _tensor(value: float) -> tritonclient.grpc.InferInput:
+    tensor = tritonclient.grpc.InferInput("X", [1], "FP32")
+    tensor.set_data_from_numpy(np.array([value], dtype=np.float32))
+    return tensor
+
+
+def cli(tidegate: Tidegate, *arguments: str) -> str:
+    ended = run_cli(*arguments, "--state-dir", str(tidegate.state_dir))
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def rolled_out(tidegate: Tidegate, model: str, *options: str) -> str:
+    """The last event of a rollout to that model."""
+    cli(tidegate, "rollouts", "start", "route", "--to", model, "--samples", "100", "--seconds", "1", *options)
+    history: list[str] = []
+
+    def has_ended() -> bool:
+        history[:] = cli(tidegate, "rollouts", "history", "route").splitlines()
+        return any(word in history[-1] for word in ("rolled back", "aborted", " promoted ")) and "promoted: " not in history[-1]
+
+    wait_for(has_ended, what=f"the end of the rollout to {model}")
+    return history[-1]
+
+
+def test_bad_versions_are_rolled_back_a_good_one_is_promoted_and_no_request_fails(running: Tidegate) -> None:
+    cli(running, "routes", "set", "route", "--model", "v1", "--repeatable")
+    wait_for(lambda: all(asked(running) == 200 for _ in range(20)), what="the route, in both workers")
+    with Callers(running) as callers:
+        assert "rolled back: faults: " in rolled_out(running, "fails", "--steps", "5")
+        assert "rolled back: slower than " in rolled_out(running, "slow", "--steps", "20")
+        assert " promoted" in rolled_out(running, "good", "--steps", "20,50")
+        before = callers.answered["v1"]
+        wait_for(lambda: callers.answered["good"] > 1000, what="answers of the new model")
+        assert callers.answered["v1"] - before < 100
+    assert callers.wrong == []
+    assert set(callers.answered) == {"v1", "slow", "good"}, "what fails has answered nobody"
+    refused = run_cli("rollouts", "start", "route", "--to", "other", "--state-dir", str(running.state_dir))
+    assert (refused.returncode, "output Y was FP32[1] and is FP32[2]" in refused.stderr) == (1, True)

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from control_plane.inference.domain.observation import Observation
+from control_plane.rollout.domain.evidence import FAULTS, GATES, SLOW, SLOWER, THRESHOLD_SAMPLES, Evidence
+
+
+def evidence() -> Evidence:
+    return Evidence(alpha=0.01, slower_by=1.1, now_s=0.0)
+
+
+def seen(digest: int, *, is_stable: bool, is_fault: bool = False, took_s: float = 0.01) -> Observation:
+    return Observation("r", "id", is_stable, digest, is_fault, took_s)
+
+
+def fed(count: int, *, canary_times: float = 1.0, canary_faults: float = 0.0, tail_times: float = 1.0, seed: int = 1) -> Evidence:
+    drawn, all_of_it = random.Random(seed), evidence()
+    for number in range(count):
+        is_stable = drawn.random() >= 0.3
+        took_s = 0.01 * drawn.lognormvariate(0, 0.3)
+        if not is_stable:
+            took_s *= canary_times * (tail_times if drawn.random() < 0.05 else 1.0)
+        is_fault = not is_stable and drawn.random() < canary_faults
+        all_of_it.add(seen(number, is_stable=is_stable, is_fault=is_fault, took_s=took_s))
+        if number % 100 == 99:
+            all_of_it.tick()
+    return all_of_it
+
+
+@pytest.mark.parametrize(
+    ("how", "failed"),
+    [
+        pytest.param({}, "", id="alike"),
+        pytest.param({"canary_times": 1.05}, "", id="slower by less than is told"),
+        pytest.param({"canary_times": 0.5}, "", id="quicker"),
+        pytest.param({"canary_faults": 0.2}, FAULTS, id="fails"),
+        pytest.param({"canary_times": 1.5}, SLOWER, id="slower throughout"),
+        pytest.param({"tail_times": 10.0}, SLOW, id="slower at times"),
+    ],
+)
+def test_which_gate_fails(how: dict[str, float], failed: str) -> None:
+    assert fed(6_000, **how).failed == failed
+
+
+def test_a_unit_counts_once_however_often_it_asks() -> None:
+    """One tenant who always fails, and sends most of the requests: it sticks to the canary."""
+    all_of_it = evidence()
+    for number in range(5_000):
+        all_of_it.add(seen(7, is_stable=False, is_fault=True))
+        all_of_it.add(seen(1_000 + number, is_stable=number % 2 == 0))
+        all_of_it.tick()
+    assert all_of_it.failed == ""
+    assert all_of_it.gates[FAULTS].canary_bad == 1
+
+
+def test_answers_by_which_thresholds_are_set_are_not_judged_by_them() -> None:
+    all_of_it = evidence()
+    for number in range(THRESHOLD_SAMPLES):
+        assert all_of_it.median_s is None
+        all_of_it.add(seen(number, is_stable=True, took_s=number / 1000))
+    assert (all_of_it.median_s, all_of_it.p99_s) == (0.15, 0.297)
+    assert [all_of_it.gates[name].stable for name in GATES] == [0, 0, 0]
+
+
+def test_samples_of_a_step_and_the_time_that_is_left() -> None:
+    all_of_it = evidence()
+    assert all_of_it.left_s(100, 5.0) is None
+    for number in range(50):
+        all_of_it.add(seen(number, is_stable=number % 2 == 0))
+    assert (all_of_it.step_samples, all_of_it.left_s(100, 10.0)) == (25, pytest.approx(30.0))
+    assert all_of_it.left_s(25, 10.0) == 0.0
+    all_of_it.begin_step(10.0)
+    assert (all_of_it.step_samples, all_of_it.gates[FAULTS].canary) == (0, 25)
+
+
+def test_what_is_remembered_is_bounded_and_both_arms_lose_alike() -> None:
+    drawn, all_of_it = random.Random(3), evidence()
+    for _ in range(150_000):
+        digest = drawn.getrandbits(64)
+        all_of_it.add(seen(digest, is_stable=digest % 2 == 0))
+    assert len(all_of_it._units) <= 100_001
+    gate = all_of_it.gates[FAULTS]
+    assert abs(gate.canary - gate.stable) < 0.05 * gate.stable

@@ -1,0 +1,346 @@
+"""Routes with several targets behind both frontends over real sockets: who goes where, what the answers say, and what
+happens when a target fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tritonclient.grpc import service_pb2
+
+from control_plane.core.infer_call import Outcome
+from control_plane.inference.domain.assignment import target_of, unit_digest
+from control_plane.objects.domain.route import Route, Target
+from control_plane.objects.domain.tenant import Tenant
+from control_plane.protocols.grpc import GrpcAnswer, message_answer, status_answer
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
+from control_plane.triton.ports import GrpcCall
+from tests.fakes import FakeGrpc, FakeHttp, FakeUpstream
+from tests.fakes.cache import keeping
+from tests.fakes.governance import FakeMeter, api_key, governance, key_text, known_state
+from tests.fakes.text_model import FakeTextModel
+from tests.wire.gateway import Answer, Client, Gateway, gateway, infer_request
+from tests.wire.grpc_frontend import Bench, frontend, infer_message, message_of
+
+HALF = Route("r", "stable", targets=(Target("canary", 5000),))
+STUCK = replace(HALF, sticky="header:x-user")
+BOTH = ("stable", "canary")
+
+
+def governed(*routes: Route, **more: Any) -> Any:
+    return governance(known_state(routes=routes, **more), meter=FakeMeter(has_log=False))
+
+
+def body(value: float, **more: Any) -> bytes:
+    return json.dumps({**more, "inputs": [{"name": "X", "datatype": "FP32", "shape": [1], "data": [value]}]}).encode()
+
+
+def model_in(request: HttpRequest) -> str:
+    return request.target.split(b"/")[3].decode()
+
+
+def echo(request: HttpRequest) -> HttpAnswer:
+    asked = json.loads(request.body)
+    given = {"id": asked["id"]} if asked.get("id") else {}
+    return make_answer(200, json.dumps({**given, "model_name": model_in(request)}, separators=(",", ":")).encode())
+
+
+def failing(request: HttpRequest) -> HttpAnswer:
+    return make_answer(500, b'{"error":"out of order"}') if model_in(request) == "canary" else echo(request)
+
+
+def said(answer: Answer) -> str:
+    """The model that the answer's head names, which is the one that its body names."""
+    lines = [line.partition(b": ")[2].decode() for line in answer.head.split(b"\r\n") if line.startswith(b"tidegate-model:")]
+    assert len(lines) == 1, answer.head
+    if answer.status == 200:
+        assert json.loads(answer.body)["model_name"] == lines[0]
+    return lines[0]
+
+
+async def ask(client: Client, value: float, *, headers: bytes = b"", **more: Any) -> Answer:
+    return await client.ask(infer_request(body(value, **more), headers=headers, model=b"r"))
+
+
+async def test_equal_requests_go_to_equal_models_and_answers_say_which() -> None:
+    async with gateway(FakeUpstream(http=FakeHttp(answer=echo)), governed=governed(HALF)) as running:
+        client, other = await running.connect(), await running.connect()
+        first = [said(await ask(client, float(number), id=str(number))) for number in range(60)]
+        again = [said(await ask(other, float(number), id=f"again {number}")) for number in range(60)]
+        assert first == again
+        assert set(first) == set(BOTH)
+        assert [model_in(request) for request in running.upstream.http.requests] == first + again
+
+
+async def test_a_route_with_one_model_says_nothing() -> None:
+    async with gateway(FakeUpstream(http=FakeHttp(answer=echo)), governed=governed(Route("r", "stable"))) as running:
+        answer = await ask(await running.connect(), 1.0)
+        assert b"tidegate-model" not in answer.head
+
+
+async def test_hits_of_the_cache_and_of_equal_bytes_are_those_of_the_model_that_was_assigned() -> None:
+    async with gateway(FakeUpstream(http=FakeHttp(answer=echo)), cached=keeping(*BOTH), governed=governed(HALF)) as running:
+        client = await running.connect()
+        rounds = [[said(await ask(client, float(number), id="1234")) for number in range(20)] for _ in range(4)]
+        assert rounds[0] == rounds[1] == rounds[2] == rounds[3]
+        assert len(running.upstream.http.requests) == 20
+        running.inference.flush_counts()
+        assert sum(each.duration_s == 0.0 for each in running.recorder.records) == 40, "rounds that were answered unread"
+
+
+async def test_a_change_of_weight_holds_for_the_next_request_also_where_equal_bytes_were_answered() -> None:
+    rights = governed(HALF)
+    async with gateway(FakeUpstream(http=FakeHttp(answer=echo)), cached=keeping(*BOTH), governed=rights) as running:
+        client = await running.connect()
+        before = [said(await ask(client, float(number))) for number in range(20) for _ in range(3)][::3]
+        known = rights.access._known
+        for weight in (10_000, 0):
+            known.routes = {"r": replace(HALF, targets=(Target("canary", weight),))}
+            known.generation += 1
+            after = {said(await ask(client, float(number))) for number in range(20)}
+            assert after == {"canary" if weight else "stable"}, before
+
+
+@pytest.mark.parametrize(
+    ("route", "headers"),
+    [
+        pytest.param(STUCK, b"X-User: %d\r\n", id="a header"),
+        pytest.param(replace(HALF, sticky="header:x-user", salt="other"), b"x-user: %d\r\n", id="another salt"),
+    ],
+)
+async def test_a_user_stays_at_one_model(route: Route, headers: bytes) -> None:
+    async with gateway(FakeUpstream(http=FakeHttp(answer=echo)), governed=governed(route)) as running:
+        client = await running.connect()
+        seen = [{said(await ask(client, float(number), headers=headers % user)) for number in range(5)} for user in range(20)]
+        assert all(len(each) == 1 for each in seen)
+        assert set.union(*seen) == set(BOTH)
+        wanted = [target_of(route, unit_digest(route.salt or "r", b"sticky", b"%d" % user)) for user in range(20)]
+        assert seen == [{"stable" if target is None else target.model} for target in wanted]
+
+
+async def test_without_the_header_the_request_itself_decides() -> None:
+    async with gateway(FakeUpstream(http=FakeHttp(answer=echo)), governed=governed(STUCK)) as running:
+        client = await running.connect()
+        assert {said(await ask(client, float(number))) for number in range(40)} == set(BOTH)
+
+
+@pytest.mark.parametrize("sticky", ["tenant", "key"])
+async def test_a_tenant_or_key_stays_at_one_model(sticky: str) -> None:
+    keys = tuple(api_key(number, "infer:r", tenant=f"t{number % 10}") for number in range(1, 21))
+    rights = governed(replace(HALF, sticky=sticky), keys=keys, tenants=tuple(Tenant(f"t{number}") for number in range(10)))
+    rights = governance(rights.access._known, authentication=True)
+    async with gateway(FakeUpstream(http=FakeHttp(answer=echo)), governed=rights) as running:
+        client = await running.connect()
+        seen: dict[int, set[str]] = {}
+        for number in range(1, 21):
+            headers = f"authorization: Bearer {key_text(number)}\r\n".encode()
+            of_key = {said(await ask(client, float(value), headers=headers)) for value in range(4)}
+            assert len(of_key) == 1
+            seen.setdefault(number % 10 if sticky == "tenant" else number, set()).update(of_key)
+        assert all(len(each) == 1 for each in seen.values())
+        assert set.union(*seen.values()) == set(BOTH)
+
+
+async def test_a_sequence_stays_where_it_began_while_weights_change_and_begins_anew_by_the_new_ones() -> None:
+    rights = governed(replace(HALF, targets=(Target("canary", 0),)))
+    async with gateway(FakeUpstream(http=FakeHttp(answer=echo)), governed=rights) as running:
+        client, known = await running.connect(), rights.access._known
+
+        async def step(value: float, sequence: int, *, start: bool = False, end: bool = False) -> str:
+            return said(await ask(client, value, parameters={"sequence_id": sequence, "sequence_start": start, "sequence_end": end}))
+
+        assert {await step(float(sequence), sequence, start=True) for sequence in range(1, 9)} == {"stable"}
+        known.routes = {"r": replace(HALF, targets=(Target("canary", 10_000),))}
+        assert {await step(2.0, sequence) for sequence in range(1, 9)} == {"stable"}
+        assert {await step(2.0, sequence, end=True) for sequence in range(1, 5)} == {"stable"}
+        assert {await step(3.0, sequence, start=True) for sequence in range(1, 9)} == {"canary"}
+        known.routes = {"r": replace(HALF, targets=(Target("canary", 0),))}
+        assert {await step(4.0, sequence) for sequence in range(1, 9)} == {"canary"}
+
+
+async def test_testers_choose_their_target_and_nobody_else_does() -> None:
+    keys = (api_key(1, "infer:r", "infer:canary"), api_key(2, "infer:r"))
+    known = known_state(routes=(replace(HALF, targets=(Target("canary", 0),)),), keys=keys, tenants=(Tenant("team"),))
+    async with gateway(FakeUpstream(http=FakeHttp(answer=echo)), governed=governance(known, authentication=True)) as running:
+        client = await running.connect()
+        tester, other = (b"authorization: Bearer %b\r\n" % key_text(number).encode() for number in (1, 2))
+        assert said(await ask(client, 1.0, headers=tester + b"tidegate-target: canary\r\n")) == "canary"
+        assert said(await ask(client, 1.0, headers=tester)) == "stable"
+        refused = await ask(client, 1.0, headers=other + b"tidegate-target: canary\r\n")
+        assert (refused.status, b"'canary' needs a scope that its name fits" in refused.body) == (403, True)
+        unknown = await ask(client, 1.0, headers=tester + b"tidegate-target: nothing\r\n")
+        assert (unknown.status, b"is no target of route 'r'; it has stable, canary" in unknown.body) == (400, True)
+
+
+async def test_a_caller_who_names_a_version_gets_it_of_the_routes_own_model() -> None:
+    route = replace(HALF, version="1", targets=(Target("canary", 10_000, "7"),))
+    async with gateway(FakeUpstream(http=FakeHttp(answer=echo)), governed=governed(route)) as running:
+        client = await running.connect()
+        await client.ask(infer_request(body(1.0), model=b"r"))
+        await client.ask(infer_request(body(1.0), model=b"r/versions/3"))
+        targets = [request.target for request in running.upstream.http.requests]
+        assert targets == [b"/v2/models/canary/versions/7/infer", b"/v2/models/stable/versions/3/infer"]
+
+
+@pytest.mark.parametrize(
+    ("route", "cached", "statuses"),
+    [
+        pytest.param(HALF, keeping(*BOTH), {200}, id="answers that are cached may be computed twice"),
+        pytest.param(replace(HALF, is_repeatable=True), None, {200}, id="the route says that they may"),
+        pytest.param(HALF, None, {200, 500}, id="others must not be"),
+    ],
+)
+async def test_the_stable_model_stands_in_for_one_that_fails(route: Route, cached: Any, statuses: set[int]) -> None:
+    route = replace(route, targets=(Target("canary", 500),))
+    async with gateway(FakeUpstream(http=FakeHttp(answer=failing)), cached=cached, governed=governed(route)) as running:
+        client = await running.connect()
+        answers = [await ask(client, float(number)) for number in range(200)]
+        assert {answer.status for answer in answers} == statuses
+        assert all((said(answer) == "stable") is (answer.status == 200) for answer in answers)
+        sent = [model_in(request) for request in running.upstream.http.requests]
+        assert 3 <= sent.count("canary") <= 20
+        # What failed is in no cache: the next time the same is tried again, and answered right again.
+        if cached is not None:
+            again = [await ask(client, float(number)) for number in range(200)]
+            assert [said(answer) for answer in again] == ["stable"] * 200
+            assert running.inference.running.in_flight == 0
+
+
+async def test_who_fails_always_is_stood_in_for_within_the_retry_budget_only() -> None:
+    route = replace(HALF, targets=(Target("canary", 10_000),), is_repeatable=True)
+    async with gateway(FakeUpstream(http=FakeHttp(answer=failing)), governed=governed(route)) as running:
+        client = await running.connect()
+        answers = [await ask(client, float(number)) for number in range(100)]
+        stood_in = sum(answer.status == 200 for answer in answers)
+        assert 5 <= stood_in <= 30, "a tenth, and what a second leaves"
+
+
+async def test_a_callers_own_error_is_not_stood_in_for() -> None:
+    def refusing(request: HttpRequest) -> HttpAnswer:
+        return make_answer(400, b'{"error":"unexpected shape"}')
+
+    route = replace(HALF, targets=(Target("canary", 10_000),), is_repeatable=True)
+    async with gateway(FakeUpstream(http=FakeHttp(answer=refusing)), governed=governed(route)) as running:
+        answer = await ask(await running.connect(), 1.0)
+        assert (answer.status, said(answer), len(running.upstream.http.requests)) == (400, "canary", 1)
+
+
+async def test_a_target_that_is_not_loaded_costs_nobody_anything() -> None:
+    def missing(request: HttpRequest) -> HttpAnswer:
+        return make_answer(404, b'{"error":"unknown model"}') if model_in(request) == "canary" else echo(request)
+
+    route = replace(HALF, targets=(Target("canary", 10_000),))
+    async with gateway(FakeUpstream(http=FakeHttp(answer=missing)), governed=governed(route)) as running:
+        client = await running.connect()
+        assert {said(await ask(client, float(number))) for number in range(50)} == {"stable"}
+        assert set(running.recorder.outcomes) == {Outcome.ANSWERED}
+
+
+def grpc_echo(call: GrpcCall) -> GrpcAnswer:
+    asked = service_pb2.ModelInferRequest.FromString(message_of(call))
+    return message_answer(service_pb2.ModelInferResponse(model_name=asked.model_name, id=asked.id).SerializeToString())
+
+
+def grpc_failing(call: GrpcCall) -> GrpcAnswer:
+    asked = service_pb2.ModelInferRequest.FromString(message_of(call))
+    return status_answer(13, "out of order") if asked.model_name == "canary" else grpc_echo(call)
+
+
+def content(number: int) -> bytes:
+    return number.to_bytes(4, "little")
+
+
+async def told(bench: Bench, number: int, **options: Any) -> str:
+    call = bench.call(message=infer_message(model="r", id_="1234", content=content(number)), **options)
+    answer = service_pb2.ModelInferResponse.FromString(await call)
+    trailers = dict(await call.trailing_metadata())
+    assert trailers["tidegate-model"] == answer.model_name
+    return str(answer.model_name)
+
+
+async def test_the_same_over_grpc() -> None:
+    async with frontend(FakeGrpc(answer=grpc_echo), cached=keeping(*BOTH), governed=governed(HALF)) as bench:
+        rounds = [[await told(bench, number) for number in range(30)] for _ in range(3)]
+        assert rounds[0] == rounds[1] == rounds[2]
+        assert set(rounds[0]) == set(BOTH)
+        assert bench.upstream.grpc.calls.answered == 30
+        chosen = [await told(bench, number, metadata=(("tidegate-target", "canary"),)) for number in range(5)]
+        assert set(chosen) == {"canary"}
+
+
+async def test_the_stable_model_stands_in_over_grpc() -> None:
+    route = replace(HALF, targets=(Target("canary", 500),), is_repeatable=True)
+    async with frontend(FakeGrpc(answer=grpc_failing), governed=governed(route)) as bench:
+        assert {await told(bench, number) for number in range(150)} == {"stable"}
+
+
+async def of_stream(bench: Bench, messages: list[bytes]) -> list[str]:
+    stream = bench.stream()
+    models = []
+    for message in messages:
+        await stream.write(message)
+        frame = await asyncio.wait_for(stream.read(), 10)
+        answer = service_pb2.ModelStreamInferResponse.FromString(frame)
+        models.append(answer.infer_response.model_name or answer.error_message)
+    await stream.done_writing()
+    return models
+
+
+async def test_one_model_for_a_stream() -> None:
+    async with frontend(FakeGrpc(answer=grpc_echo), governed=governed(HALF)) as bench:
+        seen = []
+        for first in range(12):
+            models = await of_stream(bench, [infer_message(model="r", content=content(first * 100 + number)) for number in range(6)])
+            assert len(set(models)) == 1
+            seen.append(models[0])
+        assert set(seen) == set(BOTH)
+
+
+async def test_the_stable_model_stands_in_on_a_stream() -> None:
+    route = replace(HALF, targets=(Target("canary", 10_000),), is_repeatable=True)
+    async with frontend(FakeGrpc(answer=grpc_failing), governed=governed(route)) as bench:
+        assert (await of_stream(bench, [infer_message(model="r", content=content(1))])) == ["stable"]
+
+
+async def embedded_by(running: Gateway, client: Client, inputs: list[str]) -> tuple[set[str], str]:
+    """The models that a call was sent to, and the one that its answer names."""
+    data = json.dumps({"model": "r", "input": inputs}).encode()
+    running.upstream.http.requests.clear()
+    answer = await client.ask(b"POST /v1/embeddings HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%b" % (len(data), data))
+    assert answer.status == 200, answer.body
+    sent = {model_in(request) for request in running.upstream.http.requests if request.target.endswith(b"/infer")}
+    (named,) = (line.partition(b": ")[2].decode() for line in answer.head.split(b"\r\n") if line.startswith(b"tidegate-model:"))
+    return sent, named
+
+
+def text_models(failing: str = "") -> FakeUpstream:
+    models = {
+        name: FakeTextModel(name, failure=lambda _: make_answer(500, b'{"error":"x"}')) if name == failing else FakeTextModel(name)
+        for name in BOTH
+    }
+    return FakeUpstream(http=FakeHttp(answer=lambda request: models[model_in(request)](request)))
+
+
+async def test_embeddings_of_one_call_are_of_one_model() -> None:
+    async with gateway(text_models(), governed=governed(HALF)) as running:
+        client = await running.connect()
+        seen = [await embedded_by(running, client, [f"{number} {text}" for text in range(40)]) for number in range(12)]
+        assert all(sent == {named} for sent, named in seen)
+        assert {named for _, named in seen} == set(BOTH)
+
+
+async def test_the_stable_model_stands_in_for_embeddings() -> None:
+    route = replace(HALF, targets=(Target("canary", 10_000),))
+    async with gateway(text_models("canary"), governed=governed(route)) as running:
+        assert await embedded_by(running, await running.connect(), ["a"]) == (set(BOTH), "stable")
+
+
+async def test_one_with_a_small_part_costs_nobody_anything_from_the_first_request_on() -> None:
+    route = replace(HALF, targets=(Target("canary", 500),), is_repeatable=True)
+    for salt in range(20):
+        async with gateway(FakeUpstream(http=FakeHttp(answer=failing)), governed=governed(replace(route, salt=str(salt)))) as running:
+            client = await running.connect()
+            assert {said(await ask(client, float(number))) for number in range(40)} == {"stable"}
