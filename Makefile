@@ -21,20 +21,29 @@ OTHERS := $(addprefix --ignore=,$(ALONE))
 # What fails beside others gets one more run alone, in the open: a machine that stood still for seconds is no defect; what fails twice is.
 once_more = || { echo "==> FAILED BESIDE OTHERS, run once more alone:"; \
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none --maxfail 1 $(1); }
-SOURCES := control_plane python_backends model_repository dependencies tests perf docs examples
+SOURCES := control_plane python_backends model_repository dependencies deploy tests perf docs examples
 
 # Sections of constraints.txt: whole, with the digest of each file, so that pip looks for nothing else.
 install = $(BIN)/python -m dependencies.sections $(1) | $(PIP) install --quiet --no-deps --require-hashes --requirement /dev/stdin
 explain = { echo "error: $(1)" >&2; exit 1; }
 PIP_FAILED := the packages could not be installed (pip says why above): check the network and the disk and run it again
 
-.PHONY: help setup serve test check lint format models extras lock docs perf chaos perf-docs fuzz programs clean
+.PHONY: help setup serve deploy undeploy test check lint format models extras lock docs perf chaos perf-docs fuzz programs clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
 
 serve: setup ## Set up if needed, then serve in the foreground (Ctrl-C ends it)
 	@exec $(BIN)/tidegate serve --build-models $(ARGS)
+
+# The overlay, and what else `python -m deploy --help` lists.
+DEPLOY = $(BIN)/python -m deploy $(1) "$(or $(ENV),local)" $(if $(IMAGES),--images "$(IMAGES)") $(if $(CONTEXT),--context "$(CONTEXT)") $(if $(YES),--yes) $(ARGS)
+
+deploy: $(VENV)/.serve ## To Kubernetes: show what changes, ask, apply, wait, ask once (ENV=local|gpu|..., IMAGES=, MODEL=, YES=1)
+	@$(call DEPLOY,deploy) $(if $(MODEL),--model "$(MODEL)")
+
+undeploy: $(VENV)/.serve ## Delete what `make deploy` made; volumes and Secrets stay unless VOLUMES=delete
+	@$(call DEPLOY,undeploy) $(if $(VOLUMES),--volumes "$(VOLUMES)")
 
 setup: $(VENV)/.serve $(VENV)/.libpython $(WHEELS)/.verified ## All that serving needs: environment, Triton, a first variant of each model
 	@$(BUILD_MODELS) --quick || { [ $$? = 1 ] && [ -d $(REFERENCE) ] && echo "==> going on with the variants that were built"; }

@@ -120,7 +120,7 @@ def _default(value: object) -> str:
         case list() | tuple():
             return ", ".join(_default(each) for each in value)
         case Path():
-            return f"`{value.relative_to(PROJECT)}` in the project's folder"
+            return f"`{value.relative_to(PROJECT)}` in the project's folder" if value.is_relative_to(PROJECT) else f"`{value}`"
         case _:
             return f"`{value}`"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from hashlib import sha256
 from uuid import uuid4
@@ -19,6 +20,7 @@ from control_plane.app.nodes import Awaited, NodeUnit, NodeUnits, ProcessesBoard
 from control_plane.app.triton_instances import TritonInstance, TritonInstances
 from control_plane.core.endpoints import ListedServer, server_names
 from control_plane.core.errors import StartupError
+from control_plane.fleet.adapters.kubernetes.servers import KubernetesServers, make_kubernetes_servers
 from control_plane.fleet.adapters.local_lease import LocalLease
 from control_plane.fleet.adapters.local_memory import LocalFleetMemory
 from control_plane.fleet.adapters.own_instance import OwnInstance
@@ -31,12 +33,12 @@ from control_plane.fleet.domain.counts import FleetCounts
 from control_plane.fleet.fleet_service import FleetService
 from control_plane.fleet.membership.members import FleetMembers
 from control_plane.fleet.ownership.election import LeaderElection
-from control_plane.fleet.ports import FleetMemory
+from control_plane.fleet.ports import FleetMemory, ServerList
 from control_plane.metering.ports import ModelCosts
 from control_plane.models.adapters.model_descriptions import ModelDescriptionFiles
 from control_plane.models.fleet_fingerprints import FleetFingerprints
 from control_plane.models.model_service import LoadFailure, ModelService
-from control_plane.settings import Settings, parse_triton_urls
+from control_plane.settings import FleetSettings, Settings, parse_triton_urls
 from control_plane.triton.config_name import config_name_in_force
 from control_plane.triton.server_state import ServerObserver, ServerState
 from control_plane.triton.servers import Servers
@@ -51,7 +53,7 @@ WITHOUT_NODE = (
 """What a Triton that others run lacks without a node."""
 
 _DEFAULT_FLEET_NAME = "default"
-"""Default name of a fleet with `--servers-file`: a name made from its servers would change with them."""
+"""Default name of a fleet with `--servers-file` or `--triton-service`: a name made from its servers would change with them."""
 
 
 class Tritons:
@@ -76,6 +78,7 @@ class Tritons:
         self.servers = Servers(None if is_fleet else follower, ())
         self._failures: list[LoadFailure] = []
         self.fleet = self._make_fleet() if is_fleet else None
+        self._pods = _make_pods(settings.fleet) if settings.fleet.triton_service else None
         self._members = self._listed_members()
         self.units: list[TritonInstance | NodeUnit] = []
         self.models: ModelService | FleetModels
@@ -124,6 +127,8 @@ class Tritons:
                 tasks.create_task(self.fleet.run(), name="fleet")
             for unit in self.units:
                 tasks.create_task(unit.run(), name=f"unit-{unit.name}")
+            if self._pods is not None:
+                tasks.create_task(self._pods.run(), name="triton-service")
             if self._members is not None:
                 tasks.create_task(self._members.run(), name="fleet-members")
 
@@ -166,10 +171,10 @@ class Tritons:
         """Name of the fleet, equal on all gateways that list the same Tritons in the same spelling, in any
         order.
 
-        With `--servers-file` it does not depend on the list, so that it stays when servers join or leave.
+        With `--servers-file` or `--triton-service` it does not depend on the list, so that it stays when servers join or leave.
         """
         fleet = self._settings.fleet
-        if fleet.fleet_name or fleet.servers_file is not None:
+        if fleet.fleet_name or fleet.is_listed:
             return fleet.fleet_name or _DEFAULT_FLEET_NAME
         places = sorted(each.endpoints.address for each in parse_triton_urls(self._settings.triton.triton_url))
         return sha256(",".join(places).encode()).hexdigest()[:16]
@@ -244,11 +249,11 @@ class Tritons:
         return self._units.attached(member, listed.endpoints)
 
     def _listed_members(self) -> FleetMembers | None:
-        """Make the membership service of a fleet with `--servers-file`, whose servers join and leave."""
+        """Make the membership service of a fleet whose servers join and leave, as a file or Kubernetes says."""
         path, start_timeout_s = self._settings.fleet.servers_file, self._settings.triton.start_timeout_s
-        if path is None or self.fleet is None:
+        listed: ServerList | None = self._pods if path is None else ServersFile(path)
+        if listed is None or self.fleet is None:
             return None
-        listed = ServersFile(path)
         return FleetMembers(listed, self.servers, self.fleet, self._join_listed, first=listed.read(), start_timeout_s=start_timeout_s)
 
     def _join_listed(self, listed: ListedServer) -> TritonInstance | NodeUnit:
@@ -267,11 +272,18 @@ class Tritons:
             self.fleet.join(unit.name, instance, pool=pool, listed=listed)
 
 
+def _make_pods(fleet: FleetSettings) -> KubernetesServers:
+    return make_kubernetes_servers(fleet.triton_service, os.environ, fleet.service_account_dir)
+
+
 def _refuse_contradictions(settings: Settings, attached: int) -> None:
     triton, fleet = settings.triton, settings.fleet
-    if fleet.servers_file is not None and (attached or fleet.servers > 1):
+    if fleet.servers_file is not None and fleet.triton_service:
+        raise StartupError("--servers-file and --triton-service each list all servers of a fleet; leave one of them out")
+    if fleet.is_listed and (attached or fleet.servers > 1):
         other = "--triton-url" if attached else "--servers"
-        raise StartupError(f"--servers-file lists all servers of a fleet; leave {other} out")
+        listed = "--servers-file" if fleet.servers_file is not None else "--triton-service"
+        raise StartupError(f"{listed} lists all servers of a fleet; leave {other} out")
     if settings.is_attached and triton.model_parameter:
         raise StartupError("--model-parameter is for the embedded Triton; attached Tritons have configurations of their own")
     if settings.is_attached and (triton.triton_arg or triton.triton_user):

@@ -54,4 +54,6 @@ def _opening_line(settings: Settings) -> str:
         return f"attaching to the Triton at {without_user(settings.triton.triton_url)} ..."
     if settings.fleet.servers_file is not None:
         return f"attaching to the Tritons that {settings.fleet.servers_file} lists ..."
+    if settings.fleet.triton_service:
+        return f"attaching to the pods of the Kubernetes Service {settings.fleet.triton_service} ..."
     return "starting Triton and loading models ..."

@@ -84,7 +84,7 @@ class Settings:
     @property
     def is_attached(self) -> bool:
         """Whether the gateway is attached to Tritons that others run, rather than starting embedded ones."""
-        return bool(self.triton.triton_url) or self.fleet.servers_file is not None
+        return bool(self.triton.triton_url) or self.fleet.is_listed
 
     @property
     def is_fleet(self) -> bool:

@@ -21,6 +21,10 @@ from control_plane.settings.fields import (
 )
 from control_plane.settings.triton_args import TritonArgs
 
+_LABEL = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_SERVICE = rf"^(({_LABEL}/)?{_LABEL})?$"
+"""Names of Kubernetes' namespaces and Services."""
+
 
 class TritonSettings(Group):
     """The Triton behind the gateway: embedded (started by us) or attached (run by others)."""
@@ -156,6 +160,18 @@ class FleetSettings(Group):
     is drained: it gets no new requests, finishes those it has, and its models are unloaded. A list with
     errors is ignored as a whole."""
 
+    triton_service: str = Field("", pattern=_SERVICE)
+    """Kubernetes Service, `NAME` or `NAMESPACE/NAME`, whose pods are the fleet's Tritons, instead of
+    `servers_file`: for a gateway that is itself a pod there, and may list and watch `endpointslices` in that
+    namespace (not given: its own). The Service's ports are named `http`, `grpc` and `metrics`; its labels
+    `tidegate.io/pool` and `tidegate.io/memory-budget` (such as `70Gi`) hold for each pod. A pod joins once it
+    is ready, and is drained when it ends. While the API server is away the servers stay as they are."""
+
+    service_account_dir: Path = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+    """Folder with the pod's `token`, `namespace` and `ca.crt`, by which `triton_service` asks the API server.
+    The default is where Kubernetes mounts them; another one for a token that is mounted by itself (a
+    projected volume)."""
+
     pools: NameList = Field(default_factory=list)
     """Pools of the embedded servers, in their order, with commas between. A route can send its requests
     to one pool. Not given: every server serves everything."""
@@ -164,7 +180,7 @@ class FleetSettings(Group):
     """Name of the fleet that gateways with one `state_url` share. Gateways with the same `state_url`
     and the same name share one fleet: one of them is its leader, which loads and unloads models. Not
     given: with `triton_url` a name made from the hosts and ports as they are written; with
-    `servers_file`, `default`. If one gateway writes `localhost` and another `127.0.0.1`, or one lists
+    `servers_file` or `triton_service`, `default`. If one gateway writes `localhost` and another `127.0.0.1`, or one lists
     fewer servers, they form two fleets that load and unload against each other; the log shows the name
     at the start. Two different fleets must not share a Redis and a name: only one would get a leader,
     and the other would load nothing of its own."""
@@ -187,4 +203,9 @@ class FleetSettings(Group):
     @property
     def is_on(self) -> bool:
         """Whether one of these settings makes a fleet; several URLs in `triton_url` also do."""
-        return self.servers > 1 or self.memory_budget is not None or self.servers_file is not None
+        return self.servers > 1 or self.memory_budget is not None or self.is_listed
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether a list that somebody else keeps says which servers there are."""
+        return self.servers_file is not None or bool(self.triton_service)

@@ -34,7 +34,10 @@ FOREIGN = {
         "--rate-limit",
         "--rate-limit-resource",
         "--http-thread-count",
+        "--strict-readiness",
+        "--allow-client-shm",
     ),
+    *("--build-arg", "--namespace", "--wait-s"),
     *("--no-deps", "--require-hashes", "--constraint", "--shm-size", "--unix-socket", "--list"),
 }
 

@@ -1,0 +1,65 @@
+"""Waits until nobody is connected to this pod's Triton any more: the preStop hook of its container.
+
+    python3 wait_until_drained.py --notice-s=35 --at-most-s=195
+
+A pod that ends is marked `terminating` in its Service's EndpointSlices. Gateways see that, send it nothing more, load
+its models elsewhere, and close their connections when the last request there has been answered; then SIGTERM may come.
+Triton itself would not wait: at SIGTERM it resets new connections, and one idle keep-alive connection uses up all of
+its exit time.
+
+It needs nothing but Python's standard library and /proc, since it runs in NVIDIA's image. It always ends with 0:
+Kubernetes goes on in any case, and an error would only be an event that says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+_ESTABLISHED = "01"
+_LOOK_S = 0.5
+_QUIET_LOOKS = 4
+"""Looks in a row without a connection: a probe's lasts for a moment, and so does the gap between two requests of a
+client that reconnects."""
+
+TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+
+
+def connected(tables: Iterable[str], ports: set[int]) -> int:
+    """Return the number of established connections to these local ports (proc(5), /proc/net/tcp)."""
+    found = 0
+    for table in tables:
+        try:
+            lines = Path(table).read_text().splitlines()[1:]
+        except FileNotFoundError:  # a kernel without IPv6
+            continue
+        for line in lines:
+            _, local, _, state, *_ = line.split()
+            found += state == _ESTABLISHED and int(local.rpartition(":")[2], 16) in ports
+    return found
+
+
+def main(words: list[str], tables: Iterable[str] = TABLES) -> int:
+    """Wait: `--notice-s` at least, in which gateways see that the pod ends, and `--at-most-s` at most."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--notice-s", type=float, default=35.0)
+    parser.add_argument("--at-most-s", type=float, default=195.0)
+    parser.add_argument("--ports", type=lambda text: {int(part) for part in text.split(",")}, default={8000, 8001})
+    asked = parser.parse_args(words)
+    begun_s = time.monotonic()
+    quiet = 0
+    while (passed_s := time.monotonic() - begun_s) < asked.at_most_s:
+        quiet = 0 if connected(tables, asked.ports) else quiet + 1
+        if passed_s >= asked.notice_s and quiet >= _QUIET_LOOKS:
+            break
+        time.sleep(_LOOK_S)
+    left = connected(tables, asked.ports)
+    print(f"waited {passed_s:.1f} s, {left} connections are left", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

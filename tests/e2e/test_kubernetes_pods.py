@@ -1,0 +1,194 @@
+"""What runs in the pods of deploy/kubernetes: the gateway's container with its own arguments, variables and probes
+against a real Triton that a scripted API server tells of, Redis' with its configuration and probe, the preStop hook.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.images.wait_until_drained import TABLES, connected
+from deploy.secrets import make_secrets
+from tests.e2e import tidegate as servers
+from tests.e2e.raw_http import exchange, status
+from tests.e2e.test_fleet import answer_of, write_models
+from tests.e2e.tidegate import LONG_S, Tidegate, run_cli, wait_for
+from tests.kubernetes_api import api_in_a_thread, endpoint, endpoint_slice, write_account
+from tests.redis_server import free_port
+from tests.tls_files import Authority, needs_openssl
+from tests.unit.deploy.rendered import Case, containers, env, named, pod_spec, render
+
+UNLOCKED = {"TIDEGATE_LOCK_MODEL_CONTROL": "false"}
+"""Of the one whose Triton it is: the gateway in the pod loads there. That Triton is on Unix sockets, and the ports before
+them are the pod's gateway's alone."""
+IN_POD = "/run/secrets/tidegate/state-url"
+OBJECTS = render(Case("local"))
+
+
+@dataclass
+class Redis:
+    """The Redis of the component, on a free port, and what `make deploy` makes for it."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    state_url: str
+
+    def probe(self, words: list[str]) -> int:
+        """Run a probe's command, which asks the container's own port."""
+        program, *rest = words
+        return subprocess.run([program, "-p", str(self.port), *rest], capture_output=True, timeout=60).returncode
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+    folder = tmp_path_factory.mktemp("redis")
+    (container,) = containers(named(OBJECTS, "StatefulSet", "redis"))
+    volume = next(each for each in pod_spec(named(OBJECTS, "StatefulSet", "redis"))["volumes"] if each["name"] == "config")
+    made = make_secrets(lambda: "a-password")
+    (folder / "users.acl").write_text(made["tidegate-redis"]["users.acl"])
+    config = named(OBJECTS, "ConfigMap", volume["configMap"]["name"])["data"]["redis.conf"]
+    own = config.replace("/run/secrets/redis/", f"{folder}/").replace("dir /data", f"dir {folder}")
+    assert own.count(str(folder)) == 2
+    (folder / "redis.conf").write_text(own)
+    port = free_port()
+    assert (container["command"], container["args"]) == (["redis-server"], ["/etc/redis/redis.conf"])
+    process = subprocess.Popen([*container["command"], str(folder / "redis.conf"), "--port", str(port)], stdout=subprocess.DEVNULL)
+    url = made["tidegate-state"]["state-url"].replace("@redis:6379", f"@127.0.0.1:{port}")
+    assert str(port) in url
+    running = Redis(process, port, url)
+    wait_for(lambda: running.probe(["redis-cli", "-e", "ping"]) == 0)
+    yield running
+    process.kill()
+    process.wait()
+
+
+@dataclass
+class Pod:
+    """The gateway's container, its Triton's, and how to say that the latter's pod ends."""
+
+    gateway: Tidegate
+    triton: Tidegate
+    key: str
+    apply: Any
+    variables: dict[str, str]
+
+    def ask(self, path: str, body: bytes = b"") -> bytes:
+        fields = [("authorization", f"Bearer {self.key}")]
+        return exchange(self.gateway.port("http"), "POST" if body else "GET", path, body, fields)
+
+    def slice(self, **conditions: bool) -> dict[str, Any]:
+        it = endpoint_slice("triton-abc12", endpoint("triton-0", "127.0.0.1", **conditions), memory_budget="50Mi")
+        services = {"http": "HTTPService", "grpc": "GRPCInferenceService", "metrics": "Metrics Service"}
+        it["ports"] = [{"name": name, "port": self.triton.triton_port(service)} for name, service in services.items()]
+        return it
+
+
+@pytest.fixture
+def pod(tmp_path: Path, redis: Redis) -> Iterator[Pod]:
+    write_models(tmp_path / "models", ("m1", "m2", "m3"))
+    authority = Authority(tmp_path)
+    served = authority.issue("kubernetes")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(served.certificate, served.key)
+    account = write_account(tmp_path / "account")
+    shutil.copy(authority.certificate, account / "ca.crt")
+    (tmp_path / "state-url").write_text(redis.state_url)
+    (container,) = containers(named(OBJECTS, "Deployment", "gateway"))
+    assert env(container)["TIDEGATE_STATE_URL_FILE"] == IN_POD
+    assert container["args"] == ["serve"]
+    triton = servers.start(tmp_path / "triton", "--model-repository", str(tmp_path / "models"), env=UNLOCKED)
+    with api_in_a_thread(tls) as (api, apply):
+        variables = {
+            **env(container),
+            "TIDEGATE_STATE_URL_FILE": str(tmp_path / "state-url"),
+            "TIDEGATE_SERVICE_ACCOUNT_DIR": str(account),
+            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+            "KUBERNETES_SERVICE_PORT": str(api.port),
+        }
+        asked = ("keys", "create", "--tenant", "smoke", "--scope", "infer:*", "--scope", "repository", "--expires", "600s", "--offline")
+        made = run_cli(*asked, env={**variables, "TIDEGATE_STATE_DIR": str(tmp_path / "gateway")})
+        assert made.returncode == 0, made.stderr
+        it = Pod(triton, triton, made.stdout.strip(), apply, variables)
+        apply(it.slice())
+        it.gateway = servers.start(tmp_path / "gateway", env=variables)
+        yield it
+        for each in (it.gateway, it.triton):
+            each.kill()
+
+
+def hook() -> tuple[list[str], Path]:
+    """The preStop hook's command, and the file here that the image has where it names one."""
+    (container,) = containers(named(OBJECTS, "Deployment", "triton"))
+    command = container["lifecycle"]["preStop"]["exec"]["command"]
+    dockerfile = (servers.PROJECT / "deploy/images/triton.Dockerfile").read_text()
+    (source,) = re.findall(rf"^COPY (\S+) {re.escape(command[1])}$", dockerfile, re.MULTILINE)
+    return command, servers.PROJECT / source
+
+
+@needs_openssl
+def test_the_gateways_container_finds_its_triton_answers_its_probes_and_drains(pod: Pod) -> None:
+    (container,) = containers(named(OBJECTS, "Deployment", "gateway"))
+    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert status(exchange(pod.gateway.port("http"), "GET", container[name]["httpGet"]["path"])) == 200
+    (of_triton,) = containers(named(OBJECTS, "Deployment", "triton"))
+    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert status(exchange(pod.triton.triton_port("HTTPService"), "GET", of_triton[name]["httpGet"]["path"])) == 200
+    body = b'{"inputs":[{"name":"INPUT0","shape":[1,1],"datatype":"FP32","data":[1.0]}]}'
+    for model in ("m1", "m2", "m3"):  # 24 MiB each, into 50: the budget is that of the Service's label
+        assert answer_of(pod.ask(f"/v2/models/{model}/infer", body)) == 1 + int(model[1])
+    assert status(exchange(pod.gateway.port("http"), "GET", "/v2/models/m1")) == 401
+
+    # The pod of the Triton ends: the gateway drains it and closes its connections, and then the hook lets it go.
+    ports = {pod.triton.triton_port(name) for name in ("HTTPService", "GRPCInferenceService")}
+    assert connected(TABLES, ports) > 0
+    pod.apply(pod.slice(ready=False, serving=True, terminating=True))
+    command, source = hook()
+    quick = [word for word in command if not word.startswith("--notice-s")]
+    begun_s = time.monotonic()
+    ended = subprocess.run(
+        [*[str(source) if word == command[1] else word for word in quick], "--notice-s=0", f"--ports={','.join(map(str, ports))}"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert "0 connections are left" in ended.stdout
+    assert time.monotonic() - begun_s < 195
+
+    # Its successor joins.
+    triton = endpoint_slice("triton-abc12", endpoint("triton-1", "127.0.0.1"), memory_budget="50Mi")
+    pod.apply({**triton, "ports": pod.slice()["ports"]})
+    wait_for(lambda: status(pod.ask("/v2/models/m1/infer", body)) == 200)
+
+    # The gateway's own end: not ready at once, and gone within the grace period.
+    grace_s = pod_spec(named(OBJECTS, "Deployment", "gateway"))["terminationGracePeriodSeconds"]
+    os.kill(pod.gateway.process.pid, signal.SIGTERM)
+    readiness = container["readinessProbe"]["httpGet"]["path"]
+    wait_for(lambda: status(exchange(pod.gateway.port("http"), "GET", readiness)) == 503)
+    assert pod.gateway.process.wait(timeout=LONG_S) == 0
+    assert grace_s >= 40
+
+
+def test_redis_has_users_and_its_probe_needs_none(redis: Redis) -> None:
+    (container,) = containers(named(OBJECTS, "StatefulSet", "redis"))
+    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert redis.probe(container[name]["exec"]["command"]) == 0
+    assert redis.probe(["redis-cli", "-e", "get", "x"]) != 0, "who has no password may only ping"
+    assert redis.probe(["redis-cli", "-e", "--user", "tidegate", "--pass", "wrong", "get", "x"]) != 0
+    assert redis.probe(["redis-cli", "-e", "--user", "tidegate", "--pass", "a-password", "shutdown"]) != 0
+
+
+def test_the_probe_fails_where_nobody_answers(redis: Redis) -> None:
+    (container,) = containers(named(OBJECTS, "StatefulSet", "redis"))
+    assert Redis(redis.process, free_port(), "").probe(container["livenessProbe"]["exec"]["command"]) != 0

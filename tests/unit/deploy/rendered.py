@@ -1,0 +1,100 @@
+"""Overlays as `kubectl kustomize` renders them, and the parts of them that tests look at."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+KUBERNETES = Path(__file__).resolve().parents[3] / "deploy" / "kubernetes"
+OVERLAYS = sorted(each.name for each in (KUBERNETES / "overlays").iterdir() if not each.name.startswith("."))
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """An overlay with components switched on, as a user's own overlay does it."""
+
+    overlay: str
+    components: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "+".join((self.overlay, *self.components))
+
+
+# Every component in each of the overlays that it is for.
+CASES = [
+    *map(Case, OVERLAYS),
+    *(Case(overlay, ("monitoring",)) for overlay in OVERLAYS),
+    *(Case(overlay, ("gateway-api",)) for overlay in OVERLAYS),
+    Case("local", ("model-images",)),
+    Case("gpu", ("model-images", "warm-overflow")),
+    Case("gpu-shared", ("warm-overflow",)),
+    Case("local", ("gpu-time-slice", "in-place", "warm-overflow")),
+]
+
+
+def kubectl() -> str:
+    """The `kubectl` of this environment."""
+    found = shutil.which("kubectl", path=str(Path(sys.executable).parent)) or shutil.which("kubectl")
+    assert found, "run `make test`: kubectl is missing"
+    return found
+
+
+@cache
+def render(case: Case) -> tuple[Object, ...]:
+    """All objects of an overlay, in the order in which they are applied."""
+    with tempfile.TemporaryDirectory(dir=KUBERNETES / "overlays", prefix=".test-") as folder:
+        parts = [f"../../components/{each}" for each in (*case.components, "images")]
+        mine = {"resources": [f"../{case.overlay}"], "components": parts if case.components else []}
+        Path(folder, "kustomization.yaml").write_text(yaml.safe_dump(mine))
+        done = subprocess.run([kubectl(), "kustomize", folder], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return tuple(yaml.safe_load_all(done.stdout))
+
+
+def of_kind(objects: Sequence[Object], *kinds: str) -> list[Object]:
+    return [each for each in objects if each["kind"] in kinds]
+
+
+def workloads(objects: Sequence[Object]) -> list[Object]:
+    return of_kind(objects, "Deployment", "StatefulSet", "Job", "DaemonSet")
+
+
+def named(objects: Sequence[Object], kind: str, name: str) -> Any:
+    (found,) = [each for each in of_kind(objects, kind) if each["metadata"]["name"] == name]
+    return found
+
+
+def pod_spec(workload: Object) -> Any:
+    return workload["spec"]["template"]["spec"]
+
+
+def containers(workload: Object) -> Iterator[Any]:
+    spec = pod_spec(workload)
+    yield from spec.get("initContainers", [])
+    yield from spec["containers"]
+
+
+def env(container: Object) -> dict[str, str]:
+    return {each["name"]: each["value"] for each in container.get("env", [])}
+
+
+UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "k": 10**3, "M": 10**6, "G": 10**9, "m": 1e-3}
+
+
+def quantity(text: str) -> float:
+    """A Kubernetes quantity as a number."""
+    for unit, factor in UNITS.items():
+        if text.endswith(unit):
+            return float(text.removesuffix(unit)) * factor
+    return float(text)

@@ -1,0 +1,316 @@
+"""The guard rails of docs/how-to/kubernetes.md, asserted for every overlay with every component."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import pairwise
+
+import pytest
+
+from control_plane.settings import GatewaySettings
+from tests.unit.deploy.rendered import (
+    CASES,
+    Case,
+    Object,
+    containers,
+    env,
+    named,
+    of_kind,
+    pod_spec,
+    quantity,
+    render,
+    workloads,
+)
+
+END_S = 6.0
+"""What follows a gateway's drain takes so long at most (`app/application`)."""
+MARGIN_S = 10.0
+SECRETS = {"tidegate-state": {"state-url"}, "tidegate-redis": {"users.acl"}, "tidegate-metrics": {"key"}}
+"""Secrets that an installation has beside the manifests, and their keys."""
+
+every_case = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def labels_match(selector: Mapping[str, str], workload: Object) -> bool:
+    return selector.items() <= workload["spec"]["template"]["metadata"]["labels"].items()
+
+
+def is_serving(workload: Object) -> bool:
+    return workload["metadata"]["name"] != "overflow"
+
+
+@every_case
+def test_pods_are_restricted(case: Case) -> None:
+    objects = render(case)
+    for each in of_kind(objects, "Namespace"):
+        assert each["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    for workload in workloads(objects):
+        spec = pod_spec(workload)
+        pod = spec["securityContext"]
+        assert (pod["runAsNonRoot"], pod["runAsUser"], pod["seccompProfile"]) == (True, 1000, {"type": "RuntimeDefault"})
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+        for container in containers(workload):
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert not any("hostPort" in port for port in container.get("ports", []))
+        allowed = {"emptyDir", "configMap", "secret", "projected", "persistentVolumeClaim", "image"}
+        assert all(volume.keys() - {"name"} <= allowed for volume in spec.get("volumes", []))
+
+
+@every_case
+def test_only_who_asks_the_api_server_has_a_token(case: Case) -> None:
+    objects = render(case)
+    assert all(each["automountServiceAccountToken"] is False for each in of_kind(objects, "ServiceAccount"))
+    bound = {(each["kind"], each["name"]) for binding in of_kind(objects, "RoleBinding") for each in binding["subjects"]}
+    for workload in workloads(objects):
+        spec = pod_spec(workload)
+        assert named(objects, "ServiceAccount", spec["serviceAccountName"])
+        assert spec["automountServiceAccountToken"] == (("ServiceAccount", spec["serviceAccountName"]) in bound)
+
+
+@every_case
+def test_rights_are_the_exact_verbs(case: Case) -> None:
+    objects = render(case)
+    assert of_kind(objects, "ClusterRole", "ClusterRoleBinding") == []
+    roles = of_kind(objects, "Role")
+    assert [role["rules"] for role in roles] == [
+        [{"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}]
+    ]
+    for binding in of_kind(objects, "RoleBinding"):
+        assert named(objects, "Role", binding["roleRef"]["name"])["metadata"]["namespace"] == binding["metadata"]["namespace"]
+
+
+@every_case
+def test_images_are_named_by_digest(case: Case) -> None:
+    objects = render(case)
+    found = [container["image"] for workload in workloads(objects) for container in containers(workload)]
+    volumes = [volume for workload in workloads(objects) for volume in pod_spec(workload).get("volumes", [])]
+    found += [volume["image"]["reference"] for volume in volumes if "image" in volume]
+    assert len(found) >= 2
+    assert all(re.fullmatch(r"[a-z0-9.-]+(?:/[a-z0-9-]+)+@sha256:[0-9a-f]{64}", image) for image in found), found
+
+
+@every_case
+def test_resources_are_given_and_memory_is_not_overcommitted(case: Case) -> None:
+    for workload in workloads(render(case)):
+        for container in containers(workload):
+            requests, limits = container["resources"]["requests"], container["resources"]["limits"]
+            assert quantity(requests["cpu"]) > 0
+            assert "cpu" not in limits, "a CPU limit stalls a process that has a core to spare"
+            assert requests["memory"] == limits["memory"]
+            gpus = {name: amount for name, amount in requests.items() if name.startswith("nvidia.com/")}
+            assert gpus == {name: amount for name, amount in limits.items() if name.startswith("nvidia.com/")}
+        for volume in pod_spec(workload).get("volumes", []):
+            if "emptyDir" in volume:
+                assert quantity(volume["emptyDir"]["sizeLimit"]) > 0
+        in_memory = sum(
+            quantity(volume["emptyDir"]["sizeLimit"])
+            for volume in pod_spec(workload).get("volumes", [])
+            if volume.get("emptyDir", {}).get("medium") == "Memory"
+        )
+        memory = sum(quantity(container["resources"]["limits"]["memory"]) for container in containers(workload))
+        assert in_memory <= memory / 2
+
+
+@every_case
+def test_what_a_gateway_holds_fits_into_its_memory(case: Case) -> None:
+    (gateway,) = containers(named(render(case), "Deployment", "gateway"))
+    given = env(gateway)
+    bounds = int(given.get("TIDEGATE_CACHE_BYTES", 256 * 2**20)) + int(given.get("TIDEGATE_MAX_BUFFERED_BYTES", 2**30))
+    assert bounds + 512 * 2**20 <= quantity(gateway["resources"]["limits"]["memory"])
+
+
+@every_case
+def test_a_gpu_is_not_filled_to_the_brim(case: Case) -> None:
+    objects = render(case)
+    if case.overlay == "attached":
+        return
+    budget = quantity(named(objects, "Service", "triton")["metadata"]["labels"]["tidegate.io/memory-budget"])
+    triton = named(objects, "Deployment", "triton")
+    if (share := triton["metadata"].get("annotations", {}).get("tidegate.io/gpu-share")) is None:
+        (container,) = containers(triton)
+        shared_memory = quantity(
+            next(each for each in pod_spec(triton)["volumes"] if each["name"] == "shared-memory")["emptyDir"]["sizeLimit"]
+        )
+        assert budget + shared_memory + 2**30 <= quantity(container["resources"]["limits"]["memory"])
+    else:
+        assert 0.75 * quantity(share) <= budget <= 0.9 * quantity(share)
+
+
+@every_case
+def test_a_pod_that_ends_has_the_time_that_it_takes(case: Case) -> None:
+    objects = render(case)
+    gateway = named(objects, "Deployment", "gateway")
+    (container,) = containers(gateway)
+    given = env(container)
+    defaults = GatewaySettings()
+    pause_s = float(given.get("TIDEGATE_DRAIN_PAUSE_S", defaults.drain_pause_s))
+    longest_s = float(given.get("TIDEGATE_DRAIN_TIMEOUT_S", given.get("TIDEGATE_REQUEST_TIMEOUT_S", defaults.longest_drain_s)))
+    # The pause does what a `sleep` in a preStop hook is used for.
+    assert "lifecycle" not in container
+    assert pause_s >= 5.0
+    assert pod_spec(gateway)["terminationGracePeriodSeconds"] >= pause_s + longest_s + END_S + MARGIN_S
+    for triton in (each for each in workloads(objects) if each["metadata"]["name"] == "triton"):
+        (container,) = containers(triton)
+        hook = container["lifecycle"]["preStop"]["exec"]["command"]
+        (at_most_s,) = [float(word.partition("=")[2]) for word in hook if word.startswith("--at-most-s=")]
+        (exit_s,) = [float(word.partition("=")[2]) for word in container["args"] if word.startswith("--exit-timeout-secs=")]
+        assert exit_s >= longest_s, "Triton has to answer what gateways wait for"
+        assert pod_spec(triton)["terminationGracePeriodSeconds"] >= at_most_s + exit_s + MARGIN_S
+
+
+@every_case
+def test_probes_look_at_the_server_and_not_at_its_models(case: Case) -> None:
+    for workload in workloads(render(case)):
+        if not is_serving(workload):
+            continue
+        for container in containers(workload):
+            startup, liveness, readiness = (container[name] for name in ("startupProbe", "livenessProbe", "readinessProbe"))
+            if "httpGet" in startup:
+                assert startup["httpGet"] == liveness["httpGet"] == {"path": "/v2/health/live", "port": "http"}
+                assert readiness["httpGet"] == {"path": "/v2/health/ready", "port": "http"}
+            assert liveness["failureThreshold"] * liveness["periodSeconds"] >= 30
+            assert startup["failureThreshold"] * startup["periodSeconds"] >= 600
+            if workload["metadata"]["name"] == "triton":
+                assert "--strict-readiness=false" in container["args"]
+                assert "--model-control-mode=explicit" in container["args"]
+
+
+@every_case
+def test_each_serving_pod_may_be_evicted_one_at_a_time(case: Case) -> None:
+    objects = render(case)
+    budgets = of_kind(objects, "PodDisruptionBudget")
+    for workload in filter(is_serving, workloads(objects)):
+        (budget,) = [each["spec"] for each in budgets if labels_match(each["spec"]["selector"]["matchLabels"], workload)]
+        assert (budget["maxUnavailable"], budget["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
+
+
+@every_case
+def test_replicas_are_spread_and_kept_apart(case: Case) -> None:
+    for workload in of_kind(render(case), "Deployment"):
+        if not is_serving(workload):
+            continue
+        labels, spec = workload["spec"]["selector"]["matchLabels"], pod_spec(workload)
+        spread = {each["topologyKey"]: each for each in spec["topologySpreadConstraints"]}
+        assert spread.keys() == {"topology.kubernetes.io/zone", "kubernetes.io/hostname"}
+        for each in spread.values():
+            assert each["matchLabelKeys"] == ["pod-template-hash"], "pods of the old template would count"
+            assert each["whenUnsatisfiable"] == "ScheduleAnyway", "a node without the label would take no pod"
+            assert each["labelSelector"]["matchLabels"] == labels
+        (apart,) = spec["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+        assert apart["podAffinityTerm"] == {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}}
+
+
+@every_case
+def test_gpus_are_found_by_their_class(case: Case) -> None:
+    for workload in workloads(render(case)):
+        (container,) = containers(workload)
+        if not any(name.startswith("nvidia.com/") for name in container["resources"]["requests"]):
+            continue
+        spec = pod_spec(workload)
+        terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        assert all(rule["key"].startswith("nvidia.com/") for term in terms for rule in term["matchExpressions"])
+        assert spec["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+
+
+@every_case
+def test_priorities_are_in_order(case: Case) -> None:
+    objects = render(case)
+    values = {each["metadata"]["name"]: each["value"] for each in of_kind(objects, "PriorityClass")}
+    order = [values[f"tidegate-{name}"] for name in ("serving", "jobs", "overflow")]
+    assert all(before > after for before, after in pairwise(order))
+    assert order[-1] >= -10, "the cluster-autoscaler ignores pods below that"
+    for workload in workloads(objects):
+        assert pod_spec(workload)["priorityClassName"] == ("tidegate-serving" if is_serving(workload) else "tidegate-overflow")
+
+
+@every_case
+def test_an_update_fits_onto_the_gpus_that_there_are(case: Case) -> None:
+    objects = render(case)
+    for workload in of_kind(objects, "Deployment"):
+        has_gpu = any(name.startswith("nvidia.com/") for each in containers(workload) for name in each["resources"]["requests"])
+        if not is_serving(workload):
+            continue
+        expected = {"maxSurge": 0, "maxUnavailable": 1} if has_gpu else {"maxSurge": 1, "maxUnavailable": 0}
+        assert workload["spec"]["strategy"] == {"type": "RollingUpdate", "rollingUpdate": expected}
+
+
+@every_case
+def test_variables_of_services_never_pass_for_settings(case: Case) -> None:
+    assert all(pod_spec(workload)["enableServiceLinks"] is False for workload in workloads(render(case)))
+
+
+@every_case
+def test_secrets_are_files(case: Case) -> None:
+    objects = render(case)
+    assert of_kind(objects, "Secret") == [], "a manifest has no secret"
+    for workload in workloads(objects):
+        for container in containers(workload):
+            assert not any("valueFrom" in each for each in container.get("env", []))
+            assert "envFrom" not in container
+        for volume in pod_spec(workload).get("volumes", []):
+            if "secret" in volume:
+                secret = volume["secret"]
+                assert {item["key"] for item in secret["items"]} <= SECRETS[secret["secretName"]]
+                assert secret["defaultMode"] == 0o440
+                mounts = [mount for each in containers(workload) for mount in each["volumeMounts"] if mount["name"] == volume["name"]]
+                assert mounts
+                assert all(mount["readOnly"] for mount in mounts)
+
+
+@every_case
+def test_the_admin_port_is_on_loopback(case: Case) -> None:
+    gateway = named(render(case), "Deployment", "gateway")
+    (container,) = containers(gateway)
+    assert env(container)["TIDEGATE_ADMIN_HOST"] == "127.0.0.1"
+    assert env(container)["TIDEGATE_AUTHENTICATION"] == "true"
+    assert 8080 not in {port["containerPort"] for port in container["ports"]}
+
+
+@every_case
+def test_names_point_at_something(case: Case) -> None:
+    objects = render(case)
+    keys = [(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in objects]
+    assert len(keys) == len(set(keys))
+    for workload in workloads(objects):
+        spec = pod_spec(workload)
+        assert labels_match(workload["spec"]["selector"]["matchLabels"], workload)
+        claims = [each["metadata"] for each in workload["spec"].get("volumeClaimTemplates", [])]
+        volumes = {each["name"] for each in (*spec.get("volumes", []), *claims)}
+        mounted = {mount["name"] for container in containers(workload) for mount in container.get("volumeMounts", [])}
+        assert mounted == volumes
+        for volume in spec.get("volumes", []):
+            if "configMap" in volume:
+                assert named(objects, "ConfigMap", volume["configMap"]["name"])
+        for container in containers(workload):
+            ports = {port["name"] for port in container.get("ports", [])}
+            probed = {container[name]["httpGet"]["port"] for name in container if name.endswith("Probe") and "httpGet" in container[name]}
+            assert probed <= ports
+    for service in of_kind(objects, "Service"):
+        (workload,) = [each for each in workloads(objects) if labels_match(service["spec"]["selector"], each)]
+        ports = {port["name"] for container in containers(workload) for port in container["ports"]}
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
+    for route in of_kind(objects, "HTTPRoute", "GRPCRoute"):
+        for backend in (each for rule in route["spec"]["rules"] for each in rule["backendRefs"]):
+            assert backend["port"] in {port["port"] for port in named(objects, "Service", backend["name"])["spec"]["ports"]}
+
+
+@pytest.mark.parametrize("overlay", ["gpu", "gpu-shared"])
+def test_overflow_asks_for_what_a_triton_asks_for(overlay: str) -> None:
+    objects = render(Case(overlay, ("model-images", "warm-overflow") if overlay == "gpu" else ("warm-overflow",)))
+    triton, overflow = (named(objects, "Deployment", name) for name in ("triton", "overflow"))
+    assert [each["resources"] for each in containers(overflow)] == [each["resources"] for each in containers(triton)]
+    assert pod_spec(overflow)["affinity"]["nodeAffinity"] == pod_spec(triton)["affinity"]["nodeAffinity"]
+    assert pod_spec(overflow)["tolerations"] == pod_spec(triton)["tolerations"]
+
+
+def test_models_from_an_image_are_where_triton_looks() -> None:
+    triton = named(render(Case("local", ("model-images",))), "Deployment", "triton")
+    (container,) = containers(triton)
+    (mount,) = [each for each in container["volumeMounts"] if each["name"] == "models"]
+    assert mount == {"name": "models", "mountPath": "/models", "readOnly": True}
+    assert "--model-repository=/models" in container["args"]

@@ -1,0 +1,203 @@
+"""The Dockerfiles and compose.yaml, as far as that can be tested where no image can be pulled or built."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dependencies.bill import bill, main
+from dependencies.sections import LOCK, SECTIONS
+from deploy.secrets import main as make_files
+from deploy.secrets import make_secrets
+
+PROJECT = LOCK.parent
+IMAGES = PROJECT / "deploy" / "images"
+DOCKERFILES = sorted(IMAGES.glob("*.Dockerfile"))
+COMPOSE = yaml.safe_load((PROJECT / "deploy" / "compose.yaml").read_text())
+every_dockerfile = pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
+every_service = pytest.mark.parametrize("name", COMPOSE["services"])
+
+
+def instructions(path: Path) -> list[tuple[str, str]]:
+    """(word, rest) of each instruction, with continued lines joined and comments left out."""
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
+    return [(line.split()[0], line.partition(" ")[2]) for line in joined.splitlines() if line.strip()]
+
+
+def copied(path: Path) -> Iterator[str]:
+    """What is copied from the context."""
+    for word, rest in instructions(path):
+        if word == "COPY" and not rest.startswith("--from="):
+            yield from rest.split()[:-1]
+
+
+@every_dockerfile
+def test_hadolint_has_nothing_to_say(path: Path) -> None:
+    hadolint = shutil.which("hadolint", path=str(Path(sys.executable).parent)) or shutil.which("hadolint")
+    assert hadolint
+    done = subprocess.run([hadolint, path], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@every_dockerfile
+def test_the_base_image_has_no_default_and_the_process_no_privileges(path: Path) -> None:
+    found = instructions(path)
+    bases = [rest.split()[0] for word, rest in found if word == "FROM"]
+    assert {re.fullmatch(r"\$\{(\w+)\}", base)[1] for base in bases} == {rest for word, rest in found if word == "ARG"}  # type: ignore[index]
+    last_stage = found[max(index for index, (word, _) in enumerate(found) if word == "FROM") :]
+    assert [rest for word, rest in last_stage if word == "USER"] == ["1000:1000"]
+    assert all(json.loads(rest) for word, rest in found if word in ("ENTRYPOINT", "CMD")), "an exec form, which gets signals"
+
+
+@every_dockerfile
+def test_what_is_copied_is_there_and_is_in_the_context(path: Path) -> None:
+    ignored = [line for line in (PROJECT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
+    kept = [line.removeprefix("!") for line in ignored if line.startswith("!")]
+    assert ignored[0] == "*"
+    for source in copied(path):
+        assert (PROJECT / source).exists(), source
+        assert any(fnmatch.fnmatch(source, each) or source.startswith(f"{each}/") for each in kept), source
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project as its image has it: a wheel, made of nothing but what the Dockerfile copies."""
+    root = tmp_path_factory.mktemp("image")
+    context, site = root / "context", root / "site"
+    for source in copied(IMAGES / "gateway.Dockerfile"):
+        if (PROJECT / source).is_dir():
+            shutil.copytree(PROJECT / source, context / source, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            context.mkdir(exist_ok=True)
+            shutil.copy(PROJECT / source, context / source)
+    build = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, str(root)], cwd=context, check=True, capture_output=True, timeout=120)
+    (wheel,) = root.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    return site
+
+
+def test_the_entry_point_starts_from_an_installed_wheel(installed: Path, tmp_path: Path) -> None:
+    points = (next(installed.glob("*.dist-info")) / "entry_points.txt").read_text()
+    module, function = re.findall(r"tidegate = (\S+):(\S+)", points)[0]
+    variables = {"PYTHONPATH": str(installed), "PATH": os.environ["PATH"], "TIDEGATE_STATE_DIR": str(tmp_path), "COLUMNS": "160"}
+    run = f"import sys; from {module} import {function}; sys.exit({function}())"
+    for words in (["serve", "--help"], ["config", "show"]):
+        done = subprocess.run(
+            [sys.executable, "-c", run, *words], capture_output=True, text=True, env=variables, cwd=tmp_path, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert "triton" in done.stdout.lower()
+
+
+def test_every_variable_of_the_images_and_of_compose_is_a_setting(installed: Path, tmp_path: Path) -> None:
+    given = dict(re.findall(r"\b(TIDEGATE_\w+)=(\S+)", (IMAGES / "gateway.Dockerfile").read_text()))
+    given |= {name: str(value) for name, value in COMPOSE["services"]["gateway"]["environment"].items() if name.startswith("TIDEGATE_")}
+    assert len(given) >= 7
+    given |= {"TIDEGATE_MEMORY_BUDGET": "72GiB", "TIDEGATE_STATE_URL_FILE": str(tmp_path / "url")}
+    (tmp_path / "url").write_text("redis://redis:6379/0\n")
+    environment = {"PYTHONPATH": str(installed), "PATH": os.environ["PATH"], **given}
+    check = "from control_plane.settings import load_settings; print(load_settings().is_fleet)"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=60)
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_the_packages_of_the_image_are_the_locked_ones() -> None:
+    text = (IMAGES / "gateway.Dockerfile").read_text()
+    (sections,) = set(re.findall(r"dependencies\.(?:sections|bill) ([a-z -]+?) >", text))
+    assert set(sections.split()) <= set(SECTIONS)
+    assert "serve" in sections.split()
+    assert "--require-hashes" in text
+    assert re.search(r"pip install .*--no-index \.", text), "the project itself brings nothing from outside"
+
+
+def test_the_bill_of_materials_is_the_lock_file() -> None:
+    made = bill(["serve", "extras"], LOCK.read_text())
+    assert (made["bomFormat"], made["specVersion"]) == ("CycloneDX", "1.6")
+    found = {each["name"]: each for each in made["components"]}
+    assert found["httptools"]["purl"] == f"pkg:pypi/httptools@{found['httptools']['version']}"
+    assert len(made["components"]) == len(found) > 40
+    assert found["numpy"]["version"].startswith("1."), "of several pins the one for this Python"
+    assert all(re.fullmatch("[0-9a-f]{64}", digest["content"]) for each in found.values() for digest in each["hashes"])
+    assert made == bill(["serve", "extras"], LOCK.read_text())
+    assert bill(["serve"], LOCK.read_text())["serialNumber"] != made["serialNumber"]
+
+
+def test_a_bill_of_what_is_not_there_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nonesuch"]) == 1
+    assert "no section 'nonesuch'" in capsys.readouterr().err
+
+
+@every_service
+def test_compose_services_are_hardened_and_named_by_digest(name: str) -> None:
+    service: dict[str, Any] = COMPOSE["services"][name]
+    assert re.match(r"\$\{[A-Z]+_IMAGE:\?.*by digest\}$", service["image"])
+    assert (service["user"], service["read_only"], service["cap_drop"]) == ("1000:1000", True, ["ALL"])
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert "healthcheck" in service
+    assert float(service["stop_grace_period"].removesuffix("s")) >= 40
+
+
+def test_only_the_gateway_is_reached_from_outside() -> None:
+    services = COMPOSE["services"]
+    assert [name for name in services if "ports" in services[name]] == ["gateway"]
+    assert not any("8080" in port for port in services["gateway"]["ports"])
+    assert [name for name in services if "outside" in services[name]["networks"]] == ["gateway"]
+    assert COMPOSE["networks"]["inside"] == {"internal": True}
+
+
+def test_the_files_that_compose_names_are_there_or_are_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert make_files([str(tmp_path)]) == 0
+    for secret in COMPOSE["secrets"].values():
+        made = tmp_path / Path(secret["file"]).name
+        assert made.stat().st_mode & 0o777 == 0o600
+    url, users = ((tmp_path / name).read_text() for name in ("state-url", "users.acl"))
+    assert url.startswith("redis://tidegate:")
+    assert users.splitlines()[1].startswith("user tidegate on #")
+    assert make_files([str(tmp_path)]) == 1
+    assert "both sides need the same password" in capsys.readouterr().err
+    assert make_files([]) == 1
+    (config,) = [each.split(":")[0] for each in COMPOSE["services"]["redis"]["volumes"] if each.startswith("./")]
+    assert (PROJECT / "deploy" / config).exists()
+    assert make_secrets() != make_secrets()
+
+
+@pytest.mark.parametrize("name", ["gateway", "triton"])
+def test_the_health_checks_tell_an_answer_from_none(name: str) -> None:
+    word, program, option, code = COMPOSE["services"][name]["healthcheck"]["test"]
+    assert (word, option) == ("CMD", "-c")
+    assert program in ("python", "python3")
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        mine = code.replace(":8000/", f":{listening.getsockname()[1]}/")
+        assert mine != code
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+        refused = subprocess.run([sys.executable, option, mine], capture_output=True, timeout=60, check=False)
+        listening.listen()
+        thread = threading.Thread(target=answer)
+        thread.start()
+        answered = subprocess.run([sys.executable, option, mine], capture_output=True, timeout=60, check=False)
+        thread.join(60.0)
+    assert (refused.returncode, answered.returncode) == (1, 0)

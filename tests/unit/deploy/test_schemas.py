@@ -1,0 +1,44 @@
+"""Every manifest is what Kubernetes 1.33 to 1.37, and the projects whose resources it uses, accept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.deploy.rendered import CASES, KUBERNETES, Case, named, render
+from tests.unit.deploy.schemas import VERSIONS, faults
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_object_is_valid(version: str, case: Case) -> None:
+    assert [fault for each in render(case) for fault in faults(version, each)] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "change"),
+    [
+        pytest.param("Deployment", "gateway", {"replica": 2}, id="misspelt"),
+        pytest.param("Deployment", "gateway", {"minReadySeconds": "5"}, id="a text for a number"),
+        pytest.param("PodDisruptionBudget", "gateway", {"maxUnavailable": []}, id="wrong type"),
+        pytest.param("HTTPRoute", "gateway", {"hostname": "x"}, id="misspelt, of the Gateway API"),
+        pytest.param("PodMonitor", "gateway", {"podMetricsEndpoints": []}, id="missing, of the Prometheus operator"),
+    ],
+)
+def test_what_is_wrong_is_found(kind: str, name: str, change: dict[str, Any]) -> None:
+    right = named(render(Case("local", ("gateway-api",)) if kind == "HTTPRoute" else Case("local", ("monitoring",))), kind, name)
+    for version in VERSIONS:
+        assert faults(version, right) == []
+        assert faults(version, {**right, "spec": {**right["spec"], **change}})
+
+
+def test_each_component_is_rendered_by_a_case() -> None:
+    known = {each.name for each in (KUBERNETES / "components").iterdir()}
+    in_overlays = {
+        line.rpartition("/")[2]
+        for overlay in (KUBERNETES / "overlays").rglob("kustomization.yaml")
+        for line in overlay.read_text().splitlines()
+        if "/components/" in line
+    }
+    assert {part for case in CASES for part in case.components} | in_overlays == known
