@@ -213,7 +213,7 @@ class InferenceService:
             running, route = self._authorize(named, request, admitted)
             timeout_s = self._timeout_s(request, route)
             scope = None if self._cached is None else self._cached.cache.scope(running.model_name, route, request.principal.tenant)
-            running.is_repeatable = scope is not None
+            running.is_repeatable = scope is not None or self._is_repeatable(running.model_name, route)
             if self._cached is None or scope is None:
                 if not self._has_turn(running, running.permit, timeout_s):
                     timeout_s = await self._turn(running, running.permit, timeout_s)
@@ -223,6 +223,9 @@ class InferenceService:
                 answer = await self._cached.infer(request, running, scope, compute=self._compute, timeout_s=timeout_s)
             running.answered(request.outcome(answer), answer)
             return answer
+
+    def _is_repeatable(self, model: str, route: Route | None) -> bool:
+        return self._cached is not None and self._cached.cache.is_repeatable(model, route)
 
     def make_verbatim_cache(self, frontend: Frontend) -> VerbatimCache[Any]:
         """Make the verbatim cache of one frontend; to be called once for each."""

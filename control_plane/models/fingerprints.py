@@ -21,6 +21,7 @@ class Fingerprints:
 
     def __init__(self) -> None:
         self._known: dict[str, Fingerprint] = {}
+        self._latest: dict[str, Fingerprint] = {}
         self.generation = 0
         """Counter that grows whenever a fingerprint may have changed."""
 
@@ -31,6 +32,11 @@ class Fingerprints:
         """
         return self._known.get(model)
 
+    def latest(self, model: str) -> Fingerprint | None:
+        """Return the last fingerprint that was certain. While a replica of a fleet is loaded anew the others serve
+        what they did before."""
+        return self._latest.get(model)
+
     def change(self, changes: Mapping[str, Fingerprint | None]) -> None:
         """Set fingerprints by model; None makes one unknown."""
         self.generation += 1
@@ -38,7 +44,7 @@ class Fingerprints:
             if fingerprint is None:
                 self._known.pop(model, None)
             else:
-                self._known[model] = fingerprint
+                self._known[model] = self._latest[model] = fingerprint
 
     def all(self) -> dict[str, Fingerprint]:
         """Return all known fingerprints by model."""

@@ -45,6 +45,8 @@ class TestTheTable:
                 if is_repeatable:
                     (first, _), (second, _) = request.sent
                     assert first is not second
+                if answer is DEAD:
+                    return  # below
                 again = Request([answer, answer])
                 assert await send(bench, again) is answer
                 assert len(again.sent) <= 2
