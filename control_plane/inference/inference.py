@@ -129,9 +129,10 @@ class Dispatch(Protocol):
         closed."""
 
     def server_for(
-        self, call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None
+        self, call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None, request: Hashable | None = None
     ) -> AbstractAsyncContextManager[Upstream]:
-        """Reserve a server for a caller that sends by itself, for as long as the block lasts.
+        """Reserve a server for a caller that sends by itself, for as long as the block lasts. With `request`, what it
+        sends, it is refused once two processes have died under that.
 
         Raises as `send` does.
         """

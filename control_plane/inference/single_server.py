@@ -14,11 +14,12 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple, Protocol, TypeVar
 
 from control_plane.core.endpoints import ONLY
+from control_plane.core.errors import ControlPlaneError
 from control_plane.core.infer_call import InferCall
 from control_plane.core.model import ModelState
 from control_plane.inference.attempt import AnswerT_co, Attempt, RepeatableRequest, Send, is_repeatable
 from control_plane.inference.domain.queries_of_death import StubDeaths
-from control_plane.inference.faults import FAULTS, Fault, Finding, Resend
+from control_plane.inference.faults import FAULTS, Fault, Finding, Resend, fault_of_error
 from control_plane.inference.queries_of_death import Hashable, QueriesOfDeath, Suspect
 from control_plane.inference.retry_budget import CostedRequest, RetryBudget, units_of
 from control_plane.triton.ports import Upstream
@@ -121,9 +122,24 @@ class SingleServerDispatch:
         return await request.stream(sent.upstream, timeout_s=deadline_s - sent.at_s)
 
     @asynccontextmanager
-    async def server_for(self, call: InferCall, *, timeout_s: float, running: RunningOnOne | None = None) -> AsyncIterator[Upstream]:
+    async def server_for(
+        self, call: InferCall, *, timeout_s: float, running: RunningOnOne | None = None, request: Hashable | None = None
+    ) -> AsyncIterator[Upstream]:
         self.retries.asked(units_of(running))
-        yield (await self._begin(call, running, self._now_s() + timeout_s)).upstream
+        deadline_s = self._now_s() + timeout_s
+        if request is None:
+            yield (await self._begin(call, running, deadline_s)).upstream
+            return
+        async with self.deaths.turn_if_watched(request, call, timeout_s=timeout_s) as suspect:
+            sent = await self._begin(call, running, deadline_s)
+            attempt: Attempt[None] = Attempt(fault=None)
+            try:
+                yield sent.upstream
+            except ControlPlaneError as exc:
+                attempt.error, attempt.fault = exc, fault_of_error(exc)
+                await self._judge(request, call, sent, attempt, suspect)
+                raise
+            await self._judge(request, call, sent, attempt, suspect)
 
     async def reading(self, model: str, *, timeout_s: float) -> Upstream:
         return self._servers.pick()

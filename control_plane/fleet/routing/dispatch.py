@@ -24,9 +24,9 @@ from control_plane.fleet.routing.workloads import RequestClassifier, RoutingHint
 from control_plane.fleet.view.catalogue import FleetCatalogue
 from control_plane.fleet.view.reservations import Reservation
 from control_plane.inference.attempt import Attempt, Send, is_repeatable
-from control_plane.inference.faults import FAULTS, Fault, Resend
+from control_plane.inference.faults import FAULTS, Fault, Resend, fault_of_error
 from control_plane.inference.inference import GenerateRequest, ServerRequest
-from control_plane.inference.queries_of_death import QueriesOfDeath, Suspect
+from control_plane.inference.queries_of_death import Hashable, QueriesOfDeath, Suspect
 from control_plane.inference.retry_budget import RetryBudget, units_of
 from control_plane.inference.running_request import AuthorizedRequest
 from control_plane.inference.server_fault import dead_stub_model_in
@@ -161,9 +161,7 @@ class FleetDispatcher:
                 self._resending.learn(attempt.fault, attempt.answer, call, reservation)
         return attempt
 
-    async def _judge(
-        self, request: ServerRequest[AnswerT], call: InferCall, attempt: _FleetAttempt[AnswerT], suspect: Suspect | None
-    ) -> None:
+    async def _judge(self, request: Hashable, call: InferCall, attempt: _FleetAttempt[AnswerT], suspect: Suspect | None) -> None:
         """Note whether a process died under the request. Raises QueryOfDeath: it was the second."""
         fault, reservation = attempt.fault, attempt.reservation
         if fault is None:
@@ -197,13 +195,41 @@ class FleetDispatcher:
         return reservation
 
     @asynccontextmanager
-    async def server_for(self, call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None) -> AsyncIterator[Upstream]:
+    async def server_for(
+        self, call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None, request: Hashable | None = None
+    ) -> AsyncIterator[Upstream]:
         """Context manager: a server with the model, whose slot is held for as long as the block lasts. Raises
-        Overloaded."""
+        Overloaded. QueryOfDeath: processes have died under the `request` that is sent there."""
         self.retries.asked(units_of(running))
-        reservation = await self._reserve(call, running, deadline_s=self._now_s() + timeout_s, aim=self._workloads.aim(call, running))
+        deadline_s, aim = self._now_s() + timeout_s, self._workloads.aim(call, running)
+        if request is None:
+            async with self._held(call, running, deadline_s=deadline_s, aim=aim) as (upstream, _):
+                yield upstream
+            return
+        async with self.deaths.turn_if_watched(request, call, timeout_s=timeout_s) as suspect:
+            if suspect is not None:
+                aim.avoid = self._resending.avoided(call.model_name)
+            attempt: _FleetAttempt[None] | None = None
+            try:
+                async with self._held(call, running, deadline_s=deadline_s, aim=aim) as (upstream, reservation):
+                    attempt = _FleetAttempt(reservation=reservation, aim=aim, fault=None)
+                    yield upstream
+            except ControlPlaneError as exc:
+                if attempt is None:
+                    raise
+                attempt.error, attempt.fault = exc, fault_of_error(exc)
+                await self._judge(request, call, attempt, suspect)
+                raise
+            await self._judge(request, call, attempt, suspect)
+
+    @asynccontextmanager
+    async def _held(
+        self, call: InferCall, running: AuthorizedRequest | None, *, deadline_s: float, aim: RoutingHint
+    ) -> AsyncIterator[tuple[Upstream, Reservation]]:
+        """Context manager: a slot at a replica; the view is told how the block ends."""
+        reservation = await self._reserve(call, running, deadline_s=deadline_s, aim=aim)
         try:
-            yield reservation.upstream
+            yield reservation.upstream, reservation
             self._router.answered(call, reservation)
         # A lost connection, or an answer of Triton's own (then it was sent).
         except UpstreamUnavailable as exc:
