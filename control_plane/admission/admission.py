@@ -187,6 +187,7 @@ class Permit:
         "_cost",
         "_deadline_s",
         "_forsaken",
+        "_has_left",
         "_is_released",
         "_kept",
         "_model",
@@ -201,6 +202,7 @@ class Permit:
         self._account = account
         self._slots: ConcurrencyLimiter | None = None
         self._kept = self._forsaken = 0
+        self._has_left = False
         self._is_released = False
         self.is_waiting = False
         """Whether the request waits for a slot at a busy model."""
@@ -264,7 +266,7 @@ class Permit:
             if not self._kept:
                 self._release_slot(self._slots, self._admission.now_s() if now_s is None else now_s)
             elif (left_s := self._admission.now_s()) < self._deadline_s:
-                self._deadline_s = left_s  # the caller has left: he had no more time than that
+                self._deadline_s, self._has_left = left_s, True  # he had no more time than that
 
     @property
     def expected_s(self) -> float:
@@ -300,7 +302,7 @@ class Permit:
     def _release_slot(self, slots: ConcurrencyLimiter, now_s: float) -> None:
         sent_s = self._sent_s
         tenant, allowed_s = self._account.tenant.name, self._deadline_s - sent_s
-        slots.release(tenant, cost=self._cost, held_s=now_s - sent_s, ahead=self._ahead, allowed_s=allowed_s)
+        slots.release(tenant, cost=self._cost, held_s=now_s - sent_s, ahead=self._ahead, allowed_s=allowed_s, has_left=self._has_left)
         self._admission.forget_if_idle(self._model)
 
     async def _wait(self, slots: ConcurrencyLimiter, model: str, cost: float, deadline_s: float) -> None:

@@ -7,7 +7,7 @@ requests that were sent to Triton cannot be overtaken. A tenant within its share
 slot: its requests go on at once, beyond the limit.
 
 A slot is taken until Triton has ended the request, whenever its caller left: what Triton has is what the next
-one waits for. Once answers have taken so long that deadlines are in danger, or callers have left, a request is
+one waits for. Once answers have taken so long that deadlines are in danger, or many callers have left, a request is
 sent only if it can be answered in time behind the work that Triton has; what waits is asked again when its
 turn comes. Then Triton gets no more than keeps it busy, too: who leaves while he waits here costs nothing.
 
@@ -23,6 +23,7 @@ from functools import partial
 from control_plane.admission.domain.adaptive_limit import AdaptiveLimit
 from control_plane.admission.domain.deadline import ServiceTime, can_be_met
 from control_plane.admission.domain.fair_queue import FairQueue, QueueLimits, Ticket
+from control_plane.admission.domain.leaving import LeavingCallers
 from control_plane.concurrency.waiter_queue import Waiter
 from control_plane.telemetry.shed_reason import ShedReason
 
@@ -86,6 +87,7 @@ class ConcurrencyLimiter:
         self._waiting = self._queue.waiting
         """What waits in the queue: looked at by each request, without a call."""
         self._service = ServiceTime()
+        self._leaving = LeavingCallers()
         self._in_danger_until_s = float("-inf")
         self._now_s = now_s
 
@@ -148,17 +150,28 @@ class ConcurrencyLimiter:
         except TimeoutError:
             return ShedReason.DEADLINE
 
-    def release(self, tenant: str, *, cost: float, held_s: float, ahead: float = 0.0, allowed_s: float = _NO_DEADLINE_S) -> None:
+    def release(
+        self,
+        tenant: str,
+        *,
+        cost: float,
+        held_s: float,
+        ahead: float = 0.0,
+        allowed_s: float = _NO_DEADLINE_S,
+        has_left: bool = False,
+    ) -> None:
         """Give a slot back that was held by work of `cost` units, and hand it to the next in the queue.
 
         Triton took `held_s` (0: it never had the request), with work of `ahead` units before it; the request
-        had `allowed_s` until its deadline, or until its caller left.
+        had `allowed_s` until its deadline, or until its caller left, if he `has_left`.
         """
         somebody_waits = bool(self._waiting)
         if held_s > 0.0:
             self._service.record(cost, held_s, ahead=ahead, now_s=self._now_s())
+            self._leaving.ended(cost, has_left=has_left)
             # As long as somebody waits it goes on: whatever waits would be sent at once when it was over.
-            if held_s > _DANGER * allowed_s or (somebody_waits and self._is_in_danger()):
+            is_late = held_s > _DANGER * allowed_s and (not has_left or self._leaving.are_many)
+            if is_late or (somebody_waits and self._is_in_danger()):
                 self._in_danger_until_s = self._now_s() + _DANGER_S
         # The limit learns only while slots are scarce: requests wait, or would wait if they had not been let
         # beyond the limit.

@@ -70,6 +70,15 @@ class CacheScope:
         return identity_of(self.seed, *parts)
 
 
+def _policy_of(route: Route | None) -> CachePolicy:
+    return _FOLLOW_THE_MODEL if route is None else route.cache
+
+
+def _caches(fingerprint: Fingerprint, policy: CachePolicy) -> bool:
+    """Whether responses are cached of a model with this fingerprint."""
+    return fingerprint.is_repeatable and (fingerprint.is_cacheable if policy.is_on is None else policy.is_on)
+
+
 class ResponseCache:
     """Two-level response cache of one process; with a capacity of zero bytes level one stores nothing."""
 
@@ -121,12 +130,15 @@ class ResponseCache:
         are not cached.
         """
         fingerprint = self._fingerprints.get(model)
-        if fingerprint is None or not fingerprint.is_repeatable:
+        if fingerprint is None or not _caches(fingerprint, policy := _policy_of(route)):
             return None  # what is loaded is unknown, or may answer equal requests differently
-        policy = _FOLLOW_THE_MODEL if route is None else route.cache
-        if not (fingerprint.is_cacheable if policy.is_on is None else policy.is_on):
-            return None
         return self._scope(model, fingerprint, route, tenant if policy.is_private else "")
+
+    def is_repeatable(self, model: str, route: Route | None) -> bool:
+        """Whether computing a request twice does no harm: responses of the model are cached, or were until a load
+        began. Just then, when a replica has died, requests have to be sent again."""
+        fingerprint = self._fingerprints.latest(model)
+        return fingerprint is not None and _caches(fingerprint, _policy_of(route))
 
     def is_current(self, scope: CacheScope) -> bool:
         """Whether the model was neither loaded anew nor purged since `scope` was made, so a response computed

@@ -32,6 +32,7 @@ such table.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
@@ -188,19 +189,36 @@ class NotSupported(ControlPlaneError):
     code = ErrorCode.NOT_SUPPORTED
 
 
+class RecallCause(Enum):
+    """Why a request in flight was taken back, to be sent to another replica."""
+
+    SERVER_SILENT = "its server says nothing"
+    REPLICA_SILENT = "its replica answers nobody, while others of the model do"
+    STUB_DIED = "the Python process of its replica has died"
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Recall of a request in flight from a server or replica that answers nobody."""
+
+    cause: RecallCause
+    is_suspect: bool = False
+    """A process died, and it may have been computing this request."""
+
+
 class UpstreamUnavailable(ControlPlaneError):
     """No Triton can be asked: it is starting, restarting or gone.
 
     With `is_not_sent` nothing of the request was sent, so it is safe to send it elsewhere; else it may have
-    been computed. With `is_silence` it was taken back from a server that says nothing.
+    been computed. With `recall` it was taken back.
     """
 
     code = ErrorCode.UPSTREAM_UNAVAILABLE
 
-    def __init__(self, message: str, *, is_not_sent: bool = False, is_silence: bool = False) -> None:
+    def __init__(self, message: str, *, is_not_sent: bool = False, recall: Recall | None = None) -> None:
         super().__init__(message)
         self.is_not_sent = is_not_sent
-        self.is_silence = is_silence
+        self.recall = recall
 
 
 class GatewayStopping(ControlPlaneError):

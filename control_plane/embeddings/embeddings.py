@@ -88,6 +88,17 @@ class _Computation:
 
 
 @dataclass(frozen=True, slots=True)
+class _Inputs:
+    """Inputs that are computed for one call, as a request under which processes may die
+    (`inference/queries_of_death`)."""
+
+    inputs: Sequence[bytes]
+
+    def content(self, call: InferCall) -> Sequence[bytes]:
+        return self.inputs
+
+
+@dataclass(frozen=True, slots=True)
 class _FlightResult:
     """Result of one flight, shared by its leader and its followers."""
 
@@ -261,7 +272,9 @@ class Embeddings:
 
     async def _send(self, job: _Computation, inputs: Sequence[bytes], permit: Permit) -> list[EmbeddedText]:
         timeout_s = self._left_s(job.deadline_s)
-        async with self._inference.dispatch.server_for(job.call, timeout_s=timeout_s, running=job.running) as server:
+        async with self._inference.dispatch.server_for(
+            job.call, timeout_s=timeout_s, running=job.running, request=_Inputs(inputs)
+        ) as server:
             job.running.estimate_cost(job.costing(inputs))
             batches = TextBatches(server, job.call, job.text_model, job.are_tokens, lambda: self._left_s(job.deadline_s), permit)
             try:

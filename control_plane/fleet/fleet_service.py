@@ -210,6 +210,7 @@ class FleetService:
                 tasks.create_task(self._memory_sync.run(), name="fleet-memory")
                 tasks.create_task(self.models.run(), name="wishes")
                 tasks.create_task(self.dispatch.hedging.run(), name="hedging")
+                tasks.create_task(self.dispatch.overdue.run(), name="overdue-watch")
                 if self._forwarding is not None:
                     tasks.create_task(self._forwarding.run(), name="leader-forwarding")
                     tasks.create_task(self._forwarding.poll_while_waiting(self._reconciler.poll_index), name="polling-while-waiting")

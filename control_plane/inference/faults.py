@@ -23,6 +23,7 @@ from control_plane.core.errors import (
     DeadlineExceeded,
     ModelLoadFailed,
     ModelNotFound,
+    RecallCause,
     UpstreamFailed,
     UpstreamUnavailable,
 )
@@ -41,6 +42,9 @@ class Fault(Enum):
     """The connection was lost before the response; the request may have been computed."""
     SERVER_SILENT = auto()
     """The request was taken back from a server that says nothing, and may have computed it."""
+    REPLICA_SILENT = auto()
+    """The request was taken back from a replica that answers nobody while others of the model do, and may have
+    computed it."""
     TIMED_OUT = auto()
     """The deadline passed without a response, or the caller has left."""
     MODEL_MISSING = auto()
@@ -58,7 +62,7 @@ class Fault(Enum):
     CANCELLED = auto()
     """The request was cancelled."""
     DEAD_STUB = auto()
-    """The stub process of a Python model has died."""
+    """The stub process of a Python model has died: a server says so, or the request was taken back for it."""
     DEFECT = auto()
     """The send failed in the gateway itself."""
     OTHER = auto()
@@ -108,6 +112,7 @@ FAULTS: Mapping[Fault, FaultPolicy] = {
     Fault.NOT_SENT: FaultPolicy(Resend.ALWAYS, Finding.UNREACHABLE, is_budgeted=False),
     Fault.CONNECTION_LOST: FaultPolicy(Resend.IF_REPEATABLE, Finding.BROKEN),
     Fault.SERVER_SILENT: FaultPolicy(Resend.IF_REPEATABLE, Finding.BROKEN),
+    Fault.REPLICA_SILENT: FaultPolicy(Resend.IF_REPEATABLE, Finding.SILENT),
     Fault.TIMED_OUT: FaultPolicy(Resend.NEVER, Finding.SILENT),
     Fault.MODEL_MISSING: FaultPolicy(Resend.ALWAYS, Finding.LACKS_MODEL, is_budgeted=False),
     # The next two may come from a step of an ensemble, after others have been computed.
@@ -128,6 +133,11 @@ _LOSSES = {
     SendFailure.NOT_SENT: Fault.NOT_SENT,
     SendFailure.CONNECTION_LOST: Fault.CONNECTION_LOST,
     SendFailure.TIMED_OUT: Fault.TIMED_OUT,
+}
+_RECALLS = {
+    RecallCause.SERVER_SILENT: Fault.SERVER_SILENT,
+    RecallCause.REPLICA_SILENT: Fault.REPLICA_SILENT,
+    RecallCause.STUB_DIED: Fault.DEAD_STUB,
 }
 _UNAVAILABLE = {
     b"is not at ready state": Fault.NOT_READY,
@@ -161,7 +171,9 @@ def fault_of_error(error: BaseException) -> Fault:
     """The fault that an error tells of with which a send has ended."""
     match error:
         case UpstreamUnavailable():
-            return Fault.NOT_SENT if error.is_not_sent else Fault.SERVER_SILENT if error.is_silence else Fault.CONNECTION_LOST
+            if error.recall is not None:
+                return fault_of_recall(error.recall.cause)
+            return Fault.NOT_SENT if error.is_not_sent else Fault.CONNECTION_LOST
         case DeadlineExceeded():
             return Fault.TIMED_OUT
         case ModelNotFound():
@@ -195,6 +207,11 @@ def _is_servers_status(answer: object) -> bool:
     if isinstance(answer, HttpAnswer):
         return answer.status >= 500
     return isinstance(answer, GrpcAnswer) and answer.code in _SERVERS_CODES
+
+
+def fault_of_recall(cause: RecallCause) -> Fault:
+    """The fault that a request has met which was taken back."""
+    return _RECALLS[cause]
 
 
 def _http_fault(status: int, text: bytes) -> Fault:

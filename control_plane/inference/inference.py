@@ -145,9 +145,10 @@ class Dispatch(Protocol):
         closed."""
 
     def server_for(
-        self, call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None
+        self, call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None, request: Hashable | None = None
     ) -> AbstractAsyncContextManager[Upstream]:
-        """Reserve a server for a caller that sends by itself, for as long as the block lasts.
+        """Reserve a server for a caller that sends by itself, for as long as the block lasts. With `request`, what it
+        sends, it is refused once two processes have died under that.
 
         Raises as `send` does.
         """
@@ -242,7 +243,7 @@ class InferenceService:
         """Answer a request from the cache or from a server."""
         # No coroutine of its own: every inference would be passed through it.
         scope = None if self._cached is None else self._cached.cache.scope(running.model_name, route, running.principal.tenant)
-        running.is_repeatable = scope is not None or (route is not None and route.is_repeatable)
+        running.is_repeatable = scope is not None or self._is_repeatable(running.model_name, route)
         if self._cached is not None and scope is not None:
             return self._cached.infer(request, running, scope, compute=self._compute, timeout_s=timeout_s)
         if not self._has_turn(running, running.permit, timeout_s):
@@ -283,6 +284,11 @@ class InferenceService:
         # A target that gets no more than the budget's part cannot exceed it for long, however it fails; at first it can.
         may_owe = arm.weight <= SHARE * WHOLE and retries.owed_requests < _MAX_OWED
         return retries.try_spend(running.expected_units, may_owe=may_owe)
+
+    def _is_repeatable(self, model: str, route: Route | None) -> bool:
+        if route is not None and route.is_repeatable:
+            return True
+        return self._cached is not None and self._cached.cache.is_repeatable(model, route)
 
     def make_verbatim_cache(self, frontend: Frontend) -> VerbatimCache[Any]:
         """Make the verbatim cache of one frontend; to be called once for each."""

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple, Protocol, TypeVar
 
 from control_plane.core.endpoints import ONLY
+from control_plane.core.errors import ControlPlaneError
 from control_plane.core.infer_call import InferCall
 from control_plane.core.model import ModelState
 from control_plane.inference.attempt import AnswerT_co, Attempt, RepeatableRequest, Send, is_repeatable
@@ -137,12 +138,29 @@ class SingleServerDispatch:
         return await request.stream(sent.upstream, timeout_s=deadline_s - sent.at_s)
 
     @asynccontextmanager
-    async def server_for(self, call: InferCall, *, timeout_s: float, running: RunningOnOne | None = None) -> AsyncIterator[Upstream]:
+    async def server_for(
+        self, call: InferCall, *, timeout_s: float, running: RunningOnOne | None = None, request: Hashable | None = None
+    ) -> AsyncIterator[Upstream]:
         now_s = self._now_s()
         self.retries.asked(units_of(running), now_s)
-        if call.model_name in self._under_repair.ready_s:
-            await self._await_repair(call, now_s + timeout_s)
-        yield self._begin(call, running).upstream
+        deadline_s = now_s + timeout_s
+        if request is None:
+            if call.model_name in self._under_repair.ready_s:
+                await self._await_repair(call, deadline_s)
+            yield self._begin(call, running).upstream
+            return
+        async with self.deaths.turn_if_watched(request, call, timeout_s=timeout_s) as suspect:
+            if call.model_name in self._under_repair.ready_s:
+                await self._await_repair(call, deadline_s)
+            sent = self._begin(call, running)
+            attempt: Attempt[None] = Attempt(fault=None)
+            try:
+                yield sent.upstream
+            except ControlPlaneError as exc:
+                attempt.error, attempt.fault = exc, fault_of_error(exc)
+                await self._judge(request, call, sent, attempt, suspect)
+                raise
+            await self._judge(request, call, sent, attempt, suspect)
 
     async def reading(self, model: str, *, timeout_s: float) -> Upstream:
         return self._servers.pick()

@@ -24,6 +24,7 @@ class Fingerprints:
     def __init__(self, *, now_s: Callable[[], float] = boot_time_s) -> None:
         """`now_s` is the clock of `rely_until`."""
         self._known: dict[str, Fingerprint] = {}
+        self._latest: dict[str, Fingerprint] = {}
         self._generation = 0
         self._until_s = inf
         self._now_s = now_s
@@ -49,6 +50,11 @@ class Fingerprints:
             return None
         return self._known.get(model)
 
+    def latest(self, model: str) -> Fingerprint | None:
+        """Return the last fingerprint that was certain. While a replica of a fleet is loaded anew the others serve
+        what they did before."""
+        return self._latest.get(model)
+
     def change(self, changes: Mapping[str, Fingerprint | None]) -> None:
         """Set fingerprints by model; None makes one unknown."""
         self._generation += 1
@@ -56,7 +62,7 @@ class Fingerprints:
             if fingerprint is None:
                 self._known.pop(model, None)
             else:
-                self._known[model] = fingerprint
+                self._known[model] = self._latest[model] = fingerprint
 
     def all(self) -> dict[str, Fingerprint]:
         """Return all known fingerprints by model."""

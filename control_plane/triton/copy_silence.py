@@ -34,6 +34,10 @@ class CopySilence:
     """Requests that have run out of time since the last answer."""
     _since_s: float = field(default=inf, init=False)
     """When the first of them was sent, or the last answer came, whichever was later."""
+    _first_sent_s: float = field(default=inf, init=False)
+    """When the first of them was sent."""
+    _is_overdue: bool = field(default=False, init=False)
+    """Whether one of them was waited for as long as a silence must last."""
     _gave_up_s: float = field(default=-inf, init=False)
 
     def answered(self, sent_s: float, now_s: float) -> None:
@@ -50,13 +54,30 @@ class CopySilence:
             return None
         if not self._given_up or now_s - self._gave_up_s > _LAPSES_S:
             self._given_up, self._since_s = 0, max(sent_s, self._answered_s)
+            self._first_sent_s, self._is_overdue = sent_s, False
+        self._first_sent_s = min(self._first_sent_s, sent_s)
+        self._is_overdue = self._is_overdue or now_s - max(sent_s, self._answered_s) >= self._limit_s
         self._given_up, self._gave_up_s = self._given_up + 1, now_s
-        silent_s = now_s - self._since_s
-        limit_s = max(_AT_LEAST_S, _FACTOR * self._longest_s) if self._has_answered else UNSEEN_S
-        if self._given_up < _TIMES or silent_s < limit_s or is_worked_on(oldest_s, self._since_s, now_s):
+        return self._since_s_if_hung(now_s, oldest_s, times=_TIMES)
+
+    def overdue(self, now_s: float, *, oldest_s: float) -> float | None:
+        """Return, once, since when the copy hangs, as `gave_up`, for the first request that is still waited for. It
+        counts as one that has run out of time once it has waited as long as a silence must last, if one has been
+        given up after such a time, too: who leaves sooner may leave a copy that has only begun with a long one."""
+        if not self._is_overdue or not self._given_up or now_s - oldest_s < self._limit_s:
+            return None
+        return self._since_s_if_hung(now_s, oldest_s, times=_TIMES - 1)
+
+    @property
+    def _limit_s(self) -> float:
+        return max(_AT_LEAST_S, _FACTOR * self._longest_s) if self._has_answered else UNSEEN_S
+
+    def _since_s_if_hung(self, now_s: float, oldest_s: float, *, times: int) -> float | None:
+        is_silent = now_s - self._since_s >= self._limit_s
+        if self._given_up < times or not is_silent or is_worked_on(oldest_s, self._first_sent_s, now_s):
             return None
         self._given_up = 0
-        return self._since_s
+        return self._first_sent_s
 
 
 def is_worked_on(oldest_s: float, since_s: float, now_s: float) -> bool:

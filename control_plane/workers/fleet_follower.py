@@ -61,6 +61,7 @@ class FleetFollower:
             tasks.create_task(self._forwarding.run(), name="leader-forwarding")
             tasks.create_task(self._tick(), name="fleet-tick")
             tasks.create_task(self.dispatch.hedging.run(), name="hedging")
+            tasks.create_task(self.dispatch.overdue.run(), name="overdue-watch")
 
     async def _tick(self) -> None:
         while True:

@@ -127,10 +127,11 @@ async def load_a_corrupt_one(scene: Scene) -> None:
 
 
 async def send_poison(scene: Scene) -> None:
-    """One client that comes again and again, over either protocol."""
+    """One client that comes with the same again and again, over either protocol."""
+    asked = Asked("who sends it", models.REPEATABLE_MODEL, models.POISON, number=0.5)
     scene.begin()
     for number in range(_POISONS):
-        await scene.ask(Asked("who sends it", models.REPEATABLE_MODEL, models.POISON), protocol=("http", "grpc")[number % 2])
+        await scene.ask(asked, protocol=("http", "grpc")[number % 2])
         await scene.hold(0.2)
 
 

@@ -121,6 +121,14 @@ class Replica:
     """When each of this process's requests was sent that still waits for its answer here, the oldest first."""
     departures: DepartureMeter = field(default_factory=DepartureMeter)
     """Measures by this process's requests what one takes of the server."""
+    answered_s: float = NEVER_S
+    """When it last answered a request of this process."""
+    longest_s: float = 0.0
+    """The longest time that it has lately taken for an answer."""
+    abandoned_s: float = inf
+    """When the oldest request was sent that its caller gave up since that answer."""
+    is_dead: bool = False
+    """Its stub has died, and it is to be loaded anew."""
 
 
 @dataclass(slots=True, eq=False)

@@ -31,6 +31,8 @@ class ReplicaSnapshot:
     ready_s: float | None
     """When its load is expected to end, by the same clock; None: it is not loading."""
     is_step: bool = False
+    is_dead: bool = False
+    """Its stub has died."""
 
 
 @dataclass(frozen=True, slots=True)

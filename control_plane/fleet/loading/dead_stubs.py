@@ -43,9 +43,10 @@ class DeadStubDetector:
         self._records: dict[tuple[str, str], _Record] = {}
         self._backoff = RevivalBackoff()
 
-    def count_dead_answer(self, server: Server, replica: Replica) -> None:
-        """Count an answer of this replica which says that its stub has died."""
-        self._count(server, replica, 1)
+    def count_dead_answer(self, server: Server, replica: Replica, *, is_probe: bool = False) -> None:
+        """Count an answer of this replica which says that its stub has died; to a probe, after another such answer, it
+        is enough."""
+        self._count(server, replica, _ANSWERS if is_probe else 1)
 
     def trust_report(self, server: Server, replica: Replica) -> None:
         """Take over the verdict of another process, which does not load models and has counted enough of

@@ -37,6 +37,7 @@ class ReplicaRepairs:
         for `delay_s` first, or have the leader do so. No request is sent to it until then. False if nothing was
         begun: it is being loaded already, or nothing can be loaded now."""
         if self._leader is not None and self._leader.request_repair(server.name, replica.model):
+            self._state.note_dead(server, replica)
             return True
         is_under_way = replica.state is not ModelState.READY or (server.name, replica.model) in self._state.awaiting_fingerprint
         if is_under_way or not self._turns.tasks.is_open:

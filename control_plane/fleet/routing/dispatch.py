@@ -18,14 +18,15 @@ from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, Model
 from control_plane.core.infer_call import InferCall
 from control_plane.fleet.routing.hedging import Hedging
 from control_plane.fleet.routing.model_router import ModelRouter
-from control_plane.fleet.routing.resending import Resending
+from control_plane.fleet.routing.overdue_watch import OverdueWatch
+from control_plane.fleet.routing.resending import Resending, recall_of
 from control_plane.fleet.routing.workloads import RequestClassifier, RoutingHint
 from control_plane.fleet.view.catalogue import FleetCatalogue
 from control_plane.fleet.view.reservations import Reservation
-from control_plane.inference.attempt import Attempt, Send
-from control_plane.inference.faults import FAULTS, Fault, Resend
+from control_plane.inference.attempt import Attempt, Send, is_repeatable
+from control_plane.inference.faults import FAULTS, Fault, Resend, fault_of_error
 from control_plane.inference.inference import GenerateRequest, ServerRequest
-from control_plane.inference.queries_of_death import QueriesOfDeath, Suspect
+from control_plane.inference.queries_of_death import Hashable, QueriesOfDeath, Suspect
 from control_plane.inference.retry_budget import RetryBudget, units_of
 from control_plane.inference.running_request import AuthorizedRequest
 from control_plane.inference.server_fault import dead_stub_model_in
@@ -61,6 +62,7 @@ class FleetDispatcher:
         self._router = router
         self._resending = Resending(router, self.retries, now_s=now_s)
         self.hedging = Hedging(router, self.retries, self._resending, is_on=hedging)
+        self.overdue = OverdueWatch(router)
         self._workloads = RequestClassifier(router.state.fleet)
         self._now_s = now_s
 
@@ -79,6 +81,7 @@ class FleetDispatcher:
         facts = self._router.state.fleet.models.get(call.model_name)
         if running is not None and facts is not None and facts.spec.is_repeatable:
             running.is_repeatable = True
+        aim.may_probe = is_repeatable(call, running)
         while True:
             if self.deaths.watches(call.model_name):
                 attempt = await self._attempt_in_turn(request, call, running, deadline_s=deadline_s, aim=aim)
@@ -120,7 +123,7 @@ class FleetDispatcher:
         """Send a request to a model of which some are suspect. Raises QueryOfDeath: this one is guilty."""
         async with self.deaths.turn(request, call, timeout_s=deadline_s - self._now_s()) as suspect:
             if suspect is not None:
-                aim = replace(aim, avoid=aim.avoid | self._resending.avoided(call.model_name))
+                aim = replace(aim, avoid=aim.avoid | self._resending.avoided(call.model_name), may_probe=False)
             attempt = await self._attempt(request.send, call, running, deadline_s=deadline_s, aim=aim)
             await self._judge(request, call, attempt, suspect)
         return attempt
@@ -158,15 +161,13 @@ class FleetDispatcher:
                 self._resending.learn(attempt.fault, attempt.answer, call, reservation)
         return attempt
 
-    async def _judge(
-        self, request: ServerRequest[AnswerT], call: InferCall, attempt: _FleetAttempt[AnswerT], suspect: Suspect | None
-    ) -> None:
+    async def _judge(self, request: Hashable, call: InferCall, attempt: _FleetAttempt[AnswerT], suspect: Suspect | None) -> None:
         """Note whether a process died under the request. Raises QueryOfDeath: it was the second."""
         fault, reservation = attempt.fault, attempt.reservation
         if fault is None:
             if suspect is not None:
                 self.deaths.answered(suspect)
-        elif await self._resending.is_death(fault, reservation, is_suspect=suspect is not None):
+        elif await self._resending.is_death(fault, attempt.error, reservation, is_suspect=suspect is not None):
             is_stub = fault is Fault.DEAD_STUB
             await self.deaths.died(request, call, reservation.server.name, suspect=suspect, is_stub=is_stub)
 
@@ -180,7 +181,8 @@ class FleetDispatcher:
         fault = attempt.fault
         if fault is None or (attempt.was_hedged and not _may_go_to_a_third(fault)):
             return None
-        return self._resending.aim_after(fault, call, running, attempt.reservation, attempt.aim)
+        is_recall = recall_of(attempt.error) is not None
+        return self._resending.aim_after(fault, call, running, attempt.reservation, attempt.aim, is_recall=is_recall)
 
     async def _reserve(self, call: InferCall, running: AuthorizedRequest | None, *, deadline_s: float, aim: RoutingHint) -> Reservation:
         """Acquire a slot at a replica. The request's own time starts after that, so nobody is charged for
@@ -193,13 +195,41 @@ class FleetDispatcher:
         return reservation
 
     @asynccontextmanager
-    async def server_for(self, call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None) -> AsyncIterator[Upstream]:
+    async def server_for(
+        self, call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None, request: Hashable | None = None
+    ) -> AsyncIterator[Upstream]:
         """Context manager: a server with the model, whose slot is held for as long as the block lasts. Raises
-        Overloaded."""
+        Overloaded. QueryOfDeath: processes have died under the `request` that is sent there."""
         self.retries.asked(units_of(running))
-        reservation = await self._reserve(call, running, deadline_s=self._now_s() + timeout_s, aim=self._workloads.aim(call, running))
+        deadline_s, aim = self._now_s() + timeout_s, self._workloads.aim(call, running)
+        if request is None:
+            async with self._held(call, running, deadline_s=deadline_s, aim=aim) as (upstream, _):
+                yield upstream
+            return
+        async with self.deaths.turn_if_watched(request, call, timeout_s=timeout_s) as suspect:
+            if suspect is not None:
+                aim.avoid = self._resending.avoided(call.model_name)
+            attempt: _FleetAttempt[None] | None = None
+            try:
+                async with self._held(call, running, deadline_s=deadline_s, aim=aim) as (upstream, reservation):
+                    attempt = _FleetAttempt(reservation=reservation, aim=aim, fault=None)
+                    yield upstream
+            except ControlPlaneError as exc:
+                if attempt is None:
+                    raise
+                attempt.error, attempt.fault = exc, fault_of_error(exc)
+                await self._judge(request, call, attempt, suspect)
+                raise
+            await self._judge(request, call, attempt, suspect)
+
+    @asynccontextmanager
+    async def _held(
+        self, call: InferCall, running: AuthorizedRequest | None, *, deadline_s: float, aim: RoutingHint
+    ) -> AsyncIterator[tuple[Upstream, Reservation]]:
+        """Context manager: a slot at a replica; the view is told how the block ends."""
+        reservation = await self._reserve(call, running, deadline_s=deadline_s, aim=aim)
         try:
-            yield reservation.upstream
+            yield reservation.upstream, reservation
             self._router.answered(call, reservation)
         # A lost connection, or an answer of Triton's own (then it was sent).
         except UpstreamUnavailable as exc:
@@ -240,7 +270,7 @@ class FleetDispatcher:
 def _may_go_to_a_third(fault: Fault) -> bool:
     """Whether a hedged request, which has had two servers, may be sent to another one: not if two processes may have
     died under it. One that says nothing has not died."""
-    return fault is Fault.SERVER_SILENT or FAULTS[fault].resend is Resend.ALWAYS
+    return fault in (Fault.SERVER_SILENT, Fault.REPLICA_SILENT) or FAULTS[fault].resend is Resend.ALWAYS
 
 
 class _ReservedStream:

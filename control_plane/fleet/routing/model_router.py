@@ -65,6 +65,8 @@ class ModelRouter:
         """(server, model) -> its silence; of models that have been served there."""
         self.suspect: Suspect | None = None
         """Told of a server and a model that seems to hang there; None where nothing could be done about it."""
+        self._given_up: dict[tuple[str, str], Replica] = {}
+        """(server, model) -> the replica there that has answered nothing since a request was given up."""
         self._no_room: dict[str, tuple[float, Refusal]] = {}
         """Negative cache: model on trial -> (when to search for room again, the last refusal)."""
         self._no_further_replica: dict[str, tuple[float, float]] = {}
@@ -92,6 +94,8 @@ class ModelRouter:
             return self._reserve_held(call, *held)
         deadline_s, has_waited = min(deadline_s, now_s + self._wait_s), False
         while True:
+            if aim.may_probe and (reservation := self._probe(model)) is not None:
+                return reservation
             choice = self._choose(facts, aim)
             # No await between choosing and reserving, so that the chosen replica cannot go in between. No
             # reservation: its load is not over.
@@ -130,8 +134,17 @@ class ModelRouter:
             self._draw(),
             pool=aim.pool,
             affinity_key=aim.affinity_key,
-            avoid=aim.avoid,
+            avoid=aim.avoid | self.state.doubts.avoided(facts.name),
         )
+
+    def _probe(self, model: str) -> Reservation | None:
+        """Acquire a slot at a replica in doubt, if one is due for a probe."""
+        doubts = self.state.doubts
+        server = doubts.due_probe(model, self.state.now_s())
+        reservation = None if server is None else self.state.reserve(model, server)
+        if reservation is not None:
+            doubts.begin_probe(reservation)
+        return reservation
 
     def _reserve_held(self, call: InferCall, server: str, replica: Replica) -> Reservation:
         """Acquire a slot at the replica that holds the sequence's state, if it is still the same replica."""
@@ -144,11 +157,13 @@ class ModelRouter:
         self._sequences.bind(call, server, replica)
         return reservation
 
-    def answered(self, call: InferCall, reservation: Reservation) -> None:
-        """Note that a request has been answered; its reservation has been released."""
+    def answered(self, call: InferCall, reservation: Reservation, *, is_alive: bool = True) -> None:
+        """Note that a request has been answered, by a replica that `is_alive`; its reservation has been released."""
         if call.sequence_id:
             self._sequences.done(call)
         self.state.ejection.answered(reservation)
+        if is_alive:
+            self.state.doubts.answered(reservation, self.state.now_s())
         if self.suspect is not None:
             silence = self._silences[reservation.server.name, reservation.replica.model]
             silence.answered(reservation.started_s, self.state.now_s())
@@ -156,13 +171,28 @@ class ModelRouter:
     def gave_up(self, reservation: Reservation) -> None:
         """Note that a request was not answered in time, or that its caller has left."""
         self.state.ejection.gave_up(reservation)
+        self.state.doubts.gave_up(reservation)
+        self.state.doubts.end_probe(reservation, self.state.now_s())
         server, replica = reservation.server.name, reservation.replica
         if self.suspect is None or not reservation.is_current or replica.state is not ModelState.READY:
             return
         oldest_s = next((sent_s for key, sent_s in replica.waiting.items() if key != id(reservation)), math.inf)
         since_s = self._silences[server, replica.model].gave_up(reservation.started_s, self.state.now_s(), oldest_s=oldest_s)
+        self._given_up[server, replica.model] = replica
         if since_s is not None:
             self.suspect(server, replica.model, since_s)
+
+    def look_for_overdue(self) -> None:
+        """Have requests taken back from replicas that answer nobody while others do, and suspect those that hang:
+        to be called several times a second, while this process runs on time."""
+        self.state.recall_overdue()
+        now_s, servers = self.state.now_s(), self.state.fleet.servers
+        for (name, model), replica in list(self._given_up.items()):
+            server, oldest_s = servers.get(name), next(iter(replica.waiting.values()), math.inf)
+            if server is None or server.replicas.get(model) is not replica or replica.abandoned_s == math.inf:
+                del self._given_up[name, model]  # it has answered since, or was loaded anew
+            elif self.suspect is not None and (since_s := self._silences[name, model].overdue(now_s, oldest_s=oldest_s)) is not None:
+                self.suspect(name, model, since_s)
 
     def awaited(self) -> Iterator[tuple[str, str, float]]:
         """Yield the server, the model and the time it was sent of each replica's oldest request, if that has
@@ -177,6 +207,7 @@ class ModelRouter:
         """Note that a connection failed: others are preferred until the server has been looked at. `is_gone`:
         it could not even be opened."""
         self.state.ejection.disconnected(reservation)
+        self.state.doubts.end_probe(reservation, self.state.now_s())
         # A replica that holds sequences is kept: their state would be lost with it, though the server may be
         # out of reach for a moment only.
         if is_gone and not reservation.replica.sequences:
@@ -186,10 +217,12 @@ class ModelRouter:
         """Note a server's answer that a model's stub has died: the reservation's model, a step of it, or a
         model that it calls."""
         called = reservation.server.replicas.get(model)
+        is_probe = self.state.doubts.doubt(reservation, self.state.now_s(), at_once=True)
         if reservation.is_current:
             # For a step the ensemble is loaded anew, as steps are loaded with it; a model that is called
             # (BLS) is loaded anew by itself.
-            self._dead_stubs.count_dead_answer(reservation.server, reservation.replica if called is None or called.is_step else called)
+            at = reservation.replica if called is None or called.is_step else called
+            self._dead_stubs.count_dead_answer(reservation.server, at, is_probe=is_probe)
 
     def stub_died(self, server: str, model: str, how: str) -> None:
         """Note that a stub of a loaded model has died on an embedded server."""

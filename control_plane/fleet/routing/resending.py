@@ -11,33 +11,42 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import TypeVar
 
+from control_plane.core.errors import Recall, UpstreamUnavailable
 from control_plane.core.infer_call import InferCall
+from control_plane.core.model import ModelState
 from control_plane.fleet.domain.routing import has_other
 from control_plane.fleet.routing.model_router import ModelRouter
 from control_plane.fleet.routing.workloads import RoutingHint
 from control_plane.fleet.view.reservations import Reservation
 from control_plane.inference.attempt import Send, is_repeatable
 from control_plane.inference.domain.queries_of_death import StubDeaths
-from control_plane.inference.faults import FAULTS, Fault, Finding, Resend
+from control_plane.inference.faults import FAULTS, Fault, Finding, Resend, fault_of_recall
 from control_plane.inference.retry_budget import RetryBudget, units_of
 from control_plane.inference.running_request import AuthorizedRequest
 from control_plane.inference.server_fault import dead_stub_model_of
 
 AnswerT = TypeVar("AnswerT")
 
+_TIMES = {Fault.DEAD_STUB: 3, Fault.SERVER_SILENT: 2}
 _MOST_RESENDS = 3
-"""Each cause is retried once, and not all of them: a request cannot go round for ever. A dead stub may be met twice,
-by one that is in flight beside a query of death (after its second there is no third), and servers may freeze one after
-the other."""
+"""Each cause is retried once, and not all of them: a request cannot go round for ever. Dead stubs may be met by one that
+is in flight beside several queries of death (what dies alone a second time is one itself), and servers may freeze one
+after the other."""
 _GONE = frozenset((Fault.NOT_SENT, Fault.CONNECTION_LOST, Fault.MODEL_MISSING))
 """Faults of replicas that are dropped from the view, or may be: others are found, or loaded."""
-_LOST = frozenset((Fault.CONNECTION_LOST, Fault.SERVER_SILENT))
-"""Faults of a server that takes all its requests with it."""
+_LOST = frozenset((Fault.CONNECTION_LOST, Fault.SERVER_SILENT, Fault.REPLICA_SILENT))
+"""Faults of a server or replica that takes all its requests with it."""
+_RECALLED = frozenset((Fault.SERVER_SILENT, Fault.REPLICA_SILENT))
+"""Faults for which requests are taken back only: that they may be sent again was decided before that."""
 _NOTICED_S, _LOOK_EVERY_S = 1.0, 0.05
 """Time within which the end of a Triton is noticed by whoever watches its process."""
+
+
+def recall_of(error: Exception | None) -> Recall | None:
+    """The recall that a send has ended with, if it has."""
+    return error.recall if isinstance(error, UpstreamUnavailable) else None
 
 
 class Resending:
@@ -59,7 +68,7 @@ class Resending:
     ) -> bool:
         """Whether the request, which had this `aim`, may be sent another time, for which the retry budget is charged."""
         policy, resent = FAULTS[fault], aim.resent
-        times = 2 if fault in (Fault.DEAD_STUB, Fault.SERVER_SILENT) else 1
+        times = _TIMES.get(fault, 1)
         if policy.resend is Resend.NEVER or resent.count(fault) >= times or len(resent) >= _MOST_RESENDS:
             return False
         # A request for a version that does not exist would fail anywhere: the model itself may well be there.
@@ -82,27 +91,40 @@ class Resending:
         decided, and the budget charged, before anything is cancelled."""
         if not is_repeatable(call, running):
             return send
-        may = partial(self.may_resend, Fault.SERVER_SILENT, call, running, reservation, aim)
-        return self._router.state.recalls.recallable(send, reservation, may)
+        return self._router.state.recalls.recallable(
+            send, reservation, lambda cause: self.may_resend(fault_of_recall(cause), call, running, reservation, aim)
+        )
 
     def aim_after(
-        self, fault: Fault, call: InferCall, running: AuthorizedRequest | None, reservation: Reservation, aim: RoutingHint
+        self,
+        fault: Fault,
+        call: InferCall,
+        running: AuthorizedRequest | None,
+        reservation: Reservation,
+        aim: RoutingHint,
+        *,
+        is_recall: bool = False,
     ) -> RoutingHint | None:
-        """Where to send a request next, to another server than that and to no dead replica; None: nowhere."""
-        resent = (*aim.resent, fault)
-        if fault is Fault.SERVER_SILENT:
-            # It was decided before it was taken back. The view avoids the server for as long as it is silent.
-            if running is not None:
-                running.permit.forsake()
-            return replace(aim, avoid=aim.avoid | self.avoided(reservation.replica.model), resent=resent)
-        if not self.may_resend(fault, call, running, reservation, aim):
+        """Where to send a request next, to another server than that and to no dead replica; None: nowhere. `is_recall`: it
+        was taken back, so the server may have it still."""
+        is_recalled = fault in _RECALLED or is_recall
+        if fault not in _RECALLED and not self.may_resend(fault, call, running, reservation, aim):
             return None
-        return replace(aim, avoid=self.unfit(reservation, aim), resent=resent)
+        if is_recalled and running is not None:
+            running.permit.forsake()
+        avoid = aim.avoid | self._dead_or_doubted(reservation.replica.model)
+        # The view avoids a server for as long as it is silent; a replica that is loaded anew is another one.
+        if fault is not Fault.SERVER_SILENT and not reservation.replica.is_dead:
+            avoid |= {reservation.server.name}
+        return replace(aim, avoid=avoid, resent=(*aim.resent, fault), may_probe=False)
 
     def unfit(self, reservation: Reservation, aim: RoutingHint) -> frozenset[str]:
         """Servers that would not do for another send of a request that is here: this one, those that failed it, and
         those whose stubs are dead."""
-        return aim.avoid | {reservation.server.name} | self.avoided(reservation.replica.model)
+        return aim.avoid | {reservation.server.name} | self._dead_or_doubted(reservation.replica.model)
+
+    def _dead_or_doubted(self, model: str) -> frozenset[str]:
+        return self.avoided(model) | self._router.state.doubts.avoided(model)
 
     def avoided(self, model: str) -> frozenset[str]:
         """Servers whose replicas of the model have lost their stubs, and are not loaded anew yet."""
@@ -113,18 +135,24 @@ class Resending:
     def _has_elsewhere(self, fault: Fault, reservation: Reservation, avoid: frozenset[str]) -> bool:
         """Whether another replica may do better. What a server that is gone or a replica under repair leaves waits for one,
         if need be."""
-        if fault in _GONE or not reservation.is_current:
+        if fault in _GONE or not reservation.is_current or reservation.replica.is_dead:
+            return True
+        if fault is Fault.DEAD_STUB and any(
+            each.state is ModelState.LOADING for _, each in self._router.state.fleet.replicas(reservation.replica.model)
+        ):
             return True
         is_idle = FAULTS[fault].resend is Resend.IF_CAPACITY
         return has_other(self._router.state.fleet, reservation.replica.model, avoid, is_idle=is_idle)
 
-    async def is_death(self, fault: Fault, reservation: Reservation, *, is_suspect: bool) -> bool:
+    async def is_death(self, fault: Fault, error: Exception | None, reservation: Reservation, *, is_suspect: bool) -> bool:
         """Whether a process died while this request was in flight in it.
 
         A broken connection alone makes a suspect of a request. To find one guilty its server must be seen to be
         down.
         """
         if fault is Fault.DEAD_STUB:
+            if (recall := recall_of(error)) is not None:
+                return recall.is_suspect
             replica, began_s = reservation.replica, reservation.started_s
             return self._stub_deaths.was_in_flight(reservation.server.name, replica.model, replica, began_s=began_s, now_s=self._now_s())
         if fault is not Fault.CONNECTION_LOST or not is_suspect:
@@ -144,7 +172,7 @@ class Resending:
             case Finding.BROKEN:
                 self._router.lost(reservation, is_gone=False)
             case Finding.STUB_DIED:
-                self._router.answered(call, reservation)
+                self._router.answered(call, reservation, is_alive=False)
                 if (dead := dead_stub_model_of(answer)) is not None:
                     self._router.has_died(reservation, dead)
             case Finding.LACKS_MODEL:

@@ -58,6 +58,8 @@ class RoutingHint:
     """Servers that have failed this request, so that others are preferred."""
     resent: tuple[Fault, ...] = ()
     """The faults that it was sent again for."""
+    may_probe: bool = False
+    """It may be sent to a replica in doubt, as it could be sent again."""
 
 
 ANY = RoutingHint()

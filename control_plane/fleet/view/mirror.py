@@ -115,5 +115,8 @@ class FleetMirror:
                 self._lives[server.name, name] = seen.life
             replica.state, replica.bytes, replica.since_s, replica.is_step = seen.state, seen.bytes, seen.since_s, seen.is_step
             replica.ready_s = NEVER_S if seen.ready_s is None else seen.ready_s
+            if seen.is_dead and not replica.is_dead:
+                self._state.note_dead(server, replica)
+            replica.is_dead = seen.is_dead
         loading = [replica.ready_s for replica in server.replicas.values() if replica.state is ModelState.LOADING]
         server.loads_until_s = max(loading, default=NEVER_S)

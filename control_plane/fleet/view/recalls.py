@@ -1,4 +1,5 @@
-"""Takes requests back from servers that have fallen silent, so that they are sent again to another one.
+"""Takes requests back from servers that have fallen silent, from replicas whose stub has died, and from those that
+answer nobody while others do, so that they are sent again to another one.
 
 `fleet/routing/resending` says which requests may be sent again, `fleet/routing/dispatch` does it, and
 `fleet/view/state` sweeps whenever its view has changed.
@@ -8,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from control_plane.core.errors import UpstreamUnavailable
-from control_plane.fleet.domain.fleet import Fleet
+from control_plane.core.errors import Recall, RecallCause, UpstreamUnavailable
+from control_plane.fleet.domain.fleet import Fleet, Replica
+from control_plane.fleet.domain.overdue import AT_LEAST_S, overdue
 from control_plane.fleet.view.reservations import Reservation
 from control_plane.inference.attempt import Send
 from control_plane.triton.ports import Upstream
@@ -22,15 +24,20 @@ AnswerT = TypeVar("AnswerT")
 
 _ASKS_AGAIN_S = 1.0
 """How long a request that must not be sent again is left alone: the retry budget has a request to spare in a second."""
+_SUSPECTS = 8
+"""So many of the oldest requests at a replica may have been in the process that died: Triton takes them in their
+order, a batch at a time. Suspects are sent one by one, so it must not be all that waited there."""
 
 
 @dataclass(slots=True)
 class _InFlight:
     """A request at a server."""
 
-    model: str
-    may: Callable[[], bool]
+    reservation: Reservation
+    may: Callable[[RecallCause], bool]
     ask_from_s: float = 0.0
+    error: UpstreamUnavailable | None = None
+    """Why it is taken back."""
 
 
 class Recalls:
@@ -39,30 +46,30 @@ class Recalls:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._in_flight: defaultdict[str, dict[asyncio.Timeout, _InFlight]] = defaultdict(dict)
-        """Server -> the requests there, each by its deadline."""
+        """Server -> the requests there, each by its deadline, in the order in which they were sent."""
         self._is_to_sweep_again = False
 
-    def recallable(self, send: Send[AnswerT], reservation: Reservation, may: Callable[[], bool]) -> Send[AnswerT]:
-        """Return `send` for one request, cancelled if the server falls silent, another replica is ready, and it `may` be
-        sent again; it raises UpstreamUnavailable then.
+    def recallable(self, send: Send[AnswerT], reservation: Reservation, may: Callable[[RecallCause], bool]) -> Send[AnswerT]:
+        """Return `send` for one request, cancelled for a cause for which it `may` be sent again; it raises UpstreamUnavailable then.
 
         What `may` has once granted is not asked for again: it may charge for it.
         """
-        server, model, in_flight = reservation.server.name, reservation.replica.model, self._in_flight[reservation.server.name]
+        in_flight = self._in_flight[reservation.server.name]
 
         async def sent(upstream: Upstream, /, *, timeout_s: float) -> AnswerT:
             recalled = asyncio.timeout(None)
+            request = _InFlight(reservation, may)
             try:
                 async with recalled:
-                    in_flight[recalled] = _InFlight(model, may)
+                    in_flight[recalled] = request
                     try:
                         return await send(upstream, timeout_s=timeout_s)
                     finally:
                         in_flight.pop(recalled, None)
             except TimeoutError:
-                if not recalled.expired():
+                if not recalled.expired() or request.error is None:
                     raise
-                raise UpstreamUnavailable(f"server '{server}' says nothing; try again shortly", is_silence=True) from None
+                raise request.error from None
 
         return sent
 
@@ -72,23 +79,56 @@ class Recalls:
         for name, server in self._fleet.servers.items():
             if server.is_silent and (in_flight := self._in_flight.get(name)):
                 now_s = asyncio.get_running_loop().time()
-                elsewhere = {model for model in {each.model for each in in_flight.values()} if self._fleet.ready_replicas(model)}
+                elsewhere = {each.reservation.replica.model for each in in_flight.values()}
+                elsewhere = {model for model in elsewhere if self._fleet.ready_replicas(model)}
                 for recalled, request in list(in_flight.items()):
-                    if request.model not in elsewhere or now_s < request.ask_from_s:
-                        continue
-                    if request.may():
-                        del in_flight[recalled]
-                        recalled.reschedule(now_s)
-                    else:
-                        request.ask_from_s = now_s + _ASKS_AGAIN_S
-                        if not self._is_to_sweep_again:
-                            self._is_to_sweep_again = True
-                            asyncio.get_running_loop().call_at(request.ask_from_s, self._sweep_again)
+                    if request.reservation.replica.model in elsewhere and now_s >= request.ask_from_s:
+                        self._recall(recalled, request, RecallCause.SERVER_SILENT, f"server '{name}' says nothing")
 
-    def _sweep_again(self) -> None:
-        self._is_to_sweep_again = False
-        self.sweep()
+    def died(self, server: str, replica: Replica) -> None:
+        """Recall the requests at a replica whose stub has died. The oldest are suspect."""
+        why = f"the Python process of '{replica.model}' on server '{server}' has died"
+        for number, (recalled, request) in enumerate(list(self._at(server, replica))):
+            self._recall(recalled, request, RecallCause.STUB_DIED, why, is_suspect=number < _SUSPECTS)
+
+    def recall_overdue(self, now_s: float, doubted: Callable[[str], Container[str]]) -> Iterator[Reservation]:
+        """Recall requests from replicas that answer nobody, while others of their models do, and yield the reservations
+        of those that are. `doubted` returns the servers on which a model had better not be used."""
+        for name, in_flight in list(self._in_flight.items()):
+            server = self._fleet.servers.get(name)
+            if server is None or server.is_silent:
+                continue
+            for recalled, request in list(in_flight.items()):
+                replica, sent_s = request.reservation.replica, request.reservation.started_s
+                if now_s < request.ask_from_s or now_s - sent_s < AT_LEAST_S:
+                    continue
+                if overdue(self._fleet, server, replica, sent_s=sent_s, now_s=now_s, avoid=doubted(replica.model)):
+                    why = f"server '{name}' does not answer for '{replica.model}'"
+                    if self._recall(recalled, request, RecallCause.REPLICA_SILENT, why):
+                        yield request.reservation
 
     def forget(self, server: str) -> None:
         """Forget a server that has left."""
         self._in_flight.pop(server, None)
+
+    def _at(self, server: str, replica: Replica) -> Iterator[tuple[asyncio.Timeout, _InFlight]]:
+        in_flight = self._in_flight.get(server, {})
+        return ((recalled, request) for recalled, request in in_flight.items() if request.reservation.replica is replica)
+
+    def _recall(self, recalled: asyncio.Timeout, request: _InFlight, cause: RecallCause, why: str, *, is_suspect: bool = False) -> bool:
+        """Cancel a request that may be sent again; one that may not is asked for again later."""
+        loop = asyncio.get_running_loop()
+        if request.may(cause):
+            del self._in_flight[request.reservation.server.name][recalled]
+            request.error = UpstreamUnavailable(f"{why}; try again shortly", recall=Recall(cause, is_suspect))
+            recalled.reschedule(loop.time())
+            return True
+        request.ask_from_s = loop.time() + _ASKS_AGAIN_S
+        if cause is RecallCause.SERVER_SILENT and not self._is_to_sweep_again:
+            self._is_to_sweep_again = True
+            loop.call_at(request.ask_from_s, self._sweep_again)
+        return False
+
+    def _sweep_again(self) -> None:
+        self._is_to_sweep_again = False
+        self.sweep()

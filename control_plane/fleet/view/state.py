@@ -20,6 +20,7 @@ from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Replica, Server
 from control_plane.fleet.domain.load_plan import states_of
 from control_plane.fleet.domain.memory import DesiredState, Measured
+from control_plane.fleet.view.doubts import ReplicaDoubts
 from control_plane.fleet.view.ejection import OutlierEjection
 from control_plane.fleet.view.events import FleetEvents
 from control_plane.fleet.view.measurements import FIRST_LOAD_S, PROCESS_BYTES, Measurements
@@ -83,6 +84,7 @@ class FleetState:
         self.measurements = Measurements(self.fleet, now_s=now_s, today_s=today_s)
         self.ejection = OutlierEjection(self.fleet, self.events, now_s=now_s)
         self.recalls = Recalls(self.fleet)
+        self.doubts = ReplicaDoubts(self.fleet)
         self._specs = ModelSpecs()
         self._tiers: Tiers | None = None
         self.awaiting_fingerprint: set[tuple[str, str]] = set()
@@ -202,7 +204,7 @@ class FleetState:
                 replica = Replica(name, state, 0, now_s, ready_s, last_used_s=now_s)
                 fleet.put_replica(at, replica)
             if replica.state is not state:
-                replica.state, replica.since_s = state, now_s
+                replica.state, replica.since_s, replica.is_dead = state, now_s, replica.is_dead and state is not ModelState.READY
             replica.is_step = name in steps
             replica.bytes = self.bytes_of(server, name)
         # The index is read often while requests wait: waking all of them each time, for nothing, would cost
@@ -221,7 +223,14 @@ class FleetState:
         listing it as READY, until it is taken out of `awaiting_fingerprint`."""
         self.awaiting_fingerprint.add((server.name, replica.model))
         replica.state, replica.ready_s = ModelState.LOADING, self.now_s() + after_s + self._load_s(replica.model)
+        self.note_dead(server, replica)
         self.changed()
+
+    def note_dead(self, server: Server, replica: Replica) -> None:
+        """Recall the requests at a replica whose stub has died; Triton would answer each with an error, a second
+        after the one before it."""
+        replica.is_dead = True
+        self.recalls.died(server.name, replica)
 
     def drop(self, server: Server, replica: Replica) -> None:
         """Drop a replica that is gone, unless another one of its model is in its place by now."""
@@ -361,6 +370,12 @@ class FleetState:
         uses = dict(self.uses)
         self.uses.clear()
         return uses
+
+    def recall_overdue(self) -> None:
+        """Recall requests from replicas that answer nobody, while others of their models do; these are in doubt then."""
+        now_s = self.now_s()
+        for reservation in self.recalls.recall_overdue(now_s, self.doubts.avoided):
+            self.doubts.doubt(reservation, now_s)
 
     # Waiting
 

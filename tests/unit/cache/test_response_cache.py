@@ -85,6 +85,18 @@ class TestScope:
         bench.fingerprints.change({"m": None})
         assert bench.cache.scope("m", Route("r", "m", cache=CachePolicy(is_on=True)), "team") is None
 
+    def test_while_a_load_is_under_way_requests_may_be_computed_twice_as_before(self) -> None:
+        bench = Bench()
+        assert not bench.cache.is_repeatable("n", None), "it was never known"
+        off, on = (Route("r", "m", cache=CachePolicy(is_on=is_on)) for is_on in (False, True))
+        for _ in range(2):
+            assert [bench.cache.is_repeatable("m", each) for each in (None, off, on)] == [True, False, True]
+            bench.fingerprints.change({"m": None})
+        bench.fingerprints.change({"m": Fingerprint(b"d" * 32, is_cacheable=False)})
+        assert [bench.cache.is_repeatable("m", each) for each in (None, off, on)] == [False, False, True]
+        bench.fingerprints.change({"m": Fingerprint(b"d" * 32, is_cacheable=True, is_repeatable=False)})
+        assert [bench.cache.is_repeatable("m", each) for each in (None, off, on)] == [False, False, False]
+
     def test_what_changes_a_key(self) -> None:
         bench = Bench()
         keys = [bench.scope().key(b"a", b"b")]

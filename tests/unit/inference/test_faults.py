@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelNotFound, UpstreamFailed, UpstreamUnavailable
+from control_plane.core.errors import (
+    ControlPlaneError,
+    DeadlineExceeded,
+    ModelNotFound,
+    Recall,
+    RecallCause,
+    UpstreamFailed,
+    UpstreamUnavailable,
+)
 from control_plane.core.infer_call import SendFailure
 from control_plane.inference.faults import FAULTS, Fault, Finding, Resend, fault_in, fault_of_error
 from control_plane.protocols.grpc import GrpcStatus, message_answer, status_answer
@@ -52,6 +60,11 @@ def test_both_protocols_tell_the_same_faults(text: str, http: int | None, grpc: 
         assert fault_in(make_answer(http, b'{"error":"%b"}' % text.encode())) is fault
     if grpc is not None:
         assert fault_in(status_answer(grpc, text)) is fault
+
+
+def test_what_was_taken_back_tells_why() -> None:
+    found = {fault_of_error(UpstreamUnavailable("", recall=Recall(cause))) for cause in RecallCause}
+    assert found == {Fault.SERVER_SILENT, Fault.REPLICA_SILENT, Fault.DEAD_STUB}
 
 
 def test_every_fault_has_its_row() -> None:

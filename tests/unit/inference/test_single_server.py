@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from control_plane.core.errors import Overloaded, QueryOfDeath, UpstreamUnavailable
+from control_plane.core.errors import Overloaded, QueryOfDeath, UpstreamFailed, UpstreamUnavailable
 from control_plane.core.infer_call import SendFailure
 from control_plane.inference.retry_budget import RetryKind
 from control_plane.inference.single_server import SingleServerDispatch
@@ -298,3 +298,21 @@ class TestModelsUnderRepair:
 
 async def _sent(dispatch: SingleServerDispatch, request: Request, *, model: str = "a", timeout_s: float = 1.0) -> object:
     return await dispatch.send(request, call(model), timeout_s=timeout_s)
+
+
+async def test_who_sends_by_itself_is_refused_after_two_deaths() -> None:
+    one = Bench().one
+
+    async def hold(text: str) -> None:
+        async with one.server_for(call("a"), timeout_s=5.0, request=Request(text=text)):
+            await asyncio.sleep(1.0)
+            if text == "poison":
+                raise UpstreamFailed("Stub process 'a_0_0' is not healthy.")
+
+    with pytest.raises(UpstreamFailed):
+        await hold("poison")
+    await asyncio.sleep(6.0)  # it is loaded anew
+    for _ in range(2):
+        with pytest.raises(QueryOfDeath):
+            await hold("poison")
+    await hold("innocent")

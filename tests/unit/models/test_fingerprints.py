@@ -15,6 +15,7 @@ def test_are_what_was_said_last() -> None:
     run(known.publish({"x": B, "y": None, "z": None}))
     assert (known.get("x"), known.get("y"), known.get("z")) == (B, None, None)
     assert known.all() == {"x": B}
+    assert (known.latest("x"), known.latest("y"), known.latest("z")) == (B, B, None)
 
 
 def test_end_with_triton_and_are_not_lost_when_one_is_up() -> None:

@@ -352,7 +352,7 @@ def test_a_recall_says_which_server_was_silent_where_nothing_else_can_be_done() 
             async def hang(server: Upstream, *, timeout_s: float) -> None:
                 await asyncio.sleep(timeout_s)
 
-            waiting = await begun(bench, bench.state.recalls.recallable(hang, claim, lambda: True)(claim.upstream, timeout_s=60.0))
+            waiting = await begun(bench, bench.state.recalls.recallable(hang, claim, lambda cause: True)(claim.upstream, timeout_s=60.0))
             await ready_on(bench, "s1")
             bench.servers.members["s0"].fell_silent()
             with pytest.raises(UpstreamUnavailable, match="server 's0' says nothing"):

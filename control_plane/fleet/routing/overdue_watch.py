@@ -1,0 +1,39 @@
+"""Watches, in each process that sends requests to a fleet, for requests that are overdue at one replica while others
+answer, and has them taken back (`fleet/view/recalls`), so that they are sent to another one; and for replicas that hang.
+
+`fleet/domain/overdue` and `triton/copy_silence` decide. `fleet/routing/dispatch` owns it; the fleet's service and each worker run it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from control_plane.core.silence import SilenceLimits
+from control_plane.fleet.routing.model_router import ModelRouter
+
+_LIMITS = SilenceLimits()
+_READ_TURNS = 4
+"""Turns of the event loop after a wait: timers come before what has been received, which may be the answers."""
+
+
+class OverdueWatch:
+    """Watchdog of the requests in flight, every quarter of a second.
+
+    A look counts only if this process's own loop was on time: after it was held up, answers lie unread.
+    """
+
+    def __init__(self, router: ModelRouter) -> None:
+        self._router = router
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        loop, was_late = asyncio.get_running_loop(), False
+        while True:
+            due_s = loop.time() + _LIMITS.interval_s
+            await asyncio.sleep(_LIMITS.interval_s)
+            is_late = loop.time() - due_s > _LIMITS.max_late_s
+            for _ in range(_READ_TURNS):
+                await asyncio.sleep(0)
+            if not is_late and not was_late:
+                self._router.look_for_overdue()
+            was_late = is_late

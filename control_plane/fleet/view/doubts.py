@@ -1,0 +1,109 @@
+"""Replicas in doubt: those whose stub seems to have died or to hang, by this process's own requests.
+
+Other replicas are preferred. A request that may be sent again is sent there now and then as a probe, whose answer
+clears the replica, or is one more sign against it. `fleet/routing/model_router` asks and tells it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from control_plane.core.model import ModelState
+from control_plane.fleet.domain.fleet import Fleet, Replica, Server
+from control_plane.fleet.view.reservations import Reservation
+
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 1.0, 8.0
+"""Between two probes, at first and at most; the pause doubles with each that was not answered."""
+_FORGETTING = 0.98
+"""Part that remains of the longest answer with each answer: the first request of a model may compile for a minute."""
+
+
+@dataclass(slots=True)
+class _Doubt:
+    replica: Replica
+    server: Server
+    probe_from_s: float
+    pause_s: float = _FIRST_PAUSE_S
+    probe: Reservation | None = None
+    """The probe under way."""
+
+
+class ReplicaDoubts:
+    """Record of one process on which replicas answer, and which are in doubt."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._doubts: dict[str, dict[str, _Doubt]] = {}
+        """Model -> server -> the doubt."""
+
+    def answered(self, reservation: Reservation, now_s: float) -> None:
+        """Note that a replica has answered a request, which clears it."""
+        replica = reservation.replica
+        replica.answered_s, replica.abandoned_s = now_s, inf
+        replica.longest_s = max(_FORGETTING * replica.longest_s, now_s - reservation.started_s)
+        if replica.model in self._doubts:
+            self._clear(replica.model, reservation.server.name)
+
+    def gave_up(self, reservation: Reservation) -> None:
+        """Note that a request was not answered before its caller gave it up."""
+        replica = reservation.replica
+        replica.abandoned_s = min(replica.abandoned_s, reservation.started_s)
+
+    def doubt(self, reservation: Reservation, now_s: float, *, at_once: bool = False) -> bool:
+        """Doubt the replica of a request that it failed; `at_once`: the first probe may be sent at once. Returns whether
+        the request was a probe."""
+        model, server, replica = reservation.replica.model, reservation.server, reservation.replica
+        if not self._holds(server, replica):
+            return False
+        found = self._doubts.setdefault(model, {}).get(server.name)
+        if found is None or found.replica is not replica:
+            self._doubts[model][server.name] = _Doubt(replica, server, now_s if at_once else now_s + _FIRST_PAUSE_S)
+            return False
+        if found.probe is not reservation:
+            return False
+        found.probe, found.pause_s = None, min(2 * found.pause_s, _MAX_PAUSE_S)
+        found.probe_from_s = now_s + found.pause_s
+        return True
+
+    def avoided(self, model: str) -> frozenset[str]:
+        """Servers whose replicas of the model are in doubt."""
+        doubts = self._doubts.get(model)
+        if not doubts:
+            return frozenset()
+        for name in [name for name, each in doubts.items() if not self._holds(each.server, each.replica)]:
+            self._clear(model, name)
+        return frozenset(doubts)
+
+    def due_probe(self, model: str, now_s: float) -> str | None:
+        """A server to which a request for the model may go as a probe now; None if there is none."""
+        for name in self.avoided(model):
+            doubt = self._doubts[model][name]
+            if doubt.probe is None and now_s >= doubt.probe_from_s and doubt.server.is_open:
+                return name
+        return None
+
+    def begin_probe(self, reservation: Reservation) -> None:
+        """Note that this request is sent as a probe."""
+        if (doubt := self._doubts.get(reservation.replica.model, {}).get(reservation.server.name)) is not None:
+            doubt.probe = reservation
+
+    def end_probe(self, reservation: Reservation, now_s: float) -> None:
+        """Note that a probe has ended without telling anything."""
+        doubt = self._doubts.get(reservation.replica.model, {}).get(reservation.server.name)
+        if doubt is not None and doubt.probe is reservation:
+            doubt.probe, doubt.probe_from_s = None, now_s + doubt.pause_s
+
+    def _holds(self, server: Server, replica: Replica) -> bool:
+        """Whether the replica is still there; one that is loaded anew is another."""
+        return (
+            replica.state is ModelState.READY
+            and self._fleet.servers.get(server.name) is server
+            and server.replicas.get(replica.model) is replica
+        )
+
+    def _clear(self, model: str, server: str) -> None:
+        doubts = self._doubts[model]
+        doubts.pop(server, None)
+        if not doubts:
+            del self._doubts[model]
