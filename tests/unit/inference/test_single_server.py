@@ -228,6 +228,15 @@ class TestQueriesOfDeathOfAStub:
                 await StubRequest(stub=stub, text="poison").ask()
         assert stub.deaths == 2
 
+    async def test_a_stub_of_the_next_triton_is_another_one(self) -> None:
+        bench = Bench()
+        assert await bench.send(Request([DEAD], text="another")) == DEAD
+        bench.servers.up(FakeUpstream())
+        assert await bench.send(Request([DEAD], text="poison")) == DEAD
+        bench.servers.up(FakeUpstream())
+        with pytest.raises(QueryOfDeath):
+            await bench.send(Request([DEAD], text="poison"))
+
     async def test_who_waited_for_its_turn_is_sent_to_the_triton_that_is_there_then(self) -> None:
         bench = Bench()
         first, second = Request([BROKE_OFF, BROKE_OFF], takes_s=0.1), Request([BROKE_OFF, OK], takes_s=0.1)
