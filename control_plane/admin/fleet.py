@@ -117,6 +117,8 @@ class FleetView(_View):
     models: list[FleetModelView]
     events: list[FleetEventView]
     """Newest last."""
+    notes: list[str]
+    """What some servers lack, and why, a sentence each."""
 
 
 def add_fleet_path(app: FastAPI, fleet: FleetService | None) -> None:
@@ -133,6 +135,7 @@ def add_fleet_path(app: FastAPI, fleet: FleetService | None) -> None:
             servers=[_server(server, now_s) for server in state.fleet.servers.values()],
             models=[_model(facts, fleet, now_s) for _, facts in sorted(state.fleet.models.items())],
             events=[_event(event) for event in fleet.state.events.latest],
+            notes=list(fleet.notes()),
         )
 
 

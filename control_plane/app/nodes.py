@@ -107,6 +107,14 @@ class NodeUnits:
         )
         return NodeUnit(name, node, instance, health, lambda: self._leave(name, node))
 
+    def has(self, server: str) -> bool:
+        """Whether a server has a node."""
+        return server in self._nodes
+
+    def away(self) -> list[str]:
+        """Return which nodes are away, and why, a sentence each."""
+        return [f"{name}: {node.why_away}" for name, node in self._nodes.items() if not node.is_connected]
+
     def suspect(self, server: str, model: str, since_s: float) -> None:
         """Have a model looked after that seems to hang, if its server has a node."""
         if (node := self._nodes.get(server)) is not None:

@@ -79,6 +79,8 @@ class Tritons:
         self._failures: list[LoadFailure] = []
         self.fleet = self._make_fleet() if is_fleet else None
         self._pods = _make_pods(settings.fleet) if settings.fleet.triton_service else None
+        if self.fleet is not None:
+            self.fleet.notes = self.notes
         self._members = self._listed_members()
         self.units: list[TritonInstance | NodeUnit] = []
         self.models: ModelService | FleetModels
@@ -195,6 +197,14 @@ class Tritons:
         """Costs of models as nodes tell them; None where there are none."""
         return self._nodes if self._settings.is_attached else None
 
+    def notes(self) -> list[str]:
+        """Return what some servers lack, and why, a sentence each."""
+        if not self._settings.is_attached:
+            return []
+        without = [name for name in self.servers.members if not self._nodes.has(name)]
+        lacks = [f"{', '.join(without)}: no node, so {WITHOUT_NODE}"] if without else []
+        return lacks + self._nodes.away()
+
     def _embedded(self, board: ProcessesBoard) -> list[TritonInstance]:
         names = server_names(self._settings.fleet.servers)
         fleet = FleetFingerprints(board)
@@ -243,9 +253,7 @@ class Tritons:
         if listed.endpoints.node and self.fleet is not None:
             self.fleet.router.suspect = self._nodes.suspect
             return self._nodes.unit(member, self._units.with_credentials(listed.endpoints), self.fleet)
-        _log.warning(
-            "server %s, at %s, has no node: %s", listed.name, listed.endpoints.address, WITHOUT_NODE, extra={"server": listed.name}
-        )
+        _log.info("server %s, at %s, has no node: %s", listed.name, listed.endpoints.address, WITHOUT_NODE, extra={"server": listed.name})
         return self._units.attached(member, listed.endpoints)
 
     def _listed_members(self) -> FleetMembers | None:

@@ -121,6 +121,8 @@ def _ports(settings: Settings) -> Iterator[Check]:
         yield Check("ports", Verdict.OK, "tidegate is running")
         for sentence in _degraded(endpoints):
             yield Check("health", Verdict.NOTE, sentence, "the log of `tidegate serve` says more")
+        for sentence in _fleet_notes(endpoints):
+            yield Check("fleet", Verdict.NOTE, sentence)
         return
     gateway, admin = settings.gateway, settings.admin
     ports = (
@@ -142,6 +144,14 @@ def _degraded(endpoints: dict[str, str]) -> list[str]:
     try:
         readiness = AdminClient(endpoints["admin"], timeout_s=_HEALTH_TIMEOUT_S).ask("GET", "health", "ready")
         return [str(sentence) for sentence in readiness["degraded"]]
+    except (ControlPlaneError, KeyError, TypeError):
+        return []
+
+
+def _fleet_notes(endpoints: dict[str, str]) -> list[str]:
+    """Return what servers of the running tidegate lack; empty if it has no fleet, or does not answer."""
+    try:
+        return [str(sentence) for sentence in AdminClient(endpoints["admin"], timeout_s=_HEALTH_TIMEOUT_S).ask("GET", "fleet")["notes"]]
     except (ControlPlaneError, KeyError, TypeError):
         return []
 

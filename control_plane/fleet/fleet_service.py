@@ -84,6 +84,8 @@ class FleetService:
         self._ownership = ownership
         self._line = line
         self.tiers = tiers
+        self.notes: Callable[[], Sequence[str]] = tuple
+        """Returns what some servers lack, and why, a sentence each."""
         self._loads = loads = dict[str, ServerLoads]()
         self._forwarding = None if line is None else self._make_forwarding(line, servers)
         self._workers: FleetWorkers | None = None

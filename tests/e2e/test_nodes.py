@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,9 @@ from control_plane.admin.client import AdminClient
 from tests.e2e import tidegate as servers
 from tests.e2e.nodes import RunningNode, secret_file, start_node
 from tests.e2e.raw_http import exchange, status
+from tests.e2e.test_dead_stub import stubs_of
 from tests.e2e.test_fleet import answer_of, ask, loaded, shown, write_models
+from tests.e2e.test_servers_file import write
 from tests.e2e.test_two_gateways import leader_of
 from tests.e2e.tidegate import LONG_S, Tidegate, descendants, living, wait_for
 from tests.redis_server import redis_server
@@ -29,14 +30,19 @@ MODELS = ("m0", "m1", "m2")
 
 @dataclass
 class Site:
-    one: Tidegate
-    other: Tidegate
     nodes: list[RunningNode]
     models: Path
+    listed: Path
+
+    def list_nodes(self, *numbers: int) -> None:
+        """Have these nodes be the fleet's servers."""
+        write(self.listed, *({"url": self.nodes[number].url, "name": f"triton-{number}"} for number in numbers))
+
+    gateways: list[Tidegate] = field(default_factory=list)
 
     @property
-    def gateways(self) -> tuple[Tidegate, Tidegate]:
-        return self.one, self.other
+    def one(self) -> Tidegate:
+        return self.gateways[0]
 
     def change(self, model: str, more: int) -> None:
         """Have it answer with so much more, once it is loaded anew."""
@@ -56,21 +62,28 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         code = models / model / "1/model.py"
         text = code.read_text().replace("        self.name =", "        self.more = 0\n        self.name =")
         code.write_text(text.replace("int(self.name[1:])", "int(self.name[1:]) + self.more"))
+    store = root / "store"
+    write_models(store, ("m9",))
+    config = (store / "m9/config.pbtxt").read_text()
+    (store / "m9/config.pbtxt").write_text("\n".join(line for line in config.splitlines() if "resident_bytes" not in line))
     with ExitStack() as ends, redis_server(root) as redis, ThreadPoolExecutor(2) as threads:
-        starts = [threads.submit(start_node, root / f"node-{n}/state", "--model-repository", str(models)) for n in range(2)]
+        flags = ("--model-repository", str(models), "--model-store", str(store))
+        starts = [threads.submit(start_node, root / f"node-{number}/state", *flags) for number in range(2)]
         nodes = [each.result() for each in starts]
         for node in nodes:
             ends.callback(lambda node=node: node.tidegate.kill())
-        where = ("--triton-url", ",".join(node.url for node in nodes), "--node-secret-file", str(secret_file(root)))
-        flags = (*where, "--state-url", redis.url, "--memory-budget", "80MiB")
+        site = Site(nodes, models, root / "servers.yaml")
+        site.list_nodes(0, 1)
+        where = ("--servers-file", str(site.listed), "--node-secret-file", str(secret_file(root)))
+        flags = (*where, "--state-url", redis.url, "--memory-budget", "120MiB")
         started = [
             threads.submit(servers.start, root / "one", *flags),
             threads.submit(servers.start, root / "other", *flags, "--workers", "2"),
         ]
-        gateways = [each.result() for each in started]
-        for gateway in gateways:
+        site.gateways += [each.result() for each in started]
+        for gateway in site.gateways:
             ends.callback(gateway.kill)
-        yield Site(gateways[0], gateways[1], nodes, models)
+        yield site
 
 
 def is_hit(raw: bytes) -> bool:
@@ -120,7 +133,7 @@ def test_no_answer_is_older_than_the_last_load_whoever_loads(site: Site) -> None
 def test_the_index_is_told_by_every_process(site: Site) -> None:
     for gateway in site.gateways:
         client = tritonclient.http.InferenceServerClient(gateway.address("http"), network_timeout=LONG_S)
-        assert {line["name"] for line in client.get_model_repository_index()} == set(MODELS)
+        assert {line["name"] for line in client.get_model_repository_index()} == {*MODELS, "m9"}
 
 
 def test_a_frozen_node_costs_only_its_hits_and_they_come_back(site: Site) -> None:
@@ -136,6 +149,40 @@ def test_a_frozen_node_costs_only_its_hits_and_they_come_back(site: Site) -> Non
         agent.send_signal(signal.SIGCONT)
     for gateway in site.gateways:
         wait_for(lambda gateway=gateway: hits(gateway, "m0"), what="hits again")
+
+
+def test_a_model_of_a_store_is_fetched_by_its_node_and_weighed_there(site: Site) -> None:
+    for gateway in site.gateways:
+        assert answer_of(ask(gateway, "m9")) == 10
+    holder = next(int(name[-1]) for name, models in loaded(site.one).items() if "m9" in models)
+    assert (site.nodes[holder].tidegate.state_dir / "warm/m9/config.pbtxt").exists()
+    leader = leader_of(*site.gateways)
+
+    def size() -> int:
+        return next(int(model["resident_bytes"]) for model in shown(leader)["models"] if model["name"] == "m9")
+
+    wait_for(lambda: 2**20 < size() != 48 * 2**20, what="its size, by the memory that its load took")
+
+
+def test_a_stub_that_dies_at_a_node_is_replaced(site: Site) -> None:
+    assert answer_of(ask(site.one, "m9")) == 10
+    holder = next(int(name[-1]) for name, models in loaded(site.one).items() if "m9" in models)
+    stub = next(iter(living(set(stubs_of(site.nodes[holder].tidegate, "m9")))))
+    os.kill(stub, signal.SIGKILL)
+    wait_for(lambda: {stub} != living(set(stubs_of(site.nodes[holder].tidegate, "m9"))) != set(), what="another process")
+    for gateway in site.gateways:
+        assert answer_of(ask(gateway, "m9")) == 10
+
+
+def test_one_leaves_and_joins(site: Site) -> None:
+    site.list_nodes(1)
+    for gateway in site.gateways:
+        wait_for(lambda gateway=gateway: loaded(gateway).keys() == {"triton-1"}, what="the end of the first")
+        assert status(ask(gateway, "m0")) == 200
+    site.list_nodes(0, 1)
+    for gateway in site.gateways:
+        wait_for(lambda gateway=gateway: len(loaded(gateway)) == 2 and is_up(gateway, "triton-0"), what="its return")
+        wait_for(lambda gateway=gateway: hits(gateway, "m0"), what="hits")
 
 
 def test_a_killed_node_leaves_no_process_and_is_used_again_once_it_is_back(site: Site) -> None:
@@ -163,7 +210,7 @@ def is_up(gateway: Tidegate, name: str) -> bool:
 
 def test_another_fleet_cannot_load_there(site: Site, tmp_path: Path) -> None:
     """One that lists the same servers otherwise, or does not share their state."""
-    flags = ("--triton-url", site.nodes[0].url, "--memory-budget", "80MiB", "--node-secret-file", str(secret_file(tmp_path)))
+    flags = ("--triton-url", site.nodes[0].url, "--memory-budget", "120MiB", "--node-secret-file", str(secret_file(tmp_path)))
     stranger = servers.start(tmp_path / "stranger", *flags)
     try:
         wait_for(lambda: "uses this node" in site.nodes[0].tidegate.said().replace("\n", " "), what="its refusal")
@@ -181,4 +228,3 @@ def test_when_the_leader_is_killed_the_other_loads(site: Site) -> None:
         wait_for(lambda model=model: status(ask(left, model)) == 200, what=model)
     AdminClient(left.endpoints["admin"], timeout_s=LONG_S).load("m2")
     assert exchange(left.port("http"), "GET", "/v2/health/ready").startswith(b"HTTP/1.1 200")
-    assert time.monotonic() > 0

@@ -33,6 +33,7 @@ def fleet_tables(found: View, *, events: int, models: int | None = None) -> Rend
     parts: list[RenderableType] = [*_servers(found["servers"]), "", *_models(found["models"], models)]
     if events and found["events"]:
         parts += ["", _events(found["events"][-events:])]
+    parts += [part for note in found["notes"] for part in ("", f"[yellow]note:[/] {_text(note)}")]
     if not found["is_leader"]:
         parts += ["", "[dim]Another process is this fleet's leader: the events of loads and unloads are shown there.[/]"]
     return Group(*parts)

@@ -28,6 +28,7 @@ from control_plane.core.endpoints import (
     TritonSockets,
 )
 from control_plane.core.errors import StartupError
+from control_plane.host.exposure import is_loopback
 from control_plane.settings import TritonSettings
 from control_plane.triton.embedded.account import Account, grant_traversal
 from control_plane.triton.embedded.installation import TritonInstallation
@@ -43,6 +44,8 @@ parses bodies in turn, so that 4 MB of JSON (90 ms) hold up every eighth connect
 HTTP p99 beside such a flood fell from 106 to 15 ms (`make perf-floods`)."""
 
 _HOST = "127.0.0.1"
+_NOT_FOR_OTHER_HOSTS = ("shared-memory", "trace", "logging")
+"""Groups of Triton's calls that touch this machine's memory and files."""
 _UNSAFE_IN_SHELL = re.compile(r"""[\s"'\\$`&|;<>()*?\[\]{}]""")
 
 
@@ -172,7 +175,7 @@ def triton_command(
         *([f"--model-config-name={config_name}"] if config_name else []),
         *(_host_policy(settings.model_cpus) if settings.model_cpus else []),
         *(_header_flags(header_forward_pattern) if header_forward_pattern else []),
-        *(_control_flags(endpoints.control_secret) if endpoints.control_secret else []),
+        *(_control_flags(endpoints) if endpoints.control_secret else []),
         *settings.triton_arg,
     ]
 
@@ -205,14 +208,16 @@ def _header_flags(pattern: str) -> list[str]:
     return [f"--{api}-header-forward-pattern=(?i){pattern}" for api in ("http", "grpc")]
 
 
-def _control_flags(secret: str) -> list[str]:
+def _control_flags(endpoints: Endpoints) -> list[str]:
     """Return the flags that restrict model control to callers with the secret, so that it is known what is
-    loaded.
+    loaded; on ports that other hosts reach also what else no inference needs.
 
-    This prevents mistakes, not attacks: other users of the machine see these flags but cannot connect, and
-    whoever can connect is this user, who may do everything anyway.
+    On sockets and loopback this prevents mistakes, not attacks: other users of the machine see these flags but
+    cannot connect, and whoever can connect is this user, who may do everything anyway.
     """
-    return [f"--{api}=model-repository:{CONTROL_FIELD}={secret}" for api in ("http-restricted-api", "grpc-restricted-protocol")]
+    is_exposed = isinstance(endpoints, TritonEndpoints) and not is_loopback(endpoints.host)
+    locked = ",".join(("model-repository", *(_NOT_FOR_OTHER_HOSTS if is_exposed else ())))
+    return [f"--{flag}={locked}:{CONTROL_FIELD}={endpoints.control_secret}" for flag in ("http-restricted-api", "grpc-restricted-protocol")]
 
 
 def _host_policy(cpus: Sequence[int]) -> list[str]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -40,11 +41,13 @@ class FakeTiers:
         return 900 if model == "cold" else 0
 
 
-def fleet_of(state: State, *, is_leader: bool = True, tiers: FakeTiers | None = None) -> FleetService:
+def fleet_of(
+    state: State, *, is_leader: bool = True, tiers: FakeTiers | None = None, notes: Callable[[], Sequence[str]] = tuple
+) -> FleetService:
     state.events.latest.append(EVENT)
     loads = SimpleNamespace(why_quarantined=state.measurements.why_quarantined)
     router = SimpleNamespace(loads=loads)
-    return cast("FleetService", SimpleNamespace(state=state, router=router, is_leader=is_leader, tiers=tiers))
+    return cast("FleetService", SimpleNamespace(state=state, router=router, is_leader=is_leader, tiers=tiers, notes=notes))
 
 
 def ask(fleet: FleetService, path: str, models: Any = None, *, method: str = "GET") -> Any:
@@ -91,6 +94,11 @@ def test_what_becomes_of_servers(state: State) -> None:
     names = ("pool", "labels", "is_ejected", "is_draining", "is_silent")
     assert [first[name] for name in names] == ["short", {"gpu": "t4"}, True, True, True]
     assert [second[name] for name in names] == ["", {}, False, False, False]
+
+
+def test_what_servers_lack(state: State) -> None:
+    assert show(state)["notes"] == []
+    assert show(state, notes=lambda: ["s0: no node"])["notes"] == ["s0: no node"]
 
 
 @pytest.mark.parametrize("is_leader", [True, False])

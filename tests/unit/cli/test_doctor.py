@@ -36,7 +36,7 @@ def running(state_dir: Path, readiness: object) -> Iterator[None]:
 
     class Admin(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            assert self.path == "/health/ready"
+            assert self.path in ("/health/ready", "/fleet")
             self.send_response(200)
             self.end_headers()
             self.wfile.write(json.dumps(readiness).encode())
@@ -52,6 +52,12 @@ def running(state_dir: Path, readiness: object) -> Iterator[None]:
         yield
         server.shutdown()
         thread.join()
+
+
+def test_what_servers_of_a_running_one_lack_is_noted(tmp_path: Path) -> None:
+    with running(tmp_path, {"degraded": [], "notes": ["triton-1: no node"]}):
+        checks = list(_ports(load_settings({"state_dir": tmp_path})))
+    assert [(check.verdict, check.found) for check in checks][1:] == [(Verdict.NOTE, "triton-1: no node")]
 
 
 @pytest.mark.parametrize("degraded", [[], ["usage cannot be stored, and waits in memory: its disk is full"]])

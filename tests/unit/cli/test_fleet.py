@@ -44,6 +44,7 @@ MODEL = {
 }
 FLEET = {
     "is_leader": True,
+    "notes": [],
     "servers": [
         SERVER,
         {**SERVER, "name": "triton-1", "is_up": False, "budget_bytes": None, "held_bytes": 0, "replicas": []},

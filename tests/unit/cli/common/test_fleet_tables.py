@@ -11,7 +11,7 @@ from tests.unit.cli.test_fleet import MIB, MODEL, REPLICA, SERVER
 
 
 def fleet(**fields: Any) -> dict[str, Any]:
-    return {"is_leader": True, "servers": [SERVER], "models": [MODEL], "events": [], **fields}
+    return {"is_leader": True, "servers": [SERVER], "models": [MODEL], "events": [], "notes": [], **fields}
 
 
 def printed(tables: RenderableType, *, width: int = 80) -> list[str]:
@@ -23,6 +23,11 @@ def printed(tables: RenderableType, *, width: int = 80) -> list[str]:
 
 def lines(found: dict[str, Any], *, width: int = 80, events: int = 10, models: int | None = None) -> list[str]:
     return printed(fleet_tables(found, events=events, models=models), width=width)
+
+
+def test_what_servers_lack_is_said() -> None:
+    assert "note: triton-1: no node" in lines(fleet(notes=["triton-1: no node"]))
+    assert not [line for line in lines(fleet()) if "note" in line]
 
 
 @pytest.mark.parametrize(
