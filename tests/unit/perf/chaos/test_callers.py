@@ -95,3 +95,22 @@ def test_asking_goes_on_until_it_is_cancelled() -> None:
         return timeline
 
     assert not any(answer.wrong for answer in run(with_server(right, ask)).answers)
+
+
+@pytest.mark.parametrize(("number", "kinds"), [(0.0, 3), (0.5, 1)])
+def test_requests_are_equal_where_they_are_to_be(number: float, kinds: int) -> None:
+    seen: list[float] = []
+
+    def reply(told: float) -> bytes:
+        seen.append(told)
+        return right(told)
+
+    async def ask(address: str) -> None:
+        caller, timeline = HttpCaller(address), Timeline()
+        for _ in range(3):
+            assert not (await timeline.ask(caller, Asked(REPEATABLE, "m", number=number))).wrong
+        await caller.close()
+
+    run(with_server(reply, ask))
+    assert len(seen) == 3
+    assert len(set(seen)) == kinds
