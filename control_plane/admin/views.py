@@ -127,7 +127,7 @@ class HedgingSpec(View):
     is_on: bool | None = None
     """Whether a request that is late goes to a second server; null: the gateway's setting (`hedging`)."""
     twice_from_s: Annotated[_Limit, Field(ge=1e-3)] | None = None
-    """Expected seconds of computing from which requests go to two servers from the start; null: never."""
+    """Expected seconds at one server from which requests go to two from the start; null: never."""
 
 
 class TargetSpec(View):

@@ -31,7 +31,7 @@ class HedgingPolicy:
     is_on: bool | None = None
     """Whether requests that are late are hedged; None follows the setting `hedging`."""
     twice_from_s: float | None = None
-    """Expected time of computing from which requests go to two servers from the start (dual execution); None for
+    """Expected time at one server from which requests go to two from the start (dual execution); None for
     never."""
 
 
