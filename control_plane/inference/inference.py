@@ -357,7 +357,7 @@ class InferenceService:
             access.require_inference(principal, call.model_name, route)
         if route is None:
             return call, None, None
-        if route.targets:
+        if route.targets or (call.sequence_id and self._targets.remembers(route, call, principal.tenant)):
             arm = self._targets.choose(route, call, principal, request)
             return arm.call, route, arm
         return replace(call, model_name=route.model, model_version=call.model_version or route.version), route, None

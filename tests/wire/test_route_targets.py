@@ -159,6 +159,18 @@ async def test_a_sequence_stays_where_it_began_while_weights_change_and_begins_a
         assert {await step(3.0, sequence, start=True) for sequence in range(1, 9)} == {"canary"}
         known.routes = {"r": replace(HALF, targets=(Target("canary", 0),))}
         assert {await step(4.0, sequence) for sequence in range(1, 9)} == {"canary"}
+        known.routes = {"r": Route("r", "stable")}  # rolled back
+        assert {await step(5.0, sequence) for sequence in range(1, 5)} == {"canary"}
+        assert {await step(6.0, sequence, end=True) for sequence in range(1, 4)} == {"canary"}
+        for is_start in (True, False):  # the fourth did not end, and another one of its id begins
+            answer = await ask(client, 6.5, parameters={"sequence_id": 4, "sequence_start": is_start})
+            assert json.loads(answer.body)["model_name"] == "stable"
+        assert b"tidegate-model" not in (await ask(client, 7.0, parameters={"sequence_id": 1, "sequence_start": True})).head
+        known.routes = {"r": Route("r", "next")}  # another one was promoted
+        assert {await step(8.0, sequence, end=True) for sequence in range(5, 9)} == {"canary"}
+        assert model_in(running.upstream.http.requests[-1]) == "canary"
+        await ask(client, 9.0, parameters={"sequence_id": 5, "sequence_start": True})
+        assert model_in(running.upstream.http.requests[-1]) == "next"
 
 
 async def test_testers_choose_their_target_and_nobody_else_does() -> None:
