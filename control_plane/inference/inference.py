@@ -317,20 +317,36 @@ class InferenceService:
             if not self._has_turn(running, running.permit, timeout_s):
                 timeout_s = await self._turn(running, running.permit, timeout_s)
             request.slot = running.permit
-            try:
+            if arm is None:
                 answer = await self.dispatch.stream(request, running.call, timeout_s=timeout_s, running=running)
-            except Exception as exc:
-                if arm is not None:
-                    self.observations.add(arm, running, model_fault_of_error(exc), now_s=self._now_s())
-                raise
+            else:
+                answer = await self._stream_arm(request, running, arm, timeout_s)
             running.answered(request.outcome(answer), answer)
-            if arm is not None:
-                self.observations.add(arm, running, model_fault_in(answer), now_s=self._now_s())
-                if isinstance(answer, HttpAnswer):
-                    return HttpAnswer(answer.status, request.head_with_model(answer.head), answer.body)
+            head = answer.head if arm is None else request.head_with_model(answer.head)
             if isinstance(answer, HttpAnswer):
+                return HttpAnswer(answer.status, head, answer.body)
+            return _RecordedStream(answer, running, head)
+
+    async def _stream_arm(
+        self, request: GenerateRequest, running: AuthorizedRequest, arm: Arm, timeout_s: float
+    ) -> HttpAnswer | HttpStream:
+        """As `_ask_arm`, for an answer that may be streamed: what has begun to be answered goes on."""
+        deadline_s = self._now_s() + timeout_s
+        running.is_repeatable = arm.route.is_repeatable
+        try:
+            answer = await self.dispatch.stream(request, running.call, timeout_s=timeout_s, running=running)
+        except Exception as exc:
+            if not self.observed_may_stand_in(arm, model_fault_of_error(exc), running, deadline_s):
+                raise
+        else:
+            if not self.observed_may_stand_in(arm, model_fault_in(answer), running, deadline_s):
                 return answer
-            return _RecordedStream(answer, running, answer.head if arm is None else request.head_with_model(answer.head))
+        request.readdress(arm.stable.model_name, arm.stable.model_version)
+        request.choose(arm.stable.model_name)
+        running.begin_anew(arm.stable)
+        left_s = await self._turn(running, running.permit, deadline_s - self._now_s())
+        request.slot = running.permit
+        return await self.dispatch.stream(request, running.call, timeout_s=left_s, running=running)
 
     def resolve(self, call: InferCall, principal: Principal, request: Assignee) -> tuple[InferCall, Route | None, Arm | None]:
         """Resolve a route's name: the call as it goes to Triton, the route (None: the name is a model's), and the choice
@@ -347,7 +363,7 @@ class InferenceService:
             access.require_inference(principal, call.model_name, route)
         if route is None:
             return call, None, None
-        if route.targets:
+        if route.targets or (call.sequence_id and self._targets.remembers(route, call, principal.tenant)):
             arm = self._targets.choose(route, call, principal, request)
             return arm.call, route, arm
         return replace(call, model_name=route.model, model_version=call.model_version or route.version), route, None

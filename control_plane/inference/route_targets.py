@@ -106,6 +106,16 @@ class RouteTargets:
             chosen = self._where_it_began(route, call, stable, chosen, principal.tenant)
         return Arm(route, chosen, stable, digest)
 
+    def remembers(self, route: Route, call: InferCall, tenant: str) -> bool:
+        """Whether a sequence goes on that began while the route had targets: it ends where it began, though the route may
+        have one model again."""
+        if not self._sequences.keys:
+            return False
+        key = _key(route, call, tenant)
+        if call.starts_sequence:  # another one of the same id
+            self._sequences.forget(key)
+        return key in self._sequences.keys
+
     def _digest(self, route: Route, call: InferCall, principal: Principal, request: Assignee) -> int:
         salt = route.salt or route.name
         unit: bytes | None = None
@@ -137,9 +147,9 @@ class RouteTargets:
 
     def _where_it_began(self, route: Route, call: InferCall, stable: InferCall, chosen: InferCall, tenant: str) -> InferCall:
         """The call to the model that the sequence began with, as far as this process has seen that."""
-        key = unit_digest(route.name, tenant.encode(), call.sequence_id.encode())
+        key = _key(route, call, tenant)
         held = None if call.starts_sequence else self._sequences.get(key)
-        if held is not None and held[0] in route.models:
+        if held is not None:
             model, version = held
             if model == route.model:
                 chosen = stable
@@ -149,3 +159,7 @@ class RouteTargets:
         if not call.ends_sequence:
             self._sequences.keep(key, (chosen.model_name, chosen.model_version))
         return chosen
+
+
+def _key(route: Route, call: InferCall, tenant: str) -> int:
+    return unit_digest(route.name, tenant.encode(), call.sequence_id.encode())

@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 
 _TICK_S = 0.25
 _WAIT_S = 1.0
+_AFTER_DEFECT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,11 @@ class Rollouts:
         """Judge and step until cancelled."""
         while True:
             await asyncio.sleep(_TICK_S)
-            await self.tick()
+            try:
+                await self.tick()
+            except Exception:  # a defect here must not end the gateway
+                _log.exception("rollouts are at a standstill for %g s", _AFTER_DEFECT_S)
+                await asyncio.sleep(_AFTER_DEFECT_S)
 
     async def tick(self) -> None:
         """Judge what has been seen since the last tick, and take each rollout a step further where that is due."""

@@ -10,7 +10,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,9 @@ import pytest
 import tritonclient.grpc
 
 from tests.e2e import tidegate as servers
-from tests.e2e.tidegate import LONG_S, Tidegate, run_cli, wait_for
+from tests.e2e.test_access import triton_url
+from tests.e2e.tidegate import LONG_S, SHARED_TRITON, Tidegate, run_cli, wait_for
+from tests.redis_server import redis_server
 
 MODEL = """
 import time
@@ -56,7 +59,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
         (folder / name / "1" / "model.py").write_text(MODEL.format(body=body))
         (folder / name / "config.pbtxt").write_text(CONFIG.replace("DIMS", "2" if name == "other" else "1"))
     loads = [part for name in BODIES for part in ("--load", name)]
-    tidegate = servers.start(tmp_path_factory.mktemp("state"), "--workers", "2", "--model-repository", str(folder), *loads)
+    tidegate = servers.start(
+        tmp_path_factory.mktemp("state"), "--workers", "2", "--model-repository", str(folder), *loads, env=SHARED_TRITON
+    )
     yield tidegate
     assert tidegate.stop() == 0, tidegate.said()
 
@@ -172,3 +177,24 @@ def test_bad_versions_are_rolled_back_a_good_one_is_promoted_and_no_request_fail
     assert set(callers.answered) == {"v1", "slow", "good"}, "what fails has answered nobody"
     refused = run_cli("rollouts", "start", "route", "--to", "other", "--state-dir", str(running.state_dir))
     assert (refused.returncode, "output Y was FP32[1] and is FP32[2]" in refused.stderr) == (1, True)
+
+
+def test_when_the_leader_is_killed_another_gateway_goes_on(running: Tidegate, tmp_path: Path) -> None:
+    with redis_server(tmp_path) as redis, ExitStack() as ends:
+        gateways = []
+        for name in ("one", "other"):
+            gateways.append(servers.start(tmp_path / name, "--triton-url", triton_url(running), "--state-url", redis.url))
+            ends.callback(gateways[-1].kill)
+        cli(gateways[0], "routes", "set", "route", "--model", "v1")
+        wait_for(lambda: any("leads the rollouts, token" in each.said() for each in gateways), what="a leader")
+        leader, other = sorted(gateways, key=lambda each: "leads the rollouts, token" not in each.said())
+        wait_for(lambda: asked(other) == 200, what="the route")
+        with Callers(other) as callers:
+            cli(leader, "rollouts", "start", "route", "--to", "good", "--steps", "20,50", "--samples", "50", "--seconds", "0.5")
+            wait_for(lambda: callers.answered["good"] > 100, what="answers of the next model")
+            assert "1 of 2" in cli(other, "rollouts", "status", "route"), "only the leader goes forward"
+            leader.kill()
+            wait_for(lambda: " promoted" in cli(other, "rollouts", "status", "route"), what="the end of the rollout")
+        assert callers.wrong == []
+        events = [line.split("%")[1].split() for line in cli(other, "rollouts", "history", "route").splitlines()[1:]]
+        assert [words[0].rstrip(":") for words in events] == ["began", "step", "promoted", "promoted"]

@@ -18,7 +18,7 @@ from control_plane.objects.domain.tenant import Tenant
 from control_plane.protocols.grpc import GrpcAnswer, message_answer, status_answer
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.triton.ports import GrpcCall
-from tests.fakes import FakeGrpc, FakeHttp, FakeUpstream
+from tests.fakes import FakeGrpc, FakeHttp, FakeHttpStream, FakeUpstream
 from tests.fakes.cache import keeping
 from tests.fakes.governance import FakeMeter, api_key, governance, key_text, known_state
 from tests.fakes.text_model import FakeTextModel
@@ -159,6 +159,18 @@ async def test_a_sequence_stays_where_it_began_while_weights_change_and_begins_a
         assert {await step(3.0, sequence, start=True) for sequence in range(1, 9)} == {"canary"}
         known.routes = {"r": replace(HALF, targets=(Target("canary", 0),))}
         assert {await step(4.0, sequence) for sequence in range(1, 9)} == {"canary"}
+        known.routes = {"r": Route("r", "stable")}  # rolled back
+        assert {await step(5.0, sequence) for sequence in range(1, 5)} == {"canary"}
+        assert {await step(6.0, sequence, end=True) for sequence in range(1, 4)} == {"canary"}
+        for is_start in (True, False):  # the fourth did not end, and another one of its id begins
+            answer = await ask(client, 6.5, parameters={"sequence_id": 4, "sequence_start": is_start})
+            assert json.loads(answer.body)["model_name"] == "stable"
+        assert b"tidegate-model" not in (await ask(client, 7.0, parameters={"sequence_id": 1, "sequence_start": True})).head
+        known.routes = {"r": Route("r", "next")}  # another one was promoted
+        assert {await step(8.0, sequence, end=True) for sequence in range(5, 9)} == {"canary"}
+        assert model_in(running.upstream.http.requests[-1]) == "canary"
+        await ask(client, 9.0, parameters={"sequence_id": 5, "sequence_start": True})
+        assert model_in(running.upstream.http.requests[-1]) == "next"
 
 
 async def test_testers_choose_their_target_and_nobody_else_does() -> None:
@@ -339,8 +351,49 @@ async def test_the_stable_model_stands_in_for_embeddings() -> None:
 
 
 async def test_one_with_a_small_part_costs_nobody_anything_from_the_first_request_on() -> None:
+    """Its requests may come at once, before the retry budget has anything."""
     route = replace(HALF, targets=(Target("canary", 500),), is_repeatable=True)
-    for salt in range(20):
-        async with gateway(FakeUpstream(http=FakeHttp(answer=failing)), governed=governed(replace(route, salt=str(salt)))) as running:
-            client = await running.connect()
-            assert {said(await ask(client, float(number))) for number in range(40)} == {"stable"}
+    async with gateway(FakeUpstream(http=FakeHttp(answer=echo)), governed=governed(route)) as running:
+        client = await running.connect()
+        of_canary = [number for number in range(200) if said(await ask(client, float(number))) == "canary"]
+    assert len(of_canary) >= 4
+    async with gateway(FakeUpstream(http=FakeHttp(answer=failing)), governed=governed(route)) as running:
+        client = await running.connect()
+        assert [said(await ask(client, float(number))) for number in of_canary] == ["stable"] * len(of_canary)
+
+
+def generate(number: int, verb: bytes = b"generate") -> bytes:
+    data = b'{"text_input":"%d"}' % number
+    return b"POST /v2/models/r/%b HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%b" % (verb, len(data), data)
+
+
+def named(answer: Answer) -> str:
+    return answer.head.partition(b"tidegate-model: ")[2].partition(b"\r\n")[0].decode()
+
+
+async def test_generated_answers_say_which_model_they_are_of() -> None:
+    async with gateway(FakeUpstream(http=FakeHttp(answer=by_target)), governed=governed(HALF)) as running:
+        client = await running.connect()
+        answers = [await client.ask(generate(number)) for number in range(30)]
+        assert {named(answer) for answer in answers} == set(BOTH)
+        assert all(named(answer) in answer.body.decode() for answer in answers)
+        running.upstream.http.streams = lambda request: FakeHttpStream().put(b"2\r\nhi\r\n0\r\n\r\n", None)
+        await client.send(generate(1, b"generate_stream"))
+        head = await client.reader.readuntil(b"\r\n\r\n")
+        assert b"\r\ntidegate-model: %b\r\n" % model_in(running.upstream.http.requests[-1]).encode() in head
+        assert head.count(b"\r\n\r\n") == 1
+
+
+async def test_the_stable_model_stands_in_for_one_that_generates_nothing() -> None:
+    route = replace(HALF, targets=(Target("canary", 10_000),))
+
+    def missing(request: HttpRequest) -> HttpAnswer:
+        return make_answer(404, b'{"error":"unknown model"}') if model_in(request) == "canary" else by_target(request)
+
+    async with gateway(FakeUpstream(http=FakeHttp(answer=missing)), governed=governed(route)) as running:
+        client = await running.connect()
+        assert [(answer.status, named(answer)) for answer in [await client.ask(generate(1))]] == [(200, "stable")]
+
+
+def by_target(request: HttpRequest) -> HttpAnswer:
+    return make_answer(200, json.dumps({"of": model_in(request)}).encode())

@@ -1,8 +1,8 @@
 """Evidence of one rollout: the gates, fed with what became of the requests that it assigned.
 
-Each unit (what sticks: a caller, a sequence, or a request's contents) counts once, by its first outcome: the rest is
-not independent of that, and one tenant who always fails is one sample. What is slow is set by the present model's
-first answers, and stays as it is from then on. Pure; called by `rollout/rollouts`.
+Each unit (what sticks: a caller, a sequence, or a request's contents) counts once for each gate, by its first outcome:
+the rest is not independent of that, and one tenant who always fails is one sample. What is slow is set by the present
+model's first answers, and stays as it is from then on. Pure; called by `rollout/rollouts`.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ class Evidence:
         self._alpha = alpha / len(GATES)
         self._slower_by = slower_by
         self._units: set[int] = set()
+        self._timed: set[int] = set()
+        """Units of which an answer's time was judged: their first one since the thresholds are set."""
         self._below = _ALL
         self._firsts: list[float] = []
         self._step_samples = 0
@@ -72,20 +74,20 @@ class Evidence:
 
     def add(self, seen: Observation) -> None:
         """Count an observation."""
-        if seen.digest in self._units or seen.digest >> 32 >= self._below:
+        if seen.digest >> 32 >= self._below:
             return
-        self._units.add(seen.digest)
-        if len(self._units) > _MAX_UNITS:
-            self._below //= 2
-            self._units = {each for each in self._units if each >> 32 < self._below}
-        self._step_samples += not seen.is_stable
-        self.gates[FAULTS].add(is_stable=seen.is_stable, is_bad=seen.is_fault)
+        if seen.digest not in self._units:
+            self._units.add(seen.digest)
+            self._step_samples += not seen.is_stable
+            self.gates[FAULTS].add(is_stable=seen.is_stable, is_bad=seen.is_fault)
+            self._bound()
         if seen.is_fault:
             return  # it says nothing of how long an answer takes
         if self.median_s is None or self.p99_s is None:
             if seen.is_stable:
                 self._learn(seen)
-        else:
+        elif seen.digest not in self._timed:
+            self._timed.add(seen.digest)
             self._add_time(is_stable=seen.is_stable, took_s=seen.took_s)
 
     def tick(self) -> None:
@@ -105,6 +107,12 @@ class Evidence:
             GateStatus(name, gate.canary, gate.canary_bad, gate.stable, gate.stable_bad, gate.log_evidence, fails_at)
             for name, gate in self.gates.items()
         ]
+
+    def _bound(self) -> None:
+        if len(self._units) > _MAX_UNITS:
+            self._below //= 2
+            self._units = {each for each in self._units if each >> 32 < self._below}
+            self._timed &= self._units
 
     def _learn(self, seen: Observation) -> None:
         """Set the thresholds by the present model's first answers, which are not judged by them."""

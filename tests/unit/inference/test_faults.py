@@ -12,14 +12,18 @@ from hypothesis import strategies as st
 from control_plane.core.errors import (
     ControlPlaneError,
     DeadlineExceeded,
+    InvalidRequest,
+    LimitExceeded,
+    ModelLoadFailed,
     ModelNotFound,
+    Overloaded,
     Recall,
     RecallCause,
     UpstreamFailed,
     UpstreamUnavailable,
 )
 from control_plane.core.infer_call import SendFailure
-from control_plane.inference.faults import FAULTS, Fault, Finding, Resend, fault_in, fault_of_error
+from control_plane.inference.faults import FAULTS, Fault, Finding, Resend, fault_in, fault_of_error, model_fault_in, model_fault_of_error
 from control_plane.protocols.grpc import GrpcStatus, message_answer, status_answer
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from tests.fakes import FakeHttpStream
@@ -126,3 +130,37 @@ NEVER = [Fault.EXPIRED_IN_QUEUE, Fault.RESTRICTED, Fault.CANCELLED, Fault.TIMED_
 @pytest.mark.parametrize("fault", NEVER)
 def test_what_another_copy_would_answer_too_is_never_sent_to_one(fault: Fault) -> None:
     assert FAULTS[fault].resend is Resend.NEVER
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        pytest.param(make_answer(200), None, id="200"),
+        pytest.param(make_answer(400, b"x"), None, id="400"),
+        pytest.param(make_answer(500, b"x"), Fault.OTHER, id="500"),
+        pytest.param(make_answer(404, b"x"), Fault.MODEL_MISSING, id="404"),
+        pytest.param(make_answer(403, b"x"), None, id="restricted"),
+        pytest.param(status_answer(GrpcStatus.INVALID_ARGUMENT, "x"), None, id="invalid argument"),
+        pytest.param(status_answer(GrpcStatus.INTERNAL, "x"), Fault.OTHER, id="internal"),
+        pytest.param(status_answer(GrpcStatus.CANCELLED, "x"), None, id="cancelled"),
+    ],
+)
+def test_a_models_fault_is_none_of_its_callers(answer: object, fault: Fault | None) -> None:
+    assert model_fault_in(answer) is fault
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (ModelLoadFailed("x"), Fault.MODEL_MISSING),
+        (ModelNotFound("x"), Fault.MODEL_MISSING),
+        (Overloaded("x"), Fault.NOT_SENT),
+        (UpstreamFailed("x"), Fault.OTHER),
+        (DeadlineExceeded("x"), Fault.TIMED_OUT),
+        (InvalidRequest("x"), None),
+        (LimitExceeded("x"), None),
+    ],
+    ids=repr,
+)
+def test_errors_by_which_a_model_may_be_stood_in_for(error: Exception, fault: Fault | None) -> None:
+    assert model_fault_of_error(error) is fault

@@ -354,3 +354,24 @@ async def test_what_is_seen_of_another_rollout_counts_for_none() -> None:
     await one.tick(count=0)
     assert one.rollout.is_under_way
     assert one.rollouts.status(one.rollout).step_samples == 0
+
+
+@pytest.mark.virtual_time
+async def test_a_defect_ends_nothing_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    one = process()
+    await one.start()
+
+    def broken() -> list[Observation]:
+        raise RuntimeError("a defect")
+
+    one.rollouts.sources[:] = [broken]
+    running = asyncio.get_running_loop().create_task(one.rollouts.run())
+    await asyncio.sleep(6.0)
+    assert caplog.messages.count("rollouts are at a standstill for 5 s") == 2
+    one.rollouts.sources[:] = [one._take]
+    one.serve(30, faults=True)
+    await asyncio.sleep(6.0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await one.known.start()
+    assert one.rollout.phase is Phase.ROLLED_BACK

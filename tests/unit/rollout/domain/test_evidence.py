@@ -84,3 +84,14 @@ def test_what_is_remembered_is_bounded_and_both_arms_lose_alike() -> None:
     assert len(all_of_it._units) <= 100_001
     gate = all_of_it.gates[FAULTS]
     assert abs(gate.canary - gate.stable) < 0.05 * gate.stable
+
+
+def test_of_few_callers_who_stick_times_are_judged_once_each_from_when_it_is_known_what_is_slow() -> None:
+    all_of_it = evidence()
+    for _ in range(20):
+        for caller in range(60):
+            all_of_it.add(seen(caller, is_stable=caller % 2 == 0, took_s=0.01 if caller % 2 == 0 else 0.1))
+        all_of_it.tick()
+    gate = all_of_it.gates[SLOWER]
+    assert (gate.canary, gate.canary_bad, gate.stable, gate.stable_bad) == (30, 30, 30, 0)
+    assert all_of_it.failed == SLOWER
