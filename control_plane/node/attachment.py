@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from control_plane.core.errors import StartupError
+from control_plane.core.errors import StartupError, UpstreamUnavailable
 from control_plane.core.model import ModelVersion
 from control_plane.node.domain.fence import Term
 from control_plane.node.remote_node import RemoteNode
@@ -45,6 +45,7 @@ class NodeHealthCheck:
         self._servers = servers
         self._term = term
         self._start_timeout_s = start_timeout_s
+        self._refused = ""
 
     async def run(self) -> None:
         """Report the server up and down until cancelled. Raises StartupError, in a group: it is not up within
@@ -91,7 +92,15 @@ class NodeHealthCheck:
 
     async def _index(self) -> list[ModelVersion]:
         """Read Triton's index through the node. The leader's look fences off those before it."""
-        return await self._node.index(self._term())
+        try:
+            found = await self._node.index(self._term())
+        except UpstreamUnavailable as exc:
+            if self._node.is_connected and str(exc) != self._refused:  # it is asked twice a second
+                _log.warning("the node of server %s refuses this gateway: %s", self._node.name, exc)
+                self._refused = str(exc)
+            raise
+        self._refused = ""
+        return found
 
     async def _watched(self, upstream: Upstream, life: str) -> str:
         """Return why this life of Triton is over."""

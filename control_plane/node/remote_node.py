@@ -93,6 +93,8 @@ class RemoteNode:
         self._first_state = TritonState("", "Triton is starting")
         self._first: Contents | None = None
         """What the node has loaded, until the connection's first pong."""
+        self._named: set[str] = set()
+        """Models that the node has named over this connection."""
         self._wrong: WrongMessage | None = None
         self._valid_until_s = 0.0
         self._why_away = _NOT_YET
@@ -191,7 +193,7 @@ class RemoteNode:
     async def _use(self, link: NodeLink) -> bool:
         """Use one connection until it ends; returns whether the node has said everything over it. Raises
         WrongMessage."""
-        self._link, self._wrong, was_complete = link, None, False
+        self._link, self._wrong, self._named, was_complete = link, None, set(), False
         inbox: asyncio.Queue[Message | None] = asyncio.Queue()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -267,6 +269,7 @@ class RemoteNode:
             case TritonState():
                 self._state, self._first_state = (None if self._state is None else message), message
             case Described(models, costs):
+                self._named |= models.keys() | costs.keys()
                 _apply(self.models, models)
                 _apply(self.costs, costs)
                 self.on_models()
@@ -289,6 +292,9 @@ class RemoteNode:
         """Begin to use the node: it has said everything, and has answered a ping since, so that what it has
         said may be relied on."""
         self._first = None
+        for known in (self.models, self.costs):  # what is gone since the last connection was not named
+            for name in known.keys() - self._named:
+                del known[name]
         before, self._known = self._known - first.changes.keys(), set()
         await self._board.forget(before)
         await self._apply_contents(first.changes, first.gone)
