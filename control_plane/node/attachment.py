@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from control_plane.core.errors import StartupError
+from control_plane.core.errors import StartupError, UpstreamUnavailable
 from control_plane.core.model import ModelVersion
 from control_plane.node.domain.fence import Term
 from control_plane.node.remote_node import RemoteNode
@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 _POLL_S = 0.25
 _LOST_AFTER_S = 10.0
 """As in `triton/attachment`."""
+_LAST_REQUESTS_S = 4.0
+"""Time that a Triton takes at most to end, after it has finished the requests that it has."""
 
 
 class NodeHealthCheck:
@@ -45,6 +47,7 @@ class NodeHealthCheck:
         self._servers = servers
         self._term = term
         self._start_timeout_s = start_timeout_s
+        self._refused = ""
 
     async def run(self) -> None:
         """Report the server up and down until cancelled. Raises StartupError, in a group: it is not up within
@@ -68,10 +71,7 @@ class NodeHealthCheck:
         try:
             life = await self._wait_until_live(upstream, timeout_s)
             self._servers.up(UpstreamWithIndex(upstream, self._index))
-            why = await self._watched(upstream, life)
-            self._servers.lost(why)
-            _log.error("server %s is down: %s", self._node.name, why)
-            await self._node.forget_contents()
+            await self._watched(upstream, life)
         finally:
             await upstream.close()
 
@@ -91,19 +91,39 @@ class NodeHealthCheck:
 
     async def _index(self) -> list[ModelVersion]:
         """Read Triton's index through the node. The leader's look fences off those before it."""
-        return await self._node.index(self._term())
+        try:
+            found = await self._node.index(self._term())
+        except UpstreamUnavailable as exc:
+            if self._node.is_connected and str(exc) != self._refused:  # it is asked twice a second
+                _log.warning("the node of server %s refuses this gateway: %s", self._node.name, exc)
+                self._refused = str(exc)
+            raise
+        self._refused = ""
+        return found
 
-    async def _watched(self, upstream: Upstream, life: str) -> str:
-        """Return why this life of Triton is over."""
+    async def _watched(self, upstream: Upstream, life: str) -> None:
+        """Report this life of Triton as lost when it is over."""
         node, place = self._node, upstream.endpoints.address
         async with asyncio.TaskGroup() as tasks:
             watch = LivenessWatch(upstream.liveness, self._servers, name=f"at {place}", gives_up_after_s=_LOST_AFTER_S)
-            lost = tasks.create_task(watch.run(), name=f"liveness-{node.name}")
-            # Without a connection nothing is known of the node's Triton, and requests go on.
-            over = tasks.create_task(node.wait_until(lambda: node.is_connected and node.life != life), name=f"life-{node.name}")
-            await asyncio.wait((lost, over), return_when=asyncio.FIRST_COMPLETED)
-            lost.cancel()
+            silent = tasks.create_task(watch.run(), name=f"liveness-{node.name}")
+            over = tasks.create_task(node.wait_until(lambda: self._why_over(life) != ""), name=f"life-{node.name}")
+            await asyncio.wait((silent, over), return_when=asyncio.FIRST_COMPLETED)
+            why = self._why_over(life) or f"the Triton at {place} does not answer"
+            self._servers.lost(why)
+            _log.error("server %s is down: %s", node.name, why)
+            await node.forget_contents()
+            # A Triton that is told to end finishes what it has; its connections are closed only then.
+            if over.done() and node.life == "":
+                await asyncio.wait((silent,), timeout=_LAST_REQUESTS_S)
+            silent.cancel()
             over.cancel()
-        return (
-            f"the Triton at {place} was restarted" if node.is_connected and node.life != life else f"the Triton at {place} does not answer"
-        )
+
+    def _why_over(self, life: str) -> str:
+        """Return why this life of Triton is over or about to be; empty where nothing says so. A node that is only
+        away says nothing: its Triton goes on."""
+        if self._node.is_gone:
+            return "its node has ended, and Triton with it"
+        if not self._node.is_connected or self._node.life == life:
+            return ""
+        return "Triton was restarted" if self._node.life else self._node.why_away

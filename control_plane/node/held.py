@@ -8,12 +8,15 @@ its end.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Generic, TypeVar
 
 from control_plane.concurrency.task_owner import TaskOwner
 from control_plane.core.errors import ControlPlaneError, UpstreamFailed, UpstreamUnavailable
+
+_log = logging.getLogger(__name__)
 
 ValueT = TypeVar("ValueT")
 
@@ -74,9 +77,9 @@ class HeldContext(Generic[ValueT]):
             error = None
         except ControlPlaneError as exc:
             error = exc
-        except Exception as exc:  # the root of a task: the gateway is told
+        except Exception as exc:  # the root of a task: one model must not end the node
+            _log.exception("a gateway's call failed", extra={"model": self.model})
             error = UpstreamFailed(f"the node failed: {exc!r}")
-            raise
         finally:
             self._left.set_result(error)
 

@@ -48,6 +48,8 @@ _log = logging.getLogger(__name__)
 _CONNECT_TIMEOUT_S = 3.0
 _GOODBYE_S = 0.2
 _FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 2.0
+_TIMES_TURNED_AWAY = 2
+"""More than one: it may have closed one by chance. A way on which everything is lost turns nobody away."""
 _NOT_YET = "it has not been reached yet"
 
 AnswerT = TypeVar("AnswerT", Done, Index, Memory)
@@ -93,10 +95,14 @@ class RemoteNode:
         self._first_state = TritonState("", "Triton is starting")
         self._first: Contents | None = None
         """What the node has loaded, until the connection's first pong."""
+        self._named: set[str] = set()
+        """Models that the node has named over this connection."""
         self._wrong: WrongMessage | None = None
         self._valid_until_s = 0.0
         self._why_away = _NOT_YET
         self._told = ""
+        self._turned_away = 0
+        """Connections in a row that the node's host has refused, or closed at once."""
         self._changed = asyncio.Event()
 
     @property
@@ -108,6 +114,12 @@ class RemoteNode:
     def is_connected(self) -> bool:
         """Whether the node is connected and has said everything."""
         return self._state is not None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the node's host says that nobody listens there: the node has ended, and its Triton ends with
+        it."""
+        return self._turned_away >= _TIMES_TURNED_AWAY
 
     @property
     def why_away(self) -> str:
@@ -171,11 +183,14 @@ class RemoteNode:
         while True:
             try:
                 link = await self.connector.connect(timeout_s=_CONNECT_TIMEOUT_S)
+                self._turned_away = 0
                 if await self._use(link):
                     delay_s = _FIRST_DELAY_S
             except NodeRefused as exc:
                 self._note_away(str(exc))
             except (OSError, TimeoutError) as exc:
+                self._turned_away = self._turned_away + 1 if isinstance(exc, ConnectionError) else 0
+                self._changed.set()
                 self._note_away(str(exc) or f"no answer within {_CONNECT_TIMEOUT_S:g} s")
             except WrongMessage as exc:
                 self._note_away(f"it does not keep to the protocol: {exc}")
@@ -191,7 +206,7 @@ class RemoteNode:
     async def _use(self, link: NodeLink) -> bool:
         """Use one connection until it ends; returns whether the node has said everything over it. Raises
         WrongMessage."""
-        self._link, self._wrong, was_complete = link, None, False
+        self._link, self._wrong, self._named, was_complete = link, None, set(), False
         inbox: asyncio.Queue[Message | None] = asyncio.Queue()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -267,6 +282,7 @@ class RemoteNode:
             case TritonState():
                 self._state, self._first_state = (None if self._state is None else message), message
             case Described(models, costs):
+                self._named |= models.keys() | costs.keys()
                 _apply(self.models, models)
                 _apply(self.costs, costs)
                 self.on_models()
@@ -289,6 +305,9 @@ class RemoteNode:
         """Begin to use the node: it has said everything, and has answered a ping since, so that what it has
         said may be relied on."""
         self._first = None
+        for known in (self.models, self.costs):  # what is gone since the last connection was not named
+            for name in known.keys() - self._named:
+                del known[name]
         before, self._known = self._known - first.changes.keys(), set()
         await self._board.forget(before)
         await self._apply_contents(first.changes, first.gone)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from math import inf
 from uuid import uuid4
 
 from control_plane.concurrency.task_owner import TaskOwner
-from control_plane.core.errors import ControlPlaneError, UpstreamUnavailable
+from control_plane.core.errors import ControlPlaneError, UpstreamFailed, UpstreamUnavailable
 from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.ports import PreparedLoad, ServerInstance
 from control_plane.node.board import NodeBoard
@@ -99,6 +99,8 @@ class NodeService:
         self._gateways: dict[GatewayLink, _Gateway] = {}
         self._loading: set[str] = set()
         """Models that Triton has been asked to load and that may not be in its index yet."""
+        self._refused: dict[GatewayLink, str] = {}
+        """Gateway -> why it was refused last, so that it is logged once."""
         self._state = TritonState("", "Triton is starting")
 
     async def open(self) -> None:
@@ -155,6 +157,7 @@ class NodeService:
         finally:
             link.close()
             del self._gateways[link]
+            self._refused.pop(link, None)
             for held in gateway.held.values():
                 held.leave(is_well=False)
             self._board.left(link, says_goodbye=gateway.says_goodbye)
@@ -218,14 +221,17 @@ class NodeService:
             return
         self._answer(gateway.link, number, enter)
 
-    def _answer(self, link: GatewayLink, number: int, work: Callable[[], object]) -> None:
+    def _answer(self, link: GatewayLink, number: int, work: Callable[[], Awaitable[FromNode]]) -> None:
         """Answer a call in a task of its own."""
 
         async def answer() -> None:
             try:
-                link.send(await work())  # type: ignore[misc]
+                link.send(await work())
             except ControlPlaneError as exc:
                 link.send(failure_of(number, exc))
+            except Exception as exc:  # the root of a task: one call must not end the node
+                _log.exception("a gateway's call failed")
+                link.send(failure_of(number, UpstreamFailed(f"the node failed: {exc!r}")))
 
         with suppress(UpstreamUnavailable):  # the node stops: the connection is about to end
             self._tasks.create_task(answer(), name=f"call-{number}")
@@ -277,8 +283,11 @@ class NodeService:
         if term.fleet != link.fleet:
             raise UpstreamUnavailable(f"a gateway of fleet {link.fleet!r} cannot act for {term.fleet!r}")
         if (why := self._fence.refusal(term, self._now_s())) is not None:
-            _log.warning("gateway %s may not load or unload here: %s", link.gateway, why)
+            if self._refused.get(link) != why:  # it asks twice a second
+                _log.warning("gateway %s may not load or unload here: %s", link.gateway, why)
+            self._refused[link] = why
             raise UpstreamUnavailable(why)
+        self._refused.pop(link, None)
 
     async def _tell_index(self) -> None:
         """Tell all gateways what is loaded now; one that is not told sees it at its next look."""

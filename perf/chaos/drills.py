@@ -115,6 +115,29 @@ DRILLS = {
             f"{_E2E}/test_fleet.py::test_many_at_once_for_one_that_is_nowhere_are_one_load", failed=0,
         ),
         Drill(
+            "node dies", "three nodes", faults.kill_a_node, "kill -9 of one of three nodes, and a start a second later",
+            "its Triton ends with it: what may not be computed twice fails if it was there; no other request",
+            f"{_E2E}/test_nodes.py::test_a_killed_node_leaves_no_process_and_is_used_again_once_it_is_back",
+        ),
+        Drill(
+            "node freezes", "three nodes", faults.freeze_a_node, "SIGSTOP of one of three nodes for 5 s",
+            "nothing: its Triton answers", f"{_E2E}/test_nodes.py::test_a_frozen_node_costs_only_its_hits_and_they_come_back", failed=0,
+        ),
+        Drill(
+            "node is cut off", "three nodes", faults.hold_up_the_way_to_a_node,
+            "nothing comes through between the gateway and one of three nodes for 5 s, and no connection is closed", _NOTHING,
+            "tests/unit/node/test_contents.py::test_a_half_open_connection_is_known_within_two_seconds_and_made_anew", failed=0,
+        ),
+        Drill(
+            "a node's Triton dies", "three nodes", faults.kill_a_triton, "kill -9 of the Triton of one of three nodes",
+            "what may not be computed twice fails if it was there; no other request", "",
+        ),
+        Drill(
+            "a node's Triton freezes", "three nodes", faults.freeze_a_triton, "SIGSTOP of the Triton of one of three nodes for 5 s",
+            "a pause of about a second for the requests that were there; longer for what may not be computed twice", "",
+            slow_until_s=1.0, longest_repeatable_s=2.0,
+        ),
+        Drill(
             "worker dies", "two workers", faults.kill_a_worker, "kill -9 of one of two",
             "connections to it break, with what was on them; new ones are accepted", f"{_E2E}/test_workers.py::"
             "test_a_worker_that_is_killed_costs_only_what_it_had_under_way", lost=_CALLERS, over_within_s=2.0,

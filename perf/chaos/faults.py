@@ -54,15 +54,34 @@ async def _freeze(scene: Scene, pids: list[int], seconds: float = _FROZEN_S) -> 
 
 
 async def kill_a_triton(scene: Scene) -> None:
-    await _kill(scene, scene.site.gateway.tritons())
+    await _kill(scene, scene.site.hosts[0].tritons())
 
 
 async def freeze_a_triton(scene: Scene) -> None:
-    await _freeze(scene, scene.site.gateway.tritons())
+    await _freeze(scene, scene.site.hosts[0].tritons())
+
+
+async def kill_a_node(scene: Scene) -> None:
+    """And with it its Triton."""
+    await _kill_and_start(scene, scene.site.tritons[0])
+
+
+async def freeze_a_node(scene: Scene) -> None:
+    await _freeze(scene, [scene.site.tritons[0].pid])
+
+
+async def hold_up_the_way_to_a_node(scene: Scene) -> None:
+    """Nothing is closed: neither side is told."""
+    scene.begin()
+    scene.site.ways[0].hold_up()
+    try:
+        await scene.hold(_FROZEN_S)
+    finally:
+        scene.site.ways[0].let_through()
 
 
 async def kill_a_stub(scene: Scene) -> None:
-    await _kill(scene, scene.site.gateway.stubs(models.REPEATABLE_MODEL))
+    await _kill(scene, scene.site.hosts[0].stubs(models.REPEATABLE_MODEL))
 
 
 async def freeze_a_stub(scene: Scene) -> None:

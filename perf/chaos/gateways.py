@@ -122,6 +122,22 @@ class Gateway:
                     yield pid, line.split(b"\0")
 
 
+class Node(Gateway):
+    """A `tidegate node`, which a drill treats as it does a gateway; it has no ports for clients."""
+
+    def __init__(self, state: Path, *flags: str, secret: Path, variables: Mapping[str, str] | None = None) -> None:
+        super().__init__(state, variables=variables)
+        self.port, self.triton_ports = free_port(), {name: free_port() for name in ("http", "grpc", "metrics")}
+        ports = [part for name, port in self.triton_ports.items() for part in (f"--node-triton-{name}-port", str(port))]
+        own = ["--state-dir", str(state), "--node-port", str(self.port), "--node-secret-file", str(secret), *ports]
+        self._command = [sys.executable, "-m", "control_plane", "node", *own, *flags]
+
+    def url(self, node_port: int) -> str:
+        """Its entry in `--triton-url`, for gateways that reach it at this port."""
+        ports = self.triton_ports
+        return f"http://127.0.0.1:{ports['http']}?grpc_port={ports['grpc']}&metrics_port={ports['metrics']}&node=127.0.0.1:{node_port}"
+
+
 def _wait_for_end(begun: Mapping[int, str]) -> None:
     """Of guardians and what they end, which may outlive the gateway for a moment; what is left then is killed."""
     deadline_s = time.monotonic() + _STOP_S

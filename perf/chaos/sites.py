@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +22,8 @@ from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.objects import Objects
 from perf.chaos import models, small_disk
 from perf.chaos.durable_redis import Redis
-from perf.chaos.gateways import Gateway
+from perf.chaos.gateways import Gateway, Node
+from perf.chaos.way import Way
 from perf.servers import serving
 
 QUIET, LOUD, ADMINISTRATOR = "quiet", "loud", "administrator"
@@ -51,6 +53,8 @@ class Site:
     """Where others run them: whose Tritons and stubs they are."""
     disk: Path | None = None
     """The small one, if there is one."""
+    ways: Sequence[Way] = ()
+    """To the nodes, if there are any."""
 
     @property
     def gateway(self) -> Gateway:
@@ -110,6 +114,29 @@ def _fleet(folder: Path, *flags: str, replicas: int = _SERVERS) -> Iterator[Site
         for model in _EVERYWHERE:
             gateway.load_everywhere(model)
         yield Site([gateway], replicas)
+
+
+@contextmanager
+def three_nodes(folder: Path) -> Iterator[Site]:
+    """One gateway before three Tritons with nodes, to each of which a way leads that can be held up."""
+    repository = models.write(folder / "models", _ALL_MODELS)
+    secret = folder / "secret"
+    secret.write_text(secrets.token_hex(32) + "\n")
+    flags = ("--model-repository", str(repository))
+    nodes = [Node(folder / f"node-{number}", *flags, secret=secret, variables=_VARIABLES) for number in range(_SERVERS)]
+    with ExitStack() as ends:
+        for node in nodes:
+            ends.enter_context(_running(node))
+        ways = [Way(node.port) for node in nodes]
+        for way in ways:
+            ends.callback(way.close)
+        urls = ",".join(node.url(way.port) for node, way in zip(nodes, ways, strict=True))
+        attached = ("--triton-url", urls, "--node-secret-file", str(secret), "--memory-budget", _ROOM, *_loads())
+        gateway = Gateway(folder / "state", *attached, variables=_VARIABLES)
+        ends.enter_context(_running(gateway))
+        for model in _EVERYWHERE:
+            gateway.load_everywhere(model)
+        yield Site([gateway], _SERVERS, tritons=nodes, ways=ways)
 
 
 @contextmanager
@@ -220,6 +247,6 @@ async def _make_keys(url: str | None, state: Path = Path()) -> dict[str, str]:
 
 SITES: Mapping[str, Callable[[Path], AbstractContextManager[Site]]] = {
     each.__name__.replace("_", " "): each
-    for each in (three_servers, two_workers, two_gateways, one_server, one_server_with_keys, small_state_disk, small_warm_disk)
+    for each in (three_servers, two_workers, three_nodes, two_gateways, one_server, one_server_with_keys, small_state_disk, small_warm_disk)
 }
 """By name."""

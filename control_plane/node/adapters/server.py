@@ -79,6 +79,8 @@ class NodeServer:
                 self._gateways += 1
                 try:
                     await self._service.serve(link)
+                except Exception:  # the root of a task: one gateway must not end the node
+                    _log.exception("the connection of a gateway failed")
                 finally:
                     self._gateways -= 1
         finally:

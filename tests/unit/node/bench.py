@@ -170,6 +170,7 @@ class Gateway:
         self.token: int | None = token
         self.wires: list[Wire] = []
         self.is_reachable = True
+        self.is_silenced = False
         self.fingerprints = Fingerprints(now_s=bench.now_s)
         self.indexes: list[list[str]] = []
         self.deaths: list[tuple[str, str, str]] = []
@@ -198,8 +199,11 @@ class Gateway:
 
     async def connect(self, *, timeout_s: float) -> End:
         """`node/ports.NodeConnector`."""
+        if self.is_silenced:
+            await asyncio.sleep(timeout_s)
+            raise TimeoutError
         if not self.is_reachable:
-            raise OSError("connection refused")
+            raise ConnectionRefusedError("connection refused")
         wire = Wire(fleet=self._fleet, gateway=uuid4().hex)
         self.wires.append(wire)
         self._bench.accept(wire)
@@ -215,6 +219,11 @@ class Gateway:
 
     def thaw(self) -> None:
         self.wires[-1].thawed.set()
+
+    def silence(self) -> None:
+        """Have everything be lost on the way to the node, also attempts to connect."""
+        self.is_silenced = True
+        self.freeze()
 
     async def load(self, name: str) -> None:
         async with self.instance.prepared(name) as prepared:

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from control_plane.core.errors import ModelLoadFailed, UpstreamUnavailable
+from control_plane.core.errors import ModelLoadFailed, UpstreamFailed, UpstreamUnavailable
 from control_plane.core.model import ModelState
 from tests.aio import settle
 from tests.unit.node.bench import Bench
@@ -167,6 +167,38 @@ def test_models_that_come_and_go_in_the_folders_are_told() -> None:
         await asyncio.sleep(6.0)
         assert set(gateway.node.models) == set(gateway.node.costs) == {"b", "c"}
         assert gateway.instance.described() == gateway.node.models
+
+    play(scene)
+
+
+def test_models_that_went_while_it_was_away_are_gone() -> None:
+    async def scene(bench: Bench) -> None:
+        gateway = await bench.gateway().connected()
+        gateway.is_reachable = False
+        gateway.wires[-1].to_node.put_nowait(None)
+        await gateway.node.wait_until(lambda: not gateway.node.is_connected)
+        assert set(gateway.node.models) == {"a", "b"}, "it may be back in a moment"
+        del bench.files.models["a"]
+        await asyncio.sleep(6.0)
+        gateway.is_reachable = True
+        await gateway.connected()
+        assert set(gateway.node.models) == set(gateway.node.costs) == {"b"}
+
+    play(scene)
+
+
+def test_what_goes_wrong_in_one_call_is_told_and_ends_nothing_else() -> None:
+    async def scene(bench: Bench) -> None:
+        gateway = await bench.gateway().connected()
+
+        def broken(name: str) -> None:
+            raise ZeroDivisionError
+
+        bench.control.on_load = broken
+        with pytest.raises(UpstreamFailed, match="ZeroDivisionError"):
+            await gateway.load("a")
+        bench.control.on_load = lambda name: None
+        await gateway.load("b")
 
     play(scene)
 

@@ -108,6 +108,14 @@ def test_what_is_locked_opens_by_the_secret_at_both_frontends(folders: TritonFol
     assert "s3cret" not in repr(endpoints)
 
 
+def test_ports_that_other_hosts_reach_lock_what_touches_this_machine(folders: TritonFolders) -> None:
+    command = command_of(folders, replace(ENDPOINTS, host="10.0.0.5", control_secret="s3cret"))
+    assert [flag for flag in command if "s3cret" in flag] == [
+        "--http-restricted-api=model-repository,shared-memory,trace,logging:tidegate-control=s3cret",
+        "--grpc-restricted-protocol=model-repository,shared-memory,trace,logging:tidegate-control=s3cret",
+    ]
+
+
 def test_model_cpus_are_a_host_policy_with_a_numa_node_and_a_range(folders: TritonFolders) -> None:
     command = command_of(folders, model_cpus=(0, 1, 2))
     node, cores = (each for each in command if each.startswith("--host-policy="))
