@@ -225,6 +225,7 @@ class App:
             degraded=lambda: list(dict.fromkeys([*governing.degraded(), *(self._workers.degraded() if self._workers else ())])),
             fleet=self._tritons.fleet,
             builds=self._builds,
+            jobs=None if governing.jobs is None else governing.jobs.jobs,
         )
         gateway, admin = self._settings.gateway, self._settings.admin
         hosts = allowed_hosts(admin.admin_host, gateway.allowed_hosts, authentication=access.is_on)
