@@ -18,6 +18,7 @@ from control_plane.admin.access import AdminAccess
 from control_plane.admin.cache import add_cache_paths
 from control_plane.admin.errors import answer_errors, error_responses
 from control_plane.admin.fleet import add_fleet_path
+from control_plane.admin.jobs import add_job_paths
 from control_plane.admin.keys import add_key_paths
 from control_plane.admin.models import add_model_paths
 from control_plane.admin.objects import add_price_paths, add_route_paths, add_tenant_paths
@@ -30,6 +31,7 @@ from control_plane.cache.purges import Purges
 from control_plane.core.errors import ErrorCode
 from control_plane.fleet.administration import FleetModels
 from control_plane.fleet.fleet_service import FleetService
+from control_plane.jobs.jobs import Jobs
 from control_plane.metering.reports import UsageService
 from control_plane.models.builds import ModelBuilds
 from control_plane.models.model_service import ModelService
@@ -93,11 +95,13 @@ def make_admin_api(
     degraded: Callable[[], list[str]] = list,
     fleet: FleetService | None = None,
     builds: ModelBuilds | None = None,
+    jobs: Jobs | None = None,
     rollouts: Rollouts,
 ) -> FastAPI:
     """Build the application, which has no state of its own.
 
-    `degraded` returns the sentences of `ReadinessView`. `fleet` is None for a single Triton, `builds` without background builds.
+    `degraded` returns the sentences of `ReadinessView`. `fleet` is None for a single Triton, `builds` without background builds, and
+    `jobs` where they are switched off.
     """
     # FastAPI's redirects (trailing slash) would go to whatever host the caller sent as Host.
     app = FastAPI(title="Tidegate admin API", version=version, redirect_slashes=False, responses=_PAGE_ERRORS | _KEY_ERRORS)
@@ -114,6 +118,7 @@ def make_admin_api(
     add_price_paths(app, objects)
     add_cache_paths(app, purges)
     add_usage_path(app, usage)
+    add_job_paths(app, jobs)
     return app
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import ssl
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
@@ -15,6 +16,7 @@ from control_plane.core.errors import ControlPlaneError, InvalidRequest, ObjectN
 
 _LOAD_TIMEOUT_S = 600.0  # above the gateway's own deadline of a load, whose error is more to the point than a timeout here
 _INFER_TIMEOUT_S = 60.0
+_LONGEST_PAUSE_S = 30.0
 _SHOWABLE = re.compile("[!-~]+")
 
 
@@ -95,6 +97,61 @@ class EmbeddingClient:
         except (KeyError, IndexError, TypeError, ValueError) as exc:
             raise InvalidRequest(f"model {model!r} does not answer with one embedding per text") from exc
         return embeddings
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class JobClient:
+    """Client of asynchronous jobs on the data port; keeps one connection open. Raises as AdminClient does."""
+
+    def __init__(self, url: str, api_key: str | None = None) -> None:
+        """`url` may be `unix:PATH`. Raises as AdminClient does."""
+        self._url = url
+        self._client = _client(url, _INFER_TIMEOUT_S, _authorization(api_key), True)
+
+    def submit(self, model: str, body: bytes, *, key: str, economy: bool = False) -> dict[str, Any]:
+        """Hand in the body of an infer request; where there is no room, come again when the gateway says so."""
+        headers = {"idempotency-key": key, "content-type": "application/json"} | ({"tidegate-job-class": "economy"} if economy else {})
+        path = f"/v2/models/{quote(model, safe='')}/jobs"
+        while True:
+            refused: list[httpx.Response] = []
+
+            def send(refused: list[httpx.Response] = refused) -> httpx.Response:
+                response = self._client.post(path, content=body, headers=headers)
+                refused += [response] if response.status_code == httpx.codes.TOO_MANY_REQUESTS else []
+                return response
+
+            try:
+                found: dict[str, Any] = _content(self._url, send)
+            except InvalidRequest:
+                if not refused:
+                    raise
+                time.sleep(min(float(refused[0].headers.get("retry-after", "1")), _LONGEST_PAUSE_S))
+            else:
+                return found
+
+    def list_jobs(self, *, state: str | None, limit: int) -> list[dict[str, Any]]:
+        query = {"limit": str(limit)} | ({"state": state} if state else {})
+        found: list[dict[str, Any]] = _content(self._url, lambda: self._client.get("/v2/jobs", params=query))["jobs"]
+        return found
+
+    def show(self, job_id: str, *, wait_s: int = 0) -> dict[str, Any]:
+        """Return a job; with `wait_s`, once it has ended, or after so many seconds."""
+        headers = {"prefer": f"wait={wait_s}"} if wait_s else {}
+        found: dict[str, Any] = _content(self._url, lambda: self._client.get(f"/v2/jobs/{quote(job_id, safe='')}", headers=headers))
+        return found
+
+    def result(self, job_id: str) -> str:
+        """Return the answer's body as text, whatever its status."""
+        try:
+            return self._client.get(f"/v2/jobs/{quote(job_id, safe='')}/result").text
+        except httpx.HTTPError as exc:
+            raise UpstreamUnavailable(f"no answer from {self._url}: {exc}; is `tidegate serve` running there?") from exc
+
+    def cancel(self, job_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = _content(self._url, lambda: self._client.delete(f"/v2/jobs/{quote(job_id, safe='')}"))
+        return found
 
     def close(self) -> None:
         self._client.close()

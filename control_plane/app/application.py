@@ -232,6 +232,7 @@ class App:
             rollouts=self._rollouts.rollouts,
             fleet=self._tritons.fleet,
             builds=self._builds,
+            jobs=None if governing.jobs is None else governing.jobs.jobs,
         )
         gateway, admin = self._settings.gateway, self._settings.admin
         hosts = allowed_hosts(admin.admin_host, gateway.allowed_hosts, authentication=access.is_on)

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from uuid import uuid4
 
 from control_plane.app.stores import open_job_store
+from control_plane.core.errors import StartupError
 from control_plane.jobs.adapters.folder_spool import FolderSpool
 from control_plane.jobs.adapters.polled_tickets import PolledTickets
 from control_plane.jobs.domain.gate import BulkGate
@@ -58,6 +59,7 @@ class JobServices:
     async def run(self) -> None:
         """Sweep, and run jobs once that is opened, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._queue.run(), name="job-queue")
             tasks.create_task(self._sweeper.run(), name="job-sweeper")
             if self._runner is not None:
                 await self._may_run.wait()
@@ -81,9 +83,22 @@ async def open_jobs(settings: Settings, usage: UsageSums) -> AsyncIterator[JobSe
         held.push_async_callback(store.close)
         spool = FolderSpool(settings.jobs.jobs_spool or folder.absolute() / "spool")
         held.push_async_callback(spool.close)
-        queue = PolledTickets(store)
+        queue = _make_queue(settings, store)
         held.push_async_callback(queue.close)
         yield JobServices(settings.jobs, store, queue, spool, usage)
+
+
+def _make_queue(settings: Settings, store: JobStore) -> JobQueue:
+    """Make the queue without connecting. Raises StartupError."""
+    url = settings.jobs.jobs_url
+    if url is None:
+        return PolledTickets(store)
+    if settings.state.state_url is None:
+        raise StartupError("TIDEGATE_JOBS_URL needs a --state-url: the jobs themselves are kept in that Redis, the broker has tickets only")
+    # Imported here: a gateway without a broker never loads its client.
+    from control_plane.jobs.adapters.rabbitmq_tickets import RabbitmqTickets
+
+    return RabbitmqTickets(url)
 
 
 def _bounds(settings: JobSettings) -> Bounds:

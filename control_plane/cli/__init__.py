@@ -19,6 +19,7 @@ from control_plane.cli import (
     doctor,
     embed,
     fleet,
+    jobs,
     keys,
     models,
     node,
@@ -50,6 +51,7 @@ app.add_typer(routes.app, name="routes")
 app.add_typer(rollouts.app, name="rollouts")
 app.add_typer(prices.app, name="prices")
 app.add_typer(cache.app, name="cache")
+app.add_typer(jobs.app, name="jobs")
 app.command(name="usage")(usage.usage)
 app.command(name="embed")(embed.embed)
 app.command(name="tune")(tune.tune)

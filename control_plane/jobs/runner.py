@@ -90,7 +90,6 @@ class JobRunner:
     async def run(self) -> None:
         """Run jobs until cancelled; what is being computed then goes back to the queue, and does not count."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._queue.run(), name="job-queue")
             self._claiming = tasks.create_task(self._take(tasks), name="job-tickets")
             if self._is_draining:
                 self._claiming.cancel()

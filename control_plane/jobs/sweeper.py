@@ -45,6 +45,8 @@ class Sweeper:
         self._policy = policy
         self._today_s = today_s
         self._were_missing = 0
+        self._is_away = False
+        """Whether a store or the broker could not be reached when last asked."""
         self._orphans_at_s = float("-inf")
 
     async def run(self) -> None:
@@ -53,8 +55,11 @@ class Sweeper:
             await asyncio.sleep(_PERIOD_S)
             try:
                 await self.sweep()
+                self._is_away = False
             except StoreUnavailable as exc:
-                _log.warning("jobs are not swept for now: %s", exc)
+                if not self._is_away:
+                    _log.warning("jobs are not swept for now: %s", exc)
+                self._is_away = True
 
     async def sweep(self) -> None:
         """Sweep once. Raises StoreUnavailable."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import ByteSize, Field
+from pydantic import ByteSize, Field, SecretStr, ValidationInfo, field_serializer, field_validator
 
-from control_plane.settings.fields import ByteCount, Group, Seconds
+from control_plane.settings.fields import ByteCount, Group, Seconds, SecretFile, first_line
 
 
 class JobSettings(Group):
@@ -15,6 +15,14 @@ class JobSettings(Group):
     jobs: bool = True
     """Accept asynchronous jobs (`POST /v2/models/MODEL/jobs`) and run them in this gateway, below interactive
     requests."""
+
+    jobs_url_file: SecretFile | None = None
+    """File whose first line is the `jobs_url`, read at the start, and ignored where `jobs_url` is given."""
+
+    jobs_url: SecretStr | None = Field(None, validate_default=True)
+    """RabbitMQ (3.10 or newer) whose queue wakes the runners of jobs, `amqp://[USER:PASSWORD@]HOST[:PORT][/VHOST]` or
+    `amqps://` for TLS. The jobs themselves are in the Redis of `state_url`, which must be given with it. Not given:
+    runners look into the store of jobs four times a second."""
 
     jobs_spool: Path | None = None
     """Folder for the bodies and results of jobs, on a disk that keeps what is flushed to it. Gateways that share a
@@ -45,3 +53,13 @@ class JobSettings(Group):
 
     jobs_keep_s: Seconds = 86_400.0
     """Seconds for which a job that has ended can be asked for, with its result."""
+
+    @field_validator("jobs_url", mode="before")
+    @classmethod
+    def _from_file(cls, url: object, info: ValidationInfo) -> object:
+        return url or first_line(info.data.get("jobs_url_file"))
+
+    @field_serializer("jobs_url", when_used="json")
+    def _with_password(self, url: SecretStr | None) -> str | None:
+        """Keep the password for `to_plain`, which hands settings to workers; users are shown `effective` instead."""
+        return url.get_secret_value() if url is not None else None

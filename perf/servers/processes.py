@@ -22,7 +22,14 @@ _END_TIMEOUT_S = 15.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 # Debian's packages of the programs that scenarios run; the Makefile installs them.
-_PACKAGES = {"wrk": "wrk", "nginx": "nginx-light", "h2load": "nghttp2-client", "nghttpd": "nghttp2-server", "redis-server": "redis-server"}
+_PACKAGES = {
+    "wrk": "wrk",
+    "nginx": "nginx-light",
+    "h2load": "nghttp2-client",
+    "nghttpd": "nghttp2-server",
+    "redis-server": "redis-server",
+    "rabbitmq-server": "rabbitmq-server",
+}
 
 
 @dataclass(frozen=True, slots=True)

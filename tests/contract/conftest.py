@@ -11,6 +11,7 @@ import pytest
 
 from tests.contract.http_extensions import SHARED_BYTES, SHARED_MEMORY
 from tests.e2e import tidegate as servers
+from tests.rabbitmq_server import RabbitmqServer, rabbitmq_server
 from tests.redis_server import RedisServer, redis_server
 
 MODELS = Path(__file__).parent / "models"
@@ -88,6 +89,13 @@ def frontends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BothWays]:
 def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """For cases that leave it running; each empties it first."""
     with redis_server(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitmqServer]:
+    """For cases that leave it running; it takes seconds to start."""
+    with rabbitmq_server(tmp_path_factory.mktemp("rabbitmq")) as server:
         yield server
 
 

@@ -16,7 +16,7 @@ import pytest
 import tritonclient.http as triton
 
 from tests.e2e.conftest import MODELS, Start
-from tests.e2e.tidegate import LONG_S, Tidegate, wait_for
+from tests.e2e.tidegate import LONG_S, Tidegate, run_cli, wait_for
 
 ENDED = {"succeeded", "failed", "cancelled", "expired", "dead"}
 
@@ -159,8 +159,12 @@ def test_what_was_accepted_survives_the_kill_of_who_computes_it(start: Start, tm
         assert result(again, job).json["outputs"][0]["name"] == "SLEPT"
     assert state(again, cancelled) == "cancelled"
     assert result(again, cancelled).status == 409
-    files = sorted(re.sub("[0-9]+$", "", path.name) for path in (tmp_path / "spool").glob("??/*/*"))
-    assert files == ["result-"] * len(waiting), "bodies, results of nobody or partial files are left"
+
+    def only_results_are_left() -> bool:
+        files = sorted(re.sub("[0-9]+$", "", path.name) for path in (tmp_path / "spool").glob("??/*/*"))
+        return files == ["result-"] * len(waiting)
+
+    wait_for(only_results_are_left, what="the end of bodies, results of nobody and partial files", timeout_s=30.0)
 
 
 def test_a_job_that_is_cancelled_while_it_runs_ends_at_once(tidegate: Tidegate) -> None:
@@ -185,3 +189,28 @@ def test_jobs_are_listed_and_unknown_ones_do_not_exist(tidegate: Tidegate) -> No
     assert after == listed[1:]
     assert ask(tidegate, "GET", f"/v2/jobs/job-{'0' * 32}").status == 404
     assert ask(tidegate, "GET", "/v2/jobs?state=nonsense").status == 400
+
+
+def test_the_command_line_hands_in_follows_and_finds_again(tidegate: Tidegate, tmp_path: Path) -> None:
+    where = ("--state-dir", str(tidegate.state_dir))
+    lines = [f"text number {number}" for number in range(40)]
+    (tmp_path / "texts.txt").write_text("\n".join(lines))
+    handing = ("jobs", "submit", "--model", "text_embedding", "--file", str(tmp_path / "texts.txt"), *where)
+
+    ids = run_cli(*handing).stdout.split()
+    written = run_cli(*handing, "--out", str(tmp_path / "vectors.npy"))
+
+    assert (len(ids), written.returncode) == (2, 0), written.stderr
+    vectors = np.load(tmp_path / "vectors.npy")
+    assert vectors.shape == (40, 384)
+    same = json.loads(ask(tidegate, "POST", "/v2/models/text_embedding/infer", texts(lines[39])).body)["outputs"]
+    data = next(each["data"] for each in same if each["name"] == "EMBEDDING")
+    assert float(np.dot(vectors[39], np.array(data))) > 0.999
+    listed = run_cli("jobs", "list", "--limit", "2", *where).stdout
+    assert all(job in listed for job in ids), "the second run found the jobs of the first"
+    assert "succeeded" in run_cli("jobs", "show", ids[0], *where).stdout
+    assert json.loads(run_cli("jobs", "watch", ids[0], *where).stdout)["model_name"] == "text_embedding"
+    assert "is succeeded" in run_cli("jobs", "cancel", ids[0], *where).stderr
+    assert run_cli("jobs", "dead", "list", *where).returncode == 0
+    refused = run_cli("jobs", "dead", "requeue", ids[0], *where)
+    assert (refused.returncode, "not dead" in refused.stderr) == (1, True)

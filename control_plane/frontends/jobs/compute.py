@@ -7,7 +7,7 @@ it ends but handed to the job's record, which is charged once however often the 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from control_plane.core.errors import ControlPlaneError, LimitExceeded, Overloaded, UpstreamUnavailable
@@ -24,7 +24,8 @@ from control_plane.jobs.domain.job import Job
 from control_plane.jobs.ports import Computed, TryAgain
 from control_plane.metering.domain.usage import COUNTED_AS, MOST, Usage, UsageEvent
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
-from control_plane.protocols.kserve.routes import read_route
+from control_plane.protocols.kserve.routes import V2Route, read_route
+from control_plane.triton.ports import Upstream
 
 _BUDGET_TIMEOUT_S = 60.0
 _UNAVAILABLE = 503
@@ -43,11 +44,6 @@ class JobMeter:
     def has_log(self) -> bool:
         return self._log.has_log
 
-    @property
-    def was_sent(self) -> bool:
-        """Whether the request went to a model: only then are its rows counted."""
-        return self.usage is not None and self.usage.rows > 0
-
     def add(self, tenant: str, model: str, outcome: Outcome, rows: int, elements: int, compute_units: float, cache_hit: bool, /) -> None:
         counted = {COUNTED_AS[outcome]: 1}
         sums = {"rows": min(rows, MOST), "elements": min(elements, MOST), "compute_units": compute_units, "cache_hits": int(cache_hit)}
@@ -58,6 +54,20 @@ class JobMeter:
 
     def log(self, event: UsageEvent) -> None:
         self._log.log(event)
+
+
+class _JobRequest(HttpInferRequest):
+    """A job's request, which notes whether it was sent to a server."""
+
+    __slots__ = ("was_sent",)
+
+    def __init__(self, http: HttpRequest, route: V2Route, principal: Principal, context: HttpInferContext) -> None:
+        super().__init__(http, route, principal, context)
+        self.was_sent = False
+
+    def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer]:
+        self.was_sent = True
+        return super().send(server, timeout_s=timeout_s)
 
 
 class JobCompute:
@@ -95,22 +105,22 @@ class JobCompute:
 
     async def compute(self, job: Job, body: bytes) -> Computed:
         meter = JobMeter(self._meter)
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in job.headers]
+        http = HttpRequest(b"POST", job.target.encode(), headers, body)
+        request = _JobRequest(http, read_route(http.method, http.target), _principal_of(job), self._context)
         try:
-            answer = await self._answer(job, body, meter)
+            answer = await self._answer(request, meter)
         except ControlPlaneError as exc:
             if STATUS[exc.code].retryable:
-                raise _try_again(exc, was_sent=meter.was_sent) from exc
+                raise _try_again(exc, was_sent=request.was_sent) from exc
             answer = render_error(exc, job.target.encode())
         if answer.status == _UNAVAILABLE:
             raise TryAgain("Triton answered that it cannot serve the model now", was_computed=True)
         return Computed(answer, meter.model, meter.usage)
 
-    async def _answer(self, job: Job, body: bytes, meter: JobMeter) -> HttpAnswer:
-        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in job.headers]
-        http = HttpRequest(b"POST", job.target.encode(), headers, body)
-        request = HttpInferRequest(http, read_route(http.method, http.target), _principal_of(job), self._context)
+    async def _answer(self, request: HttpInferRequest, meter: JobMeter) -> HttpAnswer:
         inference = self._inference_with(meter)
-        if http.header(b"content-encoding") is None:
+        if request.http.header(b"content-encoding") is None:
             return await inference.infer(request)
         async with decode(request, self._budget, self._context.limits):
             return await inference.infer(request)

@@ -77,7 +77,7 @@ async def test_a_runner_that_dies_at_any_step_costs_nothing(tmp_path: Path, at: 
         job = await here.submit()
         fate = Fate(at, is_after)
         async with running(here.runner(fate)) as dying:
-            async with asyncio.timeout(30.0):
+            async with asyncio.timeout(90.0):
                 while not fate.is_dead:
                     await asyncio.sleep(0.005)
             dying.cancel()

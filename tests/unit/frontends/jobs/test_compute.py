@@ -1,0 +1,139 @@
+"""A job computed by the real inference service before a fake Triton."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, UpstreamUnavailable
+from control_plane.frontends.jobs.compute import JobCompute
+from control_plane.frontends.kserve.http import V2Http
+from control_plane.inference.inference import InferenceService
+from control_plane.jobs.ports import TryAgain
+from control_plane.metering.domain.usage import Usage
+from control_plane.objects.domain.tenant import Tenant
+from control_plane.protocols.http1 import HttpRequest, make_answer
+from control_plane.protocols.kserve.body_limits import BodyLimits
+from tests.fakes.governance import FakeMeter, api_key, governance, known_state
+from tests.fakes.jobs import job
+from tests.wire.gateway import INFER
+from tests.wire.services import Services
+
+TEAM = Tenant("team")
+JOB = job(headers=(("content-type", "application/json"), ("x-a", "ö")), scopes=("infer:m",))
+
+
+@asynccontextmanager
+async def computing(*, tenant: Tenant = TEAM, budget_bytes: int = 1 << 20) -> AsyncIterator[tuple[Services, JobCompute, FakeMeter]]:
+    meter = FakeMeter(has_log=False)
+    known = known_state(keys=(api_key(1, "infer:m"),), tenants=(tenant,))
+    governed = governance(known, authentication=True, meter=meter)
+    it = Services(governed=governed, body_limits=BodyLimits(), max_buffered_bytes=budget_bytes)
+    below = replace(governed, admission=governed.admission.in_background())
+
+    def inference_with(own: Any) -> InferenceService:
+        return InferenceService(servers=it.servers, recorder=it.recorder, governance=replace(below, meter=own), default_timeout_s=1.0)
+
+    compute = JobCompute(inference_with, it.kserve(V2Http).context, it.budget, meter=meter, is_loaded=lambda model: True)
+    async with it.running():
+        yield it, compute, meter
+
+
+async def test_its_usage_is_the_jobs_and_is_not_counted_when_it_ends() -> None:
+    async with computing() as (it, compute, meter):
+        computed = await compute.compute(JOB, INFER)
+
+    assert (computed.answer.body, computed.model) == (INFER, "m")
+    assert computed.usage == Usage(requests=1, rows=1, elements=1, compute_units=1.0)
+    assert meter.added == []
+    (sent,) = it.upstream.http.requests
+    assert (sent.target, sent.body, sent.header(b"x-a")) == (b"/v2/models/m/infer", INFER, "ö".encode("latin-1"))
+
+
+@pytest.mark.parametrize(
+    ("body", "scopes", "status"),
+    [
+        pytest.param(b"{", ("infer:m",), 500, id="no-json"),
+        pytest.param(INFER, ("infer:other",), 403, id="without-the-right"),
+    ],
+)
+async def test_an_error_that_would_be_met_again_is_the_answer(body: bytes, scopes: tuple[str, ...], status: int) -> None:
+    async with computing() as (it, compute, _):
+        computed = await compute.compute(replace(JOB, scopes=scopes), body)
+
+    assert computed.answer.status == status
+    assert computed.usage is not None
+    assert (computed.usage.requests, computed.usage.refused, it.upstream.http.requests) == (0, 1, [])
+
+
+@pytest.mark.parametrize(
+    ("error", "was_computed"),
+    [
+        pytest.param(UpstreamUnavailable("broke", is_not_sent=False), True, id="broken-off"),
+        pytest.param(UpstreamUnavailable("refused", is_not_sent=True), False, id="not-sent"),
+        pytest.param(DeadlineExceeded("late"), True, id="late"),
+    ],
+)
+async def test_an_attempt_counts_if_a_model_may_have_seen_it(error: ControlPlaneError, was_computed: bool) -> None:
+    def fail(request: HttpRequest) -> Any:
+        raise error
+
+    async with computing() as (it, compute, _):
+        it.upstream.http.answer = fail
+        with pytest.raises(TryAgain) as again:
+            await compute.compute(JOB, INFER)
+
+    assert again.value.was_computed is was_computed
+
+
+async def test_while_triton_is_down_nothing_counts_and_others_jobs_are_held_up_too() -> None:
+    async with computing() as (it, compute, _):
+        it.servers.down("Triton is being restarted")
+        with pytest.raises(TryAgain) as again:
+            await compute.compute(JOB, INFER)
+
+    assert (again.value.was_computed, again.value.is_crowded) == (False, True)
+
+
+async def test_a_tenant_beyond_its_rate_waits_and_holds_up_nobody() -> None:
+    async with computing(tenant=Tenant("team", requests_per_s=0.1, burst=1)) as (_, compute, _meter):
+        await compute.compute(JOB, INFER)
+        with pytest.raises(TryAgain) as again:
+            await compute.compute(JOB, INFER)
+
+    assert (again.value.was_computed, again.value.is_crowded) == (False, False)
+    assert (again.value.retry_after_s or 0.0) > 5.0
+
+
+async def test_tritons_own_unavailability_is_tried_again() -> None:
+    async with computing() as (it, compute, _):
+        it.upstream.http.answer = lambda request: make_answer(503)
+        with pytest.raises(TryAgain):
+            await compute.compute(JOB, INFER)
+
+
+async def test_jobs_yield_to_requests_of_every_tenant() -> None:
+    async with computing(tenant=Tenant("team", priority=100)) as (it, _, _):
+        admission = it.governed.admission
+        above, below = admission.admit("team"), admission.in_background().admit("team")
+        least = admission.admit("nobody special")
+        assert above is not None
+        assert below is not None
+        assert least is not None
+        assert below.priority < least.priority < above.priority == 100
+        assert admission.account("team").in_flight == 2, "limits are shared"
+        for permit in (above, below, least):
+            permit.release()
+
+
+async def test_a_large_body_needs_room_in_the_budget_of_all_bodies() -> None:
+    async with computing(budget_bytes=100_000) as (it, compute, _):
+        async with compute.room_for(90_000):
+            assert it.budget.held_bytes == 90_000
+        with pytest.raises(TryAgain):
+            async with compute.room_for(100_001):
+                raise AssertionError
