@@ -12,7 +12,7 @@ import yaml
 from deploy.conditions import lacks, name_of, troubles
 from deploy.errors import DeployError
 from deploy.kubectl import Kubectl
-from deploy.manifests import Object, Rendered, secrets_of
+from deploy.manifests import Object, Rendered, secrets_of, surging_gpus
 from deploy.secrets import OURS, make_secrets
 from deploy.smoke import send_one
 
@@ -50,6 +50,7 @@ class Deployment:
 
         Raises DeployError: the object, the reason, and what to do next.
         """
+        self.require_room_for_surges()
         missing = self._missing_secrets()
         changes = self._changes()
         if changes or missing:
@@ -80,6 +81,18 @@ class Deployment:
             self.console.say(f"left: namespace/{namespace}, its volumes and its Secrets (VOLUMES=delete deletes them)")
 
     # Before anything is applied.
+
+    def require_room_for_surges(self) -> None:
+        """Raise if an update of a Deployment would wait for ever for a GPU: the cluster has one for each replica only."""
+        for where, resource, needed in surging_gpus(self.rendered.objects):
+            nodes = self.kubectl.items("nodes")
+            there = sum(int(each["status"].get("allocatable", {}).get(resource, 0)) for each in nodes)
+            if 0 < there <= needed:
+                raise DeployError(
+                    f"{where}: its strategy starts a new pod before an old one ends, "
+                    f"and the cluster has {there} {resource} for its {needed}",
+                    next_step="add the component in-place to the overlay, or another GPU to the cluster",
+                )
 
     def _missing_secrets(self) -> list[str]:
         """The Secrets that are not there and can be made. Raises DeployError: one that only its owner can make."""

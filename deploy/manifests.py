@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +87,20 @@ def images_of(objects: Sequence[Object]) -> Iterator[tuple[str, str]]:
         for volume in spec.get("volumes", ()):
             if "image" in volume:
                 yield where, volume["image"]["reference"]
+
+
+def surging_gpus(objects: Sequence[Object]) -> Iterator[tuple[str, str, int]]:
+    """Yield (Deployment, GPU resource, GPUs of all its replicas) where an update starts a pod before one ends."""
+    for each in objects:
+        if each["kind"] != "Deployment" or each["spec"].get("strategy", {}).get("rollingUpdate", {}).get("maxSurge", 1) in (0, "0", "0%"):
+            continue
+        gpus: Counter[str] = Counter()
+        for container in each["spec"]["template"]["spec"]["containers"]:
+            for name, amount in container.get("resources", {}).get("limits", {}).items():
+                if name.startswith("nvidia.com/"):
+                    gpus[name] += int(amount)
+        for name, amount in gpus.items():
+            yield f"deployment/{each['metadata']['name']}", name, amount * int(each["spec"].get("replicas", 1))
 
 
 def secrets_of(objects: Sequence[Object]) -> dict[str, set[str]]:

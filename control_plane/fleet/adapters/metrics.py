@@ -9,21 +9,28 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from control_plane.core.infer_call import CacheStatus, Outcome
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.counts import LOAD_BUCKETS_S, FleetCounts, Hedge
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import Fleet, Server
+from control_plane.fleet.domain.offered_work import OfferedWork, Requests, loading_s, pending_s, pools, serving
 from control_plane.fleet.view.state import NO_BUDGET
 from control_plane.models.domain.description import Tier
 from control_plane.telemetry.request_counts import RequestCounts
+from control_plane.telemetry.shed_reason import ShedReason
 
 _STATES = (ModelState.READY, ModelState.LOADING, ModelState.UNLOADING)
+
+
+_COMPUTED = frozenset((Outcome.ANSWERED, Outcome.UPSTREAM_ERROR, Outcome.DEADLINE_EXCEEDED, Outcome.ABANDONED))
+_FOR_WANT_OF_SERVERS = frozenset((ShedReason.QUEUE_FULL, ShedReason.DEADLINE))
 
 
 class FleetMetrics(Collector):
@@ -48,6 +55,7 @@ class FleetMetrics(Collector):
         self._fleet = fleet
         self._is_leader = is_leader
         self._now_s = now_s
+        self._offered = OfferedWork()
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics, in the order of the page."""
@@ -56,6 +64,7 @@ class FleetMetrics(Collector):
         if self._fleet is not None:
             yield from self._of_servers(list(self._fleet.servers.values()))
             yield from self._of_models(self._fleet)
+            yield from self._of_pools(self._fleet)
             yield from self._of_loads()
             yield from _of_requests(self._requests())
         if self._fleet is not None or self._counts.moves:
@@ -93,6 +102,27 @@ class FleetMetrics(Collector):
         help_text = "1 while this process is the one that loads and unloads the fleet's models."
         yield GaugeMetricFamily("tidegate_fleet_leader", help_text, value=float(self._is_leader()))
 
+    def _of_pools(self, fleet: Fleet) -> Iterator[Metric]:
+        """What an autoscaler of servers needs; the empty pool is always there."""
+        self._offered.count(_offered(self._requests()), fleet)
+        names = pools(fleet)
+        help_text = (
+            "Seconds of a whole server that requests asked for, those included that were shed since a queue was full or a deadline could "
+            "not be met. Its rate is how many servers would be busy all the time."
+        )
+        offered = CounterMetricFamily("tidegate_fleet_offered_seconds", help_text, labels=("pool",))
+        for pool, seconds in sorted(self._offered.seconds.items()):
+            offered.add_metric((pool,), seconds)
+        yield offered
+        help_text = (
+            "Seconds of a whole server that the requests at the pool's servers will take; complete where tidegate_fleet_leader is 1."
+        )
+        yield _by_pool("pending_seconds", help_text, {pool: pending_s(fleet, pool) for pool in names})
+        help_text = "Seconds until the last load that runs or waits in the pool is expected to end."
+        yield _by_pool("loading_seconds", help_text, {pool: loading_s(fleet, pool, self._now_s()) for pool in names})
+        help_text = "Servers of the pool that take requests."
+        yield _by_pool("pool_servers", help_text, {pool: serving(fleet, pool) for pool in names})
+
     def _of_loads(self) -> Iterator[Metric]:
         counts = self._counts
         help_text = (
@@ -125,6 +155,26 @@ def _by_server(name: str, help_text: str, values: Sequence[tuple[str, float]]) -
     for server, value in values:
         family.add_metric((server,), float(value))
     return family
+
+
+def _by_pool(name: str, help_text: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(f"tidegate_fleet_{name}", help_text, labels=("pool",))
+    for pool, value in values.items():
+        family.add_metric((pool,), float(value))
+    return family
+
+
+def _offered(counts: RequestCounts) -> Requests:
+    """Requests that took a server's time, or would have: neither those that the cache answered nor those that no
+    number of servers would have let in."""
+    computed: Counter[str] = Counter()
+    for each in counts.ended:
+        if each.outcome in _COMPUTED:
+            computed[each.model] += each.count
+    for cached in counts.cached:
+        if cached.status in (CacheStatus.HIT, CacheStatus.JOINED):
+            computed[cached.model] -= cached.count
+    return Requests(computed, sum(each.count for each in counts.shed if each.reason in _FOR_WANT_OF_SERVERS))
 
 
 def _of_requests(counts: RequestCounts) -> Iterator[Metric]:

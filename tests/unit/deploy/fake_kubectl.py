@@ -54,6 +54,8 @@ def answer(cluster: dict[str, Any], words: list[str], given: str) -> int:
         case "delete":
             for name in handed:
                 objects.pop(name, None)
+        case "get" if words[1] == "nodes":
+            print(json.dumps({"items": cluster["nodes"]}))
         case "get" if words[1] == "pods":
             print(json.dumps({"items": cluster["pods"]}))
         case "get":

@@ -39,6 +39,8 @@ CASES = [
     Case("local", ("model-images",)),
     Case("gpu", ("model-images", "warm-overflow")),
     Case("gpu-shared", ("warm-overflow",)),
+    Case("gpu", ("monitoring", "keda")),
+    Case("gpu-shared", ("monitoring", "hpa")),
     Case("local", ("gpu-time-slice", "in-place", "warm-overflow")),
 ]
 

@@ -57,8 +57,21 @@ _GRPC_MATCH = _object(method=_object(service=TEXT, method=TEXT, type={"enum": ["
 _HTTP_RULE = _object("backendRefs", matches=_list(_HTTP_MATCH), backendRefs=_BACKENDS, timeouts=_object(request=DURATION))
 _GRPC_RULE = _object("backendRefs", matches=_list(_GRPC_MATCH), backendRefs=_BACKENDS)
 _ALERT = _object("alert expr labels annotations", alert=TEXT, expr=TEXT, labels=LABELS, annotations=LABELS, **{"for": PROMETHEUS_DURATION})
+_RECORD = _object("record expr", record=TEXT, expr=TEXT, labels=LABELS)
+_RULES = _list({"anyOf": [_ALERT, _RECORD]})
 _AUTHORIZATION = _object("type credentials", type={"const": "Bearer"}, credentials=_object("name key", name=TEXT, key=TEXT))
 _METRICS_ENDPOINT = _object("port", port=TEXT, path=TEXT, interval=PROMETHEUS_DURATION, authorization=_AUTHORIZATION)
+
+_TRIGGER = _object(
+    "type metricType metadata",
+    type={"const": "prometheus"},
+    metricType={"enum": ["AverageValue", "Value"]},
+    # Every value is a text, numbers and booleans too.
+    metadata=_object("serverAddress query threshold", serverAddress=TEXT, query=TEXT, threshold=TEXT, ignoreNullValues=TEXT),
+)
+_FALLBACK = {"enum": ["static", "currentReplicas", "currentReplicasIfHigher", "currentReplicasIfLower"]}
+_POLICY = _object("type value periodSeconds", type={"enum": ["Pods", "Percent"]}, value=COUNT, periodSeconds=COUNT)
+_SCALING = _object(stabilizationWindowSeconds=COUNT, policies=_list(_POLICY), selectPolicy={"enum": ["Max", "Min", "Disabled"]})
 
 CUSTOM: dict[tuple[str, str], Any] = {
     ("gateway.networking.k8s.io/v1", "HTTPRoute"): _object(
@@ -70,7 +83,18 @@ CUSTOM: dict[tuple[str, str], Any] = {
     ("monitoring.coreos.com/v1", "PodMonitor"): _object(
         "selector podMetricsEndpoints", selector=_object(matchLabels=LABELS), podMetricsEndpoints=_list(_METRICS_ENDPOINT)
     ),
-    ("monitoring.coreos.com/v1", "PrometheusRule"): _object(groups=_list(_object("name rules", name=TEXT, rules=_list(_ALERT)))),
+    ("monitoring.coreos.com/v1", "PrometheusRule"): _object(
+        groups=_list(_object("name rules", name=TEXT, interval=PROMETHEUS_DURATION, rules=_RULES))
+    ),
+    ("keda.sh/v1alpha1", "ScaledObject"): _object(
+        "scaleTargetRef triggers",
+        scaleTargetRef=_object("name", name=TEXT),
+        minReplicaCount=COUNT,
+        maxReplicaCount=COUNT,
+        triggers=_list(_TRIGGER),
+        fallback=_object("failureThreshold replicas", failureThreshold=COUNT, replicas=COUNT, behavior=_FALLBACK),
+        advanced=_object(horizontalPodAutoscalerConfig=_object(behavior=_object(scaleUp=_SCALING, scaleDown=_SCALING))),
+    ),
 }
 """(apiVersion, kind) -> schema of its `spec`."""
 

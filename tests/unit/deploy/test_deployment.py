@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,6 +16,10 @@ from typing import Any, ClassVar
 import pytest
 
 from deploy.__main__ import main
+from deploy.deployment import Console, Deployment
+from deploy.errors import DeployError
+from deploy.kubectl import Kubectl
+from deploy.manifests import Rendered, surging_gpus
 from deploy.smoke import MAKE_KEY
 from tests.unit.deploy import fake_kubectl
 from tests.unit.deploy.rendered import kubectl
@@ -103,7 +108,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     it = Cluster(tmp_path, capsys)
-    start = {"objects": {}, "applied": {}, "failures": {}, "pods": [], "port": server.server_port}
+    start = {"objects": {}, "applied": {}, "failures": {}, "pods": [], "nodes": [], "port": server.server_port}
     (tmp_path / "cluster.json").write_text(json.dumps({**start, "available": 9, "knows_image_volumes": True}))
     yield it
     server.shutdown()
@@ -140,8 +145,6 @@ def test_a_second_time_nothing_changes(cluster: Cluster) -> None:
 
 
 def test_passwords_are_never_arguments_and_both_sides_have_the_same(cluster: Cluster) -> None:
-    from hashlib import sha256
-
     assert deployed(cluster) == 0
     url = cluster.objects["secret/tidegate-state"]["stringData"]["state-url"]
     password = url.removeprefix("redis://tidegate:").partition("@")[0]
@@ -255,6 +258,42 @@ def test_a_secret_that_only_its_owner_can_make_is_asked_for(cluster: Cluster) ->
     assert deployed(cluster) == 1
     assert "secret/tidegate-redis is missing while secret/tidegate-state is there: they hold two sides of one password" in cluster.told
     assert cluster.calls("apply") == []
+
+
+def on_gpus(strategy: dict[str, Any] | None, *, replicas: int = 2) -> list[dict[str, Any]]:
+    container = {"name": "c", "resources": {"limits": {"memory": "1Gi", "nvidia.com/gpu": "2"}}}
+    spec: dict[str, Any] = {"replicas": replicas, "template": {"spec": {"containers": [container]}}}
+    if strategy is not None:
+        spec["strategy"] = {"type": "RollingUpdate", "rollingUpdate": strategy}
+    return [{"kind": "Deployment", "metadata": {"name": "triton"}, "spec": spec}]
+
+
+@pytest.mark.parametrize("strategy", [None, {"maxSurge": 1}, {"maxSurge": "25%"}, {}])
+def test_updates_that_start_a_pod_first_need_a_gpu_more(strategy: dict[str, Any] | None) -> None:
+    assert list(surging_gpus(on_gpus(strategy))) == [("deployment/triton", "nvidia.com/gpu", 4)]
+
+
+@pytest.mark.parametrize("strategy", [{"maxSurge": 0}, {"maxSurge": "0%"}])
+def test_updates_in_place_need_none(strategy: dict[str, Any]) -> None:
+    assert list(surging_gpus(on_gpus(strategy))) == []
+
+
+@pytest.mark.parametrize(("gpus", "is_refused"), [(4, True), (3, True), (5, False), (0, False)])
+def test_a_surge_without_a_free_gpu_is_refused_by_name(cluster: Cluster, gpus: int, is_refused: bool) -> None:
+    cluster.has(nodes=[{"status": {"allocatable": {"nvidia.com/gpu": str(gpus)}}}, {"status": {}}])
+    it = Deployment(Kubectl(), Rendered("", on_gpus({"maxSurge": 1})), Console(say=lambda _: None, ask=lambda _: True))
+    if is_refused:
+        with pytest.raises(
+            DeployError, match=rf"deployment/triton: its strategy .* {gpus} nvidia.com/gpu for its 4\nnext: add the component in-place"
+        ):
+            it.require_room_for_surges()
+    else:
+        it.require_room_for_surges()
+
+
+def test_overlays_with_gpus_update_in_place(cluster: Cluster) -> None:
+    cluster.has(nodes=[{"status": {"allocatable": {"nvidia.com/gpu": "2"}}}])
+    assert deployed(cluster, "gpu") == 0, cluster.told
 
 
 def test_undeploying_leaves_volumes_and_secrets_unless_told_otherwise(cluster: Cluster) -> None:

@@ -33,6 +33,16 @@ def test_what_is_wrong_is_found(kind: str, name: str, change: dict[str, Any]) ->
         assert faults(version, {**right, "spec": {**right["spec"], **change}})
 
 
+def test_alerts_say_whole_sentences() -> None:
+    groups = named(render(Case("local", ("monitoring",))), "PrometheusRule", "tidegate")["spec"]["groups"]
+    alerts = [each for group in groups for each in group["rules"] if "alert" in each]
+    assert len(alerts) >= 7
+    for each in alerts:
+        assert each["annotations"].keys() == {"summary"}
+        # A comma without quotes ends a value in {}, and kustomize drops the rest without a word.
+        assert each["annotations"]["summary"].endswith("."), each["alert"]
+
+
 def test_each_component_is_rendered_by_a_case() -> None:
     known = {each.name for each in (KUBERNETES / "components").iterdir()}
     in_overlays = {

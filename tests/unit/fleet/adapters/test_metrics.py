@@ -6,6 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from control_plane.core.infer_call import CacheStatus, Frontend, Outcome
 from control_plane.core.model import ModelState
 from control_plane.fleet.adapters.metrics import FleetMetrics
 from control_plane.fleet.adapters.move_log import MoveLog
@@ -14,7 +15,16 @@ from control_plane.fleet.domain.event import FleetEvent, FleetEventKind
 from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Replica, Server
 from control_plane.fleet.view.state import NO_BUDGET
 from control_plane.models.domain.description import ModelSpec, Tier
-from control_plane.telemetry.request_counts import FleetRefusalCount, HedgeCount, RequestCounts, WaitHistogram
+from control_plane.telemetry.request_counts import (
+    CacheStatusCount,
+    FleetRefusalCount,
+    HedgeCount,
+    OutcomeCount,
+    RequestCounts,
+    ShedCount,
+    WaitHistogram,
+)
+from control_plane.telemetry.shed_reason import ShedReason
 
 READY, LOADS, UNLOADS = ModelState.READY, ModelState.LOADING, ModelState.UNLOADING
 NOW_S = 100.0
@@ -161,3 +171,23 @@ def test_moves_are_logged_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     (record,) = caplog.records
     assert (record.getMessage(), record.model, record.mib, record.seconds) == ("a model moved from warm to cold", "m", 3.0, 1.23)  # type: ignore[attr-defined]
     assert (counts.moves[Tier.WARM, Tier.COLD].count, counts.moves[Tier.COLD, Tier.WARM].failed) == (1, 1)
+
+
+def test_what_an_autoscaler_needs(bench: Bench) -> None:
+    assert bench.samples("offered_seconds_total") == {("",): 0.0}, "never an empty answer"
+    bench.fleet.servers["s0"].work_s, bench.fleet.servers["s0"].loads_until_s = 2.5, NOW_S + 4
+    bench.requests = RequestCounts(
+        ended=(
+            OutcomeCount("a", Frontend.HTTP, Outcome.ANSWERED, 40),
+            OutcomeCount("a", Frontend.GRPC, Outcome.DEADLINE_EXCEEDED, 10),
+            OutcomeCount("a", Frontend.HTTP, Outcome.REFUSED, 1000),
+        ),
+        cached=(CacheStatusCount("a", CacheStatus.HIT, 20), CacheStatusCount("a", CacheStatus.MISS, 10)),
+        shed=(ShedCount("t", ShedReason.QUEUE_FULL, 20), ShedCount("t", ShedReason.DEADLINE, 10), ShedCount("t", ShedReason.QUOTA, 500)),
+    )
+    # 30 that were computed and 30 that were shed for want of servers, of 0.1 s each.
+    assert bench.samples("offered_seconds_total") == {("",): pytest.approx(6.0)}
+    assert bench.samples("offered_seconds_total") == {("",): pytest.approx(6.0)}, "whoever asks, and how often"
+    assert bench.samples("pending_seconds") == {("",): 2.5}
+    assert bench.samples("loading_seconds") == {("",): 4.0}
+    assert bench.samples("pool_servers") == {("",): 0.0}, "one is drained and the other down"
