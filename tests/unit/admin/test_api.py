@@ -236,6 +236,9 @@ STATUSES = {
     "POST /rollouts/{name}/{verb}": STORED | {"400", "404", "409"},
     "DELETE /cache": STORED - {"200"} | {"204"},
     "DELETE /cache/{name}": STORED - {"200"} | {"204", "400"},
+    "GET /dead-jobs": STORED | {"404"},
+    "POST /dead-jobs/{job_id}/requeue": STORED - {"200"} | {"204", "400", "404", "409"},
+    "DELETE /dead-jobs/{job_id}": STORED - {"200"} | {"204", "400", "404", "409"},
     "GET /usage": STORED | {"400"},
 } | {
     f"{method} /{kind}{path}": statuses
