@@ -324,7 +324,7 @@ class InferenceService:
             running.answered(request.outcome(answer), answer)
             head = answer.head if arm is None else request.head_with_model(answer.head)
             if isinstance(answer, HttpAnswer):
-                return HttpAnswer(answer.status, head, answer.body)
+                return answer if arm is None else HttpAnswer(answer.status, head, answer.body)
             return _RecordedStream(answer, running, head)
 
     async def _stream_arm(

@@ -49,7 +49,7 @@ def test_json_is_yaml_as_well(tmp_path: Path) -> None:
         pytest.param("- url: 7", "entry 1: url should be a text; put it in quotes, got 7", id="a number for a url"),
         pytest.param(
             ONE + "- url: ftp://h",
-            "entry 2: url 'ftp://h': expected http[s]://HOST:HTTP_PORT[?grpc_port=N&grpc_scheme=grpc|grpcs&metrics_port=N]",
+            "entry 2: url 'ftp://h': expected http[s]://HOST:HTTP_PORT[?grpc_port=N&grpc_scheme=grpc|grpcs&metrics_port=N&node=HOST:PORT]",
             id="no http",
         ),
         pytest.param("- url: http://h:1?pool=a", "expected http[s]://HOST", id="a pool in the url"),
