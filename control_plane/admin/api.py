@@ -1,5 +1,5 @@
-"""The admin API (FastAPI): health, models, fleet, keys, tenants, routes, prices, cache and usage. OpenAPI at
-`/docs`.
+"""The admin API (FastAPI): health, models, fleet, keys, tenants, routes, prices, declared objects, cache and
+usage. OpenAPI at `/docs`.
 
 The modules beside this one add the paths; they parse, call one service method and render.
 """
@@ -16,6 +16,8 @@ from pydantic import BaseModel
 
 from control_plane.admin.access import AdminAccess
 from control_plane.admin.cache import add_cache_paths
+from control_plane.admin.declared import Declared
+from control_plane.admin.declared_paths import add_declared_paths
 from control_plane.admin.errors import answer_errors, error_responses
 from control_plane.admin.fleet import add_fleet_path
 from control_plane.admin.keys import add_key_paths
@@ -108,6 +110,7 @@ def make_admin_api(
     add_tenant_paths(app, objects)
     add_route_paths(app, objects)
     add_price_paths(app, objects)
+    add_declared_paths(app, Declared(objects, fleet.models if fleet is not None else None))
     add_cache_paths(app, purges)
     add_usage_path(app, usage)
     return app

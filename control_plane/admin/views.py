@@ -51,7 +51,7 @@ lose them."""
 _Count = Annotated[int, Field(ge=1, le=int(_MOST)), _Whole]
 
 
-class _View(BaseModel):
+class Spec(BaseModel):
     """Base of requests' and answers' objects: unknown fields and other types are refused, docstrings of fields
     become descriptions in OpenAPI."""
 
@@ -61,7 +61,7 @@ class _View(BaseModel):
 ObjectT = TypeVar("ObjectT", Tenant, Route, Price)
 
 
-class _Object(_View, Generic[ObjectT]):
+class _Object(Spec, Generic[ObjectT]):
     """Base of stored objects, with the version that a change must name."""
 
     name: str
@@ -75,7 +75,7 @@ class _Object(_View, Generic[ObjectT]):
         return cls.model_construct(resource_version=held.resource_version, **body)
 
 
-class TenantSpec(_View):
+class TenantSpec(Spec):
     """Limits of a tenant; null means no limit."""
 
     requests_per_s: Annotated[_Limit, Field(ge=_MIN_RATE)] | None = None
@@ -103,7 +103,7 @@ class TenantView(TenantSpec, _Object[Tenant]):
     """A tenant: an account with limits, to which usage is charged."""
 
 
-class CacheSpec(_View):
+class CacheSpec(Spec):
     """Whether and how responses are cached."""
 
     is_on: bool | None = None
@@ -117,7 +117,7 @@ class CacheSpec(_View):
     """Compute units; responses that cost less are not cached."""
 
 
-class HedgingSpec(_View):
+class HedgingSpec(Spec):
     """Which requests go to two servers of a fleet, of which the first to answer is taken. Only requests of models whose
     responses are cached or that declare `tidegate_repeatable`."""
 
@@ -127,7 +127,7 @@ class HedgingSpec(_View):
     """Expected seconds of computing from which requests go to two servers from the start; null: never."""
 
 
-class RouteSpec(_View):
+class RouteSpec(Spec):
     """The model behind a public name, and how it is served under that name."""
 
     model: _NameText
@@ -187,7 +187,7 @@ class RouteView(RouteSpec, _Object[Route]):
         return view
 
 
-class PriceSpec(_View):
+class PriceSpec(Spec):
     """Price of a compute unit from a time on, until a later price for the same models and tenant."""
 
     from_s: float = Field(allow_inf_nan=False, ge=0, le=_MAX_TIME_S)
@@ -220,7 +220,7 @@ class PriceView(PriceSpec, _Object[Price]):
     """A price of compute units."""
 
 
-class KeySpec(_View):
+class KeySpec(Spec):
     """Tenant, scopes and lifetime of a new key."""
 
     tenant: _NameText
@@ -235,14 +235,14 @@ class KeySpec(_View):
         return [parse_scope(text) for text in self.scopes]
 
 
-class RotationSpec(_View):
+class RotationSpec(Spec):
     """Options of a key rotation."""
 
     overlap_s: Annotated[float, Field(allow_inf_nan=False, ge=0, le=_MAX_LIFETIME_S)] = 86_400.0
     """Seconds for which the old key stays valid beside the new one."""
 
 
-class KeyView(_View):
+class KeyView(Spec):
     """An API key without its secret; times are in seconds since 1970."""
 
     id: str

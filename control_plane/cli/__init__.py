@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from control_plane.cli import (
+    apply,
     backup,
     cache,
     config,
@@ -45,6 +46,12 @@ app.add_typer(keys.app, name="keys")
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(routes.app, name="routes")
 app.add_typer(prices.app, name="prices")
+app.command(name="apply")(apply.apply)
+app.command(name="diff")(apply.diff)
+app.command(name="get")(apply.get)
+app.command(name="delete")(apply.delete)
+app.command(name="export")(apply.export)
+app.command(name="schema")(apply.schema)
 app.add_typer(cache.app, name="cache")
 app.command(name="usage")(usage.usage)
 app.command(name="embed")(embed.embed)

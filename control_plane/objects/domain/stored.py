@@ -18,6 +18,7 @@ class Kind(StrEnum):
     ROUTE = "route"
     PRICE = "price"
     PURGE = "purge"
+    APPLIED = "applied"
 
 
 _KINDS = {kind.value: kind for kind in Kind}

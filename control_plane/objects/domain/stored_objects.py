@@ -1,4 +1,5 @@
-"""Codec and validation of stored objects: API keys, tenants, routes, prices and purges.
+"""Codec and validation of stored objects: API keys, tenants, routes, prices, purges and
+what was applied.
 
 The same rules apply to writes and to reads, since a store may have been written by another version, or by
 hand.
@@ -18,13 +19,14 @@ from control_plane.core.model import MODEL_NAME, NAME_GLOB, NAME_RULE
 from control_plane.core.names import POOL_NAME
 from control_plane.core.scope import parse_scope
 from control_plane.objects.domain.api_key import ApiKey
+from control_plane.objects.domain.applied import Applied, record_name
 from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.purge import EVERY_MODEL, Purge
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.domain.tenant import Tenant
 
-StoredObject = ApiKey | Tenant | Route | Price | Purge
+StoredObject = ApiKey | Tenant | Route | Price | Purge | Applied
 
 KIND_OF: Mapping[type[Any], Kind] = {
     ApiKey: Kind.API_KEY,
@@ -32,6 +34,7 @@ KIND_OF: Mapping[type[Any], Kind] = {
     Route: Kind.ROUTE,
     Price: Kind.PRICE,
     Purge: Kind.PURGE,
+    Applied: Kind.APPLIED,
 }
 
 _ADAPTERS: Mapping[Kind, TypeAdapter[Any]] = {kind: TypeAdapter(type_) for type_, kind in KIND_OF.items()}
@@ -42,6 +45,9 @@ _GENERATION = re.compile(r"[0-9a-f]{32}")
 VERSION = re.compile(r"[0-9]{0,18}")
 CURRENCY = re.compile(r"[A-Z]{3}")
 POOL_OR_NONE = re.compile(f"({POOL_NAME.pattern})?")
+_KIND = re.compile(r"[A-Za-z]{1,63}")
+OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@/-]{0,62}")
+OWNER_RULE = "1-63 letters, digits and ._@/-, beginning with a letter or digit"
 MAX_DESCRIPTION_CHARS = 1000
 MAX_PRIORITY = 100
 
@@ -53,6 +59,8 @@ def name_of(value: StoredObject) -> str:
             return value.id
         case Purge():
             return value.model
+        case Applied():
+            return record_name(value.kind, value.name)
     return value.name
 
 
@@ -168,6 +176,14 @@ def _of_purge(purge: Purge) -> Iterator[str]:
         yield "generation must be 32 hexadecimal digits"
 
 
+def _of_applied(applied: Applied) -> Iterator[str]:
+    yield from _of_name("name", applied.name)
+    if not _KIND.fullmatch(applied.kind):
+        yield "kind must be a word, such as Route"
+    if not OWNER.fullmatch(applied.owner):
+        yield f"owner must be {OWNER_RULE}"
+
+
 def _of_name(field: str, name: str) -> Iterator[str]:
     if not MODEL_NAME.fullmatch(name):
         yield f"{field} must be {NAME_RULE}"
@@ -193,4 +209,5 @@ _PROBLEMS: Mapping[Kind, Callable[[Any], Iterator[str]]] = {
     Kind.ROUTE: _of_route,
     Kind.PRICE: _of_price,
     Kind.PURGE: _of_purge,
+    Kind.APPLIED: _of_applied,
 }
