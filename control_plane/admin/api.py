@@ -1,5 +1,5 @@
-"""The admin API (FastAPI): health, models, fleet, keys, tenants, routes, prices, declared objects, cache and
-usage. OpenAPI at `/docs`.
+"""The admin API (FastAPI): health, models, fleet, keys, tenants, routes, prices, declared objects, cache,
+usage and the audit log. OpenAPI at `/docs`.
 
 The modules beside this one add the paths; they parse, call one service method and render.
 """
@@ -15,6 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from control_plane.admin.access import AdminAccess
+from control_plane.admin.audit import add_audit_path
 from control_plane.admin.cache import add_cache_paths
 from control_plane.admin.declared import Declared
 from control_plane.admin.declared_paths import add_declared_paths
@@ -24,6 +25,8 @@ from control_plane.admin.keys import add_key_paths
 from control_plane.admin.models import add_model_paths
 from control_plane.admin.objects import add_price_paths, add_route_paths, add_tenant_paths
 from control_plane.admin.usage import add_usage_path
+from control_plane.audit.domain.entry import Actor
+from control_plane.audit.trail import AuditTrail
 from control_plane.auth.access import Access
 from control_plane.auth.domain.authorization import need_of_admin_path
 from control_plane.auth.keys import Keys
@@ -88,6 +91,7 @@ def make_admin_api(
     objects: Objects,
     purges: Purges,
     usage: UsageService,
+    trail: AuditTrail,
     known: ObjectMirror,
     version: str,
     degraded: Callable[[], list[str]] = list,
@@ -104,15 +108,16 @@ def make_admin_api(
     app.add_middleware(AdminAccess, access=access)
     answer_errors(app)
     _add_health_paths(app, servers, known, degraded, version)
-    add_model_paths(app, models, fleet, builds)
+    add_model_paths(app, models, trail, fleet, builds)
     add_fleet_path(app, fleet)
     add_key_paths(app, keys)
     add_tenant_paths(app, objects)
     add_route_paths(app, objects)
     add_price_paths(app, objects)
-    add_declared_paths(app, Declared(objects, fleet.models if fleet is not None else None))
+    add_declared_paths(app, Declared(objects, fleet.models if fleet is not None else None, trail, Actor("admin API")))
     add_cache_paths(app, purges)
     add_usage_path(app, usage)
+    add_audit_path(app, trail)
     return app
 
 

@@ -12,6 +12,8 @@ from enum import StrEnum
 from typing import Any
 
 from control_plane.admin.declared_kinds import DeclaredKind, ModelSpec, require_valid
+from control_plane.audit.domain.entry import Actor
+from control_plane.audit.trail import AuditTrail
 from control_plane.core.errors import Conflict, InvalidRequest, NotSupported, ObjectNotFound
 from control_plane.fleet.administration import FleetModels
 from control_plane.fleet.domain.memory import EVERYWHERE, DesiredState
@@ -52,10 +54,16 @@ class Application:
 class Declared:
     """Service that reads, applies and deletes declared objects. Every method raises StoreUnavailable."""
 
-    def __init__(self, objects: Objects, models: FleetModels | None) -> None:
+    def __init__(self, objects: Objects, models: FleetModels | None, trail: AuditTrail, actor: Actor) -> None:
         """`models` is None for a single Triton."""
         self._objects = objects
         self._models = models
+        self._trail = trail
+        self._actor = actor
+
+    def by(self, actor: Actor) -> Declared:
+        """Return the same service on behalf of an actor, who is in the audit log with each change."""
+        return Declared(self._objects.by(actor), self._models, self._trail, actor)
 
     async def list_all(self, kind: DeclaredKind) -> list[Live]:
         """List every object of a kind, by name."""
@@ -97,7 +105,7 @@ class Declared:
         outcome = Outcome.CREATED if before is None else Outcome.UNCHANGED if before == after else Outcome.CHANGED
         if not dry_run:
             if outcome is not Outcome.UNCHANGED:
-                await self._write(kind, name, spec, live.resource_version if live is not None else 0)
+                await self._write(kind, name, spec, live)
             # After the object: if this process dies in between, the same file applied again finds the older record,
             # by which it takes away the same fields, and writes this one.
             applied = Applied(kind.name, name, owner, dict(desired))
@@ -112,7 +120,9 @@ class Declared:
         elif self._models is None or name not in self._models.desired:
             raise ObjectNotFound(f"no {kind.name} {name[:100]!r}")
         else:
-            await self._models.set_desired(name, None)
+            before = _model_spec(self._models.desired[name])
+            async with self._trail.recorded(self._actor, "delete", kind.name, name, before=before):
+                await self._models.set_desired(name, None)
         await self._objects.forget_applied(kind.name, name)
 
     async def _live(self, kind: DeclaredKind, name: str) -> Live | None:
@@ -131,13 +141,16 @@ class Declared:
         except ObjectNotFound:
             return None
 
-    async def _write(self, kind: DeclaredKind, name: str, spec: Any, expected: int) -> None:
+    async def _write(self, kind: DeclaredKind, name: str, spec: Any, live: Live | None) -> None:
         if kind.type_ is not None:
-            await self._objects.put(spec.named(name), expected)
+            await self._objects.put(spec.named(name), live.resource_version if live is not None else 0)
         elif self._models is None:
             raise NotSupported("a Model is the desired state of a model in a fleet, and this tidegate runs none; see docs/how-to/fleet.md")
         else:
-            await self._models.set_desired(name, _desired_state(name, spec))
+            state, before = _desired_state(name, spec), live.spec if live is not None else None
+            action = "create" if live is None else "replace"
+            async with self._trail.recorded(self._actor, action, kind.name, name, before=before, after=_model_spec(state)):
+                await self._models.set_desired(name, state)
 
 
 def _body(kind: DeclaredKind, name: str, spec: Any) -> Mapping[str, Any]:

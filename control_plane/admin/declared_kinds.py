@@ -7,12 +7,12 @@ A kind's fields are those of its specification in `admin/views`, so that a new f
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
-import orjson
 from pydantic import BaseModel, Field, ValidationError
 from pydantic.json_schema import models_json_schema
 
@@ -83,7 +83,7 @@ def kind_named(text: str) -> DeclaredKind:
 def problems_of(kind: DeclaredKind, spec: Mapping[str, Any]) -> list[Problem]:
     """Return what is wrong with a whole specification; nothing where it fits the schema."""
     try:
-        kind.spec.model_validate_json(orjson.dumps(spec))
+        kind.spec.model_validate_json(_json(spec))
     except ValidationError as exc:
         return [_problem(kind.spec, error["type"], tuple(error["loc"]), error["msg"]) for error in exc.errors(include_url=False)]
     return []
@@ -94,7 +94,7 @@ def require_valid(kind: DeclaredKind, name: str, spec: Mapping[str, Any]) -> Bas
     if problems := problems_of(kind, spec):
         told = "; ".join(f"{'.'.join(map(str, each.place)) or 'spec'}: {each.text}" for each in problems)
         raise InvalidRequest(f"{kind.name} {name[:100]!r}: {told}")
-    return kind.spec.model_validate_json(orjson.dumps(spec))
+    return kind.spec.model_validate_json(_json(spec))
 
 
 def without_defaults(kind: DeclaredKind, spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,6 +117,11 @@ def json_schema() -> dict[str, Any]:
         "oneOf": [_document_schema(kind, references[kind.spec, "validation"]) for kind in KINDS.values()],
         "$defs": found["$defs"],
     }
+
+
+def _json(spec: Mapping[str, Any]) -> str:
+    # Not orjson, which raises for integers beyond 64 bits; the schema has words for them.
+    return json.dumps(spec)
 
 
 def _document_schema(kind: DeclaredKind, spec: Mapping[str, Any]) -> dict[str, Any]:

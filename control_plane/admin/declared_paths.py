@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import Body, FastAPI, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from control_plane.admin.actor import By
 from control_plane.admin.declared import Declared, Live, Outcome
 from control_plane.admin.declared_kinds import KINDS, DeclaredKind, json_schema
 from control_plane.admin.errors import error_responses
@@ -87,21 +88,21 @@ def add_declared_paths(app: FastAPI, declared: Declared) -> None:
         return _view(found, await declared.get(found, name))
 
     @app.patch("/objects/{kind}/{name}", tags=["objects"], responses=_APPLY_ERRORS)
-    async def apply_object(kind: _Kind, name: Name, fields: _Fields, query: Annotated[ApplyQuery, Query()]) -> ApplicationView:
+    async def apply_object(kind: _Kind, name: Name, fields: _Fields, query: Annotated[ApplyQuery, Query()], by: By) -> ApplicationView:
         """Apply fields to the object, or create it: a three-way merge with what its owner applied before.
 
         Fields that the owner gave before and gives no more get their defaults. Refused with 409 where another owner
         applies the object, unless `force` is given.
         """
         found = KINDS[kind.value]
-        done = await declared.apply(found, name, fields, owner=query.owner, force=query.force, dry_run=query.dry_run)
+        done = await declared.by(by).apply(found, name, fields, owner=query.owner, force=query.force, dry_run=query.dry_run)
         before = None if done.before is None else dict(done.before)
         return ApplicationView(kind=found.name, name=name, outcome=done.outcome, before=before, after=dict(done.after))
 
     @app.delete("/objects/{kind}/{name}", tags=["objects"], status_code=204, responses=_DELETE_ERRORS)
-    async def delete_object(kind: _Kind, name: Name) -> None:
+    async def delete_object(kind: _Kind, name: Name, by: By) -> None:
         """Delete the object. Refused with 409 for a tenant that has valid keys."""
-        await declared.delete(KINDS[kind.value], name)
+        await declared.by(by).delete(KINDS[kind.value], name)
 
 
 def _view(kind: DeclaredKind, live: Live) -> DeclaredView:

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from control_plane.cli import (
     apply,
+    audit,
     backup,
     cache,
     config,
@@ -52,6 +53,7 @@ app.command(name="get")(apply.get)
 app.command(name="delete")(apply.delete)
 app.command(name="export")(apply.export)
 app.command(name="schema")(apply.schema)
+app.add_typer(audit.app, name="audit")
 app.add_typer(cache.app, name="cache")
 app.command(name="usage")(usage.usage)
 app.command(name="embed")(embed.embed)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from control_plane.cli.common.changing import differences, text_of
-from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client
+from control_plane.cli.common.options import AdminUrlOption, ReasonOption, StateDirOption, admin_client
 from control_plane.cli.common.output import Output, print_documents
 from control_plane.cli.common.printing import printable, remark
 from control_plane.core.errors import ControlPlaneError, ErrorCode, InvalidRequest
@@ -44,6 +44,7 @@ def apply(
     owner: OwnerOption = "apply",
     force: ForceOption = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing, and say what would change.")] = False,
+    reason: ReasonOption = None,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
@@ -52,7 +53,7 @@ def apply(
     Fields that these files gave before and give no more get their defaults; what others have set otherwise stays.
     """
     documents = _in_order(_read(file))
-    client = admin_client(state_dir, admin_url)
+    client = admin_client(state_dir, admin_url, reason)
     failed, changed = 0, 0
     for each in documents:
         try:
@@ -113,6 +114,7 @@ def delete(
     kind: Annotated[str | None, typer.Argument(help="Kind of the object, such as Route.")] = None,
     name: Annotated[str | None, typer.Argument(help="The object's name.")] = None,
     file: MaybeFilesOption = None,
+    reason: ReasonOption = None,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
@@ -121,7 +123,7 @@ def delete(
 
     if (file is None) == (kind is None or name is None):
         raise InvalidRequest("say what to delete: either `delete KIND NAME`, such as `delete Route search`, or `delete -f FILE`")
-    client = admin_client(state_dir, admin_url)
+    client = admin_client(state_dir, admin_url, reason)
     named = [(kind_named(kind).name, name)] if kind is not None and name is not None else []
     failed = 0
     for each, called in named or [(each.kind.name, each.name) for each in reversed(_in_order(_read(file or [])))]:

@@ -14,7 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from control_plane.audit.domain.entry import Actor
 from control_plane.core.errors import Conflict, InvalidRequest, ObjectNotFound
+from control_plane.objects.audited_store import on_behalf
 from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.applied import Applied, record_name
 from control_plane.objects.domain.price import Price
@@ -76,6 +78,10 @@ class Objects:
     def __init__(self, store: StateStore, *, now_s: Callable[[], float] = time.time) -> None:
         self._store = store
         self._now_s = now_s
+
+    def by(self, actor: Actor) -> Objects:
+        """Return the same service on behalf of an actor, who is in the audit log with each change."""
+        return Objects(on_behalf(self._store, actor), now_s=self._now_s)
 
     async def put(self, value: PutT, expected: int | None = None) -> Versioned[PutT]:
         """Create or replace an object.

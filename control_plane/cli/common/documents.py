@@ -22,6 +22,7 @@ _MAX_FILE_BYTES = 16 * 2**20
 _MAX_NODES = 1_000_000
 """Values in one file, each alias counted as what it stands for: a few lines of nested aliases can stand for more
 than memory holds."""
+_MAX_DIGITS = 300
 _SUFFIXES = frozenset((".yaml", ".yml", ".json"))
 _OF_COLLECTIONS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _UNKNOWN_TAG = "unknown tag {!r}; values are texts, numbers, true, false, null, lists and fields"
@@ -196,8 +197,11 @@ class _Reading:
                 return None
             case "bool":
                 return node.value.lower() == "true"
-            case "int":
+            case "int" if len(node.value) <= _MAX_DIGITS:
                 return int(node.value)
+            case "int":
+                self._say(node, f"a number of {len(node.value)} digits; more than {_MAX_DIGITS} are none of ours")
+                return None
             case "float":
                 return float(node.value)
             case "str":

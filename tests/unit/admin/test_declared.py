@@ -9,12 +9,15 @@ import pytest
 
 from control_plane.admin.declared import Declared, Outcome
 from control_plane.admin.declared_kinds import KINDS, document_of, json_schema, kind_named, without_defaults
+from control_plane.audit.domain.entry import Actor
+from control_plane.audit.trail import AuditTrail
 from control_plane.core.errors import InvalidRequest, ModelNotFound, ObjectNotFound
 from control_plane.fleet.domain.memory import EVERYWHERE, DesiredState
 from control_plane.objects.domain.stored import Kind
 from control_plane.objects.domain.stored_objects import KIND_OF
 from control_plane.objects.objects import Objects
 from tests.aio import run
+from tests.fakes.audit_log import FakeAuditLog
 from tests.fakes.state_store import FakeStateStore
 from tests.unit.admin.admin_bench import Bench
 from tests.unit.admin.test_objects import ALL, DEFAULTS, LEAST
@@ -163,13 +166,14 @@ MODEL = KINDS["Model"]
 )
 def test_what_is_wanted_of_a_model_is_what_the_fleet_is_told(spec: dict[str, Any], desired: DesiredState) -> None:
     models = Models()
-    declared = Declared(Objects(FakeStateStore()), models)  # type: ignore[arg-type]
+    declared = Declared(Objects(FakeStateStore()), models, AuditTrail(log := FakeAuditLog()), Actor("me"))  # type: ignore[arg-type]
 
     async def twice() -> list[Outcome]:
         return [(await declared.apply(MODEL, "m", spec, owner="me", force=False, dry_run=False)).outcome for _ in range(2)]
 
     assert run(twice()) == [Outcome.CREATED, Outcome.UNCHANGED]
     assert models.desired == {"m": desired}
+    assert [(entry.change.action, entry.change.kind, entry.change.name) for entry in log.entries] == [("create", "Model", "m")]
     (live,) = run(declared.list_all(MODEL))
     assert (without_defaults(MODEL, live.spec), live.owner) == (spec, "me")
     run(declared.delete(MODEL, "m"))

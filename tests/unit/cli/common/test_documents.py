@@ -40,6 +40,8 @@ def problem(text: str) -> str:
         ("kind: Tenant\nname: x\nspec: 3\n", "-:3: spec must be fields"),
         ("kind: Tenant\nname: x\nspec: !!python/object:os.system {}\n", "-:3: unknown tag"),
         ("kind: !secret Tenant\nname: x\n", "-:1: unknown tag '!secret'"),
+        ("kind: Tenant\nname: x\nspec:\n  burst: " + "9" * 5000, "-:4: a number of 5000 digits"),
+        ("kind: Tenant\nname: x\nspec:\n  burst: " + "9" * 30, "-:4: Tenant x: burst: Input should be less than or equal to"),
         ("", "no documents found"),
         (
             "a: &a [1, 1]\n"
