@@ -7,10 +7,12 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from control_plane.admin.actor import PRINCIPAL
 from control_plane.admin.errors import render_error, render_foreign_origin
 from control_plane.auth.access import Access
 from control_plane.auth.domain.authorization import need_of_admin_path
 from control_plane.core.errors import ControlPlaneError
+from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.host.exposure import is_loopback
 
 
@@ -33,18 +35,18 @@ class AdminAccess:
             await render_foreign_origin(origin)(scope, receive, send)
             return
         try:
-            self.authorize(scope, self._access)
+            scope[PRINCIPAL] = self.authorize(scope, self._access)
         except ControlPlaneError as error:
             await render_error(error)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
     @staticmethod
-    def authorize(scope: Scope, access: Access) -> None:
-        """Check that the caller may do this. Raises Unauthenticated, PermissionDenied, LimitExceeded."""
+    def authorize(scope: Scope, access: Access) -> Principal:
+        """Check that the caller may do this, and return who it is. Raises Unauthenticated, PermissionDenied, LimitExceeded."""
         need, headers = need_of_admin_path(scope["path"]), Headers(scope=scope)
         if need is None:
-            return
+            return ANONYMOUS
         principal = access.identify(
             authorization=_whole(headers, "authorization"),
             api_key=_whole(headers, "x-api-key"),
@@ -52,6 +54,7 @@ class AdminAccess:
             forwarded_for=_whole(headers, "x-forwarded-for"),
         )
         access.require(principal, need)
+        return principal
 
 
 def _whole(headers: Headers, name: str) -> str | None:

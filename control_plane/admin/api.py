@@ -1,5 +1,5 @@
-"""The admin API (FastAPI): health, models, fleet, keys, tenants, routes, rollouts, prices, cache and usage. OpenAPI at
-`/docs`.
+"""The admin API (FastAPI): health, models, fleet, keys, tenants, routes, rollouts, prices, declared objects, cache,
+usage, dead jobs and the audit log. OpenAPI at `/docs`.
 
 The modules beside this one add the paths; they parse, call one service method and render.
 """
@@ -15,7 +15,10 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from control_plane.admin.access import AdminAccess
+from control_plane.admin.audit import add_audit_path
 from control_plane.admin.cache import add_cache_paths
+from control_plane.admin.declared import Declared
+from control_plane.admin.declared_paths import add_declared_paths
 from control_plane.admin.errors import answer_errors, error_responses
 from control_plane.admin.fleet import add_fleet_path
 from control_plane.admin.jobs import add_job_paths
@@ -24,6 +27,8 @@ from control_plane.admin.models import add_model_paths
 from control_plane.admin.objects import add_price_paths, add_route_paths, add_tenant_paths
 from control_plane.admin.rollouts import add_rollout_paths
 from control_plane.admin.usage import add_usage_path
+from control_plane.audit.domain.entry import Actor
+from control_plane.audit.trail import AuditTrail
 from control_plane.auth.access import Access
 from control_plane.auth.domain.authorization import need_of_admin_path
 from control_plane.auth.keys import Keys
@@ -90,6 +95,7 @@ def make_admin_api(
     objects: Objects,
     purges: Purges,
     usage: UsageService,
+    trail: AuditTrail,
     known: ObjectMirror,
     version: str,
     degraded: Callable[[], list[str]] = list,
@@ -109,16 +115,18 @@ def make_admin_api(
     app.add_middleware(AdminAccess, access=access)
     answer_errors(app)
     _add_health_paths(app, servers, known, degraded, version)
-    add_model_paths(app, models, fleet, builds)
+    add_model_paths(app, models, trail, fleet, builds)
     add_fleet_path(app, fleet)
     add_key_paths(app, keys)
     add_tenant_paths(app, objects)
     add_route_paths(app, objects)
-    add_rollout_paths(app, rollouts)
+    add_rollout_paths(app, rollouts, trail)
     add_price_paths(app, objects)
+    add_declared_paths(app, Declared(objects, fleet.models if fleet is not None else None, trail, Actor("admin API")))
     add_cache_paths(app, purges)
     add_usage_path(app, usage)
-    add_job_paths(app, jobs)
+    add_job_paths(app, jobs, trail)
+    add_audit_path(app, trail)
     return app
 
 

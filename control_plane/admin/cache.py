@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
+from control_plane.admin.actor import By
 from control_plane.admin.errors import error_responses
 from control_plane.admin.views import Name
 from control_plane.cache.purges import Purges
@@ -16,13 +17,13 @@ def add_cache_paths(app: FastAPI, purges: Purges) -> None:
     """Add `/cache` and the paths below it."""
 
     @app.delete("/cache", tags=["cache"], status_code=204, responses=_ERRORS)
-    async def purge_cache() -> None:
+    async def purge_cache(by: By) -> None:
         """Purge the cached responses of all models, on all gateways within a second."""
-        await purges.purge()
+        await purges.by(by).purge()
 
     @app.delete("/cache/{name}", tags=["cache"], status_code=204, responses=_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT))
-    async def purge_model(name: Name) -> None:
+    async def purge_model(name: Name, by: By) -> None:
         """Purge the cached responses of one model, or of the model behind a route, and of loaded ensembles
         that use it.
         """
-        await purges.purge(name)
+        await purges.by(by).purge(name)

@@ -27,13 +27,13 @@ class AdminClient:
     refuses.
     """
 
-    def __init__(self, url: str, api_key: str | None = None, *, timeout_s: float = _LOAD_TIMEOUT_S) -> None:
-        """`url` may be `unix:PATH`; `api_key` is a key or a token. Raises InvalidRequest if it can be
+    def __init__(self, url: str, api_key: str | None = None, *, reason: str = "", timeout_s: float = _LOAD_TIMEOUT_S) -> None:
+        """`url` may be `unix:PATH`; `api_key` is a key or a token; `reason` is for the audit log. Raises InvalidRequest if it can be
         neither.
         """
         self._url = url
         self._timeout_s = timeout_s
-        self._headers = _authorization(api_key)
+        self._headers = _authorization(api_key) | ({"x-tidegate-reason": quote(reason, safe=" ")} if reason else {})
         self._verify = ssl.create_default_context() if url.startswith("https:") else False
         """Trusts the system's authorities, or those in the file that SSL_CERT_FILE names."""
 

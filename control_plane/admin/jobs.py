@@ -8,7 +8,9 @@ from typing import Annotated, Self
 from fastapi import FastAPI, Path
 from pydantic import BaseModel, Field
 
+from control_plane.admin.actor import By
 from control_plane.admin.errors import error_responses
+from control_plane.audit.trail import AuditTrail
 from control_plane.core.errors import ErrorCode, RouteNotFound
 from control_plane.jobs.domain.job import Job, JobState
 from control_plane.jobs.jobs import JOB_ID, Jobs
@@ -45,7 +47,7 @@ class DeadJobView(BaseModel):
         )
 
 
-def add_job_paths(app: FastAPI, jobs: Jobs | None) -> None:
+def add_job_paths(app: FastAPI, jobs: Jobs | None, trail: AuditTrail) -> None:
     """Add `/dead-jobs` and the paths below it; `jobs` is None where they are switched off."""
 
     def service() -> Jobs:
@@ -59,11 +61,15 @@ def add_job_paths(app: FastAPI, jobs: Jobs | None) -> None:
         return [DeadJobView.of(job) for job in await service().jobs_of(None, state=JobState.DEAD, before="", limit=_MOST_LISTED)]
 
     @app.post("/dead-jobs/{job_id}/requeue", tags=["jobs"], status_code=204, responses=_ERRORS)
-    async def requeue_dead_job(job_id: JobId) -> None:
+    async def requeue_dead_job(job_id: JobId, by: By) -> None:
         """Queue a dead job anew, with all its attempts and all its time before it."""
-        await service().requeue(job_id)
+        asked = service()
+        async with trail.recorded(by, "requeue", "Job", job_id):
+            await asked.requeue(job_id)
 
     @app.delete("/dead-jobs/{job_id}", tags=["jobs"], status_code=204, responses=_ERRORS)
-    async def drop_dead_job(job_id: JobId) -> None:
+    async def drop_dead_job(job_id: JobId, by: By) -> None:
         """Remove a dead job, with its body."""
-        await service().drop(job_id)
+        asked = service()
+        async with trail.recorded(by, "drop", "Job", job_id):
+            await asked.drop(job_id)

@@ -6,6 +6,7 @@ import time
 
 from fastapi import FastAPI
 
+from control_plane.admin.actor import By
 from control_plane.admin.errors import error_responses
 from control_plane.admin.views import KeyId, KeySpec, KeyView, NewKeyView, RotationSpec
 from control_plane.auth.keys import Keys
@@ -26,21 +27,21 @@ def add_key_paths(app: FastAPI, keys: Keys) -> None:
         return [KeyView.of(key) for key in await keys.list_all()]
 
     @app.post("/keys", tags=["keys"], status_code=201, responses=_MAKE_ERRORS)
-    async def create_key(spec: KeySpec) -> NewKeyView:
+    async def create_key(spec: KeySpec, by: By) -> NewKeyView:
         """Make a key. Its text is in this response and nowhere else."""
         expires_s = None if spec.lifetime_s is None else time.time() + spec.lifetime_s
-        key, text = await keys.create(spec.tenant, spec.parsed_scopes(), expires_s=expires_s, description=spec.description)
+        key, text = await keys.by(by).create(spec.tenant, spec.parsed_scopes(), expires_s=expires_s, description=spec.description)
         return NewKeyView.of(key, text=text)
 
     @app.post("/keys/{id}/rotate", tags=["keys"], status_code=201, responses=_ROTATE_ERRORS)
-    async def rotate_key(id: KeyId, spec: RotationSpec | None = None) -> NewKeyView:  # noqa: A002
+    async def rotate_key(id: KeyId, by: By, spec: RotationSpec | None = None) -> NewKeyView:  # noqa: A002
         """Make a new key with the same tenant, scopes, lifetime and description; the old one stays valid for
         the overlap.
         """
-        key, text = await keys.rotate(id, overlap_s=(spec or RotationSpec()).overlap_s)
+        key, text = await keys.by(by).rotate(id, overlap_s=(spec or RotationSpec()).overlap_s)
         return NewKeyView.of(key, text=text)
 
     @app.delete("/keys/{id}", tags=["keys"], responses=_REVOKE_ERRORS)
-    async def revoke_key(id: KeyId) -> KeyView:  # noqa: A002
+    async def revoke_key(id: KeyId, by: By) -> KeyView:  # noqa: A002
         """Revoke a key: within a second no gateway accepts it. It stays in the list."""
-        return KeyView.of(await keys.revoke(id))
+        return KeyView.of(await keys.by(by).revoke(id))

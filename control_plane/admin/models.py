@@ -5,8 +5,10 @@ from __future__ import annotations
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict
 
+from control_plane.admin.actor import By
 from control_plane.admin.errors import error_responses
 from control_plane.admin.views import Name
+from control_plane.audit.trail import AuditTrail
 from control_plane.core.errors import ErrorCode, RouteNotFound
 from control_plane.core.model import Model, ModelState
 from control_plane.fleet.administration import FleetModels
@@ -55,7 +57,11 @@ _CHANGE_ERRORS = _READ_ERRORS | error_responses(
 
 
 def add_model_paths(
-    app: FastAPI, models: ModelService | FleetModels, fleet: FleetService | None = None, builds: ModelBuilds | None = None
+    app: FastAPI,
+    models: ModelService | FleetModels,
+    trail: AuditTrail,
+    fleet: FleetService | None = None,
+    builds: ModelBuilds | None = None,
 ) -> None:
     """Add `/models` and the paths below it."""
 
@@ -72,28 +78,31 @@ def add_model_paths(
         return await view(name)
 
     @app.post("/models/{name}/load", tags=["models"], responses=_CHANGE_ERRORS)
-    async def load_model(name: Name, everywhere: bool = False) -> ModelView:
+    async def load_model(name: Name, by: By, everywhere: bool = False) -> ModelView:
         """Load the model, or reload it if its files changed. Responds when it is ready.
 
         With `everywhere` it is loaded on every server of a fleet that suits it, and on those that join.
         """
-        await (fleet.models.load_everywhere(name) if everywhere and fleet is not None else models.load(name))
+        async with trail.recorded(by, "load", "Model", name, after={"everywhere": True} if everywhere else None):
+            await (fleet.models.load_everywhere(name) if everywhere and fleet is not None else models.load(name))
         return await view(name)
 
     @app.post("/models/{name}/unload", tags=["models"], responses=_CHANGE_ERRORS)
-    async def unload_model(name: Name) -> ModelView:
+    async def unload_model(name: Name, by: By) -> ModelView:
         """Unload the model. Requests in flight finish first, so it may be UNLOADING in the response."""
         await models.get(name)  # raises ModelNotFound: Triton accepts the unload of a model that it does not know
-        await models.unload(name)
+        async with trail.recorded(by, "unload", "Model", name):
+            await models.unload(name)
         return await view(name)
 
     @app.post("/models/{name}/release", tags=["models"], responses=_CHANGE_ERRORS)
-    async def release_model(name: Name) -> ModelView:
+    async def release_model(name: Name, by: By) -> ModelView:
         """In a fleet, undo `load` and `unload`: the model is loaded on demand and evicted again."""
         if fleet is None:
             raise RouteNotFound("this tidegate runs no fleet: only `load` and `unload` decide which models its Triton has")
         await models.get(name)
-        await fleet.models.release(name)
+        async with trail.recorded(by, "release", "Model", name):
+            await fleet.models.release(name)
         return await view(name)
 
 

@@ -11,6 +11,7 @@ from fastapi import Depends, FastAPI, Header, Response
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
+from control_plane.admin.actor import By
 from control_plane.admin.errors import error_responses
 from control_plane.admin.views import Name, PricePatch, PriceSpec, PriceView, RoutePatch, RouteSpec, RouteView, TenantSpec, TenantView
 from control_plane.core.errors import Conflict, ErrorCode
@@ -68,19 +69,19 @@ def add_tenant_paths(app: FastAPI, objects: Objects) -> None:
         return _with_etag(TenantView.of(await objects.get(Tenant, name)), response)
 
     @app.put("/tenants/{name}", tags=["tenants"], responses=_PUT_ERRORS | _TAGGED)
-    async def put_tenant(name: Name, spec: TenantSpec, expected: _ExpectedOrNone, response: Response) -> TenantView:
+    async def put_tenant(name: Name, spec: TenantSpec, expected: _ExpectedOrNone, by: By, response: Response) -> TenantView:
         """Create the tenant, or replace it as a whole: fields that are not given get their defaults."""
-        return _with_etag(TenantView.of(await objects.put(spec.named(name), expected)), response)
+        return _with_etag(TenantView.of(await objects.by(by).put(spec.named(name), expected)), response)
 
     @app.patch("/tenants/{name}", tags=["tenants"], responses=_PATCH_ERRORS | _TAGGED)
-    async def patch_tenant(name: Name, patch: TenantSpec, expected: _Expected, response: Response) -> TenantView:
+    async def patch_tenant(name: Name, patch: TenantSpec, expected: _Expected, by: By, response: Response) -> TenantView:
         """Change the given fields only (RFC 7396; null is allowed only where null is a value)."""
-        return _with_etag(TenantView.of(await objects.patch(Tenant, name, patch.patched, expected)), response)
+        return _with_etag(TenantView.of(await objects.by(by).patch(Tenant, name, patch.patched, expected)), response)
 
     @app.delete("/tenants/{name}", tags=["tenants"], status_code=204, responses=_DELETE_ERRORS)
-    async def delete_tenant(name: Name, expected: _Expected) -> None:
+    async def delete_tenant(name: Name, expected: _Expected, by: By) -> None:
         """Delete the tenant. Refused with 409 while it has valid keys."""
-        await objects.delete(Tenant, name, expected)
+        await objects.by(by).delete(Tenant, name, expected)
 
 
 def add_route_paths(app: FastAPI, objects: Objects) -> None:
@@ -95,18 +96,18 @@ def add_route_paths(app: FastAPI, objects: Objects) -> None:
         return _with_etag(RouteView.of(await objects.get(Route, name)), response)
 
     @app.put("/routes/{name}", tags=["routes"], responses=_PUT_ERRORS | _TAGGED)
-    async def put_route(name: Name, spec: RouteSpec, expected: _ExpectedOrNone, response: Response) -> RouteView:
+    async def put_route(name: Name, spec: RouteSpec, expected: _ExpectedOrNone, by: By, response: Response) -> RouteView:
         """Create the route, or replace it as a whole: fields that are not given get their defaults."""
-        return _with_etag(RouteView.of(await objects.put(spec.named(name), expected)), response)
+        return _with_etag(RouteView.of(await objects.by(by).put(spec.named(name), expected)), response)
 
     @app.patch("/routes/{name}", tags=["routes"], responses=_PATCH_ERRORS | _TAGGED)
-    async def patch_route(name: Name, patch: RoutePatch, expected: _Expected, response: Response) -> RouteView:
+    async def patch_route(name: Name, patch: RoutePatch, expected: _Expected, by: By, response: Response) -> RouteView:
         """Change the given fields only (RFC 7396; null is allowed only where null is a value)."""
-        return _with_etag(RouteView.of(await objects.patch(Route, name, patch.patched, expected)), response)
+        return _with_etag(RouteView.of(await objects.by(by).patch(Route, name, patch.patched, expected)), response)
 
     @app.delete("/routes/{name}", tags=["routes"], status_code=204, responses=_DELETE_ERRORS)
-    async def delete_route(name: Name, expected: _Expected) -> None:
-        await objects.delete(Route, name, expected)
+    async def delete_route(name: Name, expected: _Expected, by: By) -> None:
+        await objects.by(by).delete(Route, name, expected)
 
 
 def add_price_paths(app: FastAPI, objects: Objects) -> None:
@@ -121,15 +122,15 @@ def add_price_paths(app: FastAPI, objects: Objects) -> None:
         return _with_etag(PriceView.of(await objects.get(Price, name)), response)
 
     @app.put("/prices/{name}", tags=["prices"], responses=_PUT_ERRORS | _TAGGED)
-    async def put_price(name: Name, spec: PriceSpec, expected: _ExpectedOrNone, response: Response) -> PriceView:
+    async def put_price(name: Name, spec: PriceSpec, expected: _ExpectedOrNone, by: By, response: Response) -> PriceView:
         """Create the price, or replace it as a whole. It also prices past usage, from its `from_s` on."""
-        return _with_etag(PriceView.of(await objects.put(spec.named(name), expected)), response)
+        return _with_etag(PriceView.of(await objects.by(by).put(spec.named(name), expected)), response)
 
     @app.patch("/prices/{name}", tags=["prices"], responses=_PATCH_ERRORS | _TAGGED)
-    async def patch_price(name: Name, patch: PricePatch, expected: _Expected, response: Response) -> PriceView:
+    async def patch_price(name: Name, patch: PricePatch, expected: _Expected, by: By, response: Response) -> PriceView:
         """Change the given fields only (RFC 7396; null is allowed only where null is a value)."""
-        return _with_etag(PriceView.of(await objects.patch(Price, name, patch.patched, expected)), response)
+        return _with_etag(PriceView.of(await objects.by(by).patch(Price, name, patch.patched, expected)), response)
 
     @app.delete("/prices/{name}", tags=["prices"], status_code=204, responses=_DELETE_ERRORS)
-    async def delete_price(name: Name, expected: _Expected) -> None:
-        await objects.delete(Price, name, expected)
+    async def delete_price(name: Name, expected: _Expected, by: By) -> None:
+        await objects.by(by).delete(Price, name, expected)

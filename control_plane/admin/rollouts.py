@@ -9,8 +9,10 @@ from typing import Annotated
 from fastapi import FastAPI
 from pydantic import Field
 
+from control_plane.admin.actor import By
 from control_plane.admin.errors import error_responses
-from control_plane.admin.views import NAME, Name, View, Whole
+from control_plane.admin.views import NAME, Name, Spec, Whole
+from control_plane.audit.trail import AuditTrail
 from control_plane.core.errors import ErrorCode
 from control_plane.objects.domain.rollout import Phase, Rollout, Step
 from control_plane.objects.domain.route import WHOLE
@@ -31,7 +33,6 @@ _START_ERRORS = _CHANGE_ERRORS | error_responses(
     ErrorCode.DEADLINE_EXCEEDED,
     ErrorCode.PAYLOAD_TOO_LARGE,
 )
-_BY_HAND = "administrator"
 
 
 class Verb(StrEnum):
@@ -46,7 +47,7 @@ class Verb(StrEnum):
 _CHANGES = {Verb.PAUSE: paused, Verb.RESUME: resumed, Verb.PROMOTE: promoted, Verb.ABORT: aborted}
 
 
-class StepView(View):
+class StepView(Spec):
     """A step: it is over once so many requests were computed by the next model, in so many seconds at least."""
 
     weight: Annotated[int, Field(ge=1, lt=WHOLE), Whole]
@@ -55,7 +56,7 @@ class StepView(View):
     min_s: Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e7)] = 60.0
 
 
-class RolloutStart(View):
+class RolloutStart(Spec):
     """The next model of a route, and how it takes over."""
 
     model: Annotated[str, Field(pattern=NAME)]
@@ -73,7 +74,7 @@ class RolloutStart(View):
         return RolloutSpec(self.model, steps, self.version, self.slower_by, self.alpha)
 
 
-class EventView(View):
+class EventView(Spec):
     """Something that has happened in a rollout; `at_s` is in seconds since 1970."""
 
     at_s: float
@@ -82,7 +83,7 @@ class EventView(View):
     by: str
 
 
-class GateView(View):
+class GateView(Spec):
     """A gate: samples and bad ones of each arm, and the evidence that the next model is worse, as this gateway has it."""
 
     name: str
@@ -95,7 +96,7 @@ class GateView(View):
     fails_at: float
 
 
-class RolloutView(View):
+class RolloutView(Spec):
     """The last rollout of a route."""
 
     route: str
@@ -123,7 +124,7 @@ class RolloutView(View):
     resource_version: int
 
 
-def add_rollout_paths(app: FastAPI, rollouts: Rollouts) -> None:
+def add_rollout_paths(app: FastAPI, rollouts: Rollouts, trail: AuditTrail) -> None:
     """Add `/rollouts` and the paths below it."""
 
     def view(held: Versioned[Rollout]) -> RolloutView:
@@ -155,12 +156,14 @@ def add_rollout_paths(app: FastAPI, rollouts: Rollouts) -> None:
         return view(await rollouts.get(name))
 
     @app.post("/rollouts/{name}", tags=["rollouts"], status_code=201, responses=_START_ERRORS)
-    async def start_rollout(name: Name, start: RolloutStart) -> RolloutView:
+    async def start_rollout(name: Name, start: RolloutStart, by: By) -> RolloutView:
         """Begin a rollout of a route. Refused where the next model breaks what callers of the present one rely on."""
-        return view(await rollouts.start(name, start.spec(), by=_BY_HAND))
+        async with trail.recorded(by, "start", "Rollout", name, after=start.model_dump(mode="json")):
+            return view(await rollouts.start(name, start.spec(), by=by.who))
 
     @app.post("/rollouts/{name}/{verb}", tags=["rollouts"], responses=_CHANGE_ERRORS)
-    async def change_rollout(name: Name, verb: Verb) -> RolloutView:
+    async def change_rollout(name: Name, verb: Verb, by: By) -> RolloutView:
         """Change a rollout that is under way."""
         now_s = rollouts.now_s()
-        return view(await rollouts.change(name, lambda rollout: _CHANGES[verb](rollout, now_s=now_s, by=_BY_HAND)))
+        async with trail.recorded(by, verb.value, "Rollout", name):
+            return view(await rollouts.change(name, lambda rollout: _CHANGES[verb](rollout, now_s=now_s, by=by.who)))

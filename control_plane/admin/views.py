@@ -54,7 +54,7 @@ lose them."""
 _Count = Annotated[int, Field(ge=1, le=int(_MOST)), Whole]
 
 
-class View(BaseModel):
+class Spec(BaseModel):
     """Base of requests' and answers' objects: unknown fields and other types are refused, docstrings of fields
     become descriptions in OpenAPI."""
 
@@ -64,7 +64,7 @@ class View(BaseModel):
 ObjectT = TypeVar("ObjectT", Tenant, Route, Price)
 
 
-class _Object(View, Generic[ObjectT]):
+class _Object(Spec, Generic[ObjectT]):
     """Base of stored objects, with the version that a change must name."""
 
     name: str
@@ -78,7 +78,7 @@ class _Object(View, Generic[ObjectT]):
         return cls.model_construct(resource_version=held.resource_version, **body)
 
 
-class TenantSpec(View):
+class TenantSpec(Spec):
     """Limits of a tenant; null means no limit."""
 
     requests_per_s: Annotated[_Limit, Field(ge=_MIN_RATE)] | None = None
@@ -106,7 +106,7 @@ class TenantView(TenantSpec, _Object[Tenant]):
     """A tenant: an account with limits, to which usage is charged."""
 
 
-class CacheSpec(View):
+class CacheSpec(Spec):
     """Whether and how responses are cached."""
 
     is_on: bool | None = None
@@ -120,7 +120,7 @@ class CacheSpec(View):
     """Compute units; responses that cost less are not cached."""
 
 
-class HedgingSpec(View):
+class HedgingSpec(Spec):
     """Which requests go to two servers of a fleet, of which the first to answer is taken. Only requests of models whose
     responses are cached or that declare `tidegate_repeatable`."""
 
@@ -130,7 +130,7 @@ class HedgingSpec(View):
     """Expected seconds at one server from which requests go to two from the start; null: never."""
 
 
-class TargetSpec(View):
+class TargetSpec(Spec):
     """A model that gets a part of a route's requests."""
 
     model: _NameText
@@ -140,7 +140,7 @@ class TargetSpec(View):
     """Version of the model; empty: the model's version policy chooses."""
 
 
-class RouteSpec(View):
+class RouteSpec(Spec):
     """The model behind a public name, and how it is served under that name."""
 
     model: _NameText
@@ -221,7 +221,7 @@ class RouteView(RouteSpec, _Object[Route]):
         return view
 
 
-class PriceSpec(View):
+class PriceSpec(Spec):
     """Price of a compute unit from a time on, until a later price for the same models and tenant."""
 
     from_s: float = Field(allow_inf_nan=False, ge=0, le=_MAX_TIME_S)
@@ -254,7 +254,7 @@ class PriceView(PriceSpec, _Object[Price]):
     """A price of compute units."""
 
 
-class KeySpec(View):
+class KeySpec(Spec):
     """Tenant, scopes and lifetime of a new key."""
 
     tenant: _NameText
@@ -269,14 +269,14 @@ class KeySpec(View):
         return [parse_scope(text) for text in self.scopes]
 
 
-class RotationSpec(View):
+class RotationSpec(Spec):
     """Options of a key rotation."""
 
     overlap_s: Annotated[float, Field(allow_inf_nan=False, ge=0, le=_MAX_LIFETIME_S)] = 86_400.0
     """Seconds for which the old key stays valid beside the new one."""
 
 
-class KeyView(View):
+class KeyView(Spec):
     """An API key without its secret; times are in seconds since 1970."""
 
     id: str

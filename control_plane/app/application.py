@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from importlib.metadata import version
 
@@ -24,11 +24,15 @@ from control_plane.app.request_services import RequestServices, open_request_ser
 from control_plane.app.rollouts import RolloutServices
 from control_plane.app.servers import Tritons
 from control_plane.app.stopping import StopSignals, stop_serving
+from control_plane.app.stores import open_audit_log
+from control_plane.audit.domain.entry import Actor
+from control_plane.audit.ports import AuditLog
+from control_plane.audit.trail import AuditTrail
 from control_plane.auth.access import Access
 from control_plane.auth.keys import Keys
 from control_plane.cache.purges import Purges
 from control_plane.core.cpus import format_cpus, is_range
-from control_plane.core.errors import StartupError
+from control_plane.core.errors import StartupError, StoreUnavailable
 from control_plane.fleet.adapters.metrics import FleetMetrics
 from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.http.request_reader import HttpLimits
@@ -47,6 +51,7 @@ from control_plane.models.adapters.profile import with_profile
 from control_plane.models.builds import ModelBuilds
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.model_service import LoadFailure
+from control_plane.objects.audited_store import AuditedStore
 from control_plane.objects.objects import Objects
 from control_plane.settings import Settings
 from control_plane.storage.store_record import write_store_record
@@ -106,7 +111,7 @@ class App:
     def _service_limits(self, access: Access) -> HttpLimits:
         return replace(http_limits(self._settings.gateway, access), max_connections=self._caps.service)
 
-    def _wire_ports(self, governing: RequestServices) -> None:
+    def _wire_ports(self, governing: RequestServices, audit: AuditLog) -> None:
         """Make the servers of the ports; needs the stores, so it comes after they are open."""
         self._caps = connection_caps(self._settings.gateway, self._settings.admin, servers=len(self._servers.members))
         self._data_plane = None if self._workers else self._make_data_plane(governing)
@@ -118,7 +123,7 @@ class App:
         hosts = allowed_hosts(gateway.host, gateway.allowed_hosts, authentication=access.is_on)
         self._metrics = HttpServer(page.answer, render_error, self._service_limits(access), admit=page.admit, hosts=hosts)
         self._rollouts = self._make_rollouts(governing)
-        self._admin = self._make_admin(governing)
+        self._admin = self._make_admin(governing, audit)
 
     async def run(self, announce: Announce) -> None:
         """Serve until SIGTERM or SIGINT; call `announce` once, when everything is ready. Raises StartupError,
@@ -134,8 +139,13 @@ class App:
             self._sockets.bind_in_state_dir()  # only after the folder is locked: its socket file may be another's until then
             opened = open_request_services(self._settings, self._servers, admits_requests=self._workers is None, costs=self._tritons.costs)
             # Triton's group is the outer one, so that it ends while the stores are closed: either may take seconds.
-            async with asyncio.TaskGroup() as tritons, opened as governing, asyncio.TaskGroup() as tasks:
-                self._wire_ports(governing)
+            async with (
+                asyncio.TaskGroup() as tritons,
+                _open_audit(self._settings) as audit,
+                opened as governing,
+                asyncio.TaskGroup() as tasks,
+            ):
+                self._wire_ports(governing, audit)
                 triton = tritons.create_task(self._tritons.run(), name="tritons")
                 background = [*self._start(tasks, governing), tasks.create_task(governing.run(), name="governing")]
                 opening = tasks.create_task(self._open_when_up(tasks, state, announce), name="opening")
@@ -216,16 +226,19 @@ class App:
             jobs=governing.jobs,
         )
 
-    def _make_admin(self, governing: RequestServices) -> HttpServer:
-        objects, access = Objects(governing.state), governing.governance.access
+    def _make_admin(self, governing: RequestServices, audit: AuditLog) -> HttpServer:
+        access, trail = governing.governance.access, AuditTrail(audit)
+        state = AuditedStore(governing.state, trail, Actor("gateway"))
+        objects = Objects(state)
         api = make_admin_api(
             models=self._models,
             servers=self._servers,
             access=access,
-            keys=Keys(governing.state),
+            keys=Keys(state),
             objects=objects,
             purges=Purges(objects, governing.known, dependents=self._tritons.dependents_of),
             usage=UsageService(governing.usage, lambda: governing.known.prices.values()),
+            trail=trail,
             known=governing.known,
             version=version("tidegate"),
             degraded=lambda: list(dict.fromkeys([*governing.degraded(), *(self._workers.degraded() if self._workers else ())])),
@@ -292,6 +305,19 @@ class App:
 
     def _listening(self) -> int:
         return self._workers.listening if self._workers is not None else 1
+
+
+@asynccontextmanager
+async def _open_audit(settings: Settings) -> AsyncIterator[AuditLog]:
+    """Open the audit log. Raises StartupError: nothing could be changed without it."""
+    try:
+        log = await open_audit_log(settings.state.state_url, settings.process.state_dir)
+    except StoreUnavailable as exc:
+        raise StartupError(f"the audit log cannot be reached, so nothing could be changed: {exc}") from exc
+    try:
+        yield log
+    finally:
+        await log.close()
 
 
 def _listening_on(unix_socket: UnixSocket | None) -> socket.socket | None:

@@ -1,9 +1,11 @@
-"""Opens the stores of state, usage and demand: the Redis of `--state-url`, else SQLite files in the state
+"""Opens the stores of state, audit, usage and demand: the Redis of `--state-url`, else SQLite files in the state
 folder.
 """
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -11,6 +13,11 @@ from pydantic import SecretStr
 from control_plane.admission.adapters.redis_demand import make_redis_demand
 from control_plane.admission.adapters.sqlite_demand import open_sqlite_demand
 from control_plane.admission.ports import DemandBoard
+from control_plane.audit.adapters.redis_log import open_redis_audit
+from control_plane.audit.adapters.sqlite_log import open_sqlite_audit
+from control_plane.audit.domain.entry import Actor
+from control_plane.audit.ports import AuditLog
+from control_plane.audit.trail import AuditTrail
 from control_plane.jobs.adapters.redis_jobs import open_redis_jobs
 from control_plane.jobs.adapters.sqlite_jobs import open_sqlite_jobs
 from control_plane.jobs.ports import JobStore
@@ -19,6 +26,7 @@ from control_plane.metering.adapters.sqlite_usage import open_sqlite_usage
 from control_plane.metering.ports import UsageStore
 from control_plane.objects.adapters.redis_store import open_redis_state
 from control_plane.objects.adapters.sqlite_store import open_sqlite_state
+from control_plane.objects.audited_store import AuditedStore
 from control_plane.objects.ports import StateStore
 
 _STATE_FILE = "state.sqlite"
@@ -39,6 +47,29 @@ async def open_state_store(state_url: SecretStr | None, state_dir: Path) -> Stat
     if state_url is None:
         return await open_sqlite_state(state_dir / _STATE_FILE)
     return await open_redis_state(state_url)
+
+
+async def open_audit_log(state_url: SecretStr | None, state_dir: Path) -> AuditLog:
+    """Open the audit log. Raises as `open_state_store` does."""
+    if state_url is None:
+        return await open_sqlite_audit(state_dir / "audit.sqlite")
+    return await open_redis_audit(state_url)
+
+
+@asynccontextmanager
+async def audited_state(state_url: SecretStr | None, state_dir: Path, actor: Actor) -> AsyncIterator[AuditedStore]:
+    """Open the state store for a command that changes it without a running tidegate; what it changes is in the audit
+    log. Raises as `open_state_store` does.
+    """
+    state = await open_state_store(state_url, state_dir)
+    try:
+        log = await open_audit_log(state_url, state_dir)
+        try:
+            yield AuditedStore(state, AuditTrail(log), actor)
+        finally:
+            await log.close()
+    finally:
+        await state.close()
 
 
 async def open_usage_store(state_url: SecretStr | None, state_dir: Path) -> UsageStore:

@@ -13,8 +13,10 @@ from dataclasses import replace
 from hashlib import sha256
 from secrets import token_bytes
 
+from control_plane.audit.domain.entry import Actor
 from control_plane.core.errors import Conflict, ControlPlaneError, InvalidRequest, ObjectNotFound
 from control_plane.core.scope import Scope
+from control_plane.objects.audited_store import on_behalf
 from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.stored import Kind
 from control_plane.objects.domain.stored_objects import to_body
@@ -39,6 +41,10 @@ class Keys:
         self._store = store
         self._now_s = now_s
         self._random = random
+
+    def by(self, actor: Actor) -> Keys:
+        """Return the same service on behalf of an actor, who is in the audit log with each change."""
+        return Keys(on_behalf(self._store, actor), now_s=self._now_s, random=self._random)
 
     async def create(
         self, tenant: str, scopes: Sequence[Scope], *, expires_s: float | None = None, description: str = ""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from uuid import uuid4
 
+from control_plane.audit.domain.entry import Actor
 from control_plane.objects.domain.purge import EVERY_MODEL, Purge
 from control_plane.objects.mirror import ObjectMirror
 from control_plane.objects.objects import Objects
@@ -39,6 +40,10 @@ class Purges:
         self._known = known
         self._dependents = dependents
         self._wait_s = wait_s
+
+    def by(self, actor: Actor) -> Purges:
+        """Return the same service on behalf of an actor, who is in the audit log with each purge."""
+        return Purges(self._objects.by(actor), self._known, dependents=self._dependents, wait_s=self._wait_s)
 
     async def purge(self, name: str = EVERY_MODEL) -> None:
         """Purge the responses of a model, or of the models behind a route, and of their dependents.

@@ -13,6 +13,8 @@ import typer
 from rich.console import Console
 
 from control_plane.cli import (
+    apply,
+    audit,
     backup,
     cache,
     config,
@@ -50,6 +52,13 @@ app.add_typer(tenants.app, name="tenants")
 app.add_typer(routes.app, name="routes")
 app.add_typer(rollouts.app, name="rollouts")
 app.add_typer(prices.app, name="prices")
+app.command(name="apply")(apply.apply)
+app.command(name="diff")(apply.diff)
+app.command(name="get")(apply.get)
+app.command(name="delete")(apply.delete)
+app.command(name="export")(apply.export)
+app.command(name="schema")(apply.schema)
+app.add_typer(audit.app, name="audit")
 app.add_typer(cache.app, name="cache")
 app.add_typer(jobs.app, name="jobs")
 app.command(name="usage")(usage.usage)

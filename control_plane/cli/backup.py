@@ -17,8 +17,16 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from control_plane.audit.domain.entry import Actor
 from control_plane.cli.common.backup_lines import Backup, read_backup, write_backup
-from control_plane.cli.common.options import StateDirOption, StateUrlOption, locate_store_settings, require_state
+from control_plane.cli.common.options import (
+    ReasonOption,
+    StateDirOption,
+    StateUrlOption,
+    locate_store_settings,
+    offline_actor,
+    require_state,
+)
 from control_plane.core.errors import Conflict, InvalidRequest
 from control_plane.metering.domain.usage import EVERY_DAY
 from control_plane.metering.ports import UsageStore
@@ -50,6 +58,7 @@ def backup(
 def restore(
     file: Annotated[Path, typer.Argument(help="File that `tidegate backup` wrote.")],
     force: Annotated[bool, typer.Option("--force", help="Overwrite a store that is not empty: its content is lost.")] = False,
+    reason: ReasonOption = None,
     state_url: StateUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
@@ -65,33 +74,30 @@ def restore(
     except InvalidRequest as exc:
         raise InvalidRequest(f"{file} is not restored: {exc}") from exc
     settings = locate_store_settings(state_dir, state_url)
-    asyncio.run(_replace(settings, saved, force=force))
+    asyncio.run(_replace(settings, saved, force=force, actor=offline_actor(reason)))
     Console().print(escape(f"{_describe(saved)} restored from {file} to {_place(settings)}"), highlight=False, soft_wrap=True)
 
 
 @asynccontextmanager
-async def _stores(settings: Settings) -> AsyncIterator[tuple[StateStore, UsageStore]]:
+async def _stores(settings: Settings, actor: Actor) -> AsyncIterator[tuple[StateStore, UsageStore]]:
     where = settings.state.state_url, settings.process.state_dir
-    from control_plane.app.stores import open_state_store, open_usage_store
+    from control_plane.app.stores import audited_state, open_usage_store
 
-    state = await open_state_store(*where)
-    try:
+    async with audited_state(*where, actor) as state:
         usage = await open_usage_store(*where)
         try:
             yield state, usage
         finally:
             await usage.close()
-    finally:
-        await state.close()
 
 
 async def _read(settings: Settings) -> Backup:
-    async with _stores(settings) as (state, usage):
+    async with _stores(settings, offline_actor(None)) as (state, usage):
         return await _content(state, usage)
 
 
-async def _replace(settings: Settings, saved: Backup, *, force: bool) -> None:
-    async with _stores(settings) as (state, usage):
+async def _replace(settings: Settings, saved: Backup, *, force: bool, actor: Actor) -> None:
+    async with _stores(settings, actor) as (state, usage):
         present = await _content(state, usage)
         if not force and (present.objects or present.totals):
             raise Conflict(f"the store is not empty, it holds {_describe(present)}, which would be lost; use --force to overwrite them")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from control_plane.admin.client import AdminClient
-from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client
+from control_plane.cli.common.options import AdminUrlOption, ReasonOption, StateDirOption, admin_client
 from control_plane.cli.common.printing import remark
 from control_plane.core.errors import ControlPlaneError, InvalidRequest
 from control_plane.core.model import MODEL_NAME, NAME_RULE
@@ -25,6 +25,7 @@ def _group() -> None:
 def purge(
     name: Annotated[str | None, typer.Argument(help="The model, or a route to it, whose cached responses to purge.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Purge those of every model.")] = False,
+    reason: ReasonOption = None,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
@@ -33,7 +34,7 @@ def purge(
     """
     if every == (name is not None):
         raise InvalidRequest("give either the model whose cached responses to purge, or --all")
-    client = admin_client(state_dir, admin_url)
+    client = admin_client(state_dir, admin_url, reason)
     if name is None:
         client.ask("DELETE", "cache")
         remark("cached responses of every model are purged")

@@ -14,8 +14,17 @@ from typing import Annotated, Any
 
 import typer
 
+from control_plane.audit.domain.entry import Actor
 from control_plane.auth.keys import Keys
-from control_plane.cli.common.options import AdminUrlOption, StateDirOption, StateUrlOption, admin_client, locate_store_settings
+from control_plane.cli.common.options import (
+    AdminUrlOption,
+    ReasonOption,
+    StateDirOption,
+    StateUrlOption,
+    admin_client,
+    locate_store_settings,
+    offline_actor,
+)
 from control_plane.cli.common.printing import moment, print_table, remark
 from control_plane.core.duration import parse_duration_s
 from control_plane.core.errors import Conflict, InvalidRequest
@@ -38,6 +47,7 @@ def create(
     offline: Annotated[
         bool, typer.Option("--offline", help="Write to the store directly, and make the tenant if there is none: for the first key.")
     ] = False,
+    reason: ReasonOption = None,
     admin_url: AdminUrlOption = None,
     state_url: StateUrlOption = None,
     state_dir: StateDirOption = None,
@@ -51,10 +61,10 @@ def create(
     if offline:
         settings = locate_store_settings(state_dir, state_url)
         scopes = [parse_scope(text) for text in scope]
-        id_, text = asyncio.run(_create_offline(settings, tenant, scopes, lifetime_s, description))
+        id_, text = asyncio.run(_create_offline(settings, tenant, scopes, lifetime_s, description, offline_actor(reason)))
     else:
         spec = {"tenant": tenant, "scopes": scope, "lifetime_s": lifetime_s, "description": description}
-        made = admin_client(state_dir, admin_url).ask("POST", "keys", body=spec)
+        made = admin_client(state_dir, admin_url, reason).ask("POST", "keys", body=spec)
         id_, text = made["id"], made["text"]
     remark(f"key {id_} of tenant {tenant}; the following is shown only once")
     typer.echo(text)
@@ -85,6 +95,7 @@ def list_keys(admin_url: AdminUrlOption = None, state_dir: StateDirOption = None
 def rotate(
     id_: IdArgument,
     overlap: Annotated[str, typer.Option(metavar="DURATION", help="For how long the old key is valid beside the new one.")] = "24h",
+    reason: ReasonOption = None,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
@@ -92,32 +103,29 @@ def rotate(
     does.
     """
     overlap_s = parse_duration_s(overlap)
-    made = admin_client(state_dir, admin_url).ask("POST", "keys", id_, "rotate", body={"overlap_s": overlap_s})
+    made = admin_client(state_dir, admin_url, reason).ask("POST", "keys", id_, "rotate", body={"overlap_s": overlap_s})
     remark(f"key {made['id']} replaces {id_}, which is valid for another {overlap}; the following is shown only once")
     typer.echo(made["text"])
 
 
 @app.command()
-def revoke(id_: IdArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+def revoke(id_: IdArgument, reason: ReasonOption = None, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
     """Revoke a key: within a second no gateway accepts it."""
-    admin_client(state_dir, admin_url).ask("DELETE", "keys", id_)
+    admin_client(state_dir, admin_url, reason).ask("DELETE", "keys", id_)
     remark(f"key {id_} is revoked")
 
 
 async def _create_offline(
-    settings: Settings, tenant: str, scopes: Sequence[Scope], lifetime_s: float | None, description: str
+    settings: Settings, tenant: str, scopes: Sequence[Scope], lifetime_s: float | None, description: str, actor: Actor
 ) -> tuple[str, str]:
-    from control_plane.app.stores import open_state_store
+    from control_plane.app.stores import audited_state
 
-    store = await open_state_store(settings.state.state_url, settings.process.state_dir)
-    try:
+    async with audited_state(settings.state.state_url, settings.process.state_dir, actor) as store:
         with suppress(Conflict):  # the tenant exists, and keeps its limits
             await Objects(store).put(Tenant(tenant), expected=0)
         expires_s = None if lifetime_s is None else time.time() + lifetime_s
         key, text = await Keys(store).create(tenant, scopes, expires_s=expires_s, description=description)
         return key.id, text
-    finally:
-        await store.close()
 
 
 def _end_s(key: Mapping[str, Any]) -> float | None:

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client
+from control_plane.cli.common.options import AdminUrlOption, ReasonOption, StateDirOption, admin_client
 from control_plane.cli.common.printing import print_fields, print_table
 from control_plane.core.errors import ModelNotFound
 from control_plane.settings import load_settings
@@ -56,26 +56,27 @@ def show(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: StateD
 def load(
     name: NameArgument,
     everywhere: Annotated[bool, typer.Option("--everywhere", help="In a fleet, load it on every server that suits it.")] = False,
+    reason: ReasonOption = None,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
     """Load a model, or reload it if its files changed."""
-    client = admin_client(state_dir, admin_url)
+    client = admin_client(state_dir, admin_url, reason)
     with Console().status(f"loading {name} ..."):
         model = client.load(name, everywhere=everywhere)
     _show([model])
 
 
 @app.command()
-def unload(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+def unload(name: NameArgument, reason: ReasonOption = None, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
     """Unload a model; requests in flight finish."""
-    _show([admin_client(state_dir, admin_url).unload(name)])
+    _show([admin_client(state_dir, admin_url, reason).unload(name)])
 
 
 @app.command()
-def release(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+def release(name: NameArgument, reason: ReasonOption = None, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
     """In a fleet, undo `load` or `unload` of a model: it is loaded on demand and evicted again."""
-    _show([admin_client(state_dir, admin_url).release(name)])
+    _show([admin_client(state_dir, admin_url, reason).release(name)])
 
 
 @app.command()

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from control_plane.cli.common.changing import NONE, ReplaceOption, given, number_option, set_object
-from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client
+from control_plane.cli.common.options import AdminUrlOption, ReasonOption, StateDirOption, admin_client
 from control_plane.cli.common.printing import moment, print_table, remark
 from control_plane.metering.domain.usage_table import parse_day
 
@@ -29,6 +29,7 @@ def set_price(
     models: Annotated[str | None, typer.Option(metavar="GLOB", help="Models that it holds for; * is all.")] = None,
     tenant: Annotated[str | None, typer.Option(help="Only for this tenant; none: for all tenants without a price of their own.")] = None,
     replace: ReplaceOption = False,
+    reason: ReasonOption = None,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
@@ -40,7 +41,7 @@ def set_price(
         changes["tenant"] = "" if tenant == NONE else tenant
     if from_day is not None:
         changes["from_s"] = _start_of(from_day)
-    client = admin_client(state_dir, admin_url)
+    client = admin_client(state_dir, admin_url, reason)
     needed = {"per_unit": "--per-unit", "currency": "--currency"}
     _show([set_object(client, "prices", name, changes, replace=replace, needed=needed, defaults_when_new={"from_s": _start_of("today")})])
 
@@ -52,9 +53,9 @@ def list_prices(admin_url: AdminUrlOption = None, state_dir: StateDirOption = No
 
 
 @app.command()
-def delete(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+def delete(name: NameArgument, reason: ReasonOption = None, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
     """Delete a price: usage that it covered, also past usage, is priced by the remaining prices."""
-    admin_client(state_dir, admin_url).ask("DELETE", "prices", name)
+    admin_client(state_dir, admin_url, reason).ask("DELETE", "prices", name)
     remark(f"price {name} is deleted")
 
 

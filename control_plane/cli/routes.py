@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from control_plane.cli.common.changing import NONE, ReplaceOption, finite_number, given, limit_option, number_option, set_object
-from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client
+from control_plane.cli.common.options import AdminUrlOption, ReasonOption, StateDirOption, admin_client
 from control_plane.cli.common.printing import print_table, remark
 
 app = typer.Typer(help="Make, list and delete routes.", no_args_is_help=True)
@@ -72,6 +72,7 @@ def set_route(
         ),
     ] = None,
     replace: ReplaceOption = False,
+    reason: ReasonOption = None,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
@@ -94,7 +95,7 @@ def set_route(
         hedged["is_on"] = _IS_HEDGED[hedging]
     if hedged:
         changes["hedging"] = hedged
-    client = admin_client(state_dir, admin_url)
+    client = admin_client(state_dir, admin_url, reason)
     _show([set_object(client, "routes", name, changes, replace=replace, needed={"model": "--model"})])
 
 
@@ -105,9 +106,9 @@ def list_routes(admin_url: AdminUrlOption = None, state_dir: StateDirOption = No
 
 
 @app.command()
-def delete(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+def delete(name: NameArgument, reason: ReasonOption = None, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
     """Delete a route. Its name then means the model of that name, if there is one."""
-    admin_client(state_dir, admin_url).ask("DELETE", "routes", name)
+    admin_client(state_dir, admin_url, reason).ask("DELETE", "routes", name)
     remark(f"route {name} is deleted")
 
 

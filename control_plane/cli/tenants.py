@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from control_plane.cli.common.changing import ReplaceOption, given, limit_option, number_option, set_object
-from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client
+from control_plane.cli.common.options import AdminUrlOption, ReasonOption, StateDirOption, admin_client
 from control_plane.cli.common.printing import print_table, remark
 
 app = typer.Typer(help="Make, list and delete tenants.", no_args_is_help=True)
@@ -25,6 +25,7 @@ def set_tenant(
     weight: Annotated[float | None, number_option("Share of a model that cannot serve everybody. \\[1]")] = None,
     priority: Annotated[int | None, typer.Option(help="A higher one is served first at such a model. \\[0]")] = None,
     replace: ReplaceOption = False,
+    reason: ReasonOption = None,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
@@ -37,7 +38,7 @@ def set_tenant(
         weight=weight,
         priority=priority,
     )
-    _show([set_object(admin_client(state_dir, admin_url), "tenants", name, changes, replace=replace)])
+    _show([set_object(admin_client(state_dir, admin_url, reason), "tenants", name, changes, replace=replace)])
 
 
 @app.command(name="list")
@@ -47,9 +48,9 @@ def list_tenants(admin_url: AdminUrlOption = None, state_dir: StateDirOption = N
 
 
 @app.command()
-def delete(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+def delete(name: NameArgument, reason: ReasonOption = None, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
     """Delete a tenant, which must have no valid keys. Its usage stays in the reports."""
-    admin_client(state_dir, admin_url).ask("DELETE", "tenants", name)
+    admin_client(state_dir, admin_url, reason).ask("DELETE", "tenants", name)
     remark(f"tenant {name} is deleted")
 
 

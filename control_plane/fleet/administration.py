@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from uuid import uuid4
 
@@ -165,6 +166,20 @@ class FleetModels:
         if name not in self._state.wishes:
             self._facts(name)
         await self._memory.wish(name, None)
+
+    @property
+    def desired(self) -> Mapping[str, DesiredState]:
+        """What administrators have said of models, by model."""
+        return self._state.wishes
+
+    async def set_desired(self, name: str, desired: DesiredState | None) -> None:
+        """Set what is wanted of a model, without waiting until it is so; None for what its folder says.
+
+        Raises ModelNotFound; StoreUnavailable: nobody was told.
+        """
+        if desired is not None:
+            self._facts(name)
+        await self._memory.wish(name, desired)
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Unload a model from every server, after its requests in flight have finished, and suspend it.

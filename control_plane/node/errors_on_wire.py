@@ -12,7 +12,7 @@ _DETAILS: dict[str, dict[str, type]] = {
     ErrorCode.LOAD_FAILED.value: {"upstream_code": int, "is_transient": bool},
     ErrorCode.STORE_UNAVAILABLE.value: {"is_full": bool},
     ErrorCode.OVERLOADED.value: {"retry_after_s": float},
-    ErrorCode.UPSTREAM_UNAVAILABLE.value: {"is_not_sent": bool, "is_silence": bool},
+    ErrorCode.UPSTREAM_UNAVAILABLE.value: {"is_not_sent": bool},
 }
 """Fields of errors that callers decide by, as numbers."""
 

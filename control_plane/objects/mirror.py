@@ -46,6 +46,9 @@ _PAUSE_EVERY = 100
 for many of them.
 """
 
+_MIRRORED = tuple(kind for kind in Kind if kind is not Kind.APPLIED)
+"""Kinds that requests are decided by. Who applied an object matters only to those who apply."""
+
 _Tables = dict[Kind, dict[str, Any]]
 
 
@@ -157,7 +160,7 @@ class ObjectMirror:
             self.resource_version = newest
         elif not self.regression:
             self.resource_version = 0
-            await self._apply(everything, onto={kind: {} for kind in Kind})
+            await self._apply(everything, onto={kind: {} for kind in _MIRRORED})
         self._confirm()
 
     def _hold(self, newest: int) -> None:
@@ -171,12 +174,12 @@ class ObjectMirror:
 
     def _agrees(self, everything: Iterable[Stored]) -> bool:
         """Whether the store's objects are those in force here; purges that it lacks have been carried out."""
-        tables: _Tables = {kind: {} for kind in Kind}
+        tables: _Tables = {kind: {} for kind in _MIRRORED}
         for stored in everything:
             if stored.kind in tables:
                 self._apply_one(stored, tables[Kind(stored.kind)])
         ours = self._tables()
-        return all(tables[kind] == ours[kind] for kind in Kind if kind is not Kind.PURGE)
+        return all(tables[kind] == ours[kind] for kind in _MIRRORED if kind is not Kind.PURGE)
 
     def _confirm(self) -> None:
         self._is_reachable = True

@@ -10,16 +10,20 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from control_plane.audit.domain.entry import Actor
 from control_plane.core.errors import Conflict, InvalidRequest, ObjectNotFound
+from control_plane.objects.audited_store import on_behalf
 from control_plane.objects.domain.api_key import ApiKey
+from control_plane.objects.domain.applied import Applied, record_name
 from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.purge import Purge
 from control_plane.objects.domain.rollout import Rollout
 from control_plane.objects.domain.route import Route
-from control_plane.objects.domain.stored import Stored
+from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.domain.stored_objects import KIND_OF, StoredObject, from_stored, name_of, to_body
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.ports import StateStore
@@ -27,7 +31,7 @@ from control_plane.objects.ports import StateStore
 _log = logging.getLogger(__name__)
 
 ObjectT = TypeVar("ObjectT", bound=StoredObject)
-PutT = TypeVar("PutT", Tenant, Route, Price, Purge, Rollout)
+PutT = TypeVar("PutT", Tenant, Route, Price, Purge, Rollout, Applied)
 PatchedT = TypeVar("PatchedT", Tenant, Route, Price)
 
 _ATTEMPTS = 5
@@ -75,6 +79,10 @@ class Objects:
     def __init__(self, store: StateStore, *, now_s: Callable[[], float] = time.time) -> None:
         self._store = store
         self._now_s = now_s
+
+    def by(self, actor: Actor) -> Objects:
+        """Return the same service on behalf of an actor, who is in the audit log with each change."""
+        return Objects(on_behalf(self._store, actor), now_s=self._now_s)
 
     async def put(self, value: PutT, expected: int | None = None) -> Versioned[PutT]:
         """Create or replace an object.
@@ -126,6 +134,13 @@ class Objects:
         if type_ is Tenant:
             await self._refuse_with_keys(name)
         await self._store.delete(KIND_OF[type_], name, expected=expected)
+        # Whoever makes an object of that name anew is not bound by what was applied to this one.
+        await self.forget_applied(type_.__name__, name)
+
+    async def forget_applied(self, kind: str, name: str) -> None:
+        """Delete the record of what was applied to an object, if there is one."""
+        with suppress(ObjectNotFound):
+            await self._store.delete(Kind.APPLIED, record_name(kind, name))
 
     async def _refuse_with_keys(self, tenant: str) -> None:
         now_s = self._now_s()

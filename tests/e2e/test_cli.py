@@ -75,6 +75,28 @@ def test_models_say_which_variant_is_served_and_why(tidegate: Tidegate) -> None:
     assert "nowhere" in run_cli("models", "show", "nowhere", *where).stderr
 
 
+def test_declared_objects_and_the_audit_log_of_them(tidegate: Tidegate, tmp_path: Path) -> None:
+    where = ("--state-dir", str(tidegate.state_dir))
+    file = tmp_path / "gateway.yaml"
+    file.write_text("kind: Tenant\nname: declared\nspec: {burst: 5}\n---\nkind: Route\nname: declared\nspec: {model: echo}\n")
+    assert (
+        run_cli("apply", "-f", str(file), "--reason", "a first time", *where).stdout == "Tenant declared created\nRoute declared created\n"
+    )
+    assert run_cli("apply", "-f", str(file), *where).stdout == "Tenant declared unchanged\nRoute declared unchanged\n"
+    assert run_cli("diff", "-f", str(file), *where).returncode == 0
+    assert run_cli("get", "route", "declared", *where).stdout == "kind: Route\nname: declared\nspec:\n  model: echo\n"
+    assert run_cli("delete", "-f", str(file), *where).returncode == 0
+    exported = [json.loads(line)["change"] for line in run_cli("audit", "export", *where).stdout.splitlines()]
+    told = [(change["action"], change["kind"], change["reason"]) for change in exported if change["name"] == "declared"]
+    assert told == [
+        ("create", "tenant", "a first time"),
+        ("create", "route", "a first time"),
+        ("delete", "route", ""),
+        ("delete", "tenant", ""),
+    ]
+    assert run_cli("audit", "verify", *where).returncode == 0
+
+
 def test_models_load_and_unload(tidegate: Tidegate) -> None:
     where = ("--state-dir", str(tidegate.state_dir))
     assert run_cli("models", "unload", "slow", *where).returncode == 0

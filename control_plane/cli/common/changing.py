@@ -110,23 +110,25 @@ def _tell(kind: str, name: str, before: Fields | None, after: Fields) -> None:
     if before is None:
         remark(f"{kind} {name} is new")
         return
-    changed = list(_differences(before, after))
+    changed = list(differences(before, after))
     for field, old, new in changed:
-        remark(f"{kind} {name}: {field} {_text(old)} -> {_text(new)}")
+        remark(f"{kind} {name}: {field} {text_of(old)} -> {text_of(new)}")
     if not changed:
         remark(f"{kind} {name} is as it was")
 
 
-def _differences(before: Fields, after: Fields, within: str = "") -> Iterator[tuple[str, Any, Any]]:
+def differences(before: Fields, after: Fields, within: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield each field that differs, by its path, with its values before and after."""
     for field, new in after.items():
         old = before.get(field)
-        if isinstance(new, Mapping) and isinstance(old, Mapping):
-            yield from _differences(old, new, f"{within}{field}.")
+        if isinstance(new, Mapping) and (old is None or isinstance(old, Mapping)):
+            yield from differences(old or {}, new, f"{within}{field}.")
         elif old != new and field != "resource_version":
             yield within + field, old, new
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """Render a field's value for people."""
     match value:
         case None:
             return NONE

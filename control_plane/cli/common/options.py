@@ -5,6 +5,9 @@ A running `tidegate` writes its URLs to `endpoints.json` in its state folder, an
 
 from __future__ import annotations
 
+import os
+import pwd
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +16,7 @@ import typer
 from pydantic import SecretStr
 
 from control_plane.admin.client import AdminClient
+from control_plane.audit.domain.entry import Actor
 from control_plane.cli.common.printing import remark
 from control_plane.core.errors import InvalidRequest
 from control_plane.host.state_dir import read_endpoints, running_state_dirs
@@ -27,6 +31,8 @@ StateUrlOption = Annotated[
 StateDirOption = Annotated[
     Path | None, typer.Option("--state-dir", help="State folder of the tidegate to use. \\[that of the one you run]")
 ]
+
+ReasonOption = Annotated[str | None, typer.Option("--reason", help="Why, for the audit log.")]
 
 _TELL_WHICH = "say which with --state-dir or TIDEGATE_STATE_DIR"
 
@@ -111,9 +117,19 @@ def require_state(settings: Settings) -> None:
         )
 
 
-def admin_client(state_dir: Path | None, admin_url: str | None) -> AdminClient:
+def admin_client(state_dir: Path | None, admin_url: str | None, reason: str | None = None) -> AdminClient:
     """Make a client of the running `tidegate`'s admin API, which sends the key of TIDEGATE_API_KEY."""
-    return AdminClient(endpoint("admin", state_dir, admin_url), api_key())
+    return AdminClient(endpoint("admin", state_dir, admin_url), api_key(), reason=reason or "")
+
+
+def offline_actor(reason: str | None) -> Actor:
+    """Return who runs this command, for the audit log of a store that it writes to itself."""
+    user = os.getuid()
+    try:
+        name = pwd.getpwuid(user).pw_name
+    except KeyError:  # a container's user may have no name
+        name = str(user)
+    return Actor(f"{name} (user {user}) on {socket.gethostname()}, offline", reason or "")
 
 
 def api_key() -> str | None:

@@ -19,6 +19,7 @@ class Kind(StrEnum):
     PRICE = "price"
     PURGE = "purge"
     ROLLOUT = "rollout"
+    APPLIED = "applied"
 
 
 _KINDS = {kind.value: kind for kind in Kind}

@@ -1,4 +1,4 @@
-"""Codec and validation of stored objects: API keys, tenants, routes, prices, purges and rollouts.
+"""Codec and validation of stored objects: API keys, tenants, routes, prices, purges, rollouts and what was applied.
 
 The same rules apply to writes and to reads, since a store may have been written by another version, or by
 hand.
@@ -18,6 +18,7 @@ from control_plane.core.model import MODEL_NAME, NAME_GLOB, NAME_RULE
 from control_plane.core.names import POOL_NAME
 from control_plane.core.scope import parse_scope
 from control_plane.objects.domain.api_key import ApiKey
+from control_plane.objects.domain.applied import Applied, record_name
 from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.purge import EVERY_MODEL, Purge
 from control_plane.objects.domain.rollout import Rollout
@@ -26,7 +27,7 @@ from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.protocols.per_request import PER_REQUEST_FIELDS
 
-StoredObject = ApiKey | Tenant | Route | Price | Purge | Rollout
+StoredObject = ApiKey | Tenant | Route | Price | Purge | Rollout | Applied
 
 KIND_OF: Mapping[type[Any], Kind] = {
     ApiKey: Kind.API_KEY,
@@ -35,6 +36,7 @@ KIND_OF: Mapping[type[Any], Kind] = {
     Price: Kind.PRICE,
     Purge: Kind.PURGE,
     Rollout: Kind.ROLLOUT,
+    Applied: Kind.APPLIED,
 }
 
 _ADAPTERS: Mapping[Kind, TypeAdapter[Any]] = {kind: TypeAdapter(type_) for type_, kind in KIND_OF.items()}
@@ -50,6 +52,9 @@ MAX_TARGETS = 8
 MAX_SALT_CHARS = 100
 MAX_STEPS = 20
 MAX_ALPHA = 0.2
+_KIND = re.compile(r"[A-Za-z]{1,63}")
+OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@/-]{0,62}")
+OWNER_RULE = "1-63 letters, digits and ._@/-, beginning with a letter or digit"
 MAX_DESCRIPTION_CHARS = 1000
 MAX_PRIORITY = 100
 
@@ -65,6 +70,8 @@ def name_of(value: StoredObject) -> str:
             return value.model
         case Rollout():
             return value.route
+        case Applied():
+            return record_name(value.kind, value.name)
     return value.name
 
 
@@ -230,6 +237,14 @@ def _of_rollout(rollout: Rollout) -> Iterator[str]:
         yield f"alpha must be above 0 and at most {MAX_ALPHA:g}"
 
 
+def _of_applied(applied: Applied) -> Iterator[str]:
+    yield from _of_name("name", applied.name)
+    if not _KIND.fullmatch(applied.kind):
+        yield "kind must be a word, such as Route"
+    if not OWNER.fullmatch(applied.owner):
+        yield f"owner must be {OWNER_RULE}"
+
+
 def _of_name(field: str, name: str) -> Iterator[str]:
     if not MODEL_NAME.fullmatch(name):
         yield f"{field} must be {NAME_RULE}"
@@ -256,4 +271,5 @@ _PROBLEMS: Mapping[Kind, Callable[[Any], Iterator[str]]] = {
     Kind.PRICE: _of_price,
     Kind.PURGE: _of_purge,
     Kind.ROLLOUT: _of_rollout,
+    Kind.APPLIED: _of_applied,
 }

@@ -8,6 +8,8 @@ from typing import Any
 import httpx
 
 from control_plane.admin.api import make_admin_api
+from control_plane.audit.domain.entry import Actor
+from control_plane.audit.trail import AuditTrail
 from control_plane.auth.access import Access
 from control_plane.auth.authentication import Authentication
 from control_plane.auth.domain.auth_backoff import AuthBackoff
@@ -17,6 +19,7 @@ from control_plane.core.model import ModelState
 from control_plane.core.scope import EVERYTHING, Right, Scope
 from control_plane.metering.reports import UsageService
 from control_plane.models.model_service import ModelService
+from control_plane.objects.audited_store import AuditedStore
 from control_plane.objects.domain.stored import Kind
 from control_plane.objects.domain.stored_objects import to_body
 from control_plane.objects.domain.tenant import Tenant
@@ -27,6 +30,7 @@ from control_plane.rollout.rollouts import Rollouts
 from control_plane.triton.servers import Servers
 from tests.aio import changing, run
 from tests.fakes import FakeRepository, FakeUpstream
+from tests.fakes.audit_log import FakeAuditLog
 from tests.fakes.state_store import FakeState, FakeStateStore
 from tests.fakes.usage_store import FakeUsage, FakeUsageStore
 
@@ -49,6 +53,7 @@ class Bench:
     upstream: FakeUpstream = field(default_factory=FakeUpstream)
     servers: Servers = field(default_factory=Servers)
     store: FakeStateStore = field(default_factory=FakeStateStore)
+    audit: FakeAuditLog = field(default_factory=FakeAuditLog)
     usage: FakeUsageStore = field(default_factory=FakeUsageStore)
     clock: Clock = field(default_factory=Clock)
     degraded: list[str] = field(default_factory=list)
@@ -59,10 +64,12 @@ class Bench:
         repository = FakeRepository(models=["a", "b"])
         self.models = ModelService(servers=self.servers, repository=repository, load=[], load_timeout_s=10)
         self.known = ObjectMirror(self.store, now_s=self.clock)
-        self.keys = Keys(self.store, now_s=self.clock)
+        self.trail = AuditTrail(self.audit)
+        state = AuditedStore(self.store, self.trail, Actor("test"))
+        self.keys = Keys(state, now_s=self.clock)
         authentication = Authentication(self.known, None, attempts=AuthBackoff(), now_s=self.clock)
         self.access = Access(self.known, authentication if self.authentication else None)
-        objects = Objects(self.store, now_s=self.clock)
+        objects = Objects(state, now_s=self.clock)
         self.rollouts = Rollouts(objects, self.known, ContractReader(self._reading), now_s=self.clock, wait_s=0.0)
         self.app = make_admin_api(
             models=self.models,
@@ -72,6 +79,7 @@ class Bench:
             objects=objects,
             purges=Purges(objects, self.known, wait_s=0.0),
             usage=UsageService(self.usage, lambda: self.known.prices.values()),
+            trail=self.trail,
             known=self.known,
             version="1.2.3",
             degraded=lambda: self.degraded,
@@ -101,7 +109,8 @@ class Bench:
     def forget(self) -> None:
         """Empty the stores and make them reachable again, for the next test."""
         self.store.state, self.usage.usage = FakeState(), FakeUsage()
-        self.store.is_away = self.usage.is_away = False
+        self.audit.entries.clear()
+        self.store.is_away = self.usage.is_away = self.audit.is_away = False
 
     def put_tenant(self, name: str = "acme") -> None:
         run(self.store.put(Kind.TENANT, name, to_body(Tenant(name))))

@@ -13,6 +13,7 @@ from control_plane.core.errors import InvalidRequest
 from control_plane.core.model import MODEL_NAME
 from control_plane.core.scope import Right, Scope
 from control_plane.objects.domain.api_key import ApiKey
+from control_plane.objects.domain.applied import Applied
 from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.purge import EVERY_MODEL, Purge
 from control_plane.objects.domain.rollout import Event, Phase, Rollout, Step
@@ -53,8 +54,9 @@ ROLLOUT = Rollout(
     token=7,
     events=(Event(1e9, "began", 100, "me"), Event(1.1e9, "rolled back", 0)),
 )
+APPLIED = Applied("Route", "fast", "ci/eu", {"model": "m", "cache": {"ttl_s": 60}, "tenants": ["a"]})
 ALL = [
-    *(KEY, TENANT, ROUTE, PRICE, PURGE, ROLLOUT),
+    *(KEY, TENANT, ROUTE, PRICE, PURGE, ROLLOUT, APPLIED),
     *(Tenant("plain"), Route("r", "m", tenants=()), replace(KEY, expires_s=None, revoked_s=None)),
     *(replace(PURGE, model=EVERY_MODEL), replace(ROUTE, cache=CachePolicy()), replace(ROUTE, cache=CachePolicy(is_on=False))),
 ]

@@ -1,0 +1,1 @@
+"""Where the audit log is kept: SQLite, or Redis for several gateways."""
