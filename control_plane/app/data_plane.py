@@ -39,6 +39,7 @@ from control_plane.inference.cached_inference import CachedInference
 from control_plane.inference.governance import Governance
 from control_plane.inference.inference import InferenceService
 from control_plane.inference.model_names import ModelNames
+from control_plane.inference.queries_of_death import QueriesOfDeath
 from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.ports import ModelAdministration
@@ -159,6 +160,11 @@ class DataPlane:
         self._servers.is_stopping = True
         await asyncio.gather(self._http.drain(timeout_s), self._grpc.drain(timeout_s))
         self._inference.flush_counts()
+
+    @property
+    def deaths(self) -> QueriesOfDeath:
+        """This process's quarantine for requests under which processes die."""
+        return self._inference.dispatch.deaths
 
     def awaited(self) -> Iterator[tuple[str, str, float]]:
         """Yield the server, the model and the time it was sent of each model's oldest request, of those that

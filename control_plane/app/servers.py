@@ -31,6 +31,7 @@ from control_plane.fleet.fleet_service import FleetInstance, FleetService
 from control_plane.fleet.membership.members import FleetMembers
 from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.fleet.ports import FleetMemory
+from control_plane.inference.domain.queries_of_death import Finding, Verdict
 from control_plane.models.adapters.managed_repository import ManagedRepository
 from control_plane.models.adapters.model_descriptions import ModelDescriptionFiles
 from control_plane.models.adapters.model_store import FsspecModelStore
@@ -211,6 +212,19 @@ class Tritons:
     def follow_awaited(self, oldest_s: Callable[[str, str], float]) -> None:
         """Ask `oldest_s` when workers have sent the first request to a server's model that they wait for."""
         self._units.oldest_s = oldest_s
+
+    def found_out(self, finding: Finding) -> None:
+        """Take in what a process has found out about a request: deaths under a guilty one do not count in back-offs."""
+        model, _ = finding.digest
+        if finding.record is None or finding.record.verdict is not Verdict.GUILTY:
+            return
+        for server in finding.record.deaths:
+            if self.fleet is not None:
+                self.fleet.router.explain_death(server, model)
+                continue
+            for unit in self.units:
+                if unit.name == server:
+                    unit.explain_death(model)
 
     def _stub_died(self, server: str, model: str, how: str) -> None:
         if self.fleet is not None:

@@ -47,6 +47,7 @@ from control_plane.workers.messages import (
     CountsReported,
     Drain,
     Drained,
+    FindingShared,
     FingerprintsAcknowledged,
     FingerprintsChanged,
     Listen,
@@ -121,6 +122,7 @@ class Worker:
             fingerprints=self._fingerprints,
             dispatch=None if self._fleet is None else self._fleet.dispatch,
         )
+        self._data_plane.deaths.tell = lambda finding: link.send(FindingShared.of(finding))
 
     async def run(self) -> None:
         """Serve until the parent sends `Drain`, SIGTERM arrives, or the link closes."""
@@ -172,6 +174,8 @@ class Worker:
                     self._fleet.apply(message)
                     for server in self._upstreams.keys() - self._servers.members.keys():
                         await self._disconnect(server, "it has left the fleet")
+                case FindingShared():
+                    self._data_plane.deaths.learn(message.finding)
                 case Listen():
                     await self._data_plane.listen(tasks)
                     self._link.send(Listening())
