@@ -101,6 +101,7 @@ class App:
         if self._workers is not None:
             self._tritons.servers.under_repair.follow(self._workers.repairing)
             self._workers.suspect = self._tritons.suspect or self._workers.suspect
+            self._workers.findings.follow = self._tritons.found_out
             self._tritons.follow_awaited(self._workers.oldest_s)
         if self._workers is not None and self._tritons.fleet is not None:
             self._workers.join_fleet(self._tritons.fleet.share_with(FleetPublisher))
@@ -213,7 +214,7 @@ class App:
         pin_worker(self._settings.process.gateway_cpus, 0, 1)
         held = self._sockets
         sockets = DataSockets(held.http, held.grpc, _listening_on(held.http_unix), _listening_on(held.grpc_unix))
-        return DataPlane(
+        made = DataPlane(
             self._settings.gateway.model_copy(update={"max_connections": self._caps.data}),
             sockets,
             self._tls,
@@ -225,6 +226,8 @@ class App:
             dispatch=self._tritons.fleet.dispatch if self._tritons.fleet is not None else None,
             jobs=governing.jobs,
         )
+        made.deaths.tell = self._tritons.found_out
+        return made
 
     def _make_admin(self, governing: RequestServices, audit: AuditLog) -> HttpServer:
         access, trail = governing.governance.access, AuditTrail(audit)

@@ -44,6 +44,7 @@ from control_plane.inference.domain.observation import Observation
 from control_plane.inference.governance import Governance
 from control_plane.inference.inference import Dispatch, InferenceService
 from control_plane.inference.model_names import ModelNames
+from control_plane.inference.queries_of_death import QueriesOfDeath
 from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.ports import ModelAdministration
@@ -161,6 +162,11 @@ class DataPlane:
         jobs = () if self._jobs is None else (self._jobs.drain(timeout_s),)
         await asyncio.gather(self._http.drain(timeout_s), self._grpc.drain(timeout_s), *jobs)
         self._inference.flush_counts()
+
+    @property
+    def deaths(self) -> QueriesOfDeath:
+        """This process's quarantine for requests under which processes die."""
+        return self._inference.dispatch.deaths
 
     def awaited(self) -> Iterator[tuple[str, str, float]]:
         """Yield the server, the model and the time it was sent of each model's oldest request, of those that

@@ -34,6 +34,7 @@ from control_plane.fleet.fleet_service import FleetService
 from control_plane.fleet.membership.members import FleetMembers
 from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.fleet.ports import FleetMemory, ServerList
+from control_plane.inference.domain.queries_of_death import Finding, Verdict
 from control_plane.metering.ports import ModelCosts
 from control_plane.models.adapters.model_descriptions import ModelDescriptionFiles
 from control_plane.models.fleet_fingerprints import FleetFingerprints
@@ -237,6 +238,19 @@ class Tritons:
         """Have nodes told which requests this gateway's processes wait for; call `costs_changed` when `costs` may be read
         anew."""
         self._nodes.awaited, self._nodes.on_costs = awaited, costs_changed
+
+    def found_out(self, finding: Finding) -> None:
+        """Take in what a process has found out about a request: deaths under a guilty one do not count in back-offs."""
+        model, _ = finding.digest
+        if finding.record is None or finding.record.verdict is not Verdict.GUILTY:
+            return
+        for server in finding.record.deaths:
+            if self.fleet is not None:
+                self.fleet.router.explain_death(server, model)
+                continue
+            for unit in self.units:
+                if unit.name == server and isinstance(unit, TritonInstance):
+                    unit.explain_death(model)
 
     def _stub_died(self, server: str, model: str, how: str) -> None:
         if self.fleet is not None:

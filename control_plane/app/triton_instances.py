@@ -53,6 +53,8 @@ class TritonInstance:
     """What runs beside an embedded Triton."""
     suspect: Callable[[str, float], None] = lambda model, since_s: None
     """Told of a model of the embedded Triton that seems to hang, and since when."""
+    explain_death: Callable[[str], None] = lambda model: None
+    """Told of a model of which a stub died here under a request that is refused now."""
 
     async def run(self) -> None:
         """Run the embedded Triton, or watch the attached one, until cancelled. Raises StartupError, in a
@@ -121,7 +123,7 @@ class TritonInstances:
             died(member.name, model, how)
 
         watches = (revivals.run, partial(launcher.watch_stubs, stub_died))
-        return TritonInstance(member.name, models, contents, supervisor, watches, revivals.suspect)
+        return TritonInstance(member.name, models, contents, supervisor, watches, revivals.suspect, revivals.explain_death)
 
     def attached(self, member: ServerState, endpoints: TritonEndpoints) -> TritonInstance:
         """Make the unit of a Triton that others run. Raises StartupError: its credentials cannot be used."""

@@ -51,6 +51,7 @@ from control_plane.workers.messages import (
     CountsReported,
     Drain,
     Drained,
+    FindingShared,
     FingerprintsAcknowledged,
     FingerprintsChanged,
     IndexRead,
@@ -131,6 +132,7 @@ class Worker:
             dispatch=None if self._fleet is None else self._fleet.dispatch,
             jobs=governing.jobs,
         )
+        self._data_plane.deaths.tell = lambda finding: link.send(FindingShared.of(finding))
 
     async def run(self) -> None:
         """Serve until the parent sends `Drain`, SIGTERM arrives, or the link closes."""
@@ -182,6 +184,8 @@ class Worker:
                     self._fleet.apply(message)
                     for server in self._upstreams.keys() - self._servers.members.keys():
                         await self._disconnect(server, "it has left the fleet")
+                case FindingShared():
+                    self._data_plane.deaths.learn(message.finding)
                 case Listen():
                     await self._data_plane.listen(tasks)
                     self._link.send(Listening())

@@ -2,8 +2,8 @@
 guilty are refused, so that one client's request does not end all copies of a model.
 
 Both dispatchers call this (`fleet/routing/dispatch`, `inference/single_server`). A request's digest is only made
-after a death, and for requests of the models on the list. Each process learns by itself: with several, each has
-to see two deaths.
+after a death, and for requests of the models on the list. The worker processes of a gateway tell each other what
+they find out, through their parent (`workers/findings`); gateways learn each by itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Protocol
 from control_plane.cache.domain.cached_response import identity_of
 from control_plane.core.errors import DeadlineExceeded, QueryOfDeath
 from control_plane.core.infer_call import InferCall
-from control_plane.inference.domain.queries_of_death import REMEMBERED_S, Digest, Record, Suspects, Verdict
+from control_plane.inference.domain.queries_of_death import REMEMBERED_S, Digest, Finding, Record, Suspects, Verdict
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +65,8 @@ class QueriesOfDeath:
         """Requests that were found guilty so far."""
         self.refused = 0
         """Requests that were refused since they are guilty."""
+        self.tell: Callable[[Finding], None] = lambda finding: None
+        """Told of what is found out here."""
         self._now_s = now_s
         self._suspects = Suspects()
         self._lanes: dict[str, _Lane] = {}
@@ -115,6 +117,7 @@ class QueriesOfDeath:
         digest = await _digest(request, call) if suspect is None else suspect.digest
         record = self._suspects.died(digest, server, self._now_s(), was_suspect=suspect is not None)
         self._lanes[call.model_name] = self._lane(call.model_name, is_stub=is_stub)
+        self.tell(Finding(digest, record, is_stub))
         if record.verdict is Verdict.GUILTY:
             self.found += 1
             _log.warning("model %s: a request is refused for %d s: %s", call.model_name, REMEMBERED_S, _why(digest, record))
@@ -123,8 +126,16 @@ class QueriesOfDeath:
     def answered(self, suspect: Suspect) -> None:
         """Note that a suspect has been answered: it was not the cause."""
         self._suspects.answered(suspect.digest)
+        self.tell(Finding(suspect.digest, None))
         if suspect.lane.widens:
             suspect.lane.places.release()
+
+    def learn(self, finding: Finding) -> None:
+        """Take over what another process of the gateway has found out."""
+        model, _ = finding.digest
+        self._suspects.learn(finding.digest, finding.record, self._now_s())
+        if finding.record is not None:
+            self._lanes[model] = self._lane(model, is_stub=finding.is_stub)
 
     def _is_suspect(self, digest: Digest) -> bool:
         """Raises QueryOfDeath."""

@@ -71,6 +71,15 @@ class ModelRevivals:
         self._ready_s[name] = {}
         self._tasks.create_task(self._revive(name, how), name=f"revive-{name}")
 
+    def explain_death(self, name: str) -> None:
+        """Note that a stub of the model died under a request that is refused now: that death does not count in the back-off,
+        which may end sooner."""
+        now_s = self._now_s()
+        if self._backoff.explain(name, now_s) and name in self._ready_s:
+            soonest_s = now_s + self._backoff.delay_s(name, now_s) + self._load_s.get(name, _FIRST_LOAD_S)
+            self._ready_s[name] = {each: min(ready_s, soonest_s) for each, ready_s in self._ready_s[name].items()}
+            self._show()
+
     def suspect(self, name: str, since_s: float) -> None:
         """Note that the model seems to hang: callers got no answer since then. If Triton itself says that it
         computes nothing, and nobody waits for a long request, its stubs are ended, so that it is revived."""
@@ -147,10 +156,10 @@ class ModelRevivals:
             wanted = await self._models.needing(name)
 
     async def _is_dead_after(self, name: str, delay_s: float) -> bool:
-        """Wait for the back-off; False if somebody has loaded the model meanwhile."""
+        """Wait for the back-off, for `delay_s` at most; False if somebody has loaded the model meanwhile."""
         with suppress(TimeoutError):
             async with asyncio.timeout(delay_s):
-                while self._models.is_dead(name):
+                while self._models.is_dead(name) and self._backoff.delay_s(name, self._now_s()):
                     await asyncio.sleep(_POLL_S)
         return self._models.is_dead(name)
 

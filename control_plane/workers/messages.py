@@ -16,6 +16,7 @@ from control_plane.core.endpoints import ONLY, Endpoints
 from control_plane.fleet.domain.report import LoadReport
 from control_plane.fleet.domain.snapshot import ModelSnapshot, ReplicaSnapshot, ServerSnapshot
 from control_plane.inference.domain.observation import Observation
+from control_plane.inference.domain.queries_of_death import Finding, Record
 from control_plane.telemetry.request_counts import RequestCounts
 from control_plane.triton.compute_time import OpenCharge
 
@@ -93,6 +94,25 @@ class ModelsChanged:
     """The models that are new or have changed, by name; None: it is gone."""
 
     models: dict[str, ModelSnapshot | None]
+
+
+@dataclass(frozen=True, slots=True)
+class FindingShared:
+    """What a worker has found out about a request under which a process died; the parent forwards it to the other
+    workers. Times are on the machine's monotonic clock."""
+
+    model: str
+    digest: Base64Bytes
+    record: Record | None
+    is_stub: bool = False
+
+    @classmethod
+    def of(cls, finding: Finding) -> FindingShared:
+        return cls(*finding.digest, finding.record, finding.is_stub)
+
+    @property
+    def finding(self) -> Finding:
+        return Finding((self.model, self.digest), self.record, self.is_stub)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +328,7 @@ ToWorker = (
     | ReplicasChanged
     | ModelsChanged
     | LoadReported
+    | FindingShared
     | Listen
     | ReloadTls
     | CollectCharges
@@ -330,6 +351,7 @@ FromWorker = (
     | ArmsObserved
     | DrawTokens
     | LoadReported
+    | FindingShared
     | Suspect
     | LoadModel
     | UnloadModel

@@ -26,6 +26,7 @@ from control_plane.models.ports import ModelAdministration
 from control_plane.telemetry.request_counts import RequestCounts, total
 from control_plane.triton.compute_time import OpenCharge
 from control_plane.triton.ports import Upstream
+from control_plane.workers.findings import Findings
 from control_plane.workers.fleet_publisher import FleetPublisher
 from control_plane.workers.messages import (
     AnnounceDrain,
@@ -36,6 +37,7 @@ from control_plane.workers.messages import (
     Drain,
     Drained,
     DrawTokens,
+    FindingShared,
     FingerprintsAcknowledged,
     FingerprintsChanged,
     FromWorker,
@@ -128,6 +130,7 @@ class Workers:
         self._under_repair = UnderRepair({})
         self.suspect: Callable[[str, str, float], None] = lambda server, model, since_s: None
         """Told of a server, a model that seems to hang there, and since when."""
+        self.findings = Findings()
         self._is_silent = False
         self._fingerprints = Fingerprints()
         self._rely_until = RelyUntil(None)
@@ -361,6 +364,8 @@ class Workers:
         try:
             for message in self._snapshot() if self._fleet is None else self._fleet.snapshot():
                 process.send(message)
+            for finding in self.findings.snapshot():
+                process.send(finding)
             # All fingerprints at once. The worker listens when it has acknowledged them (`_let_listen`).
             if self._rely_until.until_s is not None:
                 process.send(self._rely_until)
@@ -440,6 +445,11 @@ class Workers:
                 _log.error("worker %d: %s", number, reason)
             case LoadReported(report) if self._fleet is not None:
                 self._fleet.reported(report)
+            case FindingShared():
+                self.findings.take(message)
+                for other in self._live.values():
+                    if other is not worker:
+                        other.process.send(message)
             case Suspect(server, model, since_s):
                 self.suspect(server, model, since_s)
             case ReadIndex():

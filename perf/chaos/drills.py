@@ -100,6 +100,10 @@ DRILLS = {
             over_within_s=10.0,
         ),
         Drill(
+            "a request is poison behind workers", "two workers", faults.send_poison, "the same with `--workers 2` and two replicas",
+            "the same", "", over_within_s=10.0,
+        ),
+        Drill(
             "a request never ends", "three servers", faults.send_what_never_ends, "a client sends three, each with a deadline of 2 s",
             "who sends them is told that time is over; others wait until the replica is given up on", "",
             over_within_s=10.0,

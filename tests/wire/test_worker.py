@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from control_plane.fleet.domain.report import Wanted
 from control_plane.fleet.domain.snapshot import ModelSnapshot, ReplicaSnapshot, ServerSnapshot
 from control_plane.host.listening import share_port
 from control_plane.host.service_sockets import ServiceSockets
+from control_plane.inference.domain.queries_of_death import Verdict
 from control_plane.models.domain.description import ModelSpec, Tier
 from control_plane.settings import load_settings
 from control_plane.workers.adapters.process import RunningWorker, WorkerProcessLauncher
@@ -30,6 +31,7 @@ from control_plane.workers.messages import (
     CountsReported,
     Drain,
     Drained,
+    FindingShared,
     FingerprintsAcknowledged,
     FingerprintsChanged,
     FromWorker,
@@ -108,6 +110,26 @@ async def test_it_listens_when_told_answers_counts_and_drains(tmp_path: Path) ->
         assert isinstance(last, CountsReported)
         assert [(each.outcome.value, each.count) for each in last.counts.ended] == [("unavailable", 1)]
         assert await bench.worker.wait() == "it ended with exit status 0"
+
+
+async def test_under_what_a_process_died_it_says_and_what_others_found_guilty_it_refuses(tmp_path: Path) -> None:
+    async def die(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.transport.abort()
+
+    async with started(tmp_path) as bench, await asyncio.start_server(die, "127.0.0.1", 0) as triton:
+        port = triton.sockets[0].getsockname()[1]
+        bench.worker.send(UpstreamUp(TritonEndpoints("127.0.0.1", port, free_port(), None)))
+        bench.worker.send(Listen())
+        await bench.heard(Listening)
+        assert (await bench.ask(infer_request(INFER))).startswith(b"HTTP/1.1 503")
+        told = await bench.heard(FindingShared)
+        assert told.record.verdict is Verdict.SUSPECT
+        bench.worker.send(replace(told, record=replace(told.record, verdict=Verdict.GUILTY)))
+        # The link keeps messages in order.
+        bench.worker.send(FingerprintsChanged(1, {}))
+        await bench.heard(FingerprintsAcknowledged)
+        assert (await bench.ask(infer_request(INFER))).startswith(b"HTTP/1.1 422")
 
 
 async def test_a_hangup_without_tls_does_not_end_it(tmp_path: Path) -> None:

@@ -57,8 +57,19 @@ class DeadStubDetector:
         """Repair all replicas on the server that need this model, whose stub is known to have died: the
         model's own, or those of ensembles. Where the back-off is not over, no requests go there meanwhile."""
         for replica in list(server.replicas.values()):
-            if not replica.is_step and (replica.model == model or model in self._state.steps_of(replica.model)):
+            if self._needs(replica, model):
                 self._repair(server, replica, reason=f"the Python process of '{model}' {how}", dead=model)
+
+    def explain_death(self, server: Server, model: str) -> None:
+        """Note that a stub of this model died on the server under a request that is refused now: that death does not count
+        in the back-off, and who waits for it is loaded anew at once."""
+        now_s = self._state.now_s()
+        for replica in list(server.replicas.values()):
+            if self._needs(replica, model) and self._backoff.explain((server.name, replica.model), now_s):
+                self._repairs.hasten(replica, server)
+
+    def _needs(self, replica: Replica, model: str) -> bool:
+        return not replica.is_step and (replica.model == model or model in self._state.steps_of(replica.model))
 
     def _count(self, server: Server, replica: Replica, answers: int) -> None:
         """Count such answers, and repair the replica when there are enough and the back-off is over."""

@@ -31,6 +31,8 @@ class ReplicaRepairs:
         self._turns = turns
         self._state = turns.state
         self._leader = leader
+        self._pauses: dict[tuple[str, str], tuple[Replica, asyncio.Event]] = {}
+        """(Server, model) -> its replica whose back-off is not over, and what ends that."""
 
     def repair(self, replica: Replica, server: Server, *, reason: str, dead: str, delay_s: float = 0.0) -> bool:
         """Load a replica anew whose stub, or that of its step `dead`, has died, in a background task that waits
@@ -52,11 +54,31 @@ class ReplicaRepairs:
         self._turns.tasks.create_task(self._revive(replica, server, dead, delay_s), name=f"revive-{replica.model}")
         return True
 
+    def hasten(self, replica: Replica, server: Server) -> None:
+        """Load the replica anew now that waits for its back-off, if it does."""
+        waiting, is_over = self._pauses.get((server.name, replica.model), (None, None))
+        if waiting is replica and is_over is not None:
+            self._state.mark_loading(server, replica)
+            is_over.set()
+
+    async def _pause(self, replica: Replica, server: Server, delay_s: float) -> None:
+        if not delay_s:
+            return
+        key, is_over = (server.name, replica.model), asyncio.Event()
+        self._pauses[key] = replica, is_over
+        try:
+            await asyncio.wait_for(is_over.wait(), delay_s)
+        except TimeoutError:
+            pass
+        finally:
+            if self._pauses.get(key) == (replica, is_over):
+                del self._pauses[key]
+
     async def _revive(self, replica: Replica, server: Server, dead: str, delay_s: float) -> None:
         """Carry out the repair in the server's turn."""
         facts = self._state.fleet.models[replica.model]
         try:
-            await asyncio.sleep(delay_s)
+            await self._pause(replica, server, delay_s)
             began_s = self._state.now_s()
             async with self._turns.turn(server.name):
                 # Another load may have replaced the dead replica while this one waited for its turn.

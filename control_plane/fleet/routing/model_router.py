@@ -229,6 +229,11 @@ class ModelRouter:
         if (at := self.state.fleet.servers.get(server)) is not None:
             self._dead_stubs.note_death(at, model, how)
 
+    def explain_death(self, server: str, model: str) -> None:
+        """Note that a stub of the model died on the server under a query of death."""
+        if (at := self.state.fleet.servers.get(server)) is not None:
+            self._dead_stubs.explain_death(at, model)
+
     def ready(self) -> set[str]:
         """Return the models with a ready replica."""
         servers = self.state.fleet.servers.values()

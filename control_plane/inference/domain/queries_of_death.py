@@ -50,6 +50,17 @@ class Record:
     verdict: Verdict
 
 
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one process has found out about a request, for the others of its gateway."""
+
+    digest: Digest
+    record: Record | None
+    """None: it was answered as a suspect, so it is innocent."""
+    is_stub: bool = False
+    """Whether a stub died under it, rather than a server."""
+
+
 class Suspects:
     """List of the requests under which processes died, bounded in time and number."""
 
@@ -85,12 +96,29 @@ class Suspects:
             after = Record((*before.deaths, server), until_s, Verdict.GUILTY)
         else:
             after = Record(before.deaths, until_s, before.verdict)
-        self._records[digest] = after
+        self._keep(digest, after)
+        return after
+
+    def learn(self, digest: Digest, record: Record | None, now_s: float) -> None:
+        """Take over what another process has found out. Who is guilty stays guilty, whoever else was answered."""
+        before = self.record(digest, now_s)
+        if before is not None and before.verdict is Verdict.GUILTY:
+            return
+        if record is None:
+            self.answered(digest)
+        elif now_s < record.until_s and (before is None or record.verdict is Verdict.GUILTY):
+            self._keep(digest, record)
+
+    def guilty(self, now_s: float) -> dict[Digest, Record]:
+        """Return those that are refused now."""
+        return {digest: known for digest, known in self._records.items() if known.verdict is Verdict.GUILTY and now_s < known.until_s}
+
+    def _keep(self, digest: Digest, record: Record) -> None:
+        self._records[digest] = record
         self._records.move_to_end(digest)
-        self.models[digest[0]] = until_s
+        self.models[digest[0]] = max(record.until_s, self.models.get(digest[0], record.until_s))
         while len(self._records) > _MOST:
             self._records.popitem(last=False)
-        return after
 
     def answered(self, digest: Digest) -> None:
         """Note that a suspect has been answered: it was not the cause."""

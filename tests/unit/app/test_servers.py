@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from control_plane.app.servers import Tritons
 from control_plane.app.triton_instances import Restore
 from control_plane.core.errors import StartupError
 from control_plane.fleet.administration import FleetModels
+from control_plane.inference.domain.queries_of_death import Finding, Record, Verdict
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.model_service import LoadFailure, ModelService
 from control_plane.settings import load_settings
@@ -197,3 +198,29 @@ def test_what_contradicts_itself_is_refused(tmp_path: Path, given: dict[str, Any
     with pytest.raises(StartupError, match=reason) as refused:
         tritons(tmp_path, **given)
     assert "secret" not in str(refused.value)
+
+
+GUILTY, SUSPECT = (Record(("triton-0", "triton-1"), 60.0, verdict) for verdict in (Verdict.GUILTY, Verdict.SUSPECT))
+
+
+@pytest.mark.parametrize(
+    ("record", "explained"),
+    [
+        pytest.param(GUILTY, [("triton-0", "a"), ("triton-1", "a")], id="guilty"),
+        pytest.param(SUSPECT, [], id="suspect"),
+        pytest.param(None, [], id="innocent"),
+    ],
+)
+def test_a_fleet_hears_which_deaths_have_a_known_cause(tmp_path: Path, record: Record | None, explained: list[tuple[str, str]]) -> None:
+    made, heard = tritons(tmp_path, servers=2), list[tuple[str, str]]()
+    assert made.fleet is not None
+    made.fleet.router.explain_death = lambda server, model: heard.append((server, model))  # type: ignore[method-assign]
+    made.found_out(Finding(("a", b"digest"), record))
+    assert heard == explained
+
+
+def test_so_does_the_only_triton(tmp_path: Path) -> None:
+    made, heard = tritons(tmp_path), list[str]()
+    made.units = [replace(unit, explain_death=heard.append) for unit in made.units]
+    made.found_out(Finding(("a", b"digest"), replace(GUILTY, deaths=("triton", "triton"))))
+    assert heard == ["a", "a"]

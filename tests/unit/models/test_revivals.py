@@ -113,6 +113,25 @@ class TestOfItself:
 
         play(main)
 
+    def test_a_death_whose_cause_is_known_is_waited_for_no_longer(self) -> None:
+        async def main() -> None:
+            async with Bench().running() as bench:
+                await bench.service.load("a")
+                for _ in range(2):
+                    bench.die("a")
+                    await asyncio.sleep(2.0)
+                assert bench.control.said.count("load a") == 2, "in back-off"
+                bench.revivals.explain_death("a")
+                bench.revivals.explain_death("a")
+                await bench.servers.under_repair.wait("a", timeout_s=2.0)
+                assert bench.control.states == {"a": READY}
+                assert bench.control.said.count("load a") == 3
+                bench.die("a")
+                await asyncio.sleep(2.0)
+                assert bench.control.said.count("load a") == 4, "neither counts"
+
+        play(main)
+
     def test_a_load_that_fails_is_tried_again(self) -> None:
         async def main() -> None:
             async with Bench().running() as bench:
@@ -312,3 +331,37 @@ def test_the_back_off_doubles_and_is_forgotten_after_a_long_life() -> None:
     assert backoff.delay_s("a", 700.0) == 5.0
     backoff.forgive("a")
     assert backoff.delay_s("a", 700.0) == 0.0
+
+
+@pytest.mark.parametrize("is_known_first", [True, False], ids=["verdict before the death", "verdict after it"])
+def test_a_death_with_a_known_cause_does_not_count_in_the_back_off(is_known_first: bool) -> None:
+    backoff = RevivalBackoff()
+    backoff.begin("a", 0.0)
+    for death in range(3):
+        now_s = 10.0 + death
+        if is_known_first:
+            assert backoff.explain("a", now_s)
+        backoff.begin("a", now_s)
+        if not is_known_first:
+            assert backoff.explain("a", now_s)
+    backoff.begin("a", 13.0)
+    assert backoff.delay_s("a", 13.0) == 10.0, "two have none"
+    backoff.begin("a", 20.0)
+    assert backoff.delay_s("a", 20.0) == 20.0, "and it backs off as ever"
+
+
+def test_a_cause_that_is_known_excuses_no_death_long_after_it() -> None:
+    backoff = RevivalBackoff()
+    assert backoff.explain("a", 0.0)
+    backoff.begin("a", 30.0)
+    assert backoff.delay_s("a", 30.0) == 5.0
+
+
+def test_a_client_with_ever_new_poison_is_no_reason_to_load_for_ever() -> None:
+    backoff = RevivalBackoff()
+    for death in range(40):
+        backoff.begin("a", float(death))
+        backoff.explain("a", float(death))
+    assert backoff.delay_s("a", 40.0) > 60.0
+    backoff.begin("a", 700.0)
+    assert backoff.explain("a", 700.0), "after ten minutes it is another matter"

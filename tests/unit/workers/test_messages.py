@@ -10,6 +10,7 @@ from control_plane.core.model import ModelState
 from control_plane.fleet.domain.report import LoadReport, ReplicaUse, Wanted
 from control_plane.fleet.domain.snapshot import ModelSnapshot, ReplicaSnapshot, ServerSnapshot
 from control_plane.inference.domain.observation import Observation
+from control_plane.inference.domain.queries_of_death import Record, Verdict
 from control_plane.models.domain.description import ModelSpec, Tier
 from control_plane.telemetry.request_counts import DurationHistogram, OutcomeCount, RequestCounts
 from control_plane.triton.compute_time import OpenCharge
@@ -26,6 +27,7 @@ from control_plane.workers.messages import (
     Drain,
     Drained,
     DrawTokens,
+    FindingShared,
     FingerprintsAcknowledged,
     FingerprintsChanged,
     FromWorker,
@@ -91,6 +93,8 @@ MESSAGES: list[Message] = [
     TokensDrawn(8, 1, 2.5),
     Charges([], 7),
     Suspect("triton-1", "a", 12.5),
+    FindingShared("a", bytes(range(224, 256)), Record(("triton-0", "triton-1"), 72.5, Verdict.GUILTY), is_stub=True),
+    FindingShared("a", b"d", None),
     Charges([OpenCharge("t", "e", "m", 2.0, 20.5, 1.0, 3.0, 0.5)]),
     ArmsObserved([Observation("r", "0123456789abcdef" * 2, True, 2**64 - 1, False, 0.25)]),
     RolloutGivenUp("0123456789abcdef" * 2),

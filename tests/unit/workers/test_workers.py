@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from math import inf
 
 import pytest
 
@@ -11,6 +13,7 @@ from control_plane.core.errors import ModelLoadFailed, ModelNotFound, StartupErr
 from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.core.model import ModelOverride
 from control_plane.inference.domain.observation import Observation
+from control_plane.inference.domain.queries_of_death import Finding, Record, Verdict
 from control_plane.telemetry.request_counts import OutcomeCount, RequestCounts
 from control_plane.triton.compute_time import OpenCharge
 from control_plane.workers.messages import (
@@ -24,6 +27,7 @@ from control_plane.workers.messages import (
     Drain,
     Drained,
     DrawTokens,
+    FindingShared,
     FingerprintsAcknowledged,
     FingerprintsChanged,
     Listen,
@@ -113,6 +117,37 @@ class TestOpening:
         with pytest.raises(ExceptionGroup) as caught:
             await start()
         assert caught.group_contains(StartupError, match="worker 0 does not start: it ended")
+
+
+class TestQueriesOfDeath:
+    def shared(self, digest: bytes, verdict: Verdict, *, until_s: float = inf) -> FindingShared:
+        return FindingShared("a", digest, Record(("s0", "s1"), min(until_s, time.monotonic() + 60.0), verdict), is_stub=True)
+
+    async def test_what_one_finds_out_the_others_are_told_and_who_repairs(self) -> None:
+        async with opened(3) as bench:
+            heard = list[Finding]()
+            bench.workers.findings.follow = heard.append
+            found = [self.shared(b"x", Verdict.SUSPECT), FindingShared("a", b"x", None), self.shared(b"y", Verdict.GUILTY)]
+            for each in found:
+                bench.started[1].say(each)
+            await settle()
+            assert [worker.client_status_of(FindingShared) for worker in bench.started] == [found, [], found]
+            assert heard == [each.finding for each in found]
+
+    async def test_one_that_starts_is_told_of_those_that_are_refused_now(self) -> None:
+        async with opened() as bench:
+            for each in (self.shared(b"x", Verdict.SUSPECT), self.shared(b"z", Verdict.GUILTY, until_s=time.monotonic() - 1.0)):
+                bench.started[0].say(each)
+            guilty = self.shared(b"y", Verdict.GUILTY)
+            bench.started[0].say(guilty)
+            bench.started[0].say(FindingShared("a", b"y", None))
+            bench.started[0].end()
+            await asyncio.sleep(1.5)
+            (told,) = bench.started[2].client_status_of(FindingShared)
+            assert told.finding.digest == ("a", b"y")
+            assert told.record == guilty.record
+            kinds = [type(message) for message in bench.started[2].told]
+            assert kinds.index(FindingShared) < kinds.index(Listen)
 
 
 class TestRestart:

@@ -96,6 +96,34 @@ def test_where_all_are_dead_it_waits_for_the_first_that_is_loaded_anew() -> None
     play(main)
 
 
+def test_a_death_whose_cause_is_known_is_mended_at_once_and_one_without_waits() -> None:
+    async def main() -> None:
+        async with running(FleetBench(servers=1)) as bench:
+            await ready_everywhere(bench)
+            servers, replica = Mortal(bench), lambda: bench.server("s0").replicas["a"]
+
+            async def is_mended_soon() -> bool:
+                bench.tritons["s0"].dead.discard("a")
+                await asyncio.sleep(3.0)
+                return replica().state is READY
+
+            servers.kill("s0")
+            assert await is_mended_soon()
+            servers.kill("s0")
+            assert not await is_mended_soon(), "nobody knows why"
+            assert replica().ready_s is not None
+            bench.router.explain_death("s0", "a")
+            assert replica().ready_s - bench.now_s() < 3.0, "who waits for it is told"
+            assert await is_mended_soon()
+            bench.router.explain_death("s0", "a")
+            servers.kill("s0")
+            assert await is_mended_soon()
+            bench.router.explain_death("s0", "unknown")
+            bench.router.explain_death("gone", "a")
+
+    play(main)
+
+
 async def tell_dead(bench: FleetBench, servers: Mortal, *, is_repeatable: bool) -> Request:
     """A request that a dead stub answers; of an attached Triton nothing else tells that it is dead."""
     request = Request([DEAD, OK])

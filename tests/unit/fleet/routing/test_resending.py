@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from control_plane.core.errors import ControlPlaneError, QueryOfDeath, UpstreamFailed
+from control_plane.fleet.routing.dispatch import FleetDispatcher
 from control_plane.inference.retry_budget import RetryKind
 from control_plane.protocols.grpc import message_answer, status_answer
 from control_plane.protocols.http1 import HttpAnswer, make_answer
@@ -28,9 +29,11 @@ EXPIRED = make_answer(503, b"Request timeout expired")
 RESTRICTED = make_answer(403, b"This API is restricted")
 
 
-async def send(bench: FleetBench, request: Request, *, is_repeatable: bool = True, timeout_s: float = 30.0) -> Any:
+async def send(
+    bench: FleetBench, request: Request, *, is_repeatable: bool = True, timeout_s: float = 30.0, dispatch: FleetDispatcher | None = None
+) -> Any:
     asked = repeatable(is_repeatable)
-    return await bench.dispatch.send(request, call("a"), timeout_s=timeout_s, running=asked)  # type: ignore[arg-type]
+    return await (dispatch or bench.dispatch).send(request, call("a"), timeout_s=timeout_s, running=asked)  # type: ignore[arg-type]
 
 
 class TestTheTable:
@@ -188,7 +191,7 @@ class _ForMortals(Request):
 
     async def send(self, server: Upstream, *, timeout_s: float) -> Any:
         self.sent.append((server, timeout_s))
-        if self.text == "poison":
+        if self.text.startswith("poison"):
             self.servers.dead.add(server)
         if server not in self.servers.dead:
             await asyncio.sleep(self.takes_s)
@@ -221,6 +224,36 @@ class TestQueriesOfDeath:
                 assert answered == (0 if is_repeatable else 1)
                 assert len(servers.dead) == 2
                 assert (bench.dispatch.deaths.found, bench.dispatch.deaths.refused) == (1, 8 - answered)
+                await asyncio.gather(*innocents)
+                assert told == {200: 800}
+
+        play(main)
+
+    @pytest.mark.parametrize("protocols", [1, 2])
+    def test_processes_that_tell_each_other_act_as_one(self, protocols: int) -> None:
+        """Two processes before the same servers, each with its view of them."""
+
+        async def main() -> None:
+            async with running(FleetBench(servers=5)) as bench, asyncio.TaskGroup() as tasks:
+                await ready_everywhere(bench)
+                servers, told = Poisoned(bench), Counter[object]()
+                one, other = bench.dispatch, FleetDispatcher(bench.router, now_s=bench.now_s)
+                one.deaths.tell, other.deaths.tell = other.deaths.learn, one.deaths.learn
+
+                async def callers(dispatch: FleetDispatcher, number: int) -> None:
+                    for turn in range(100):
+                        request = servers.request(f"innocent {number} {turn}")
+                        told[status(await send(bench, request, dispatch=dispatch, timeout_s=60.0))] += 1
+
+                innocents = [tasks.create_task(callers((one, other)[number % 2], number)) for number in range(8)]
+                await asyncio.sleep(0.5)
+                for number in range(8):
+                    poison = servers.request("poison" + number % protocols * " over another protocol")
+                    with pytest.raises(QueryOfDeath):
+                        await send(bench, poison, dispatch=(one, other)[number // 2 % 2], timeout_s=60.0)
+                assert len(servers.dead) == 2 * protocols
+                assert one.deaths.found + other.deaths.found == protocols
+                assert other.deaths.refused
                 await asyncio.gather(*innocents)
                 assert told == {200: 800}
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.inference.domain.queries_of_death import REMEMBERED_S, StubDeaths, Suspects, Verdict
+from control_plane.inference.domain.queries_of_death import REMEMBERED_S, Record, StubDeaths, Suspects, Verdict
 
 A, B = ("m", b"a"), ("m", b"b")
 
@@ -33,6 +33,49 @@ def test_an_answer_clears_a_suspect() -> None:
     known.answered(A)
     assert known.record(A, 0.0) is None
     assert known.died(A, "s1", 1.0, was_suspect=False).verdict is Verdict.SUSPECT
+
+
+class TestWhatOthersFoundOut:
+    SUSPECT = Record(("s0",), 60.0, Verdict.SUSPECT)
+    GUILTY = Record(("s0", "s1"), 70.0, Verdict.GUILTY)
+
+    def test_is_believed_until_it_expires(self) -> None:
+        known = Suspects()
+        known.learn(A, self.GUILTY, 10.0)
+        assert known.watches("m", 69.9)
+        assert known.record(A, 69.9) == self.GUILTY
+        assert known.guilty(69.9) == {A: self.GUILTY}
+        assert known.guilty(70.0) == {}
+        assert known.record(A, 70.0) is None
+        known.learn(B, self.GUILTY, 70.0)
+        assert known.record(B, 70.0) is None
+
+    def test_makes_a_suspect_guilty_and_never_a_guilty_one_innocent(self) -> None:
+        known = Suspects()
+        known.learn(A, self.SUSPECT, 0.0)
+        assert known.record(A, 0.0) == self.SUSPECT
+        assert known.guilty(0.0) == {}
+        known.learn(A, self.GUILTY, 1.0)
+        known.learn(A, self.SUSPECT, 2.0)
+        known.learn(A, None, 3.0)
+        assert known.record(A, 4.0) == self.GUILTY
+
+    def test_clears_a_suspect(self) -> None:
+        known = Suspects()
+        known.died(A, "s0", 0.0, was_suspect=False)
+        known.learn(A, None, 1.0)
+        assert known.record(A, 1.0) is None
+
+    def test_is_the_second_death_of_what_died_there_first(self) -> None:
+        known = Suspects()
+        known.learn(A, self.SUSPECT, 0.0)
+        assert known.died(A, "s1", 1.0, was_suspect=True).deaths == ("s0", "s1")
+
+    def test_cannot_fill_the_list(self) -> None:
+        known = Suspects()
+        for number in range(5000):
+            known.learn(("m", number.to_bytes(4)), self.GUILTY, 0.0)
+        assert len(known.guilty(0.0)) == 4096
 
 
 @given(digests=st.lists(st.integers(0, 20_000), max_size=10_000))
