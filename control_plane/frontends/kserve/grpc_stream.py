@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeAlias
 
-from tritonclient.grpc import service_pb2
-
 from control_plane.auth.stream_rights import StreamRights
 from control_plane.cache.domain.cached_response import canonical_message
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, InvalidRequest
@@ -49,6 +47,7 @@ from control_plane.protocols.grpc import (
 )
 from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
 from control_plane.protocols.kserve.infer_proto import infer_request_steps, small_infer_request
+from control_plane.protocols.kserve.messages import service_pb2
 from control_plane.protocols.kserve.model_reference import model_in, with_model
 from control_plane.protocols.kserve.stream_answer import stream_answer
 from control_plane.protocols.protobuf_fields import fields

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2
 
 from control_plane.core.errors import ModelLoadFailed
+from control_plane.protocols.kserve.messages import model_config_pb2
 
 
 def config_file(model_dir: Path, config_name: str) -> Path:
