@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from control_plane.app.jobs import JobServices
+from control_plane.app.upstreams import forwarding_of
 from control_plane.auth.access import Access
 from control_plane.cache.response_cache import ResponseCache
-from control_plane.core.endpoints import Endpoints
 from control_plane.embeddings.embeddings import Embeddings
 from control_plane.embeddings.text_models import TextModels
 from control_plane.fleet.domain.counts import FleetCounts
@@ -48,7 +48,6 @@ from control_plane.inference.queries_of_death import QueriesOfDeath
 from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.ports import ModelAdministration
-from control_plane.protocols.header_forwarding import HeaderForwarding
 from control_plane.protocols.kserve.body_limits import BodyLimits
 from control_plane.settings import AdminSettings, GatewaySettings
 from control_plane.telemetry.adapters.request_counter import RequestCounter
@@ -62,7 +61,6 @@ from control_plane.telemetry.request_counts import (
     ShedCount,
     WaitHistogram,
 )
-from control_plane.triton.adapters.connected import UpstreamClient
 from control_plane.triton.servers import Servers
 
 _FIRST_LIST_TIMEOUT_S = 1.0
@@ -214,7 +212,7 @@ class DataPlane:
             models=models,
             budget=budget,
             limits=body_limits(gateway),
-            forwarding=_forwarding(gateway),
+            forwarding=forwarding_of(gateway),
             read_timeout_s=gateway.request_timeout_s,
             allow_shared_memory=gateway.allow_shared_memory,
             jobs=None if self._jobs is None else JobsHttp(self._jobs.jobs),
@@ -274,7 +272,7 @@ class DataPlane:
             models=models,
             budget=budget,
             limits=body_limits(gateway),
-            forwarding=_forwarding(gateway),
+            forwarding=forwarding_of(gateway),
             read_timeout_s=gateway.request_timeout_s,
             allow_shared_memory=gateway.allow_shared_memory,
         )
@@ -317,15 +315,6 @@ def _grpc_limits(gateway: GatewaySettings, access: Access) -> GrpcLimits:
         body_timeout_s=gateway.body_timeout_s,
         idle_timeout_s=gateway.idle_timeout_s,
     )
-
-
-def connect(gateway: GatewaySettings, endpoints: Endpoints) -> UpstreamClient:
-    """Make this process's client of one Triton."""
-    return UpstreamClient(endpoints, max_connections=gateway.max_upstream_connections, forwarding=_forwarding(gateway))
-
-
-def _forwarding(gateway: GatewaySettings) -> HeaderForwarding:
-    return HeaderForwarding.of(gateway.header_forward_pattern)
 
 
 def connection_caps(gateway: GatewaySettings, admin: AdminSettings, *, servers: int) -> ConnectionCaps:

@@ -23,9 +23,10 @@ from uuid import uuid4
 
 import uvloop
 
-from control_plane.app.data_plane import DataPlane, DataSockets, connect, connection_caps, share_of
+from control_plane.app.data_plane import DataPlane, DataSockets, connection_caps, share_of
 from control_plane.app.request_services import RequestServices, open_request_services
 from control_plane.app.stopping import drain_until
+from control_plane.app.upstreams import connect
 from control_plane.core.endpoints import ONLY, Endpoints, TritonEndpoints
 from control_plane.core.errors import StartupError
 from control_plane.core.fingerprint import Fingerprint

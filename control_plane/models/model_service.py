@@ -234,7 +234,7 @@ class ModelService:
         if self._contents is not None:
             await self._contents.restart(upstream)
         if self._repository is not None:
-            self._repository.place_all()
+            await asyncio.to_thread(self._repository.place_all)
         if not self._restores:
             self._forget_all()
             return []

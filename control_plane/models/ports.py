@@ -26,7 +26,8 @@ class ModelRepository(Protocol):
         """
 
     def place_all(self) -> None:
-        """Place every model that can be placed, and remove placed ones whose source is gone."""
+        """Place every model that can be placed, and remove placed ones whose source is gone; called in
+        threads."""
 
     def place(self, name: str) -> Sequence[str]:
         """Bring the placed copies of a model, and of an ensemble's composing models, up to date with their

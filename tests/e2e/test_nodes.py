@@ -208,16 +208,6 @@ def is_up(gateway: Tidegate, name: str) -> bool:
     return next(bool(server["is_up"]) for server in shown(gateway)["servers"] if server["name"] == name)
 
 
-def test_another_fleet_cannot_load_there(site: Site, tmp_path: Path) -> None:
-    """One that lists the same servers otherwise, or does not share their state."""
-    flags = ("--triton-url", site.nodes[0].url, "--memory-budget", "120MiB", "--node-secret-file", str(secret_file(tmp_path)))
-    stranger = servers.start(tmp_path / "stranger", *flags)
-    try:
-        wait_for(lambda: "uses this node" in site.nodes[0].tidegate.said().replace("\n", " "), what="its refusal")
-    finally:
-        stranger.kill()
-
-
 def test_when_the_leader_is_killed_the_other_loads(site: Site) -> None:
     leader = leader_of(*site.gateways)
     left = next(each for each in site.gateways if each is not leader)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from threading import Event
 
 from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, ModelNotFound
 
@@ -18,10 +19,14 @@ class FakeRepository:
     placed: list[str] = field(default_factory=list)
     """Every call that places a model, in order; `*` for all models."""
 
+    places_all_when: Event | None = None
+    """What placing all models waits for, as for a slow disk."""
+
     def names(self) -> list[str]:
         return sorted(self.models)
 
     def place_all(self) -> None:
+        assert self.places_all_when is None or self.places_all_when.wait(30)
         self.placed.append("*")
 
     def place(self, name: str) -> list[str]:

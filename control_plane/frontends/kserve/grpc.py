@@ -10,8 +10,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from tritonclient.grpc import service_pb2
-
 from control_plane.auth.access import Access
 from control_plane.auth.domain.authorization import need_of_call
 from control_plane.auth.stream_rights import StreamRights
@@ -49,6 +47,7 @@ from control_plane.protocols.grpc import (
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.protocols.http2.stream import WholeAnswer, WholeCall
 from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
+from control_plane.protocols.kserve.messages import service_pb2
 from control_plane.protocols.kserve.model_control import not_in_any_repository, override_of, unloads_dependents
 from control_plane.protocols.kserve.model_reference import ADMINISTERED_MODEL_FIELDS, MODEL_FIELDS, ReferenceFields, model_in, with_model
 from control_plane.protocols.kserve.visible_statistics import visible_message

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 from google.protobuf import json_format
-from tritonclient.grpc import service_pb2
 
 from control_plane.core.model import ModelState
 from control_plane.fleet.view.catalogue import asked_of_all
@@ -15,6 +14,7 @@ from control_plane.inference.catalogue import Catalogue
 from control_plane.protocols.grpc import GrpcAnswer, GrpcStatus, message_answer, message_in, status_answer
 from control_plane.protocols.kserve.body_limits import InflateBound
 from control_plane.protocols.kserve.merged_statistics import merged_statistics, no_statistics
+from control_plane.protocols.kserve.messages import service_pb2
 from control_plane.triton.ports import GrpcCall
 
 _BOUND = InflateBound(1 << 26, "a server's statistics are too large")

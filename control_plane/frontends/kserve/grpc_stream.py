@@ -15,8 +15,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tritonclient.grpc import service_pb2
-
 from control_plane.auth.stream_rights import StreamRights
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded
 from control_plane.core.infer_call import InferCall, Outcome
@@ -48,6 +46,7 @@ from control_plane.protocols.grpc import (
     status_fields,
 )
 from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
+from control_plane.protocols.kserve.messages import service_pb2
 from control_plane.protocols.kserve.stream_answer import stream_answer
 from control_plane.triton.ports import GrpcCall, GrpcStream, Slot, Upstream
 from control_plane.triton.servers import Servers

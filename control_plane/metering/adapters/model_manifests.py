@@ -12,10 +12,9 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tritonclient.grpc import model_config_pb2
-
 from control_plane.core.errors import ModelLoadFailed
 from control_plane.metering.domain.compute_units import ModelCost, UnitTable, read_unit_table
+from control_plane.protocols.kserve.messages import model_config_pb2
 from control_plane.triton.adapters.model_config import config_file, read_config
 
 _log = logging.getLogger(__name__)

@@ -13,9 +13,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import IO
 
-from tritonclient.grpc import model_config_pb2
-
 from control_plane.core.errors import ModelLoadFailed
+from control_plane.protocols.kserve.messages import model_config_pb2
 from control_plane.triton.adapters.model_config import config_file, read_config
 
 _PYTHON = "python"

@@ -9,6 +9,7 @@ times, through links).
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -58,6 +59,8 @@ class ManagedRepository:
         self._sources = list(dict.fromkeys(source.resolve() for source in sources))
         self._config_name = config_name
         self.root = state_dir.absolute() / "triton/repository"
+        # A start of Triton that has been given up may still be placing, in its thread, when the next begins.
+        self._placing_all = threading.Lock()
         for source in self._sources:
             if not source.is_dir():
                 raise StartupError(f"--model-repository {source} is not a folder; name one whose subfolders are models")
@@ -81,19 +84,21 @@ class ManagedRepository:
         return sorted(found)
 
     def place_all(self) -> None:
-        """Place every model that can be placed, and remove placed ones whose source is gone. Raises
-        StartupError.
+        """Place every model that can be placed, and remove placed ones whose source is gone. It takes about
+        1 ms a model, so it is called in threads. Raises StartupError.
         """
-        names = self.names()
-        try:
-            self._remove_all_but(names)
-        except OSError as exc:
-            raise StartupError(f"{self.root} cannot be written: {exc}") from exc
-        for name in names:
+        with self._placing_all:
+            names = self.names()
             try:
-                self.place(name)
-            except ControlPlaneError as exc:
-                _log.warning("model cannot be placed: %s", exc, extra={"model": name})
+                self._remove_all_but(names)
+            except OSError as exc:
+                raise StartupError(f"{self.root} cannot be written: {exc}") from exc
+            placed: set[Path] = set()
+            for name in names:
+                try:
+                    self._place(self._with_composing(name), placed)
+                except ControlPlaneError as exc:
+                    _log.warning("model cannot be placed: %s", exc, extra={"model": name})
 
     def place(self, name: str) -> list[str]:
         """Bring the placed copies of a model and of its composing models in line with the sources; return
@@ -106,10 +111,8 @@ class ManagedRepository:
             ModelNotFound: no source has the model, or one that the ensemble needs.
             ModelLoadFailed: the model is not built, or its configuration or folder cannot be read.
         """
-        # Composing models are placed first, so that an ensemble is never in the repository without them.
         needed = self._with_composing(name)
-        for each in needed:
-            reconcile_tree(self.root / each.name, self._tree(each))
+        self._place(needed, set())
         return [each.name for each in reversed(needed)]
 
     def require_loadable(self, name: str) -> None:
@@ -122,6 +125,14 @@ class ManagedRepository:
     def ensemble_closure(self, name: str) -> list[str]:
         """Return the composing models and the model, as `models/ports.ModelRepository.ensemble_closure` says."""
         return [model.name for model in self._with_composing(name)]
+
+    def _place(self, models: list[Path], placed: set[Path]) -> None:
+        """Place models, composing ones first, so that an ensemble is never in the repository without them;
+        those in `placed` are, and the others are added to it."""
+        for model in models:
+            if model not in placed:
+                reconcile_tree(self.root / model.name, self._tree(model))
+                placed.add(model)
 
     def _remove_all_but(self, names: list[str]) -> None:
         self.root.mkdir(parents=True, exist_ok=True)

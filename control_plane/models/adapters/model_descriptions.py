@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ByteSize, TypeAdapter
-from tritonclient.grpc import model_config_pb2
 
 from control_plane.core.closure import closure
 from control_plane.core.errors import ModelLoadFailed
 from control_plane.core.model import MODEL_NAME, NAME_RULE
 from control_plane.core.names import MAX_SIZE_BYTES
 from control_plane.models.domain.description import DescribedModel, ModelSpec
+from control_plane.protocols.kserve.messages import model_config_pb2
 from control_plane.settings import is_utf8_encodable
 from control_plane.triton.adapters.model_config import config_file, read_config, steps_of
 

@@ -20,13 +20,13 @@ from itertools import chain
 from pathlib import Path
 
 from google.protobuf import json_format
-from tritonclient.grpc import model_config_pb2
 
 from control_plane.core.bounded_cache import BoundedCache
 from control_plane.core.closure import closure
 from control_plane.core.errors import ModelLoadFailed
 from control_plane.core.fingerprint import DIGEST_BYTES, ModelContents, digest_of
 from control_plane.core.model import ModelOverride
+from control_plane.protocols.kserve.messages import model_config_pb2
 from control_plane.triton.adapters.model_config import config_file, read_config, steps_of, string_parameters
 
 _PYTHON = "python"

@@ -15,12 +15,12 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from control_plane.core.endpoints import GRPC_CONTROL_FIELD, NO_CREDENTIALS, Address, Credentials, TcpAddress
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, UpstreamFailed, UpstreamUnavailable
 from control_plane.core.fingerprint import LoadedConfig
 from control_plane.core.model import ModelOverride, ModelState, ModelVersion
+from control_plane.protocols.kserve.messages import service_pb2, service_pb2_grpc
 from control_plane.triton.adapters.connecting import short_path
 from control_plane.triton.adapters.credentials import make_channel_credentials
 from control_plane.triton.adapters.model_config import steps_of, string_parameters

@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import ssl
 
-from tritonclient.grpc import service_pb2
-
 from control_plane.core.endpoints import Endpoints
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.infer_call import SendFailure
 from control_plane.protocols.grpc import GrpcHead, frame_message
 from control_plane.protocols.http1 import HttpRequest
+from control_plane.protocols.kserve.messages import service_pb2
 from control_plane.triton.adapters.grpc import GrpcClient
 from control_plane.triton.adapters.http import HttpClient
 from control_plane.triton.ports import GrpcCall, Liveness

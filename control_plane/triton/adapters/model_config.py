@@ -10,9 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2
 
 from control_plane.core.errors import ModelLoadFailed
+from control_plane.protocols.kserve.messages import model_config_pb2
+
+_STEPS = "ensemble_scheduling"
+"""Field that every ensemble's configuration spells out."""
 
 
 def config_file(model_dir: Path, config_name: str) -> Path:
@@ -30,10 +33,13 @@ def is_ensemble(model_dir: Path, config_name: str) -> bool:
 
 
 def composing_models(model_dir: Path, config_name: str) -> list[str]:
-    """Return the models that an ensemble's steps name, each once; none for other models. Raises
-    ModelLoadFailed.
+    """Return the models that an ensemble's steps name, each once; none for other models, whose configurations
+    are not parsed. Raises ModelLoadFailed.
     """
-    return steps_of(read_config(config_file(model_dir, config_name)))
+    path = config_file(model_dir, config_name)
+    text = _read(path)
+    # Parsing takes 0.5 ms, and nearly all models are no ensembles.
+    return steps_of(_parse(path, text)) if _STEPS in text else []
 
 
 def steps_of(config: model_config_pb2.ModelConfig) -> list[str]:
@@ -60,12 +66,19 @@ def read_config(path: Path) -> model_config_pb2.ModelConfig:
     """Parse a configuration file; a file that does not exist is an empty configuration. Raises
     ModelLoadFailed.
     """
+    return _parse(path, _read(path))
+
+
+def _read(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        return model_config_pb2.ModelConfig()
+        return ""
     except (OSError, UnicodeDecodeError) as exc:
         raise ModelLoadFailed(f"{path} cannot be read: {exc}") from exc
+
+
+def _parse(path: Path, text: str) -> model_config_pb2.ModelConfig:
     try:
         return text_format.Parse(text, model_config_pb2.ModelConfig())
     except text_format.ParseError as exc:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2
 
 from control_plane.core.errors import InvalidRequest
+from control_plane.protocols.kserve.messages import model_config_pb2
 from control_plane.triton.adapters.model_config import read_config
 from control_plane.tuning.domain.candidates import DEFAULT, SERVE_FLAGS, Candidate, Knob
 

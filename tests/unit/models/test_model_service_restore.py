@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from threading import Event
 
 import pytest
 
@@ -20,6 +21,15 @@ class TestRestore:
         assert run(bench.service.restore(bench.upstream)) == []
         assert sorted(bench.control.loads) == ["a", "c"]
         assert bench.repository.placed[0] == "*"
+
+    async def test_the_event_loop_goes_on_while_models_are_placed(self) -> None:
+        bench = Bench()
+        placed = bench.repository.places_all_when = Event()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(bench.service.restore(bench.upstream))
+            await settle()
+            placed.set()
+        assert bench.repository.placed == ["*"]
 
     def test_nothing_asked_for_is_nothing_loaded(self) -> None:
         bench = Bench()
@@ -65,8 +75,8 @@ class TestRestore:
         bench.control.calls.hold()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(bench.service.restore(bench.upstream))
-            await settle()
-            assert bench.control.calls.in_progress == 3
+            for _ in range(3):
+                await bench.control.calls.arrivals.get()
             bench.control.calls.may_answer.set()
 
     async def test_cancelling_it_cancels_every_load(self) -> None:
@@ -74,7 +84,8 @@ class TestRestore:
         bench.control.calls.hold()
         async with asyncio.TaskGroup() as tasks:
             task = tasks.create_task(bench.service.restore(bench.upstream))
-            await settle()
+            for _ in range(2):
+                await bench.control.calls.arrivals.get()
             task.cancel()
         assert task.cancelled()
         assert bench.control.calls.in_progress == 0

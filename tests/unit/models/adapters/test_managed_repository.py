@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -238,7 +241,7 @@ def test_a_build_that_is_going_on_does_not_count_as_built(lab: Lab) -> None:
 def test_a_config_that_cannot_be_parsed_is_named_with_its_line(lab: Lab) -> None:
     model = lab.add("broken", "1/model.onnx", config='backend: "python"\nnonsense: 1')
     with pytest.raises(ModelLoadFailed, match=f"^{model}/config.pbtxt:2:"):
-        lab.repository.place("broken")
+        lab.repository.require_loadable("broken")
 
 
 def test_a_model_whose_source_went_is_removed_when_it_is_asked_for(lab: Lab) -> None:
@@ -263,6 +266,51 @@ def test_place_all_places_what_it_can_warns_of_the_rest_and_removes_what_is_gone
     assert [record.getMessage() for record in caplog.records] == [
         "model cannot be placed: model 'not_built' is not built: run `make setup`"
     ]
+
+
+def test_place_all_reads_a_step_once_however_many_ensembles_need_it(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = lab.add("step", "1/model.onnx")
+    for number in range(3):
+        lab.add_ensemble(f"ensemble{number}", "step")
+    looks = list[Path]()
+    listed = Path.iterdir
+
+    def counting(folder: Path) -> Iterator[Path]:
+        looks.append(folder)
+        return listed(folder)
+
+    monkeypatch.setattr(Path, "iterdir", counting)
+    lab.repository.place_all()
+    assert lab.placed_models() == ["ensemble0", "ensemble1", "ensemble2", "step"]
+    assert looks.count(step / "1") == 1
+
+
+def test_place_all_waits_for_one_that_was_given_up(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of them at once would make and remove the same links."""
+    lab.add("echo", "1/model.onnx")
+    first_is_in, goes_on = Event(), Event()
+    begun, listed = list[int](), Path.iterdir
+
+    def slow(folder: Path) -> Iterator[Path]:
+        if folder == lab.models:
+            begun.append(1)
+            first_is_in.set()
+            assert goes_on.wait(30)
+        return listed(folder)
+
+    monkeypatch.setattr(Path, "iterdir", slow)
+    with ThreadPoolExecutor(2) as threads:
+        try:
+            each = [threads.submit(lab.repository.place_all)]
+            assert first_is_in.wait(30)
+            each.append(threads.submit(lab.repository.place_all))
+            assert not wait(each, 0.05).done
+            assert len(begun) == 1
+        finally:
+            goes_on.set()
+    for one in each:
+        one.result()
+    assert len(begun) == 2
 
 
 def test_place_all_makes_the_root_even_when_there_is_nothing_to_place(lab: Lab) -> None:

@@ -50,6 +50,16 @@ def test_composing_models_are_the_steps_each_once_in_their_order(tmp_path: Path)
     assert composing_models(model(tmp_path, ENSEMBLE), "") == ["tokenizer", "encoder"]
 
 
+def test_steps_that_cannot_be_parsed_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadFailed, match=r"config\.pbtxt:1:"):
+        composing_models(model(tmp_path, "ensemble_scheduling { step 1 }"), "")
+
+
+def test_only_ensembles_are_parsed_for_steps(tmp_path: Path) -> None:
+    """Parsing is what takes the time at a start with 1,000 models."""
+    assert composing_models(model(tmp_path, "this cannot be parsed"), "") == []
+
+
 def test_composing_models_are_those_of_the_config_in_force(tmp_path: Path) -> None:
     model(tmp_path, ENSEMBLE, gpu=ENSEMBLE.replace("encoder", "encoder_trt"))
     assert composing_models(tmp_path, "gpu") == ["tokenizer", "encoder_trt"]
@@ -81,7 +91,7 @@ def test_is_ensemble(tmp_path: Path, config: str | None, expected: bool) -> None
 )
 def test_a_config_that_cannot_be_parsed_is_named_with_its_line(tmp_path: Path, config: str, line: int, text: str) -> None:
     with pytest.raises(ModelLoadFailed, match=rf"^{tmp_path}/config\.pbtxt:{line}:.*({text})"):
-        composing_models(model(tmp_path, config), "")
+        is_ensemble(model(tmp_path, config), "")
 
 
 def test_a_custom_config_that_cannot_be_parsed_is_the_one_named(tmp_path: Path) -> None:
