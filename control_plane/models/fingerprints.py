@@ -15,6 +15,10 @@ from control_plane.core.fingerprint import Fingerprint
 from control_plane.host.boot_clock import boot_time_s
 from control_plane.triton.ports import Upstream
 
+_LATEST_S = 300.0
+"""Time for which what was certain last says something of what is served: as long as a load may take. Where it stays
+uncertain, as after a load that timed out, other contents may be served, which must not compute a request twice."""
+
 
 class Fingerprints:
     """Fingerprints by model. Where there is only one process this is also its `models/ports.FingerprintBoard`
@@ -25,6 +29,8 @@ class Fingerprints:
         """`now_s` is the clock of `rely_until`."""
         self._known: dict[str, Fingerprint] = {}
         self._latest: dict[str, Fingerprint] = {}
+        self._unknown_s: dict[str, float] = {}
+        """Since when models of `_latest` are unknown."""
         self._generation = 0
         self._until_s = inf
         self._now_s = now_s
@@ -51,18 +57,20 @@ class Fingerprints:
         return self._known.get(model)
 
     def latest(self, model: str) -> Fingerprint | None:
-        """Return the last fingerprint that was certain. While a replica of a fleet is loaded anew the others serve
-        what they did before."""
-        return self._latest.get(model)
+        """Return the last fingerprint that was certain, for some minutes. While a replica of a fleet is loaded anew the
+        others serve what they did before."""
+        since_s = min(self._until_s, self._unknown_s.get(model, inf))
+        return None if since_s != inf and self._now_s() >= since_s + _LATEST_S else self._latest.get(model)
 
     def change(self, changes: Mapping[str, Fingerprint | None]) -> None:
         """Set fingerprints by model; None makes one unknown."""
         self._generation += 1
         for model, fingerprint in changes.items():
-            if fingerprint is None:
-                self._known.pop(model, None)
-            else:
+            if fingerprint is not None:
                 self._known[model] = self._latest[model] = fingerprint
+                self._unknown_s.pop(model, None)
+            elif self._known.pop(model, None) is not None:
+                self._unknown_s[model] = self._now_s()
 
     def all(self) -> dict[str, Fingerprint]:
         """Return all known fingerprints by model."""
@@ -71,6 +79,7 @@ class Fingerprints:
     def forget_all(self) -> None:
         """Make all unknown, since Triton has ended or may have."""
         self._generation += 1
+        self._unknown_s.update(dict.fromkeys(self._known, self._now_s()))
         self._known.clear()
 
     async def publish(self, changes: Mapping[str, Fingerprint | None]) -> None:

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.core.fingerprint import Fingerprint
-from control_plane.core.model import ModelState, ModelVersion
+from control_plane.core.model import ModelVersion
 from control_plane.metering.domain.compute_units import ModelCost
 from control_plane.models.domain.description import DescribedModel
 from control_plane.models.ports import FingerprintBoard
@@ -29,6 +29,7 @@ from control_plane.node.domain.messages import (
     Failed,
     Goodbye,
     Index,
+    Line,
     LookIndex,
     Memory,
     Message,
@@ -331,9 +332,9 @@ class RemoteNode:
         link.close()
 
 
-def versions_of(lines: list[tuple[str, str, str, str]]) -> list[ModelVersion]:
+def versions_of(lines: list[Line]) -> list[ModelVersion]:
     """Return Triton's index as it was sent."""
-    return [ModelVersion(name, version, ModelState(state), reason) for name, version, state, reason in lines]
+    return [ModelVersion(*line) for line in lines]
 
 
 ValueT = TypeVar("ValueT")

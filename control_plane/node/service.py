@@ -29,6 +29,7 @@ from control_plane.node.domain.messages import (
     Hold,
     Index,
     Leave,
+    Line,
     Load,
     LookIndex,
     LookMemory,
@@ -299,5 +300,5 @@ class NodeService:
             link.send(message)
 
 
-def _line(line: ModelVersion) -> tuple[str, str, str, str]:
-    return line.name, line.version, line.state.value, line.reason
+def _line(line: ModelVersion) -> Line:
+    return line.name, line.version, line.state, line.reason

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
+from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES
 from control_plane.frontends.jobs.http import JobsHttp
 from control_plane.jobs.domain.job import Job
 from control_plane.jobs.ports import Bounds, Load
@@ -146,6 +147,17 @@ async def test_a_result_is_sent_as_it_was_computed_head_and_body(tmp_path: Path)
         assert waited == await mine.ask("GET", f"/v2/jobs/{job['id']}/result")
         ended = orjson.loads((await mine.ask("GET", f"/v2/jobs/{job['id']}")).body)
         assert (ended["state"], ended["result"]) == ("succeeded", f"/v2/jobs/{job['id']}/result")
+
+
+async def test_a_large_body_is_not_waited_with(tmp_path: Path) -> None:
+    """It would hold memory that its own computing needs."""
+    async with serving(tmp_path) as (here, mine, _, _):
+        body = INFER + b" " * UNCOUNTED_BYTES
+        async with running(here.runner()):
+            accepted = await mine.ask("POST", "/v2/models/m/jobs", body, Prefer="wait=30")
+            assert accepted.status == 202
+            job_id = orjson.loads(accepted.body)["id"]
+            assert (await mine.ask("GET", f"/v2/jobs/{job_id}/result", Prefer="wait=30")).body == body
 
 
 async def test_where_jobs_are_switched_off_their_paths_do_not_exist() -> None:

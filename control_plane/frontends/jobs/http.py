@@ -15,6 +15,7 @@ import orjson
 from control_plane.core.action import Action
 from control_plane.core.errors import InvalidRequest
 from control_plane.core.principal import Principal
+from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES
 from control_plane.frontends.jobs.views import view_of
 from control_plane.jobs.domain.job import Job, JobState, PriceClass
 from control_plane.jobs.jobs import JOB_ID, Jobs, Submission
@@ -71,7 +72,8 @@ class JobsHttp:
                 return make_answer(200, orjson.dumps(view_of(job, await jobs.place(job))))
 
     async def _submit(self, jobs: Jobs, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer:
-        wait_s = _wait_s(request)
+        # A large body keeps its part of the memory for all bodies until it is answered, and a runner needs as much again.
+        wait_s = _wait_s(request) if len(request.body) <= UNCOUNTED_BYTES else 0
         job = await jobs.submit(principal, _submission(request, route))
         if wait_s:
             job = await jobs.wait(job, wait_s)

@@ -56,7 +56,10 @@ quorum queue was declared knows the queue and has lost its process (`noproc`) or
 _IDLE_S = 20.0
 """Time after which a consumer that got nothing is made anew: one that was forgotten somewhere costs no more."""
 _BACK_OFF = RestartLimits(first_delay_s=0.2, max_delay_s=5.0, settled_after_s=30.0)
-_FORM = "amqp://[USER:PASSWORD@]HOST[:PORT][/VHOST], amqps:// for TLS; in a password %, /, ?, # and @ are written %25, %2F, %3F, %23, %40"
+_FORM = (
+    "amqp://[USER:PASSWORD@]HOST[:PORT][/VHOST], amqps:// for TLS; in a password %, /, ?, #, @ and \\ are written "
+    "%25, %2F, %3F, %23, %40, %5C"
+)
 _FAILURES = (AMQPError, ChannelInvalidStateError, OSError, TimeoutError, RuntimeError)
 """What aio-pika raises where the broker is away, or goes away during a call; RuntimeError: its channel was closed meanwhile."""
 
@@ -227,6 +230,8 @@ def place_of_broker(url: SecretStr) -> str:
     try:
         parts = urlsplit(url.get_secret_value())
         port = parts.port or (5671 if parts.scheme == "amqps" else 5672)
+        if "\\" in parts.netloc:
+            raise ValueError("the client refuses it when it connects")
     except ValueError:
         raise StartupError(f"TIDEGATE_JOBS_URL cannot be read; expected {_FORM}") from None  # the cause repeats parts of the URL
     if parts.scheme not in ("amqp", "amqps") or not parts.hostname or parts.fragment or parts.query:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, get_args
 import orjson
 from pydantic import Base64Bytes, ConfigDict, TypeAdapter, ValidationError
 
+from control_plane.core.model import ModelState
 from control_plane.metering.domain.compute_units import ModelCost
 from control_plane.models.domain.description import DescribedModel
 from control_plane.node.domain.fence import Term
@@ -29,7 +30,7 @@ MODELS_AT_ONCE = 200
 
 KnownContents = tuple[Base64Bytes, bool, bool]
 """The fields of a `Fingerprint`."""
-Line = tuple[str, str, str, str]
+Line = tuple[str, str, ModelState, str]
 """The fields of a `ModelVersion`."""
 
 

@@ -18,6 +18,25 @@ def test_are_what_was_said_last() -> None:
     assert (known.latest("x"), known.latest("y"), known.latest("z")) == (B, B, None)
 
 
+def test_what_was_known_last_says_nothing_once_it_has_long_been_unknown() -> None:
+    now_s = [0.0]
+    known = Fingerprints(now_s=lambda: now_s[0])
+    known.change({"x": A, "y": A, "z": A})
+    known.change({"x": None})
+    known.forget_all()
+    known.change({"z": B})
+    now_s[0] = 299.0
+    known.change({"x": None})
+    assert (known.latest("x"), known.latest("y"), known.latest("z")) == (A, A, B)
+    now_s[0] = 300.0
+    assert (known.latest("x"), known.latest("y"), known.latest("z")) == (None, None, B)
+    known.rely_until(310.0)
+    now_s[0] = 610.0
+    assert known.latest("z") is None
+    known.rely_until(700.0)
+    assert known.latest("z") is B
+
+
 def test_end_with_triton_and_are_not_lost_when_one_is_up() -> None:
     known = Fingerprints()
     servers = Servers(known)

@@ -5,6 +5,7 @@ from typing import get_args
 import orjson
 import pytest
 
+from control_plane.core.model import ModelState
 from control_plane.metering.domain.compute_units import ModelCost, UnitTable
 from control_plane.models.domain.description import DescribedModel, ModelSpec
 from control_plane.node.domain import messages
@@ -83,7 +84,7 @@ EXAMPLES: tuple[Message, ...] = (
     Contents(8, {"m": (b"\x00digest", True, False), "n": None}, ("gone",)),
     Complete(),
     StubDied("m", "was killed"),
-    Index(0, [("m", "1", "READY", ""), ("n", "", "UNAVAILABLE", "why")]),
+    Index(0, [("m", "1", ModelState.READY, ""), ("n", "", ModelState.UNAVAILABLE, "why")]),
     Memory(9, None),
     Done(10),
     Failed(11, "load_failed", "why", {"upstream_code": 13.0}),
@@ -110,6 +111,7 @@ def test_there_is_an_example_of_each() -> None:
         pytest.param(orjson.dumps(["Pong", {"sent_s": 1.0, "more": 1}]), id="a field of a later version"),
         pytest.param(orjson.dumps(["Prepare", {"number": 1}]), id="a field is missing"),
         pytest.param(orjson.dumps(["Prepare", {"number": "one", "name": "m"}]), id="another type"),
+        pytest.param(orjson.dumps(["Index", {"number": 0, "lines": [["m", "1", "PAUSED", ""]]}]), id="a state of a later Triton"),
         pytest.param(orjson.dumps(["Load", {"number": 1, "prepared": 1, "term": {"fleet": "f"}}]), id="half a term"),
     ],
 )
