@@ -84,7 +84,7 @@ class EventView(Spec):
 
 
 class GateView(Spec):
-    """A gate: samples and bad ones of each arm, and the evidence that the next model is worse, as this gateway has it."""
+    """A gate: samples and bad ones of each arm, and the evidence that the next model is worse, of all gateways as far as this one knows."""
 
     name: str
     canary: int
@@ -118,7 +118,7 @@ class RolloutView(Spec):
     events: list[EventView]
     gates: list[GateView]
     step_samples: int
-    """Requests that the next model has computed in this step, each caller or content once, as this gateway has seen them."""
+    """Requests that the next model has computed in this step, each caller or content once."""
     left_s: float | None
     """Seconds until the step has its samples at the present rate; null while there are none."""
     resource_version: int

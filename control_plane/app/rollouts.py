@@ -1,7 +1,7 @@
 """Wires the rollouts of one gateway: where their observations come from, and who may take them forward.
 
-With a state store of its own a gateway leads them alone. Gateways that share a Redis have a lease for it, apart from
-their fleets', of which they may have several.
+With a state store of its own a gateway leads them alone. Gateways that share a Redis add up what they have seen there,
+and have a lease for it, apart from their fleets', of which they may have several.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from control_plane.fleet.adapters.redis_lease import make_redis_lease
 from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.inference.domain.observation import Observation
 from control_plane.objects.objects import Objects
+from control_plane.rollout.adapters.redis_evidence import make_redis_evidence
 from control_plane.rollout.contracts import ContractReader
 from control_plane.rollout.rollouts import Rollouts
+from control_plane.rollout.shared_evidence import SharedEvidence
 from control_plane.settings import Settings
 from control_plane.triton.ports import Upstream
 
@@ -40,25 +42,32 @@ class RolloutServices:
         """`observed` takes what the gateway's processes have seen, `give_up` tells those of them that are not this one of a
         rollout that is rolled back."""
         url = settings.state.state_url
-        self._election = None
+        self._election = self._shared = None
         if url is not None:
-            self._election = LeaderElection(make_redis_lease(url, fleet=_LEASE_NAME), holder=uuid4().hex, of_what="the rollouts")
+            # Of this run of this process: after a restart it has counted nothing yet.
+            process = uuid4().hex
+            self._election = LeaderElection(make_redis_lease(url, fleet=_LEASE_NAME), holder=process, of_what="the rollouts")
+            self._shared = SharedEvidence(make_redis_evidence(url), governing.known, process=process)
         self._tritons = tritons
         self._load_timeout_s = settings.triton.load_timeout_s
-        self.rollouts = Rollouts(Objects(governing.state), governing.known, ContractReader(self._reading), leads=self._token)
+        self.rollouts = Rollouts(
+            Objects(governing.state), governing.known, ContractReader(self._reading), shared=self._shared, leads=self._token
+        )
         self.rollouts.sources.append(observed)
         self.rollouts.on_given_up = give_up
 
     async def run(self) -> None:
         """Judge and step until cancelled."""
-        if self._election is None:
+        if self._election is None or self._shared is None:
             await self.rollouts.run()
             return
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._election.run(), name="rollout-lease")
+                tasks.create_task(self._shared.run(), name="rollout-evidence")
                 tasks.create_task(self.rollouts.run(), name="rollout-steps")
         finally:
+            await self._shared.close()
             await self._election.stop()
 
     def _token(self) -> int | None:

@@ -3,7 +3,8 @@
 A step is one compare-and-swap of the stored rollout, with the leader's fencing token; what is decided next follows from
 what is stored (`domain/machine`), so that after the leader's death another goes on where it was. Only the leader goes
 forward. Any process that finds the next model worse rolls back, for its own requests even while the store is away.
-Each gateway judges by what it has seen itself. Called by the admin API; `run` is a task of the gateway.
+It is judged by what all gateways have seen (`shared_evidence`); while the store is away each rolls back by what it has
+seen itself. Called by the admin API; `run` is a task of the gateway.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from control_plane.objects.domain.stored_objects import check
 from control_plane.objects.mirror import ObjectMirror
 from control_plane.objects.objects import Objects, Versioned
 from control_plane.rollout.contracts import ContractReader
-from control_plane.rollout.domain.evidence import Evidence, GateStatus
+from control_plane.rollout.domain.evidence import Evidence
+from control_plane.rollout.domain.findings import Findings, GateStatus
 from control_plane.rollout.domain.machine import Verdict, began, next_by_itself, promoted_route
+from control_plane.rollout.shared_evidence import SharedEvidence
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +49,7 @@ class RolloutSpec:
 
 @dataclass(frozen=True, slots=True)
 class RolloutStatus:
-    """What this gateway has seen of a rollout."""
+    """What has been seen of a rollout: by all gateways, as far as this one knows."""
 
     gates: tuple[GateStatus, ...] = ()
     step_samples: int = 0
@@ -63,16 +66,18 @@ class Rollouts:
         known: ObjectMirror,
         contracts: ContractReader,
         *,
+        shared: SharedEvidence | None = None,
         leads: Callable[[], int | None] = lambda: 0,
         now_s: Callable[[], float] = time.time,
         wait_s: float = _WAIT_S,
     ) -> None:
         """A change by an administrator waits up to `wait_s` until it shows in this process. `leads` returns the fencing token of
-        this process's lease, None while it is not the leader; 0 where no other process can be. `now_s` is seconds since
-        1970."""
+        this process's lease, None while it is not the leader; 0 where no other process can be. `shared` is None there, too.
+        `now_s` is seconds since 1970."""
         self._objects = objects
         self._known = known
         self._contracts = contracts
+        self._shared = shared
         self._leads = leads
         self.now_s = now_s
         self._wait_s = wait_s
@@ -133,12 +138,14 @@ class Rollouts:
         return await self._objects.list_all(Rollout)
 
     def status(self, rollout: Rollout) -> RolloutStatus:
-        """Return what this gateway has seen of a rollout."""
-        if rollout.id not in self._evidence:
-            return RolloutStatus()
-        evidence, _ = self._evidence[rollout.id]
-        samples = rollout.steps[rollout.step].samples
-        return RolloutStatus(tuple(evidence.statuses), evidence.step_samples, evidence.left_s(samples, self.now_s()))
+        """Return what has been seen of a rollout."""
+        found = None if self._shared is None else self._shared.findings(rollout)
+        if found is None:
+            if rollout.id not in self._evidence:
+                return RolloutStatus()
+            found = self._evidence[rollout.id][0].findings
+        left_s = found.left_s(rollout.steps[rollout.step].samples, self.now_s() - rollout.entered_s)
+        return RolloutStatus(tuple(found.statuses), found.step_samples, left_s)
 
     async def run(self) -> None:
         """Judge and step until cancelled."""
@@ -159,7 +166,7 @@ class Rollouts:
             evidence = self._evidence_of(rollout)
             evidence.tick()
             try:
-                await self._step(rollout, Verdict(_why(evidence), evidence.step_samples))
+                await self._step(rollout, self._verdict(rollout, evidence.findings))
             except Conflict:
                 _log.debug("rollout of %s: another process was first", rollout.route)  # the mirror shows what it did
             except StoreUnavailable as exc:
@@ -177,13 +184,21 @@ class Rollouts:
                 rollout = under_way.get(seen.rollout)
                 if rollout is not None:
                     self._evidence_of(rollout).add(seen)
+                    if self._shared is not None:
+                        self._shared.add(rollout, seen)
+
+    def _verdict(self, rollout: Rollout, alone: Findings) -> Verdict:
+        if self._shared is None:
+            return Verdict(alone.why, alone.step_samples)
+        together = self._shared.findings(rollout)
+        # Without the others' evidence no step is over, but what is worse by what was seen here is worse.
+        return Verdict(alone.why) if together is None else Verdict(together.why, together.step_samples)
 
     def _evidence_of(self, rollout: Rollout) -> Evidence:
-        now_s = self.now_s()
         held = self._evidence.get(rollout.id)
-        evidence = Evidence(alpha=rollout.alpha, slower_by=rollout.slower_by, now_s=now_s) if held is None else held[0]
+        evidence = Evidence(alpha=rollout.alpha, slower_by=rollout.slower_by) if held is None else held[0]
         if held is not None and held[1] != rollout.step:
-            evidence.begin_step(now_s)
+            evidence.begin_step()
         self._evidence[rollout.id] = (evidence, rollout.step)
         return evidence
 
@@ -226,12 +241,3 @@ class Rollouts:
         written = await self._objects.put(rollout, expected)
         await self._known.wait_for(written.resource_version, timeout_s=self._wait_s)
         return written
-
-
-def _why(evidence: Evidence) -> str:
-    """Why the next model is worse, such as `faults: 12 of 40, stable 3 of 800`; empty where nothing says so."""
-    name = evidence.failed
-    if not name:
-        return ""
-    gate = evidence.gates[name]
-    return f"{name}: {gate.canary_bad} of {gate.canary:,} requests, stable {gate.stable_bad} of {gate.stable:,}"

@@ -10,8 +10,6 @@ from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from tritonclient.grpc import service_pb2
-
 from control_plane.cache.domain.cached_response import (
     canonical_message,
     decode_grpc,
@@ -42,6 +40,7 @@ from control_plane.protocols.grpc import (
 from control_plane.protocols.header_forwarding import HeaderForwarding
 from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
 from control_plane.protocols.kserve.infer_proto import infer_request_steps, small_infer_request
+from control_plane.protocols.kserve.messages import service_pb2
 from control_plane.protocols.kserve.model_reference import model_in, with_model
 from control_plane.protocols.protobuf_fields import fields
 from control_plane.triton.ports import GrpcCall, Slot, Upstream

@@ -2,19 +2,14 @@
 
 Each unit (what sticks: a caller, a sequence, or a request's contents) counts once for each gate, by its first outcome:
 the rest is not independent of that, and one tenant who always fails is one sample. What is slow is set by the present
-model's first answers, and stays as it is from then on. Pure; called by `rollout/rollouts`.
+model's first answers, and stays as it is from then on. Pure; called by `rollout/rollouts` and `rollout/shared_evidence`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from control_plane.inference.domain.observation import Observation
+from control_plane.rollout.domain.findings import FAULTS, GATES, SLOW, SLOWER, Findings, Sums
 from control_plane.rollout.domain.gate import Gate
-
-FAULTS, SLOWER, SLOW = "faults", "slower than the median", "slower than the 99th percentile"
-GATES = (FAULTS, SLOWER, SLOW)
-"""Faults of servers and models; answers slower than stable's median, and than its 99th percentile."""
 
 THRESHOLD_SAMPLES = 300
 """Answers of the present model by which its median and 99th percentile are set."""
@@ -23,28 +18,14 @@ _MAX_UNITS = 100_000
 _ALL = 2**32
 
 
-@dataclass(frozen=True, slots=True)
-class GateStatus:
-    """A gate as it is shown."""
-
-    name: str
-    canary: int
-    canary_bad: int
-    stable: int
-    stable_bad: int
-    log_evidence: float
-    """Logarithm of the evidence that the canary is worse; it fails where it reaches `fails_at`."""
-    fails_at: float
-
-
 class Evidence:
     """Evidence of one rollout, as one process has it."""
 
-    def __init__(self, *, alpha: float, slower_by: float, now_s: float) -> None:
+    def __init__(self, *, alpha: float, slower_by: float) -> None:
         self.gates = {name: Gate() for name in GATES}
         self.median_s: float | None = None
         self.p99_s: float | None = None
-        self._alpha = alpha / len(GATES)
+        self._alpha = alpha
         self._slower_by = slower_by
         self._units: set[int] = set()
         self._timed: set[int] = set()
@@ -52,25 +33,11 @@ class Evidence:
         self._below = _ALL
         self._firsts: list[float] = []
         self._step_samples = 0
-        self._step_since_s = now_s
 
-    def begin_step(self, now_s: float) -> None:
+    def begin_step(self) -> None:
         """Count the samples of the present step anew; the evidence goes on."""
         self._close_blocks()
-        self._step_samples, self._step_since_s = 0, now_s
-
-    @property
-    def step_samples(self) -> int:
-        """Requests that the next model has computed in the present step, each unit once."""
-        return self._step_samples
-
-    def left_s(self, samples: int, now_s: float) -> float | None:
-        """Seconds until the step has so many samples, if they go on coming as they have; None while there are none."""
-        passed_s = max(now_s - self._step_since_s, 1e-3)
-        missing = samples - self._step_samples
-        if missing <= 0:
-            return 0.0
-        return None if not self._step_samples else missing * passed_s / self._step_samples
+        self._step_samples = 0
 
     def add(self, seen: Observation) -> None:
         """Count an observation."""
@@ -94,19 +61,14 @@ class Evidence:
         """Judge what has come since the last tick; to be called about once a second."""
         self._close_blocks()
 
-    @property
-    def failed(self) -> str:
-        """Name of the first gate that has failed; empty where none has."""
-        return next((name for name, gate in self.gates.items() if gate.has_failed(self._alpha)), "")
+    def sums(self, step: int) -> Sums:
+        """Return what is to be added to that of other processes; `step` is the present one's number."""
+        return Sums(step, self._step_samples, {name: gate.sums for name, gate in self.gates.items()})
 
     @property
-    def statuses(self) -> list[GateStatus]:
-        """The gates as they are shown."""
-        fails_at = Gate.fails_at(self._alpha)
-        return [
-            GateStatus(name, gate.canary, gate.canary_bad, gate.stable, gate.stable_bad, gate.log_evidence, fails_at)
-            for name, gate in self.gates.items()
-        ]
+    def findings(self) -> Findings:
+        """What this process says alone."""
+        return Findings(self.gates, self._step_samples, self._alpha)
 
     def _bound(self) -> None:
         if len(self._units) > _MAX_UNITS:

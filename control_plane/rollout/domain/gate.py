@@ -1,11 +1,13 @@
 """Gate: an anytime-valid test of whether a rate is higher with the canary than with stable in the same window.
 
-Outcomes are counted in blocks of a second or less: samples and bad ones, of each arm; counts of several processes are
-added. Given a block's samples and how many of them all were bad, those of the canary are hypergeometric if both arms
-are alike, whatever the rate is at that moment. So nothing has to be known of rates, which may change by the hour, nor
-of weights, which change with each step. The evidence is the likelihood ratio of higher odds to equal ones, mixed over
-several odds ratios: an e-process. However often it is looked at, the chance that it ever reaches 1/alpha though both
-arms are alike is alpha at most (Ville's inequality). Pure; called by `evidence`, and by `perf/rollout_gates`.
+Outcomes are counted in blocks of a second or less: samples and bad ones, of each arm. Counts of several processes are
+added, and so are the logarithms of their evidence: each block is judged by itself, so that gateways of different speed
+are never taken for versions of different speed. Given a block's samples and how many of them all were bad, those of
+the canary are hypergeometric if both arms are alike, whatever the rate is at that moment. So nothing has to be known
+of rates, which may change by the hour, nor of weights, which change with each step. The evidence is the likelihood
+ratio of higher odds to equal ones, mixed over several odds ratios: an e-process. However often it is looked at, the
+chance that it ever reaches 1/alpha though both arms are alike is alpha at most (Ville's inequality). Pure; called by
+`evidence`, and by `perf/rollout_gates`.
 
 Sources: Lindon and Malek, "Anytime-Valid Inference for Multinomial Count Data" (NeurIPS 2022), for the conditional
 test; Ramdas et al., "Game-theoretic statistics and safe anytime-valid inference" (2023), for e-processes.
@@ -13,6 +15,7 @@ test; Ramdas et al., "Game-theoretic statistics and safe anytime-valid inference
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import comb, exp, inf, log
@@ -24,6 +27,19 @@ BLOCK = 8
 
 _LOG_PARTS = log(len(ODDS_RATIOS))
 _LOG_ODDS = tuple(map(log, ODDS_RATIOS))
+
+
+@dataclass(frozen=True, slots=True)
+class GateSums:
+    """Sums of the blocks that one process has judged: they only grow in number, and are added over processes."""
+
+    canary: int = 0
+    """Samples of the canary, and below how many of them were bad; the same of stable."""
+    canary_bad: int = 0
+    stable: int = 0
+    stable_bad: int = 0
+    log_ratios: tuple[float, ...] = (0.0,) * len(ODDS_RATIOS)
+    """Logarithm of the likelihood ratio for each of `ODDS_RATIOS`."""
 
 
 @dataclass(slots=True)
@@ -63,6 +79,21 @@ class Gate:
             expected = _log_normalisers(canary, stable, bad)
             for number, log_odds in enumerate(_LOG_ODDS):
                 self._log_ratios[number] += canary_bad * log_odds - expected[number]
+
+    @classmethod
+    def of(cls, parts: Iterable[GateSums]) -> Gate:
+        """Return the gate of several processes: all of their blocks are one sequence, whatever their order."""
+        gate = cls()
+        for part in parts:
+            gate.canary, gate.canary_bad = gate.canary + part.canary, gate.canary_bad + part.canary_bad
+            gate.stable, gate.stable_bad = gate.stable + part.stable, gate.stable_bad + part.stable_bad
+            gate._log_ratios = [sum(each) for each in zip(gate._log_ratios, part.log_ratios, strict=True)]
+        return gate
+
+    @property
+    def sums(self) -> GateSums:
+        """The sums of the blocks that were judged."""
+        return GateSums(self.canary, self.canary_bad, self.stable, self.stable_bad, tuple(self._log_ratios))
 
     @property
     def log_evidence(self) -> float:

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
@@ -13,130 +10,10 @@ from control_plane.core.errors import Conflict, InvalidRequest, ModelNotFound, O
 from control_plane.inference.domain.observation import Observation
 from control_plane.objects.domain.rollout import Phase, Rollout
 from control_plane.objects.domain.route import Route, Target
-from control_plane.objects.domain.stored import Kind, Stored
-from control_plane.objects.domain.stored_objects import to_body
-from control_plane.objects.mirror import ObjectMirror
 from control_plane.objects.objects import Objects
-from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
-from control_plane.rollout.contracts import ContractReader
 from control_plane.rollout.domain.machine import aborted, paused, promoted, resumed, steps_of
-from control_plane.rollout.rollouts import Rollouts, RolloutSpec
-from control_plane.triton.ports import Upstream
-from tests.fakes import FakeHttp, FakeUpstream
-from tests.fakes.state_store import FakeState, FakeStateStore
-
-SPEC = RolloutSpec("v2", steps_of([1, 10, 50], samples=20, min_s=30.0))
-Y = {"name": "Y", "data_type": "TYPE_FP32", "dims": [4]}
-CONFIGS: dict[str, Any] = {"v1": {"output": [Y]}, "v2": {"output": [Y]}, "other": {"output": [{**Y, "dims": [8]}]}}
-
-
-class Killed(BaseException):
-    """Ends the process at this point, as SIGKILL does: nothing that is written after it has happened."""
-
-
-@dataclass
-class MortalStore(FakeStateStore):
-    """Store of a process that is killed at its n-th write, before or after that has been done."""
-
-    kill_at: int = 10**9
-    after: bool = False
-    writes: int = 0
-
-    async def put(self, kind: Kind, name: str, body: Mapping[str, Any], *, expected: int | None = None) -> Stored:
-        self.writes += 1
-        if self.writes == self.kill_at and not self.after:
-            raise Killed
-        stored = await super().put(kind, name, body, expected=expected)
-        if self.writes == self.kill_at:
-            raise Killed
-        return stored
-
-
-def triton(request: HttpRequest) -> HttpAnswer:
-    config = CONFIGS.get(request.target.split(b"/")[3].decode())
-    return make_answer(404, b"{}") if config is None else make_answer(200, json.dumps(config).encode())
-
-
-@dataclass
-class Process:
-    """One gateway's rollouts, on a store that it shares with others."""
-
-    state: FakeState
-    clock: list[float]
-    token: int | None = 0
-    kill_at: int = 10**9
-    after: bool = False
-    seen: list[Observation] = field(default_factory=list)
-    given_up: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.store = MortalStore(self.state, kill_at=self.kill_at, after=self.after)
-        self.known = ObjectMirror(self.store, now_s=lambda: self.clock[0])
-        upstream = FakeUpstream(http=FakeHttp(answer=triton))
-
-        async def reading(model: str) -> Upstream:
-            return upstream
-
-        self.rollouts = Rollouts(
-            Objects(self.store), self.known, ContractReader(reading), leads=lambda: self.token, now_s=lambda: self.clock[0]
-        )
-        self.rollouts.sources.append(self._take)
-        self.rollouts.on_given_up = self.given_up.append
-
-    def _take(self) -> list[Observation]:
-        taken, self.seen = self.seen, []
-        return taken
-
-    def serve(self, count: int, *, faults: bool = False) -> None:
-        """So many requests at each arm, as far as there is a rollout."""
-        for name, rollout_id in self.known.rollout_ids.items():
-            for number in range(count):
-                self.seen.append(Observation(name, rollout_id, True, hash((self.clock[0], number, 1)) % 2**64, False, 0.01))
-                self.seen.append(Observation(name, rollout_id, False, hash((self.clock[0], number, 2)) % 2**64, faults, 0.01))
-
-    async def tick(self, *, after_s: float = 10.0, count: int = 10, faults: bool = False) -> None:
-        self.clock[0] += after_s
-        await self.known.start()
-        self.serve(count, faults=faults)
-        await self.rollouts.tick()
-        await self.known.start()
-
-    async def start(self, spec: RolloutSpec = SPEC) -> Rollout:
-        await self.known.start()
-        started = (await _refreshing(self, self.rollouts.start("r", spec))).value
-        assert isinstance(started, Rollout)
-        await self.known.start()
-        return started
-
-    @property
-    def rollout(self) -> Rollout:
-        return self.known.rollouts["r"]
-
-    @property
-    def weights(self) -> tuple[str, int]:
-        route = self.known.routes["r"]
-        return route.model, sum(target.weight for target in route.targets)
-
-
-async def _refreshing(process: Process, change: Any) -> Any:
-    """Await a change while the mirror follows the store."""
-    following = asyncio.get_running_loop().create_task(process.known.run())
-    try:
-        return await change
-    finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
-
-
-def world(*routes: Route) -> FakeState:
-    state = FakeState()
-    for route in routes or (Route("r", "v1"),):
-        state.write(Kind.ROUTE, route.name, to_body(route))
-    return state
-
-
-def process(**how: Any) -> Process:
-    return Process(how.pop("state", None) or world(), how.pop("clock", None) or [1000.0], **how)
+from control_plane.rollout.rollouts import RolloutSpec
+from tests.unit.rollout.rollout_bench import SPEC, Killed, Process, process, refreshing, world
 
 
 async def test_it_goes_from_step_to_step_and_becomes_the_routes_model() -> None:
@@ -264,14 +141,14 @@ async def test_a_leader_that_dies_while_it_rolls_back(after: bool) -> None:
 async def test_by_hand() -> None:
     one = process()
     await one.start()
-    await _refreshing(one, one.rollouts.change("r", lambda rollout: paused(rollout, now_s=one.clock[0], by="me")))
+    await refreshing(one, one.rollouts.change("r", lambda rollout: paused(rollout, now_s=one.clock[0], by="me")))
     for _ in range(10):
         await one.tick()
     assert (one.rollout.is_paused, one.rollout.step) == (True, 0)
-    await _refreshing(one, one.rollouts.change("r", lambda rollout: resumed(rollout, now_s=one.clock[0])))
+    await refreshing(one, one.rollouts.change("r", lambda rollout: resumed(rollout, now_s=one.clock[0])))
     await one.tick()
     assert one.rollout.step == 1
-    await _refreshing(one, one.rollouts.change("r", lambda rollout: promoted(rollout, now_s=one.clock[0])))
+    await refreshing(one, one.rollouts.change("r", lambda rollout: promoted(rollout, now_s=one.clock[0])))
     assert one.weights == ("v2", 0)
     assert (await finish(one)).phase is Phase.PROMOTED
     with pytest.raises(Conflict, match="cannot be aborted, it is promoted"):
@@ -281,7 +158,7 @@ async def test_by_hand() -> None:
 async def test_a_paused_one_is_rolled_back_all_the_same() -> None:
     one = process()
     await one.start()
-    await _refreshing(one, one.rollouts.change("r", lambda rollout: paused(rollout, now_s=one.clock[0])))
+    await refreshing(one, one.rollouts.change("r", lambda rollout: paused(rollout, now_s=one.clock[0])))
     await one.tick(count=30, faults=True)
     assert one.rollout.phase is Phase.ROLLED_BACK
 
@@ -289,7 +166,7 @@ async def test_a_paused_one_is_rolled_back_all_the_same() -> None:
 async def test_abort_sends_everybody_back_and_another_may_begin() -> None:
     one = process()
     first = await one.start()
-    await _refreshing(one, one.rollouts.change("r", lambda rollout: aborted(rollout, now_s=one.clock[0])))
+    await refreshing(one, one.rollouts.change("r", lambda rollout: aborted(rollout, now_s=one.clock[0])))
     assert one.known.routes["r"] == Route("r", "v1")
     second = await one.start()
     assert second.id != first.id

@@ -5,11 +5,12 @@ import random
 import pytest
 
 from control_plane.inference.domain.observation import Observation
-from control_plane.rollout.domain.evidence import FAULTS, GATES, SLOW, SLOWER, THRESHOLD_SAMPLES, Evidence
+from control_plane.rollout.domain.evidence import THRESHOLD_SAMPLES, Evidence
+from control_plane.rollout.domain.findings import FAULTS, GATES, SLOW, SLOWER
 
 
 def evidence() -> Evidence:
-    return Evidence(alpha=0.01, slower_by=1.1, now_s=0.0)
+    return Evidence(alpha=0.01, slower_by=1.1)
 
 
 def seen(digest: int, *, is_stable: bool, is_fault: bool = False, took_s: float = 0.01) -> Observation:
@@ -42,7 +43,7 @@ def fed(count: int, *, canary_times: float = 1.0, canary_faults: float = 0.0, ta
     ],
 )
 def test_which_gate_fails(how: dict[str, float], failed: str) -> None:
-    assert fed(6_000, **how).failed == failed
+    assert fed(6_000, **how).findings.failed == failed
 
 
 def test_a_unit_counts_once_however_often_it_asks() -> None:
@@ -52,7 +53,7 @@ def test_a_unit_counts_once_however_often_it_asks() -> None:
         all_of_it.add(seen(7, is_stable=False, is_fault=True))
         all_of_it.add(seen(1_000 + number, is_stable=number % 2 == 0))
         all_of_it.tick()
-    assert all_of_it.failed == ""
+    assert all_of_it.findings.failed == ""
     assert all_of_it.gates[FAULTS].canary_bad == 1
 
 
@@ -67,13 +68,13 @@ def test_answers_by_which_thresholds_are_set_are_not_judged_by_them() -> None:
 
 def test_samples_of_a_step_and_the_time_that_is_left() -> None:
     all_of_it = evidence()
-    assert all_of_it.left_s(100, 5.0) is None
+    assert all_of_it.findings.left_s(100, 5.0) is None
     for number in range(50):
         all_of_it.add(seen(number, is_stable=number % 2 == 0))
-    assert (all_of_it.step_samples, all_of_it.left_s(100, 10.0)) == (25, pytest.approx(30.0))
-    assert all_of_it.left_s(25, 10.0) == 0.0
-    all_of_it.begin_step(10.0)
-    assert (all_of_it.step_samples, all_of_it.gates[FAULTS].canary) == (0, 25)
+    findings = all_of_it.findings
+    assert (findings.step_samples, findings.left_s(100, 10.0), findings.left_s(25, 10.0)) == (25, pytest.approx(30.0), 0.0)
+    all_of_it.begin_step()
+    assert (all_of_it.findings.step_samples, all_of_it.gates[FAULTS].canary) == (0, 25)
 
 
 def test_what_is_remembered_is_bounded_and_both_arms_lose_alike() -> None:
@@ -94,4 +95,4 @@ def test_of_few_callers_who_stick_times_are_judged_once_each_from_when_it_is_kno
         all_of_it.tick()
     gate = all_of_it.gates[SLOWER]
     assert (gate.canary, gate.canary_bad, gate.stable, gate.stable_bad) == (30, 30, 30, 0)
-    assert all_of_it.failed == SLOWER
+    assert all_of_it.findings.failed == SLOWER

@@ -1,0 +1,149 @@
+"""Gateways' rollouts on a state store that they share, with a clock that stands still unless it is moved."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from control_plane.inference.domain.observation import Observation
+from control_plane.objects.domain.rollout import Rollout
+from control_plane.objects.domain.route import Route
+from control_plane.objects.domain.stored import Kind, Stored
+from control_plane.objects.domain.stored_objects import to_body
+from control_plane.objects.mirror import ObjectMirror
+from control_plane.objects.objects import Objects
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
+from control_plane.rollout.contracts import ContractReader
+from control_plane.rollout.domain.machine import steps_of
+from control_plane.rollout.rollouts import Rollouts, RolloutSpec
+from control_plane.rollout.shared_evidence import SharedEvidence
+from control_plane.triton.ports import Upstream
+from tests.fakes import FakeHttp, FakeUpstream
+from tests.fakes.evidence_board import FakeEvidenceBoard
+from tests.fakes.state_store import FakeState, FakeStateStore
+
+SPEC = RolloutSpec("v2", steps_of([1, 10, 50], samples=20, min_s=30.0))
+Y = {"name": "Y", "data_type": "TYPE_FP32", "dims": [4]}
+CONFIGS: dict[str, Any] = {"v1": {"output": [Y]}, "v2": {"output": [Y]}, "other": {"output": [{**Y, "dims": [8]}]}}
+
+
+class Killed(BaseException):
+    """Ends the process at this point, as SIGKILL does: nothing that is written after it has happened."""
+
+
+@dataclass
+class MortalStore(FakeStateStore):
+    """Store of a process that is killed at its n-th write, before or after that has been done."""
+
+    kill_at: int = 10**9
+    after: bool = False
+    writes: int = 0
+
+    async def put(self, kind: Kind, name: str, body: Mapping[str, Any], *, expected: int | None = None) -> Stored:
+        self.writes += 1
+        if self.writes == self.kill_at and not self.after:
+            raise Killed
+        stored = await super().put(kind, name, body, expected=expected)
+        if self.writes == self.kill_at:
+            raise Killed
+        return stored
+
+
+def triton(request: HttpRequest) -> HttpAnswer:
+    config = CONFIGS.get(request.target.split(b"/")[3].decode())
+    return make_answer(404, b"{}") if config is None else make_answer(200, json.dumps(config).encode())
+
+
+@dataclass
+class Process:
+    """One gateway's rollouts, on a store that it shares with others."""
+
+    state: FakeState
+    clock: list[float]
+    token: int | None = 0
+    kill_at: int = 10**9
+    after: bool = False
+    board: FakeEvidenceBoard | None = None
+    name: str = "one"
+    seen: list[Observation] = field(default_factory=list)
+    given_up: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.store = MortalStore(self.state, kill_at=self.kill_at, after=self.after)
+        self.known = ObjectMirror(self.store, now_s=lambda: self.clock[0])
+        upstream = FakeUpstream(http=FakeHttp(answer=triton))
+
+        async def reading(model: str) -> Upstream:
+            return upstream
+
+        self.shared = None
+        if self.board is not None:
+            self.shared = SharedEvidence(self.board, self.known, process=self.name, now_s=lambda: self.clock[0])
+        self.rollouts = Rollouts(
+            Objects(self.store),
+            self.known,
+            ContractReader(reading),
+            shared=self.shared,
+            leads=lambda: self.token,
+            now_s=lambda: self.clock[0],
+        )
+        self.rollouts.sources.append(self._take)
+        self.rollouts.on_given_up = self.given_up.append
+
+    def _take(self) -> list[Observation]:
+        taken, self.seen = self.seen, []
+        return taken
+
+    def serve(self, count: int, *, faults: bool = False) -> None:
+        """So many requests at each arm, as far as there is a rollout."""
+        for name, rollout_id in self.known.rollout_ids.items():
+            for number in range(count):
+                self.seen.append(Observation(name, rollout_id, True, hash((self.clock[0], number, 1)) % 2**64, False, 0.01))
+                self.seen.append(Observation(name, rollout_id, False, hash((self.clock[0], number, 2)) % 2**64, faults, 0.01))
+
+    async def tick(self, *, after_s: float = 10.0, count: int = 10, faults: bool = False) -> None:
+        self.clock[0] += after_s
+        await self.known.start()
+        self.serve(count, faults=faults)
+        await self.rollouts.tick()
+        await self.known.start()
+
+    async def start(self, spec: RolloutSpec = SPEC) -> Rollout:
+        await self.known.start()
+        started = (await refreshing(self, self.rollouts.start("r", spec))).value
+        assert isinstance(started, Rollout)
+        await self.known.start()
+        return started
+
+    @property
+    def rollout(self) -> Rollout:
+        return self.known.rollouts["r"]
+
+    @property
+    def weights(self) -> tuple[str, int]:
+        route = self.known.routes["r"]
+        return route.model, sum(target.weight for target in route.targets)
+
+
+async def refreshing(process: Process, change: Any) -> Any:
+    """Await a change while the mirror follows the store."""
+    following = asyncio.get_running_loop().create_task(process.known.run())
+    try:
+        return await change
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+def world(*routes: Route) -> FakeState:
+    state = FakeState()
+    for route in routes or (Route("r", "v1"),):
+        state.write(Kind.ROUTE, route.name, to_body(route))
+    return state
+
+
+def process(**how: Any) -> Process:
+    return Process(how.pop("state", None) or world(), how.pop("clock", None) or [1000.0], **how)
