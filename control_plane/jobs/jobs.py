@@ -63,6 +63,7 @@ class Jobs:
         self._today_s = today_s
         self._drains = DrainRate()
         self._being_accepted: set[tuple[str, str]] = set()
+        self._is_draining = False
 
     async def submit(self, principal: Principal, wanted: Submission) -> Job:
         """Accept a job, or return the one that its idempotency key has made before.
@@ -99,14 +100,21 @@ class Jobs:
         return await self._store.jobs_of(tenant, state=state, before=before, limit=limit)
 
     async def wait(self, job: Job, timeout_s: float) -> Job:
-        """Wait until a job has ended, for at most `timeout_s`; return it as it is then."""
+        """Wait until a job has ended, for at most `timeout_s`; return it as it is then. While this process drains, jobs that
+        no runner has are not waited for."""
         loop = asyncio.get_running_loop()
         until_s, pause_s = loop.time() + timeout_s, _FIRST_LOOK_S
         while job.is_open and (left_s := until_s - loop.time()) > 0:
+            if self._is_draining and job.state is JobState.QUEUED:
+                break
             await asyncio.sleep(min(pause_s, left_s))
             pause_s = min(2 * pause_s, _LAST_LOOK_S)
             job = await self._store.get(job.id) or job
         return job
+
+    def drain(self) -> None:
+        """Hold up the end of this process by no waiting caller whose job has not begun."""
+        self._is_draining = True
 
     async def result(self, job: Job) -> bytes:
         """Return the answer of a job, head and body.

@@ -21,7 +21,8 @@ from control_plane.jobs.ports import JobQueue, JobStore, Spool, UsageSums
 _log = logging.getLogger(__name__)
 
 _PERIOD_S = 0.5
-_AT_ONCE = 200
+_AFTER_DEFECT_S = 30.0
+_AT_ONCE, _MOST_BATCHES = 200, 20
 _ORPHANS_EVERY_S = 600.0
 _ORPHAN_AFTER_S = 3600.0
 """Age from which files without a record are removed: longer than any body takes to be accepted."""
@@ -60,12 +61,20 @@ class Sweeper:
                 if not self._is_away:
                     _log.warning("jobs are not swept for now: %s", exc)
                 self._is_away = True
+            except Exception:  # one record must not end the gateway
+                _log.exception("jobs are not swept for now; this is a defect")
+                await asyncio.sleep(_AFTER_DEFECT_S)
 
     async def sweep(self) -> None:
         """Sweep once. Raises StoreUnavailable."""
         now_s = self._today_s()
-        for job in await self._store.neglected(now_s, limit=_AT_ONCE):
-            await self._look_after(job, now_s)
+        # Records that may go come before leases that have just ended: as many must go as jobs end in the meantime.
+        for _ in range(_MOST_BATCHES):
+            neglected = await self._store.neglected(now_s, limit=_AT_ONCE)
+            for job in neglected:
+                await self._look_after(job, now_s)
+            if len(neglected) < _AT_ONCE:
+                break
         await self._write_missing_tickets(now_s)
         if now_s >= self._orphans_at_s:
             self._orphans_at_s = now_s + _ORPHANS_EVERY_S

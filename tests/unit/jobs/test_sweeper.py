@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
+import pytest
+
 from control_plane.jobs.domain.job import JobState
+from control_plane.jobs.domain.transitions import claimed
 from control_plane.jobs.jobs import Jobs
 from control_plane.jobs.sweeper import Sweeper
-from tests.unit.jobs.world import World, world
+from tests.unit.jobs.world import CALLER, World, world
 
 
 class CountingQueue:
@@ -56,6 +60,39 @@ async def test_a_job_whose_time_is_over_expires_and_leaves_no_body(tmp_path: Pat
         assert (ended.state, here.files()) == (JobState.EXPIRED, [])
         assert "deadline" in ended.error
         assert await jobs.place(ended) is None
+
+
+async def test_a_lease_is_not_waited_for_behind_all_that_may_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("control_plane.jobs.sweeper._AT_ONCE", 2)
+    async with world(tmp_path) as here:
+        for number in range(5):
+            await here.jobs().cancel(CALLER, (await here.submit(number)).id)
+        here.clock_s += here.policy.keep_s - here.policy.lease_s - 1.0
+        job = await here.submit(9, expires_s=1e6)
+        assert await here.store.replace(claimed(job, holder="gone", now_s=here.clock_s, policy=here.policy))
+        here.clock_s += here.policy.lease_s + 2.0
+        await here.sweeper().sweep()
+        assert [each.id for each in await here.store.jobs_of(None, state=None, before="", limit=9)] == [job.id]
+        assert (await here.job(job.id)).state is JobState.QUEUED
+
+
+async def test_a_defect_of_the_sweep_does_not_end_the_gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("control_plane.jobs.sweeper._PERIOD_S", 0.001)
+    monkeypatch.setattr("control_plane.jobs.sweeper._AFTER_DEFECT_S", 0.001)
+    async with world(tmp_path) as here:
+        own, swept = here.sweeper(), asyncio.Event()
+        sweeps = iter((ValueError("a record of another version"), None))
+
+        async def sweep() -> None:
+            if (defect := next(sweeps, None)) is not None:
+                raise defect
+            swept.set()
+
+        monkeypatch.setattr(own, "sweep", sweep)
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(own.run())
+            await asyncio.wait_for(swept.wait(), 30)
+            task.cancel()
 
 
 async def test_files_that_no_record_names_are_removed_once_they_are_old(tmp_path: Path) -> None:
