@@ -239,6 +239,12 @@ STATUSES = {
     "GET /dead-jobs": STORED | {"404"},
     "POST /dead-jobs/{job_id}/requeue": STORED - {"200"} | {"204", "400", "404", "409"},
     "DELETE /dead-jobs/{job_id}": STORED - {"200"} | {"204", "400", "404", "409"},
+    "GET /schema": ALWAYS,
+    "GET /objects/{kind}": STORED | {"400"},
+    "GET /objects/{kind}/{name}": STORED | {"400", "404"},
+    "PATCH /objects/{kind}/{name}": STORED | {"400", "404", "409", "413", "501"},
+    "DELETE /objects/{kind}/{name}": STORED - {"200"} | {"204", "400", "404", "409"},
+    "GET /audit": STORED | {"400"},
     "GET /usage": STORED | {"400"},
 } | {
     f"{method} /{kind}{path}": statuses
