@@ -25,6 +25,7 @@ from tests.unit.admin.test_objects import ALL, DEFAULTS, LEAST
 STORED = {"Tenant": "tenants", "Route": "routes", "Price": "prices"}
 KIND = pytest.mark.parametrize("kind", STORED)
 NOT_DECLARED = {
+    Kind.ROLLOUT: "begun and ended by commands: it is what happens, not what is wanted",
     Kind.API_KEY: "a key's secret is made by the gateway, and shown once",
     Kind.PURGE: "an event, nothing that lasts",
     Kind.APPLIED: "the record of what was declared",

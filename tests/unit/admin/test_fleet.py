@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from control_plane.admin.errors import answer_errors
 from control_plane.admin.fleet import add_fleet_path
 from control_plane.admin.models import add_model_paths
+from control_plane.audit.trail import AuditTrail
 from control_plane.core.model import summarise
 from control_plane.fleet.domain.event import FleetEvent, FleetEventKind
 from control_plane.fleet.domain.fleet import NEVER_S, Replica
@@ -19,6 +20,7 @@ from control_plane.fleet.domain.memory import DesiredState
 from control_plane.fleet.fleet_service import FleetService
 from control_plane.fleet.view.state import NO_BUDGET
 from tests.aio import run
+from tests.fakes.audit_log import FakeAuditLog
 from tests.unit.admin.admin_bench import Bench
 from tests.unit.fleet.fleet_bench import LOADING, READY, model
 from tests.unit.fleet.view.test_state import State
@@ -55,7 +57,7 @@ def ask(fleet: FleetService, path: str, models: Any = None, *, method: str = "GE
         app = FastAPI()
         answer_errors(app)
         add_fleet_path(app, fleet)
-        add_model_paths(app, models, fleet)
+        add_model_paths(app, models, AuditTrail(FakeAuditLog()), fleet)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8080") as client:
             return await client.request(method, path)
 
