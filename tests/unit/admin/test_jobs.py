@@ -7,17 +7,19 @@ from httpx import ASGITransport, AsyncClient
 
 from control_plane.admin.errors import answer_errors
 from control_plane.admin.jobs import add_job_paths
+from control_plane.audit.trail import AuditTrail
 from control_plane.jobs.domain.job import JobState
 from control_plane.jobs.domain.transitions import broken, claimed
 from control_plane.jobs.jobs import Jobs
+from tests.fakes.audit_log import FakeAuditLog
 from tests.fakes.jobs import job_id
 from tests.unit.jobs.world import World, world
 
 
-def client(jobs: Jobs | None) -> AsyncClient:
+def client(jobs: Jobs | None, audit: FakeAuditLog | None = None) -> AsyncClient:
     app = FastAPI()
     answer_errors(app)
-    add_job_paths(app, jobs)
+    add_job_paths(app, jobs, AuditTrail(audit or FakeAuditLog()))
     return AsyncClient(transport=ASGITransport(app), base_url="http://h")
 
 
@@ -30,7 +32,8 @@ async def a_dead_job(here: World) -> str:
 
 
 async def test_dead_jobs_are_listed_queued_again_and_dropped(tmp_path: Path) -> None:
-    async with world(tmp_path) as here, client(here.jobs()) as admin:
+    audit = FakeAuditLog()
+    async with world(tmp_path) as here, client(here.jobs(), audit) as admin:
         one, other, waiting = await a_dead_job(here), await a_dead_job(here), await here.submit()
         listed = (await admin.get("/dead-jobs")).json()
         assert {each["id"] for each in listed} == {one, other}
@@ -39,6 +42,7 @@ async def test_dead_jobs_are_listed_queued_again_and_dropped(tmp_path: Path) -> 
         assert (await admin.post(f"/dead-jobs/{one}/requeue")).status_code == 204
         assert (await admin.delete(f"/dead-jobs/{other}")).status_code == 204
 
+        assert [(entry.change.action, entry.change.name) for entry in audit.entries] == [("requeue", one), ("drop", other)]
         assert (await here.job(one)).state is JobState.QUEUED
         assert await here.store.get(other) is None
         assert len(here.files()) == 2

@@ -50,7 +50,9 @@ def test_from_the_beginning_to_the_end(bench: Bench) -> None:
         "step_samples": 0,
     }
     assert begun["steps"] == [{"weight": 100, "samples": 20, "min_s": 1.5}, {"weight": 5000, "samples": 500, "min_s": 60.0}]
-    assert [(event["what"], event["weight"], event["by"]) for event in begun["events"]] == [("began: v1 -> v2", 100, "administrator")]
+    assert [(event["what"], event["weight"], event["by"]) for event in begun["events"]] == [
+        ("began: v1 -> v2", 100, "anonymous at 127.0.0.1")
+    ]
     assert "token" not in begun
     assert bench.ask("GET", "/rollouts/r") == (200, begun)
     assert bench.ask("GET", "/rollouts") == (200, [begun])
