@@ -7,7 +7,7 @@ import sys
 
 _PROGRAM = """
 import sys, control_plane.cli, control_plane.cli.node, control_plane.app.node
-unwanted = ("control_plane.embeddings", "control_plane.fleet.routing", "control_plane.frontends", "control_plane.inference",
+unwanted = ("control_plane.embeddings", "control_plane.fleet.routing", "control_plane.frontends", "control_plane.inference.inference",
             "fastapi", "numpy", "redis", "tritonclient.grpc", "uvicorn")
 print(*(each for each in unwanted if each in sys.modules))
 """
