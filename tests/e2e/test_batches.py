@@ -56,7 +56,7 @@ def test_a_batch_survives_the_kill_of_who_computes_it(start: Start, tmp_path: Pa
         some = next(each for each in output if each["custom_id"] == "line-11")
         same = client.embeddings.create(model=MODEL, input="text number 11", encoding_format="base64")
         assert some["response"]["body"]["data"][0]["embedding"] == same.data[0].embedding
-    assert charged(again) == LINES - 1
+    wait_for(lambda: charged(again) == LINES - 1, what="the usage of each line, once")
 
 
 def charged(tidegate: Tidegate) -> int:
