@@ -20,6 +20,8 @@ from control_plane.embeddings.embeddings import Embeddings
 from control_plane.embeddings.text_models import TextModels
 from control_plane.fleet.domain.counts import FleetCounts
 from control_plane.fleet.routing.dispatch import FleetDispatcher
+from control_plane.frontends.batches.compute_lines import LinesCompute
+from control_plane.frontends.batches.http import BatchesHttp
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.connection_limits import ConnectionCaps, descriptors_wanted, fit
 from control_plane.frontends.common.http_errors import render_error
@@ -41,7 +43,7 @@ from control_plane.host.open_files import allow_open_files
 from control_plane.host.tls import GRPC, HTTP, Tls
 from control_plane.inference.cached_inference import CachedInference
 from control_plane.inference.domain.observation import Observation
-from control_plane.inference.governance import Governance
+from control_plane.inference.governance import Governance, Meter
 from control_plane.inference.inference import Dispatch, InferenceService
 from control_plane.inference.model_names import ModelNames
 from control_plane.inference.queries_of_death import QueriesOfDeath
@@ -108,12 +110,7 @@ class DataPlane:
         self._cached = CachedInference(cache)
         self._inference = self._inference_with(governance, dispatch)
         self._text_models = TextModels(self._inference.dispatch, fingerprints, governance.access)
-        self._embeddings = Embeddings(
-            inference=self._inference,
-            models=self._text_models,
-            cache=cache,
-            default_timeout_s=gateway.request_timeout_s,
-        )
+        self._embeddings = self._embeddings_of(self._inference)
         budget = BodyBudget(gateway.max_buffered_bytes)
         self._governance = governance
         self._hosts = allowed_hosts(gateway.host, gateway.allowed_hosts, authentication=governance.access.is_on)
@@ -218,13 +215,16 @@ class DataPlane:
             jobs=None if self._jobs is None else JobsHttp(self._jobs.jobs),
         )
         if self._jobs is not None:
-            self._jobs.run_by(self._job_compute(v2.context, budget), weight_of=self._governance.access.weight_of)
+            self._jobs.run_by(
+                self._job_compute(v2.context, budget, max_attempts=self._jobs.max_attempts), weight_of=self._governance.access.weight_of
+            )
         openai = OpenaiHttp(
             inference=self._inference,
             embeddings=self._embeddings,
             models=self._text_models,
             access=self._governance.access,
             read_timeout_s=gateway.request_timeout_s,
+            batches=None if self._jobs is None else BatchesHttp(self._jobs.files, self._jobs.batches, budget),
         )
         application = DataHttp(v2, openai)
         return HttpServer(
@@ -250,16 +250,32 @@ class DataPlane:
             allow_shared_memory=self._gateway.allow_shared_memory,
         )
 
-    def _job_compute(self, context: HttpInferContext, budget: BodyBudget) -> JobCompute:
+    def _job_compute(self, context: HttpInferContext, budget: BodyBudget, *, max_attempts: int) -> JobCompute:
         """Make what computes jobs: the same inference, below everybody else's requests and with meters of its own."""
         below = replace(self._governance, admission=self._governance.admission.in_background())
         catalogue = self._inference.dispatch.catalogue
+
+        def inference_with(meter: Meter) -> InferenceService:
+            return self._inference_with(replace(below, meter=meter), self._inference.dispatch)
+
+        def embeddings_with(meter: Meter) -> Embeddings:
+            return self._embeddings_of(inference_with(meter))
+
         return JobCompute(
-            lambda meter: self._inference_with(replace(below, meter=meter), self._inference.dispatch),
+            inference_with,
             context,
             budget,
             meter=below.meter,
             is_loaded=self._models.__contains__ if catalogue is None else catalogue.is_ready,
+            lines=LinesCompute(embeddings_with, meter=below.meter, max_attempts=max_attempts),
+        )
+
+    def _embeddings_of(self, inference: InferenceService) -> Embeddings:
+        return Embeddings(
+            inference=inference,
+            models=self._text_models,
+            cache=self._cache,
+            default_timeout_s=self._gateway.request_timeout_s,
         )
 
     def _make_grpc_frontend(

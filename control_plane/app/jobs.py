@@ -11,6 +11,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from uuid import uuid4
 
 from control_plane.app.stores import open_job_store
+from control_plane.batches.adapters.folder_shelf import FolderShelf
+from control_plane.batches.batches import Batches
+from control_plane.batches.files import Files
+from control_plane.batches.ports import Shelf
 from control_plane.core.errors import StartupError
 from control_plane.jobs.adapters.folder_spool import FolderSpool
 from control_plane.jobs.adapters.polled_tickets import PolledTickets
@@ -27,14 +31,26 @@ from control_plane.settings.jobs import JobSettings
 class JobServices:
     """The stores of jobs and the services over them, of one process; made by `open_jobs`."""
 
-    def __init__(self, settings: JobSettings, store: JobStore, queue: JobQueue, spool: Spool, usage: UsageSums) -> None:
+    def __init__(self, settings: JobSettings, store: JobStore, queue: JobQueue, spool: Spool, usage: UsageSums, shelf: Shelf) -> None:
         self._settings = settings
         self._store, self._queue, self._spool, self._usage = store, queue, spool, usage
         self._policy = RetryPolicy(max_attempts=settings.jobs_attempts, keep_s=settings.jobs_keep_s)
         self.jobs = Jobs(
             store=store, queue=queue, spool=spool, bounds=_bounds(settings), policy=self._policy, expire_s=settings.jobs_expire_s
         )
+        self.files = Files(shelf, max_bytes=settings.jobs_bytes_per_tenant)
+        self.batches = Batches(
+            shelf=shelf,
+            files=self.files,
+            store=store,
+            queue=queue,
+            spool=spool,
+            bounds=_bounds(settings),
+            policy=self._policy,
+            keep_s=settings.batches_keep_s,
+        )
         self._sweeper = Sweeper(store=store, queue=queue, spool=spool, usage=usage, policy=self._policy)
+        self.max_attempts = settings.jobs_attempts
         self._runner: JobRunner | None = None
         self._may_run = asyncio.Event()
 
@@ -61,6 +77,7 @@ class JobServices:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._queue.run(), name="job-queue")
             tasks.create_task(self._sweeper.run(), name="job-sweeper")
+            tasks.create_task(self.batches.run(), name="batches")
             if self._runner is not None:
                 await self._may_run.wait()
                 tasks.create_task(self._runner.run(), name="job-runner")
@@ -82,11 +99,14 @@ async def open_jobs(settings: Settings, usage: UsageSums) -> AsyncIterator[JobSe
     async with AsyncExitStack() as held:
         store = await open_job_store(settings.state.state_url, folder)
         held.push_async_callback(store.close)
-        spool = FolderSpool(settings.jobs.jobs_spool or folder.absolute() / "spool")
+        spool_folder = settings.jobs.jobs_spool or folder.absolute() / "spool"
+        spool = FolderSpool(spool_folder)
         held.push_async_callback(spool.close)
+        shelf = FolderShelf(spool_folder / "batches")
+        held.push_async_callback(shelf.close)
         queue = _make_queue(settings, store)
         held.push_async_callback(queue.close)
-        yield JobServices(settings.jobs, store, queue, spool, usage)
+        yield JobServices(settings.jobs, store, queue, spool, usage, shelf)
 
 
 def _make_queue(settings: Settings, store: JobStore) -> JobQueue:

@@ -38,6 +38,10 @@ class Action(Enum):
     READ_JOB = "read_job"
     JOB_RESULT = "job_result"
     CANCEL_JOB = "cancel_job"
+    FILES = "files"
+    """OpenAI's `/v1/files`: the input and the output of batches."""
+    BATCHES = "batches"
+    """OpenAI's `/v1/batches`: lists of EMBED calls, computed as jobs."""
     OPTIONS = "options"
     """HTTP OPTIONS: answered with the methods that the path allows."""
 

@@ -1,4 +1,5 @@
-"""OpenAI frontend over HTTP: `/v1/embeddings` and `/v1/models`, for unmodified OpenAI clients.
+"""OpenAI frontend over HTTP: `/v1/embeddings` and `/v1/models`, for unmodified OpenAI clients; `frontends/batches` has files
+and batches.
 
 An answer's `model` is the name that the caller used, since some clients compare it; the header
 `tidegate-model` names the model that computed it. Source:
@@ -7,11 +8,13 @@ https://platform.openai.com/docs/api-reference/embeddings.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from control_plane.auth.access import Access
 from control_plane.auth.domain.authorization import need_of_call
 from control_plane.cache.domain.cached_response import HEADER, forbids_cached_answer
 from control_plane.core.action import Action
-from control_plane.core.errors import InvalidRequest, ModelNotFound
+from control_plane.core.errors import InvalidRequest, ModelNotFound, PayloadTooLarge, RouteNotFound
 from control_plane.core.infer_call import Frontend, InferCall
 from control_plane.core.principal import Principal
 from control_plane.core.steps import Steps
@@ -34,6 +37,9 @@ from control_plane.protocols.kserve.routes import V2Route, read_route
 
 _LOOKED_THROUGH_BYTES = 16 * 1024
 """Largest body that is parsed only to record a refusal under its model's name; that takes some 50 us."""
+
+_MAX_BATCH_CALL_BYTES = 1 << 20
+"""Largest body of a call for a batch, which names a file and has none."""
 
 
 class HttpEmbeddingsCall:
@@ -74,12 +80,27 @@ class HttpEmbeddingsCall:
         return request_steps(self._http.body)
 
 
+class BatchesApplication(Protocol):
+    """Answers the calls for files and batches, whose callers are authorised: `frontends/batches/http`."""
+
+    async def answer(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer: ...
+
+
 class OpenaiHttp:
     """The application behind the paths under `/v1/`."""
 
     def __init__(
-        self, *, inference: InferenceService, embeddings: Embeddings, models: TextModels, access: Access, read_timeout_s: float
+        self,
+        *,
+        inference: InferenceService,
+        embeddings: Embeddings,
+        models: TextModels,
+        access: Access,
+        read_timeout_s: float,
+        batches: BatchesApplication | None = None,
     ) -> None:
+        """Without `batches` there are neither files nor batches."""
+        self._batches = batches
         self._inference = inference
         self._embeddings = embeddings
         self._models = models
@@ -104,6 +125,10 @@ class OpenaiHttp:
             return await self._rendered(embedded)
         if route.action is Action.OPTIONS:
             return no_content([(b"Allow", ", ".join(route.allowed).encode())])
+        if route.action is Action.FILES or route.action is Action.BATCHES:
+            if self._batches is None:
+                raise RouteNotFound("files and batches are switched off on this server (TIDEGATE_JOBS)")
+            return await self._batches.answer(request, route, principal)
         return await self._tell_models(route.model_name, principal)
 
     def _admitted(self, request: HttpRequest) -> tuple[V2Route, Principal]:
@@ -114,6 +139,8 @@ class OpenaiHttp:
         principal = identify(self._access, request)
         if route.action is not Action.EMBED:
             self._access.require(principal, need)
+        if route.action is Action.BATCHES and max(len(request.body), request.content_length) > _MAX_BATCH_CALL_BYTES:
+            raise PayloadTooLarge(f"the body of this call exceeds its limit of {_MAX_BATCH_CALL_BYTES} bytes")
         return route, principal
 
     async def _rendered(self, embedded: EmbeddingsAnswer) -> HttpAnswer:

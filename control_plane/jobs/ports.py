@@ -138,6 +138,7 @@ class Computed:
     answer: HttpAnswer
     model: str
     usage: Usage | None
+    failed_lines: int = 0
 
 
 class Compute(Protocol):

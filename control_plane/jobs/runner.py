@@ -222,7 +222,7 @@ class JobRunner:
             why = TryAgain(str(exc), was_computed=True)
             await self._change(job, lambda job: self._again(job, why))
             return
-        result = Result(blob, answer.status, len(answer.head))
+        result = Result(blob, answer.status, len(answer.head), computed.failed_lines)
         now_s = self._today_s()
         due = None if computed.usage is None else Charge(day_of(now_s), computed.model, computed.usage)
         ended = await self._change(job, lambda job: finished(job, result, due, now_s=now_s, policy=self._policy))

@@ -54,6 +54,10 @@ class JobSettings(Group):
     jobs_keep_s: Seconds = 86_400.0
     """Seconds for which a job that has ended can be asked for, with its result."""
 
+    batches_keep_s: Seconds = 2_592_000.0
+    """Seconds for which files of `/v1/files` and ended batches are kept: 30 days, as OpenAI keeps the output. A
+    tenant's files together have at most `jobs_bytes_per_tenant`."""
+
     @field_validator("jobs_url", mode="before")
     @classmethod
     def _from_file(cls, url: object, info: ValidationInfo) -> object:

@@ -20,7 +20,7 @@ from control_plane.frontends.data_http import DataHttp
 from control_plane.frontends.http.request_reader import HttpLimits
 from control_plane.frontends.http.server import HttpServer
 from control_plane.frontends.kserve.http import JobsApplication, V2Http
-from control_plane.frontends.openai import OpenaiHttp
+from control_plane.frontends.openai import BatchesApplication, OpenaiHttp
 from control_plane.host.exposure import AllowedHosts
 from control_plane.host.listening import bind_tcp
 from control_plane.inference.single_server import SingleServerDispatch
@@ -110,6 +110,7 @@ async def gateway(
     fingerprints: Fingerprints | None = None,
     hosts: AllowedHosts | None = None,
     jobs: JobsApplication | None = None,
+    batches: BatchesApplication | None = None,
     **services: Any,
 ) -> AsyncIterator[Gateway]:
     """Listen on a port of its own; `services` are fields of `Services`, `fingerprints` are for embeddings only."""
@@ -130,6 +131,7 @@ async def gateway(
         models=text_models,
         access=own.governed.access,
         read_timeout_s=READ_TIMEOUT_S,
+        batches=batches,
     )
     application = DataHttp(v2, openai)
     own.server = HttpServer(

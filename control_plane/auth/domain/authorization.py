@@ -53,6 +53,8 @@ _OF_ACTION: Mapping[Action, Right | None] = {
     Action.READ_JOB: Right.INFER,
     Action.JOB_RESULT: Right.INFER,
     Action.CANCEL_JOB: Right.INFER,
+    Action.FILES: Right.INFER,
+    Action.BATCHES: Right.INFER,
     Action.INDEX: Right.REPOSITORY,
     Action.LOAD: Right.REPOSITORY,
     Action.UNLOAD: Right.REPOSITORY,

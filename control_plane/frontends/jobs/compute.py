@@ -9,20 +9,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Protocol
 
+from control_plane.batches.domain.batch import EMBEDDINGS
 from control_plane.core.errors import ControlPlaneError, LimitExceeded, Overloaded, UpstreamUnavailable
-from control_plane.core.infer_call import Outcome
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.scope import Scopes, parse_scope
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
 from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.common.status import STATUS, message_of
+from control_plane.frontends.jobs.job_meter import JobMeter
 from control_plane.frontends.kserve.http_infer import HttpInferContext, HttpInferRequest, decode
 from control_plane.inference.governance import Meter
 from control_plane.inference.inference import InferenceService
 from control_plane.jobs.domain.job import Job
 from control_plane.jobs.ports import Computed, TryAgain
-from control_plane.metering.domain.usage import COUNTED_AS, MOST, Usage, UsageEvent
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
 from control_plane.protocols.kserve.routes import V2Route, read_route
 from control_plane.triton.ports import Upstream
@@ -31,29 +32,10 @@ _BUDGET_TIMEOUT_S = 60.0
 _UNAVAILABLE = 503
 
 
-class JobMeter:
-    """Meter of one job's request: keeps its usage for the job's record, and passes its line on to the request log."""
+class ComputeLines(Protocol):
+    """Computes a chunk of a batch: `frontends/batches/compute_lines`."""
 
-    def __init__(self, log: Meter) -> None:
-        self._log = log
-        self.dropped = 0
-        self.model = ""
-        self.usage: Usage | None = None
-
-    @property
-    def has_log(self) -> bool:
-        return self._log.has_log
-
-    def add(self, tenant: str, model: str, outcome: Outcome, rows: int, elements: int, compute_units: float, cache_hit: bool, /) -> None:
-        counted = {COUNTED_AS[outcome]: 1}
-        sums = {"rows": min(rows, MOST), "elements": min(elements, MOST), "compute_units": compute_units, "cache_hits": int(cache_hit)}
-        self.model, self.usage = model, Usage(**counted, **sums)  # type: ignore[arg-type]  # only compute_units is fractional
-
-    def add_hits(self, tenant: str, model: str, *, requests: int, rows: int, elements: int) -> None:
-        self.model, self.usage = model, Usage(requests=requests, rows=rows, elements=elements, cache_hits=requests)
-
-    def log(self, event: UsageEvent) -> None:
-        self._log.log(event)
+    async def compute(self, job: Job, principal: Principal, body: bytes) -> Computed: ...
 
 
 class _JobRequest(HttpInferRequest):
@@ -81,10 +63,12 @@ class JobCompute:
         *,
         meter: Meter,
         is_loaded: Callable[[str], bool],
+        lines: ComputeLines | None = None,
     ) -> None:
         """`inference_with` makes the inference service that yields and counts by the given meter; `is_loaded` says of a
-        model or route whether it needs no load.
+        model or route whether it needs no load; `lines` computes chunks of batches.
         """
+        self._lines = lines
         self._inference_with = inference_with
         self._context = context
         self._budget = budget
@@ -104,6 +88,8 @@ class JobCompute:
             self._budget.release(counted)
 
     async def compute(self, job: Job, body: bytes) -> Computed:
+        if self._lines is not None and job.target == EMBEDDINGS:
+            return await self._lines.compute(job, _principal_of(job), body)
         meter = JobMeter(self._meter)
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in job.headers]
         http = HttpRequest(b"POST", job.target.encode(), headers, body)

@@ -53,6 +53,8 @@ class Result:
     blob: Blob
     status: int
     head_bytes: int
+    failed_lines: int = 0
+    """Lines of a batch that were answered with an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,8 @@ class Job:
     is_charged: bool = False
     keep_until_s: float = 0.0
     """When the record and its result may go, once it has ended."""
+    keep_at_least_until_s: float = 0.0
+    """Keeps it for longer than the policy says: until the batch that it is a part of is over."""
 
     @property
     def is_open(self) -> bool:

@@ -120,7 +120,8 @@ _NOBODY: dict[str, Any] = {"holder": "", "lease_until_s": 0.0}
 
 
 def _ended(job: Job, state: JobState, *, now_s: float, policy: RetryPolicy, error: str = "") -> Job:
-    return _moved(job, state, ended_s=now_s, keep_until_s=now_s + policy.keep_s, error=error, **_NOBODY)
+    keep_until_s = max(now_s + policy.keep_s, job.keep_at_least_until_s)
+    return _moved(job, state, ended_s=now_s, keep_until_s=keep_until_s, error=error, **_NOBODY)
 
 
 def _require(job: Job, state: JobState) -> None:

@@ -46,6 +46,8 @@ CALLS = [
     (Action.READ_JOB, "", {"infer:text_*", "infer:*", "admin"}),
     (Action.JOB_RESULT, "", {"infer:text_*", "infer:*", "admin"}),
     (Action.CANCEL_JOB, "", {"infer:text_*", "infer:*", "admin"}),
+    (Action.FILES, "", {"infer:text_*", "infer:*", "admin"}),
+    (Action.BATCHES, "", {"infer:text_*", "infer:*", "admin"}),
     (Action.LOAD, "text_encoder", {"repository", "admin"}),
     (Action.UNLOAD, "text_encoder", {"repository", "admin"}),
     (Action.ADMIN, "", {"repository", "admin"}),

@@ -1,0 +1,1 @@
+"""OpenAI's files and batches: lists of embeddings requests that become asynchronous jobs, and files of their answers."""

@@ -1,0 +1,256 @@
+"""Shelf in a folder; implements `batches/ports.Shelf`.
+
+`<folder>/<digest of the tenant>/<id>/` is a file (`meta`, `content`) or a batch (`meta`, `input`, `cancelled`,
+`ended`); `<folder>/open/<batch id>` names the tenant's folder of each batch that has not ended. A name that is there
+means whole content, after a power cut as well: it is written under another name, flushed and then linked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import re
+import shutil
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import TypeVar
+from uuid import uuid4
+
+import orjson
+
+from control_plane.batches.domain.batch import Batch, BatchState, Chunk, Ended, StoredFile
+from control_plane.core.errors import StoreUnavailable
+
+_THREADS = 2
+_FILE, _BATCH = re.compile(r"file-[0-9a-f]{32}"), re.compile(r"batch_[0-9a-f]{32}")
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+_UNFINISHED_S = 3600.0
+"""Age from which what was never finished is removed."""
+
+T = TypeVar("T")
+
+
+class FolderShelf:
+    """Shelf in a folder, on threads of its own; the folder is made when something is first kept."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._threads = ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="shelf")
+
+    async def add_file(self, file: StoredFile, pieces: AsyncIterator[bytes]) -> StoredFile:
+        own = self._tenant(file.tenant) / file.id
+        partial, size_bytes = own / f".{uuid4().hex}", 0
+        await self._run(lambda: own.mkdir(mode=0o700, parents=True, exist_ok=True))
+        try:
+            async for piece in pieces:
+                size_bytes += len(piece)
+                await self._run(lambda piece=piece: _append(partial, piece))  # type: ignore[misc]
+            whole = replace(file, size_bytes=size_bytes)
+            await self._run(lambda: _finish(own, partial, whole))
+        finally:
+            await self._run(lambda: partial.unlink(missing_ok=True))
+        return whole
+
+    async def file(self, tenant: str, file_id: str) -> StoredFile | None:
+        if not _FILE.fullmatch(file_id):
+            return None
+        return await self._run(lambda: _file(self._tenant(tenant) / file_id))
+
+    async def files(self, tenant: str) -> list[StoredFile]:
+        return await self._run(lambda: _files(self._tenant(tenant)))
+
+    async def read_file(self, tenant: str, file_id: str) -> bytes | None:
+        if not _FILE.fullmatch(file_id):
+            return None
+        return await self._run(lambda: _read(self._tenant(tenant) / file_id / "content"))
+
+    async def delete_file(self, tenant: str, file_id: str) -> bool:
+        if not _FILE.fullmatch(file_id):
+            return False
+        return await self._run(lambda: _delete(self._tenant(tenant) / file_id))
+
+    async def add_batch(self, batch: Batch) -> bool:
+        return await self._run(lambda: _add_batch(self._folder, self._tenant(batch.tenant), batch))
+
+    async def batch(self, tenant: str, batch_id: str) -> Batch | None:
+        if not _BATCH.fullmatch(batch_id):
+            return None
+        return await self._run(lambda: _batch(self._tenant(tenant) / batch_id))
+
+    async def batches(self, tenant: str, *, after: str, limit: int) -> list[Batch]:
+        return await self._run(lambda: _batches(self._tenant(tenant), after, limit))
+
+    async def open_batches(self) -> list[Batch]:
+        return await self._run(lambda: _open_batches(self._folder))
+
+    async def read_chunk(self, batch: Batch, chunk: Chunk) -> bytes:
+        return await self._run(lambda: _read_part(self._of(batch) / "input", chunk.start, chunk.end))
+
+    async def cancel(self, batch: Batch, *, now_s: float) -> None:
+        await self._run(lambda: _write_once(self._of(batch) / "cancelled", orjson.dumps(now_s)))
+
+    async def cancelled_s(self, batch: Batch) -> float | None:
+        found = await self._run(lambda: _read(self._of(batch) / "cancelled"))
+        return None if found is None else float(orjson.loads(found))
+
+    async def end(self, batch: Batch, ended: Ended) -> None:
+        await self._run(lambda: _end(self._folder, self._of(batch), ended))
+
+    async def ended(self, batch: Batch) -> Ended | None:
+        found = await self._run(lambda: _read(self._of(batch) / "ended"))
+        if found is None:
+            return None
+        plain = orjson.loads(found)
+        return Ended(**{**plain, "state": BatchState(plain["state"])})
+
+    async def remove_older(self, before_s: float) -> None:
+        await self._run(lambda: _remove_older(self._folder, before_s))
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False)
+
+    def _tenant(self, tenant: str) -> Path:
+        return self._folder / sha256(tenant.encode()).hexdigest()[:32]
+
+    def _of(self, batch: Batch) -> Path:
+        return self._tenant(batch.tenant) / batch.id
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        except OSError as exc:
+            raise StoreUnavailable(f"the files in {self._folder}: {exc.strerror}", is_full=exc.errno in _FULL) from exc
+
+
+def _append(path: Path, piece: bytes) -> None:
+    with open(path, "ab", opener=_private) as file:
+        file.write(piece)
+
+
+def _finish(own: Path, partial: Path, file: StoredFile) -> None:
+    _append(partial, b"")  # of an empty file nothing was written yet
+    _flush(partial)
+    partial.rename(own / "content")
+    _write_once(own / "meta", orjson.dumps(file))
+    for folder in (own, own.parent, own.parent.parent):
+        _flush(folder)
+
+
+def _write_once(path: Path, text: bytes) -> None:
+    """Write a file whole; where there is one already, that one stays."""
+    partial = path.with_name(f".{uuid4().hex}")
+    try:
+        _append(partial, text)
+        _flush(partial)
+        with suppress(FileExistsError):
+            os.link(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+    _flush(path.parent)
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _read_part(path: Path, start: int, end: int) -> bytes:
+    with open(path, "rb") as file:
+        file.seek(start)
+        return file.read(end - start)
+
+
+def _file(own: Path) -> StoredFile | None:
+    found = _read(own / "meta")
+    return None if found is None else StoredFile(**orjson.loads(found))
+
+
+def _files(tenant: Path) -> list[StoredFile]:
+    found = [file for path in tenant.glob("file-*") if (file := _file(path)) is not None]
+    return sorted(found, key=lambda file: (file.created_s, file.id), reverse=True)
+
+
+def _delete(own: Path) -> bool:
+    """Delete a file; its `meta` goes first, and without that it is none."""
+    try:
+        (own / "meta").unlink()
+    except FileNotFoundError:
+        return False
+    shutil.rmtree(own, ignore_errors=True)
+    return True
+
+
+def _add_batch(folder: Path, tenant: Path, batch: Batch) -> bool:
+    own, opened = tenant / batch.id, folder / "open"
+    own.mkdir(mode=0o700, parents=True, exist_ok=True)
+    opened.mkdir(mode=0o700, exist_ok=True)
+    try:
+        os.link(tenant / batch.input_file_id / "content", own / "input")
+    except FileNotFoundError:
+        shutil.rmtree(own, ignore_errors=True)
+        return False
+    _write_once(opened / batch.id, tenant.name.encode())  # before the batch itself: one that is accepted is looked after
+    _write_once(own / "meta", orjson.dumps(batch))
+    for path in (tenant, folder):
+        _flush(path)
+    return True
+
+
+def _batch(own: Path) -> Batch | None:
+    found = _read(own / "meta")
+    if found is None:
+        return None
+    plain = orjson.loads(found)
+    return Batch(**{**plain, "scopes": tuple(plain["scopes"]), "chunks": tuple(Chunk(**each) for each in plain["chunks"])})
+
+
+def _batches(tenant: Path, after: str, limit: int) -> list[Batch]:
+    ids = sorted((path.name for path in tenant.glob("batch_*") if not after or path.name < after), reverse=True)
+    found = (batch for batch_id in ids if (batch := _batch(tenant / batch_id)) is not None)
+    return [batch for batch, _ in zip(found, range(limit), strict=False)]
+
+
+def _open_batches(folder: Path) -> list[Batch]:
+    found = []
+    for path in sorted((folder / "open").glob("batch_*")):
+        tenant = _read(path)
+        batch = None if tenant is None else _batch(folder / tenant.decode() / path.name)
+        if batch is not None:
+            found.append(batch)
+    return found
+
+
+def _end(folder: Path, own: Path, ended: Ended) -> None:
+    _write_once(own / "ended", orjson.dumps(ended))
+    (own / "input").unlink(missing_ok=True)
+    (folder / "open" / own.name).unlink(missing_ok=True)
+
+
+def _remove_older(folder: Path, before_s: float) -> None:
+    for own in folder.glob("*/*-*"):
+        file = _file(own)
+        if (file.created_s if file is not None else own.stat().st_mtime + _UNFINISHED_S) < before_s:
+            shutil.rmtree(own, ignore_errors=True)
+    for own in folder.glob("*/batch_*/ended"):
+        batch = _batch(own.parent)
+        if batch is not None and batch.created_s < before_s:
+            shutil.rmtree(own.parent, ignore_errors=True)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

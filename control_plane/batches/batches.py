@@ -1,0 +1,275 @@
+"""Batches as their callers see them, and what makes them go on; called by `frontends/batches`.
+
+A batch needs no queue of its own: each chunk of lines becomes one job, under an id that follows from the batch, so that
+it is made, computed and charged once however many processes look after the batch. Once all have ended, whoever sees
+it first writes the output; another who writes it too writes the same bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from control_plane.batches.domain.batch import EMBEDDINGS, Batch, BatchState, Ended, StoredFile
+from control_plane.batches.domain.input_lines import input_steps, lines_of
+from control_plane.batches.domain.output_lines import ChunkEnd, chunk_end, ended, never_made, split_result, unanswered_lines
+from control_plane.batches.files import Files
+from control_plane.batches.ports import Shelf
+from control_plane.core.errors import InvalidRequest, ObjectNotFound, StoreUnavailable
+from control_plane.core.principal import Principal
+from control_plane.inference.run_steps import run_in_steps
+from control_plane.jobs.domain.job import Job, PriceClass, due_s_of
+from control_plane.jobs.domain.transitions import RetryPolicy, cancelled
+from control_plane.jobs.ports import Bounds, JobQueue, JobsFull, JobStore, Spool, SpoolDamaged
+
+_log = logging.getLogger(__name__)
+
+WINDOW_S = 86_400.0
+"""OpenAI's only completion window, `24h`."""
+_PERIOD_S = 0.5
+_OPEN_CHUNKS = 128
+"""Most jobs that a batch has open at a time: enough to keep every runner busy for a period, and no more room in the
+spool."""
+_RESULTS_KEPT_S = 3600.0
+"""How much longer than the batch's window the results of its chunks are kept, for whoever writes the output."""
+_GRACE_S = 2.0
+"""From a cancellation to the end of the batch, where chunks have no job: another process that has not seen it may be
+about to make one."""
+_CLEAN_EVERY_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a batch is."""
+
+    state: BatchState
+    completed: int
+    failed: int
+    cancelled_s: float | None
+    ended: Ended | None
+
+
+@dataclass(slots=True)
+class _Follow:
+    """What this process knows of an open batch: the chunks that have ended, which do not change any more."""
+
+    ends: dict[int, ChunkEnd] = field(default_factory=dict)
+
+
+class Batches:
+    """Application service for batches; `run` makes them go on."""
+
+    def __init__(
+        self,
+        *,
+        shelf: Shelf,
+        files: Files,
+        store: JobStore,
+        queue: JobQueue,
+        spool: Spool,
+        bounds: Bounds,
+        policy: RetryPolicy,
+        keep_s: float,
+        today_s: Callable[[], float] = time.time,
+    ) -> None:
+        """`keep_s` is how long files and ended batches are kept; `today_s` is seconds since 1970."""
+        self._shelf, self._files = shelf, files
+        self._store, self._queue, self._spool = store, queue, spool
+        self._bounds, self._policy = bounds, policy
+        self._keep_s = keep_s
+        self._today_s = today_s
+        self._follows: dict[str, _Follow] = {}
+        self._cleaned_s = float("-inf")
+        self._is_away = False
+
+    async def create(self, principal: Principal, input_file_id: str, metadata: dict[str, str] | None) -> Batch:
+        """Validate the input file, and accept the batch.
+
+        Raises:
+            InvalidRequest: a line is wrong, or the file's purpose is.
+            ObjectNotFound: there is no such file.
+            StoreUnavailable: nothing can be accepted now.
+        """
+        file = await self._files.get(principal, input_file_id)
+        if file.purpose != "batch":
+            raise InvalidRequest(f"the input file's purpose must be 'batch'; this one's is {file.purpose!r}", field="input_file_id")
+        lines = await run_in_steps(input_steps(await self._files.content(principal, input_file_id)))
+        now_s = self._today_s()
+        batch = Batch(
+            id=f"batch_{int(now_s * 1e3):012x}{uuid4().hex[:20]}",  # sorts by time
+            tenant=principal.tenant,
+            key_id=principal.key_id,
+            scopes=tuple(map(str, principal.scopes.scopes)),
+            input_file_id=input_file_id,
+            model=lines.model,
+            chunks=lines.chunks,
+            metadata=metadata,
+            created_s=now_s,
+            expires_s=now_s + WINDOW_S,
+        )
+        if not await self._shelf.add_batch(batch):
+            raise ObjectNotFound(f"the file {input_file_id!r} was deleted meanwhile")
+        return batch
+
+    async def get(self, principal: Principal, batch_id: str) -> Batch:
+        """Return a batch of the caller's tenant. Raises ObjectNotFound."""
+        batch = await self._shelf.batch(principal.tenant, batch_id)
+        if batch is None:
+            raise ObjectNotFound(f"there is no batch {batch_id[:100]!r}")
+        return batch
+
+    async def batches_of(self, principal: Principal, *, after: str, limit: int) -> list[Batch]:
+        """Return the tenant's batches, the newest first, from the one after `after` on."""
+        return await self._shelf.batches(principal.tenant, after=after, limit=limit)
+
+    async def cancel(self, principal: Principal, batch_id: str) -> Batch:
+        """Cancel a batch; answers that there are stay, and one that has ended stays as it is. Raises ObjectNotFound."""
+        batch = await self.get(principal, batch_id)
+        if await self._shelf.ended(batch) is None:
+            await self._shelf.cancel(batch, now_s=self._today_s())
+        return batch
+
+    async def progress(self, batch: Batch) -> Progress:
+        """Return how far a batch is."""
+        cancelled_s, end = await self._shelf.cancelled_s(batch), await self._shelf.ended(batch)
+        if end is not None:
+            return Progress(end.state, end.completed, end.failed, cancelled_s, end)
+        follow = self._follows.get(batch.id) or _Follow()
+        ends = dict(follow.ends)
+        for number in range(len(batch.chunks)):
+            if number not in ends:
+                job = await self._store.get(batch.job_id(number))
+                if job is None:
+                    break  # jobs are made in order
+                found = chunk_end(job, batch.chunks[number].lines)
+                if found is not None:
+                    ends[number] = found
+        state = BatchState.IN_PROGRESS if cancelled_s is None else BatchState.CANCELLING
+        completed, failed = sum(end.completed for end in ends.values()), sum(end.failed for end in ends.values())
+        return Progress(state, completed, failed, cancelled_s, None)
+
+    async def run(self) -> None:
+        """Make open batches go on, through outages, until cancelled."""
+        while True:
+            try:
+                await self.advance()
+                self._is_away = False
+            except StoreUnavailable as exc:
+                if not self._is_away:
+                    _log.warning("batches wait: %s", exc)
+                self._is_away = True
+            await asyncio.sleep(_PERIOD_S)
+
+    async def advance(self) -> None:
+        """Make jobs for batches that have few, and write the output of those that are done. Raises StoreUnavailable."""
+        now_s = self._today_s()
+        batches = await self._shelf.open_batches()
+        self._follows = {batch.id: self._follows.get(batch.id) or _Follow() for batch in batches}
+        for batch in batches:
+            if await self._is_done(batch, self._follows[batch.id]):
+                await self._end(batch, self._follows[batch.id])
+        if now_s >= self._cleaned_s + _CLEAN_EVERY_S:
+            self._cleaned_s = now_s
+            await self._shelf.remove_older(now_s - self._keep_s)
+
+    async def _is_done(self, batch: Batch, follow: _Follow) -> bool:
+        """Look at the chunks that may have ended since, and make jobs for the next ones; True: all have ended."""
+        cancelled_s, made, open_chunks = await self._shelf.cancelled_s(batch), 0, 0
+        for number, chunk in enumerate(batch.chunks):
+            if number in follow.ends:
+                continue
+            if open_chunks >= _OPEN_CHUNKS:
+                break
+            job = await self._store.get(batch.job_id(number))
+            if job is None:
+                if cancelled_s is None and self._today_s() < batch.expires_s:
+                    if await self._shelf.cancelled_s(batch) is not None or not await self._make(batch, number):
+                        break
+                    made, open_chunks = made + 1, open_chunks + 1
+                elif cancelled_s is None or self._today_s() >= cancelled_s + _GRACE_S:
+                    follow.ends[number] = never_made(is_cancelled=cancelled_s is not None)
+                else:
+                    break
+            elif (end := chunk_end(job, chunk.lines)) is not None:
+                follow.ends[number] = end
+            else:
+                open_chunks += 1
+                if cancelled_s is not None:
+                    await self._cancel(job)
+        if made:
+            await self._publish(made)
+        return len(follow.ends) == len(batch.chunks)
+
+    async def _make(self, batch: Batch, number: int) -> bool:
+        """Make the job of a chunk; False: there is no room for it now.
+
+        Another process may make it at the same time: both write the same body under the same name, and its key makes
+        one record of it. So the body stays where the record is refused, too; without a record the sweeper removes it.
+        """
+        job_id = batch.job_id(number)
+        body = await self._spool.write(job_id, "body", [await self._shelf.read_chunk(batch, batch.chunks[number])])
+        now_s = self._today_s()
+        job = Job(
+            id=job_id,
+            tenant=batch.tenant,
+            key_id=batch.key_id,
+            scopes=batch.scopes,
+            model=batch.model,
+            target=EMBEDDINGS,
+            headers=(),
+            body=body,
+            submitted_s=now_s,
+            due_s=due_s_of(PriceClass.ECONOMY, submitted_s=batch.created_s, deadline_s=batch.expires_s),
+            deadline_s=batch.expires_s,
+            price_class=PriceClass.ECONOMY,
+            idempotency_key=f"{batch.id} {number}",  # with a blank, which no caller's has
+            ready_s=now_s,
+            keep_at_least_until_s=batch.expires_s + _RESULTS_KEPT_S,
+        )
+        try:
+            await self._store.add(job, self._bounds)
+        except JobsFull:
+            return False
+        return True
+
+    async def _cancel(self, job: Job) -> None:
+        """Cancel a chunk's job; if it has changed meanwhile, the next look will do."""
+        if await self._store.replace(cancelled(job, now_s=self._today_s(), policy=self._policy)):
+            await self._spool.prune(job.id)
+
+    async def _publish(self, count: int) -> None:
+        try:
+            await self._queue.publish(count)
+        except StoreUnavailable as exc:
+            _log.warning("no tickets could be written for a batch; the sweeper will: %s", exc)
+
+    async def _end(self, batch: Batch, follow: _Follow) -> None:
+        ends = [follow.ends[number] for number in range(len(batch.chunks))]
+        end = ended(batch, ends, now_s=self._today_s())
+        for is_wanted, file_id, name, part in (
+            (end.has_output, batch.output_file_id, "output", 0),
+            (end.has_errors, batch.error_file_id, "error", 1),
+        ):
+            if is_wanted:
+                file = StoredFile(file_id, batch.tenant, f"{batch.id}_{name}.jsonl", "batch_output", 0, self._today_s())
+                await self._shelf.add_file(file, self._lines(batch, ends, part))
+        await self._shelf.end(batch, end)
+        _log.info("batch %s is %s: %d lines completed, %d failed", batch.id, end.state, end.completed, end.failed)
+
+    async def _lines(self, batch: Batch, ends: list[ChunkEnd], part: int) -> AsyncIterator[bytes]:
+        """Yield the lines for the output file (`part` 0) or the error file (1), chunk by chunk."""
+        for number, end in enumerate(ends):
+            job = await self._store.get(batch.job_id(number))
+            if job is not None and job.result is not None:
+                try:
+                    whole = await self._spool.read(job.result.blob)
+                except SpoolDamaged as exc:
+                    raise StoreUnavailable(str(exc)) from exc
+                yield split_result(whole[job.result.head_bytes :], end.completed)[part]
+            elif part == 1:
+                lines = lines_of(await self._shelf.read_chunk(batch, batch.chunks[number]))
+                yield unanswered_lines(batch.job_id(number), lines, end.state, "" if job is None else job.error)

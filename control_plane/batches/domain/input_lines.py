@@ -1,0 +1,116 @@
+"""Reads the input file of a batch: JSONL, one request on each line.
+
+Everything that can be known to be wrong is found before the batch is accepted, and named by its line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from control_plane.batches.domain.batch import EMBEDDINGS, Chunk
+from control_plane.core.errors import ControlPlaneError, InvalidRequest
+from control_plane.core.steps import Steps
+from control_plane.embeddings.domain.openai_request import request_steps
+
+MAX_LINES = 50_000
+"""Most lines of a batch, and most inputs in all of them together: OpenAI's own limits."""
+MAX_ID_CHARS = 512
+
+_CHUNK_LINES, _CHUNK_INPUTS, _CHUNK_BYTES = 32, 256, 256 * 1024
+"""Most lines, inputs and bytes of a chunk, unless one line alone has more: so much is computed at a time, held in
+memory with its answers, and done again if who computes it is killed."""
+_LINES_PER_STEP = 64
+_FORM = '{"custom_id": "...", "method": "POST", "url": "/v1/embeddings", "body": {"model": "...", "input": ...}}'
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A request of a batch: the caller's name for it, and the body of the call."""
+
+    custom_id: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class InputLines:
+    """What a valid input file has."""
+
+    model: str
+    chunks: tuple[Chunk, ...]
+
+
+def input_steps(content: bytes) -> Steps[InputLines]:
+    """Validate an input file, and cut it into chunks, in steps. Raises InvalidRequest, which names the line."""
+    chunks, seen, model, total = list[Chunk](), set[str](), "", 0
+    lines = inputs = start = 0
+    for number, (begin, end) in enumerate(_spans(content), 1):
+        if number > MAX_LINES:
+            raise InvalidRequest(f"the input file has more than {MAX_LINES} lines; make several batches of it", field="input_file_id")
+        try:
+            line = read_line(content[begin:end])
+            wanted = yield from request_steps(line.body)
+        except ControlPlaneError as exc:
+            raise _wrong(number, str(exc)) from exc
+        if line.custom_id in seen:
+            raise _wrong(number, f"custom_id {line.custom_id[:100]!r} is that of an earlier line; each must be unique")
+        if model and wanted.model != model:
+            raise _wrong(number, f"model is {wanted.model!r}, but {model!r} on the first line; a batch is for one model")
+        seen.add(line.custom_id)
+        model, more = wanted.model, len(wanted.inputs)
+        total += more
+        if total > MAX_LINES:
+            raise _wrong(number, f"the lines up to this one have more than {MAX_LINES} inputs; make several batches of them")
+        if lines and (lines == _CHUNK_LINES or inputs + more > _CHUNK_INPUTS or end - start > _CHUNK_BYTES):
+            chunks.append(Chunk(lines, start, begin))
+            lines = inputs = 0
+            start = begin
+        lines, inputs = lines + 1, inputs + more
+        if number % _LINES_PER_STEP == 0:
+            yield
+    if not lines:
+        raise InvalidRequest("the input file is empty; it must have a request on each line", field="input_file_id")
+    chunks.append(Chunk(lines, start, len(content)))
+    return InputLines(model, tuple(chunks))
+
+
+def read_line(text: bytes) -> Line:
+    """Read one line, but for what its body means. Raises InvalidRequest."""
+    try:
+        fields: Any = orjson.loads(text)
+    except orjson.JSONDecodeError as exc:
+        raise InvalidRequest(f"is not valid JSON ({exc}); it must be {_FORM}") from exc
+    if type(fields) is not dict:
+        raise InvalidRequest(f"must be a JSON object: {_FORM}")
+    custom_id, body = fields.get("custom_id"), fields.get("body")
+    if type(custom_id) is not str or not 0 < len(custom_id) <= MAX_ID_CHARS:
+        raise InvalidRequest(f"custom_id must be a string of 1 to {MAX_ID_CHARS} characters")
+    if fields.get("method") != "POST":
+        raise InvalidRequest('method must be "POST"')
+    if fields.get("url") != EMBEDDINGS:
+        raise InvalidRequest(f'url must be "{EMBEDDINGS}", the endpoint of the batch')
+    if type(body) is not dict:
+        raise InvalidRequest('body must be a JSON object, such as {"model": "...", "input": "..."}')
+    return Line(custom_id, orjson.dumps(body))
+
+
+def lines_of(content: bytes) -> list[Line]:
+    """Return the requests of a chunk that `input_steps` has accepted."""
+    return [read_line(content[begin:end]) for begin, end in _spans(content)]
+
+
+def _spans(content: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where each line begins and ends; the one after the last line feed may be missing."""
+    at = 0
+    while at < len(content):
+        end = content.find(b"\n", at)
+        end = len(content) if end < 0 else end
+        yield at, end
+        at = end + 1
+
+
+def _wrong(number: int, why: str) -> InvalidRequest:
+    return InvalidRequest(f"line {number}: {why}", field="input_file_id")

@@ -1,0 +1,113 @@
+"""Computes a chunk of a batch: each line as the call of `/v1/embeddings` that it is; called by `frontends/jobs/compute`.
+
+An error that would be met again is the line's answer. One that may pass makes the whole chunk be tried again, so that
+its result is all or nothing; in the last attempt it is the line's answer too, since one line that ends whoever computes
+it must not take the others with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import count
+
+from control_plane.batches.domain.batch import EMBEDDINGS
+from control_plane.batches.domain.input_lines import Line, lines_of
+from control_plane.batches.domain.output_lines import answered_line
+from control_plane.core.errors import ControlPlaneError, LimitExceeded, Overloaded
+from control_plane.core.principal import Principal
+from control_plane.embeddings.domain.openai_request import answer_steps
+from control_plane.embeddings.embeddings import Embeddings
+from control_plane.frontends.common.http_errors import render_error
+from control_plane.frontends.common.status import STATUS, message_of
+from control_plane.frontends.jobs.job_meter import JobMeter
+from control_plane.frontends.openai import HttpEmbeddingsCall
+from control_plane.inference.governance import Meter
+from control_plane.inference.run_steps import run_in_steps
+from control_plane.jobs.domain.job import Job
+from control_plane.jobs.ports import Computed, TryAgain
+from control_plane.metering.domain.usage import Usage
+from control_plane.protocols.http1 import HttpRequest, make_answer
+
+_AT_ONCE = 8
+"""Lines of a chunk that are computed at a time, so that Triton can batch them."""
+
+
+class LinesCompute:
+    """Computes chunks of batches by this process's embeddings service."""
+
+    def __init__(self, embeddings_with: Callable[[Meter], Embeddings], *, meter: Meter, max_attempts: int) -> None:
+        """`embeddings_with` makes the embeddings service that yields to others and counts by the given meter."""
+        self._embeddings_with = embeddings_with
+        self._meter = meter
+        self._max_attempts = max_attempts
+
+    async def compute(self, job: Job, principal: Principal, body: bytes) -> Computed:
+        """Compute an attempt at a chunk. Raises TryAgain."""
+        lines, numbers = lines_of(body), count()
+        done: list[_Done | None] = [None] * len(lines)
+        is_last = job.attempts >= self._max_attempts
+
+        async def work(tasks: asyncio.TaskGroup) -> None:
+            for number in numbers:
+                if number >= len(lines):
+                    return
+                done[number] = await self._line(job, principal, number, lines[number], tasks, is_last=is_last)
+
+        try:
+            # Two groups: the tasks of the first are ended by themselves, those of the second end with their caller.
+            async with asyncio.TaskGroup() as flights, asyncio.TaskGroup() as tasks:
+                for worker in range(1 if is_last else _AT_ONCE):
+                    tasks.create_task(work(flights), name=f"batch-lines-{worker}")
+        except BaseExceptionGroup as group:
+            raise _first(group) from group
+        return _whole(job, [each for each in done if each is not None])
+
+    async def _line(self, job: Job, principal: Principal, number: int, line: Line, tasks: asyncio.TaskGroup, *, is_last: bool) -> _Done:
+        meter = JobMeter(self._meter)
+        embeddings = self._embeddings_with(meter)
+        embeddings.begin(tasks)
+        http = HttpRequest(b"POST", EMBEDDINGS.encode(), [], line.body)
+        try:
+            embedded = await embeddings.embed(HttpEmbeddingsCall(http, principal))
+            wanted = embedded.wanted
+            answer = await run_in_steps(answer_steps(embedded.rows, model=wanted.model, is_base64=wanted.is_base64))
+            status = 200
+        except ControlPlaneError as exc:
+            was_sent = meter.usage is not None and meter.usage.rows > 0
+            if STATUS[exc.code].retryable and not (is_last and was_sent):
+                raise _try_again(exc, was_sent=was_sent) from exc
+            rendered = render_error(exc, EMBEDDINGS.encode())
+            answer, status = bytes(rendered.body), rendered.status
+        return _Done(answered_line(job.id, number, line.custom_id, status, answer), status == 200, meter)
+
+
+class _Done:
+    """A line that was answered."""
+
+    def __init__(self, text: bytes, is_ok: bool, meter: JobMeter) -> None:
+        self.text, self.is_ok, self.meter = text, is_ok, meter
+
+
+def _whole(job: Job, done: list[_Done]) -> Computed:
+    """Put the answers of a chunk together: those for the output file first."""
+    fine, wrong = [each for each in done if each.is_ok], [each for each in done if not each.is_ok]
+    usage = sum((each.meter.usage for each in done if each.meter.usage is not None), Usage())
+    model = next((each.meter.model for each in fine if each.meter.model), job.model)
+    answer = make_answer(200, b"".join(each.text for each in fine + wrong), content_type=b"application/jsonl")
+    return Computed(answer, model, usage, failed_lines=len(wrong))
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return what the chunk has failed with: a defect before anything else, then what counts as an attempt."""
+    plain = list[BaseException]()
+    for each in group.exceptions:
+        plain.append(_first(each) if isinstance(each, BaseExceptionGroup) else each)
+    defect = next((each for each in plain if not isinstance(each, TryAgain)), None)
+    return defect or next((each for each in plain if isinstance(each, TryAgain) and each.was_computed), plain[0])
+
+
+def _try_again(error: ControlPlaneError, *, was_sent: bool) -> TryAgain:
+    retry_after_s = error.retry_after_s if isinstance(error, LimitExceeded | Overloaded) else None
+    is_crowded = not was_sent and not isinstance(error, LimitExceeded)
+    return TryAgain(message_of(error), was_computed=was_sent, retry_after_s=retry_after_s, is_crowded=is_crowded)

@@ -1,0 +1,156 @@
+"""The paths of OpenAI's files and batches on the HTTP data port: `/v1/files`, `/v1/batches` and what is below them.
+
+Source: https://platform.openai.com/docs/api-reference/files and /batch. Called by `frontends/openai`, which has
+authorised the caller.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import parse_qs
+
+import orjson
+
+from control_plane.batches.batches import Batches
+from control_plane.batches.domain.batch import EMBEDDINGS, StoredFile
+from control_plane.batches.files import Files
+from control_plane.core.action import Action
+from control_plane.core.errors import InvalidRequest
+from control_plane.core.principal import Principal
+from control_plane.frontends.batches.views import batch_view, file_view, page
+from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
+from control_plane.protocols.kserve.routes import V2Route
+from control_plane.protocols.multipart import read_form
+
+_BELOW = re.compile(rb"/v1/(?:files|batches)/([^/?]+)(/content|/cancel)?")
+_FILES_LISTED, _BATCHES_LISTED = 10_000, 100
+_MAX_METADATA, _MAX_KEY_CHARS, _MAX_VALUE_CHARS = 16, 64, 512
+_BUDGET_TIMEOUT_S = 30.0
+
+
+class BatchesHttp:
+    """The application behind the paths of files and batches: `frontends/openai.BatchesApplication`."""
+
+    def __init__(self, files: Files, batches: Batches, budget: BodyBudget) -> None:
+        self._files, self._batches = files, batches
+        self._budget = budget
+
+    async def answer(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer:
+        """Answer one request. Raises ControlPlaneError."""
+        found = _BELOW.search(request.target)
+        own_id, below = (found.group(1).decode("latin-1"), found.group(2)) if found is not None else ("", None)
+        if route.action is Action.FILES:
+            return await self._answer_file(request, principal, own_id, is_content=below is not None)
+        if request.method == b"POST":
+            if own_id:
+                batch = await self._batches.cancel(principal, own_id)
+            else:
+                batch = await self._batches.create(principal, *_wanted_batch(request.body))
+            return _json(batch_view(batch, await self._batches.progress(batch)))
+        if own_id:
+            batch = await self._batches.get(principal, own_id)
+            return _json(batch_view(batch, await self._batches.progress(batch)))
+        return await self._list_batches(request, principal)
+
+    async def _answer_file(self, request: HttpRequest, principal: Principal, file_id: str, *, is_content: bool) -> HttpAnswer:
+        match request.method:
+            case b"POST":
+                return _json(file_view(await self._upload(request, principal)))
+            case b"DELETE":
+                await self._files.delete(principal, file_id)
+                return _json({"id": file_id, "object": "file", "deleted": True})
+            case _ if is_content:
+                return await self._content(principal, file_id)
+            case _ if file_id:
+                return _json(file_view(await self._files.get(principal, file_id)))
+            case _:
+                return await self._list_files(request, principal)
+
+    async def _upload(self, request: HttpRequest, principal: Principal) -> StoredFile:
+        form = read_form(request.text_header(b"content-type") or "", request.body)
+        file, purpose = form.get("file"), form.get("purpose")
+        if file is None or file.filename is None:
+            raise InvalidRequest("the form must have a file in its field 'file'", field="file")
+        if purpose is None:
+            raise InvalidRequest("the form must have a field 'purpose', which is 'batch'", field="purpose")
+        said = purpose.content.decode("utf-8", "replace")
+        return await self._files.add(principal, filename=file.filename, purpose=said, content=file.content)
+
+    async def _content(self, principal: Principal, file_id: str) -> HttpAnswer:
+        """Answer with a file's content, which counts as memory for bodies while it is read."""
+        size_bytes = (await self._files.get(principal, file_id)).size_bytes
+        counted = size_bytes if size_bytes > UNCOUNTED_BYTES else 0
+        await self._budget.acquire(counted, _BUDGET_TIMEOUT_S)
+        try:
+            return make_answer(200, await self._files.content(principal, file_id), content_type=b"application/octet-stream")
+        finally:
+            self._budget.release(counted)
+
+    async def _list_files(self, request: HttpRequest, principal: Principal) -> HttpAnswer:
+        query = _query(request, ("after", "limit", "order", "purpose"))
+        limit, after = _limit(query, most=_FILES_LISTED, default=_FILES_LISTED), query.get("after", "")
+        found = [file for file in await self._files.files_of(principal) if query.get("purpose", file.purpose) == file.purpose]
+        if query.get("order", "desc") not in ("asc", "desc"):
+            raise InvalidRequest("order must be 'asc' or 'desc'", field="order")
+        if query.get("order") == "asc":
+            found.reverse()
+        if after:
+            place = next((at for at, file in enumerate(found, 1) if file.id == after), None)
+            if place is None:
+                raise InvalidRequest("after must be the id of a file, the last one of the page before", field="after")
+            found = found[place:]
+        return _json(page([file_view(file) for file in found[:limit]], has_more=len(found) > limit))
+
+    async def _list_batches(self, request: HttpRequest, principal: Principal) -> HttpAnswer:
+        query = _query(request, ("after", "limit"))
+        limit = _limit(query, most=_BATCHES_LISTED, default=20)
+        found = await self._batches.batches_of(principal, after=query.get("after", ""), limit=limit + 1)
+        views = [batch_view(batch, await self._batches.progress(batch)) for batch in found[:limit]]
+        return _json(page(views, has_more=len(found) > limit))
+
+
+def _wanted_batch(body: bytes | bytearray) -> tuple[str, dict[str, str] | None]:
+    """Return the input file and the metadata that a caller gives for a new batch. Raises InvalidRequest."""
+    try:
+        fields: Any = orjson.loads(body)
+    except orjson.JSONDecodeError as exc:
+        raise InvalidRequest(f"the body is not valid JSON: {exc}") from exc
+    if type(fields) is not dict:
+        raise InvalidRequest("the body must be a JSON object")
+    if fields.get("endpoint") != EMBEDDINGS:
+        raise InvalidRequest(f"endpoint must be {EMBEDDINGS!r}, which is what batches are for here", field="endpoint")
+    if fields.get("completion_window") != "24h":
+        raise InvalidRequest("completion_window must be '24h', the only one there is", field="completion_window")
+    file_id, metadata = fields.get("input_file_id"), fields.get("metadata")
+    if type(file_id) is not str:
+        raise InvalidRequest("input_file_id must be the id of an uploaded file", field="input_file_id")
+    if metadata is not None and not _is_metadata(metadata):
+        most = f"{_MAX_METADATA} pairs of strings, keys of up to {_MAX_KEY_CHARS} and values of up to {_MAX_VALUE_CHARS} characters"
+        raise InvalidRequest(f"metadata must be an object of at most {most}", field="metadata")
+    return file_id, metadata
+
+
+def _is_metadata(value: Any) -> bool:
+    if type(value) is not dict or len(value) > _MAX_METADATA:
+        return False
+    return all(len(key) <= _MAX_KEY_CHARS and type(text) is str and len(text) <= _MAX_VALUE_CHARS for key, text in value.items())
+
+
+def _query(request: HttpRequest, known: tuple[str, ...]) -> dict[str, str]:
+    query = parse_qs(request.target.partition(b"?")[2].decode("latin-1"), keep_blank_values=True)
+    if unknown := query.keys() - set(known):
+        raise InvalidRequest(f"unknown parameter {min(unknown)[:50]!r}; there are {', '.join(known)}")
+    return {name: values[-1] for name, values in query.items()}
+
+
+def _limit(query: dict[str, str], *, most: int, default: int) -> int:
+    limit = query.get("limit", str(default))
+    if not (limit.isascii() and limit.isdigit() and len(limit) <= 5 and 1 <= int(limit) <= most):
+        raise InvalidRequest(f"limit must be a number from 1 to {most}", field="limit")
+    return int(limit)
+
+
+def _json(fields: dict[str, Any]) -> HttpAnswer:
+    return make_answer(200, orjson.dumps(fields))

@@ -1,0 +1,32 @@
+"""Meter of one request of a job: its usage is charged with the job's record, not when the request ends."""
+
+from __future__ import annotations
+
+from control_plane.core.infer_call import Outcome
+from control_plane.inference.governance import Meter
+from control_plane.metering.domain.usage import COUNTED_AS, MOST, Usage, UsageEvent
+
+
+class JobMeter:
+    """Meter of one job's request: keeps its usage for the job's record, and passes its line on to the request log."""
+
+    def __init__(self, log: Meter) -> None:
+        self._log = log
+        self.dropped = 0
+        self.model = ""
+        self.usage: Usage | None = None
+
+    @property
+    def has_log(self) -> bool:
+        return self._log.has_log
+
+    def add(self, tenant: str, model: str, outcome: Outcome, rows: int, elements: int, compute_units: float, cache_hit: bool, /) -> None:
+        counted = {COUNTED_AS[outcome]: 1}
+        sums = {"rows": min(rows, MOST), "elements": min(elements, MOST), "compute_units": compute_units, "cache_hits": int(cache_hit)}
+        self.model, self.usage = model, Usage(**counted, **sums)  # type: ignore[arg-type]  # only compute_units is fractional
+
+    def add_hits(self, tenant: str, model: str, *, requests: int, rows: int, elements: int) -> None:
+        self.model, self.usage = model, Usage(requests=requests, rows=rows, elements=elements, cache_hits=requests)
+
+    def log(self, event: UsageEvent) -> None:
+        self._log.log(event)

@@ -1,0 +1,79 @@
+"""Input files of batches: how they are cut into chunks, and how a wrong line is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from control_plane.batches.domain.input_lines import InputLines, input_steps, lines_of
+from control_plane.core.errors import InvalidRequest
+from control_plane.core.steps import finish
+
+
+def line(custom_id: Any, *, text: Any = "a", **changes: Any) -> bytes:
+    body = {"model": "m", "input": text}
+    return orjson.dumps({"custom_id": custom_id, "method": "POST", "url": "/v1/embeddings", "body": body} | changes)
+
+
+def read(*lines: bytes, end: bytes = b"") -> InputLines:
+    return finish(input_steps(b"\n".join(lines) + end))
+
+
+@pytest.mark.parametrize("end", [pytest.param(b"", id="cut"), pytest.param(b"\n", id="whole")])
+def test_chunks_have_each_line_once(end: bytes) -> None:
+    lines = [line(f"line-{number}") for number in range(70)]
+    content = b"\n".join(lines) + end
+
+    found = finish(input_steps(content))
+
+    assert (found.model, [chunk.lines for chunk in found.chunks]) == ("m", [32, 32, 6])
+    names = [each.custom_id for chunk in found.chunks for each in lines_of(content[chunk.start : chunk.end])]
+    assert names == [f"line-{number}" for number in range(70)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "chunks"),
+    [
+        pytest.param([line(str(number), text=["a"] * 100) for number in range(5)], [2, 2, 1], id="inputs"),
+        pytest.param([line(str(number), text=["a" * 30_000] * 5) for number in range(3)], [1, 1, 1], id="bytes"),
+        pytest.param([line("a"), line("b", text=["a"] * 2000), line("c")], [1, 1, 1], id="one-large-line"),
+    ],
+)
+def test_chunks_are_bounded(lines: list[bytes], chunks: list[int]) -> None:
+    assert [chunk.lines for chunk in read(*lines).chunks] == chunks
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        pytest.param(b"", "not valid JSON", id="blank"),
+        pytest.param(b"[]", "must be a JSON object", id="list"),
+        pytest.param(line(""), "custom_id must be a string", id="no-id"),
+        pytest.param(line("x" * 513), "custom_id must be a string", id="long-id"),
+        pytest.param(line("a"), "that of an earlier line", id="twice"),
+        pytest.param(line("b", method="GET"), 'method must be "POST"', id="method"),
+        pytest.param(line("b", url="/v1/chat/completions"), 'url must be "/v1/embeddings"', id="url"),
+        pytest.param(line("b", body=[]), "body must be a JSON object", id="body"),
+        pytest.param(line("b", text=""), "cannot be an empty string", id="input"),
+        pytest.param(line("b", body={"model": "n", "input": "a"}), "for one model", id="model"),
+        pytest.param(line("b", body={"model": "../x", "input": "a"}), "does not exist", id="no-model"),
+    ],
+)
+def test_a_wrong_line_is_named(wrong: bytes, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"^line 2: ") as refused:
+        read(line("a"), wrong, line("c"))
+    assert said in str(refused.value)
+
+
+def test_as_many_inputs_as_openai_allows() -> None:
+    most = [line(str(number), text=["a"] * 2000) for number in range(25)]
+    assert len(read(*most).chunks) == 25
+    with pytest.raises(InvalidRequest, match=r"line 26: .* more than 50000 inputs"):
+        read(*most, line("x"))
+
+
+def test_an_empty_file_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="empty"):
+        read()

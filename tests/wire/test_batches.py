@@ -1,0 +1,202 @@
+"""OpenAI's files and batches over the real store, spool and shelf, called by the official client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import openai
+import orjson
+import pytest
+
+from control_plane.batches.adapters.folder_shelf import FolderShelf
+from control_plane.batches.batches import Batches
+from control_plane.batches.domain.input_lines import lines_of
+from control_plane.batches.domain.output_lines import answered_line
+from control_plane.batches.files import Files
+from control_plane.frontends.batches.http import BatchesHttp
+from control_plane.frontends.common.body_budget import BodyBudget
+from control_plane.jobs.domain.job import Job
+from control_plane.jobs.ports import Computed
+from control_plane.metering.domain.usage import Usage
+from control_plane.objects.domain.tenant import Tenant
+from control_plane.protocols.http1 import make_answer
+from tests.fakes.governance import api_key, governance, key_text, known_state
+from tests.fakes.jobs import ROOMY, FakeCompute
+from tests.unit.jobs.world import World, running, world
+from tests.wire.gateway import gateway
+
+
+class Answering(FakeCompute):
+    """Answers each line by its number of characters; a line named `wrong...` is an error."""
+
+    async def compute(self, job: Job, body: bytes) -> Computed:
+        self.begun.append(job.id)
+        lines = lines_of(body)
+        wrong = [line for line in lines if line.custom_id.startswith("wrong")]
+        fine = [line for line in lines if line not in wrong]
+        parts = [answered_line(job.id, 0, line.custom_id, 200, b'{"n":%d}' % len(line.body)) for line in fine]
+        parts += [answered_line(job.id, 0, line.custom_id, 400, b'{"error":{}}') for line in wrong]
+        return Computed(make_answer(200, b"".join(parts)), job.model, Usage(requests=len(fine), refused=len(wrong)), len(wrong))
+
+
+@dataclass
+class Here:
+    world: World
+    batches: Batches
+    mine: openai.AsyncOpenAI
+    others: openai.AsyncOpenAI
+
+    async def work(self, until: str, batch_id: str) -> Any:
+        """Compute until the batch is in that state."""
+        async with running(self.world.runner()):
+            while True:
+                await self.batches.advance()
+                found = await self.mine.batches.retrieve(batch_id)
+                if found.status == until:
+                    return found
+
+
+@asynccontextmanager
+async def serving(folder: Path, *, max_bytes: int = 1 << 20) -> AsyncIterator[Here]:
+    keys = (api_key(1, "infer:m"), api_key(2, "infer:*", tenant="others"))
+    governed = governance(known_state(keys=keys, tenants=(Tenant("team"), Tenant("others"))), authentication=True)
+    shelf = FolderShelf(folder / "spool" / "batches")
+    async with world(folder) as here:
+        here.compute = Answering()
+        files = Files(shelf, max_bytes=max_bytes, today_s=here.now_s)
+        batches = Batches(
+            shelf=shelf,
+            files=files,
+            store=here.store,
+            queue=here.queue,
+            spool=here.spool,
+            bounds=ROOMY,
+            policy=here.policy,
+            keep_s=1e6,
+            today_s=here.now_s,
+        )
+        async with gateway(governed=governed, batches=BatchesHttp(files, batches, BodyBudget(1 << 24))) as it:
+            url = f"http://127.0.0.1:{it.port}/v1"
+            async with (
+                openai.AsyncOpenAI(base_url=url, api_key=key_text(1), max_retries=0) as mine,
+                openai.AsyncOpenAI(base_url=url, api_key=key_text(2), max_retries=0) as others,
+            ):
+                yield Here(here, batches, mine, others)
+    await shelf.close()
+
+
+def line(custom_id: str, **changes: Any) -> str:
+    body = {"model": "m", "input": "a text"}
+    return orjson.dumps({"custom_id": custom_id, "method": "POST", "url": "/v1/embeddings", "body": body} | changes).decode()
+
+
+async def upload(client: openai.AsyncOpenAI, *lines: str) -> str:
+    return (await client.files.create(file=("in.jsonl", "\n".join(lines).encode()), purpose="batch")).id
+
+
+async def create(client: openai.AsyncOpenAI, *lines: str) -> Any:
+    file_id = await upload(client, *lines)
+    return await client.batches.create(input_file_id=file_id, endpoint="/v1/embeddings", completion_window="24h", metadata={"of": "me"})
+
+
+async def ids_in(client: openai.AsyncOpenAI, file_id: str | None) -> list[str]:
+    assert file_id is not None
+    return [orjson.loads(each)["custom_id"] for each in (await client.files.content(file_id)).text.splitlines()]
+
+
+async def test_a_file_is_kept_listed_read_and_deleted(tmp_path: Path) -> None:
+    async with serving(tmp_path) as it:
+        content = b'a\r\n--b"\r\n\x00\xff\n'
+        file = await it.mine.files.create(file=("in.jsonl", content), purpose="batch")
+
+        assert (file.bytes, file.filename, file.purpose) == (len(content), "in.jsonl", "batch")
+        assert [each.id async for each in it.mine.files.list()] == [file.id]
+        assert (await it.mine.files.content(file.id)).content == content
+        assert [each.id async for each in it.others.files.list()] == []
+        for call in (it.others.files.retrieve, it.others.files.content, it.others.files.delete):
+            with pytest.raises(openai.NotFoundError):
+                await call(file.id)
+        assert (await it.mine.files.delete(file.id)).deleted
+        with pytest.raises(openai.NotFoundError):
+            await it.mine.files.retrieve(file.id)
+
+
+async def test_files_are_bounded(tmp_path: Path) -> None:
+    async with serving(tmp_path, max_bytes=100) as it:
+        await upload(it.mine, "x" * 60)
+        with pytest.raises(openai.RateLimitError, match="60 bytes"):
+            await upload(it.mine, "x" * 60)
+        await upload(it.others, "x" * 60)
+
+
+async def test_each_line_is_answered_and_charged_once(tmp_path: Path) -> None:
+    async with serving(tmp_path) as it:
+        names = [f"line-{number}" for number in range(70)]
+        batch = await create(it.mine, *(line(name) for name in names), line("wrong-1"))
+        assert (batch.status, batch.request_counts.total, batch.metadata) == ("in_progress", 71, {"of": "me"})
+        await it.mine.files.delete(batch.input_file_id)  # the batch has its own
+
+        done = await it.work("completed", batch.id)
+
+        assert (done.request_counts.completed, done.request_counts.failed) == (70, 1)
+        assert await ids_in(it.mine, done.output_file_id) == names
+        assert await ids_in(it.mine, done.error_file_id) == ["wrong-1"]
+        assert it.world.usage.requests() == 70
+        assert len(it.world.compute.begun) == 3
+        await it.batches.advance()
+        assert [each.id async for each in it.mine.batches.list()] == [batch.id]
+        with pytest.raises(openai.NotFoundError):
+            await it.others.batches.retrieve(batch.id)
+
+
+async def test_finished_lines_of_a_cancelled_batch_stay(tmp_path: Path) -> None:
+    async with serving(tmp_path) as it:
+        batch = await create(it.mine, *(line(f"line-{number}") for number in range(64)))
+        await it.batches.advance()
+        async with running(it.world.runner(slots=1)):
+            while not (await it.mine.batches.retrieve(batch.id)).request_counts.completed:
+                pass
+            assert (await it.mine.batches.cancel(batch.id)).status == "cancelling"
+        done = await it.work("cancelled", batch.id) if not await _is_over(it, batch.id) else await it.mine.batches.retrieve(batch.id)
+
+        output = await ids_in(it.mine, done.output_file_id)
+        errors = await ids_in(it.mine, done.error_file_id) if done.error_file_id else []
+        assert len(output) == done.request_counts.completed >= 32
+        assert sorted(output + errors) == sorted(f"line-{number}" for number in range(64))
+
+
+async def _is_over(it: Here, batch_id: str) -> bool:
+    await it.batches.advance()
+    return (await it.mine.batches.retrieve(batch_id)).status in ("cancelled", "completed")
+
+
+async def test_what_the_window_was_too_short_for_is_expired(tmp_path: Path) -> None:
+    async with serving(tmp_path) as it:
+        batch = await create(it.mine, line("a"), line("b"))
+        it.world.clock_s += 86_401
+        await it.batches.advance()
+        done = await it.mine.batches.retrieve(batch.id)
+
+        assert (done.status, done.output_file_id) == ("expired", None)
+        assert await ids_in(it.mine, done.error_file_id) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        pytest.param(("{",), "line 1: is not valid JSON", id="no-json"),
+        pytest.param((line("a"), line("a")), "line 2: custom_id 'a' is that of an earlier line", id="twice"),
+        pytest.param((line("a"), line("b", url="/v1/x")), 'line 2: url must be "/v1/embeddings"', id="url"),
+        pytest.param((line("a"), line("b", body={"model": "n", "input": "a"})), "a batch is for one model", id="model"),
+        pytest.param((line("a", body={"model": "m", "input": ""}),), "line 1: input cannot be an empty string", id="input"),
+    ],
+)
+async def test_a_wrong_line_is_named(tmp_path: Path, lines: tuple[str, ...], said: str) -> None:
+    async with serving(tmp_path) as it:
+        with pytest.raises(openai.BadRequestError) as refused:
+            await create(it.mine, *lines)
+        assert said in str(refused.value)
