@@ -22,7 +22,7 @@ from control_plane.batches.ports import Shelf
 from control_plane.core.errors import InvalidRequest, ObjectNotFound, StoreUnavailable
 from control_plane.core.principal import Principal
 from control_plane.inference.run_steps import run_in_steps
-from control_plane.jobs.domain.job import Job, PriceClass, due_s_of
+from control_plane.jobs.domain.job import Job, JobState, PriceClass, due_s_of
 from control_plane.jobs.domain.transitions import RetryPolicy, cancelled
 from control_plane.jobs.ports import Bounds, JobQueue, JobsFull, JobStore, Spool, SpoolDamaged
 
@@ -264,12 +264,18 @@ class Batches:
         """Yield the lines for the output file (`part` 0) or the error file (1), chunk by chunk."""
         for number, end in enumerate(ends):
             job = await self._store.get(batch.job_id(number))
+            state, error = end.state, "" if job is None else job.error
+            unanswered_part = 1
             if job is not None and job.result is not None:
                 try:
                     whole = await self._spool.read(job.result.blob)
                 except SpoolDamaged as exc:
-                    raise StoreUnavailable(str(exc)) from exc
-                yield split_result(whole[job.result.head_bytes :], end.completed)[part]
-            elif part == 1:
+                    # Computed and charged, but lost: said in the file that is there in any case, or the batch would never end.
+                    _log.error("batch %s has lost the answers of a chunk: %s", batch.id, exc)
+                    state, error, unanswered_part = JobState.DEAD, "its answers were damaged on disk", 0 if end.completed else 1
+                else:
+                    yield split_result(whole[job.result.head_bytes :], end.completed)[part]
+                    continue
+            if part == unanswered_part:
                 lines = lines_of(await self._shelf.read_chunk(batch, batch.chunks[number]))
-                yield unanswered_lines(batch.job_id(number), lines, end.state, "" if job is None else job.error)
+                yield unanswered_lines(batch.job_id(number), lines, state, error)

@@ -19,8 +19,8 @@ from control_plane.batches.domain.output_lines import answered_line
 from control_plane.batches.files import Files
 from control_plane.frontends.batches.http import BatchesHttp
 from control_plane.frontends.common.body_budget import BodyBudget
-from control_plane.jobs.domain.job import Job
-from control_plane.jobs.ports import Computed
+from control_plane.jobs.domain.job import Blob, Job
+from control_plane.jobs.ports import Computed, SpoolDamaged
 from control_plane.metering.domain.usage import Usage
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.protocols.http1 import make_answer
@@ -131,6 +131,23 @@ async def test_files_are_bounded(tmp_path: Path) -> None:
         with pytest.raises(openai.RateLimitError, match="60 bytes"):
             await upload(it.mine, "x" * 60)
         await upload(it.others, "x" * 60)
+
+
+async def test_answers_that_the_disk_has_lost_are_said_to_be_and_the_batch_ends(tmp_path: Path) -> None:
+    async with serving(tmp_path) as it:
+        batch = await create(it.mine, *(line(f"line-{number}") for number in range(3)))
+        read = it.world.spool.read
+
+        async def damaged(blob: Blob) -> bytes:
+            if "/result-" in blob.name:
+                raise SpoolDamaged("another digest")
+            return await read(blob)
+
+        it.world.spool.read = damaged  # type: ignore[method-assign]
+        done = await it.work("completed", batch.id)
+        lines = [orjson.loads(each) for each in (await it.mine.files.content(done.output_file_id)).text.splitlines()]
+        assert [each["custom_id"] for each in lines] == ["line-0", "line-1", "line-2"]
+        assert all("damaged on disk" in each["error"]["message"] for each in lines)
 
 
 async def test_each_line_is_answered_and_charged_once(tmp_path: Path) -> None:
