@@ -179,7 +179,7 @@ class TestUnary:
             left_s = loop.time()
             await slot.was_kept.wait()
             await fake.cancelled.wait()
-            assert CANCEL_AFTER_S <= loop.time() - left_s < 1.0
+            assert CANCEL_AFTER_S - 0.002 <= loop.time() - left_s < 1.0  # the loop counts whole milliseconds
             assert slot.kept == 0
 
     async def test_a_connection_that_breaks_ends_it(self) -> None:
