@@ -64,6 +64,15 @@ HTTP_CALLS = {
     ("GET", "/v2/logging"): REPOSITORY,
     ("POST", "/v2/logging"): REPOSITORY,
     ("POST", "/v1/embeddings"): OF_M,  # which its body names
+    ("GET", "/v1/files"): INFERENCE,
+    ("POST", "/v1/files"): INFERENCE,
+    ("GET", "/v1/files/f"): INFERENCE,
+    ("DELETE", "/v1/files/f"): INFERENCE,
+    ("GET", "/v1/files/f/content"): INFERENCE,
+    ("GET", "/v1/batches"): INFERENCE,
+    ("POST", "/v1/batches"): INFERENCE,  # each line names a model, and is looked at when it is computed
+    ("GET", "/v1/batches/b"): INFERENCE,
+    ("POST", "/v1/batches/b/cancel"): INFERENCE,
     ("GET", "/v1/models"): INFERENCE,
     ("GET", "/v1/models/m"): OF_M,
     ("GET", "/v2/systemsharedmemory/status"): REPOSITORY,
@@ -122,7 +131,8 @@ def governed(**known: Any) -> Governance:
 
 
 class AnyJob:
-    """Jobs of which each exists and is everybody's: `tests/wire/test_jobs.py` has the real ones."""
+    """Jobs, files and batches of which each exists and is everybody's: `tests/wire/test_jobs.py` and `test_batches.py` have the
+    real ones."""
 
     async def answer(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer:
         return make_answer(200)
@@ -166,7 +176,7 @@ def full_name(method: str) -> str:
 async def test_http(method: str, path: str, shown: str) -> None:
     status = expected(HTTP_CALLS[method, path], shown)
 
-    async with gateway(allow_shared_memory=True, governed=governed(), jobs=AnyJob()) as it:
+    async with gateway(allow_shared_memory=True, governed=governed(), jobs=AnyJob(), batches=AnyJob()) as it:
         if path.startswith("/v1/"):
             it.upstream.http.answer, it.upstream.control.states = FakeTextModel(), {"m": ModelState.READY}
         if path == "/v2/models/stats":
