@@ -233,37 +233,6 @@ def test_what_a_load_adds_to_its_memory_is_the_models_and_goes_with_it(state_dir
     run(scenario())
 
 
-def cpu_ticks(pid: int) -> dict[str, int]:
-    """CPU time by thread, in hundredths of a second."""
-    stats = {task.name: (task / "stat").read_text().rpartition(")")[2].split() for task in Path(f"/proc/{pid}/task").iterdir()}
-    return {thread: int(stat[11]) + int(stat[12]) for thread, stat in stats.items()}
-
-
-def test_large_json_of_different_connections_is_parsed_by_different_threads(state_dir: Path, run: Run) -> None:
-    """Triton would serve connections that come one by one with one thread of its 64, and all would wait for each other's JSON."""
-    numbers = b"1.5," * 3_999_999 + b"1.5"
-    body = b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[4000000],"data":[%b]}]}' % numbers
-    large = HttpRequest(b"POST", b"/v2/models/swallow/infer", [], body)
-
-    async def scenario() -> None:
-        place(state_dir, "swallow", sources=(PROJECT / "perf" / "models",))
-        async with live(state_dir) as (_, upstream):
-            await upstream.control.load("swallow", timeout_s=LONG_S)
-            assert (await upstream.http.send(HttpRequest(b"GET", b"/v2/health/live"), timeout_s=LONG_S)).status == 200
-            before = cpu_ticks(pid_of_triton(state_dir))
-            async with asyncio.TaskGroup() as tasks:
-                sent = []
-                for _ in range(4):
-                    sent.append(tasks.create_task(upstream.http.send(large, timeout_s=LONG_S)))
-                    await asyncio.sleep(0.03)  # less than one takes, so that each has a connection of its own
-            assert {task.result().status for task in sent} == {200}
-            spent = sorted(ticks - before.get(thread, 0) for thread, ticks in cpu_ticks(pid_of_triton(state_dir)).items())
-        # On a busy machine Triton accepts fewer of them at once; opened one by one they have a single thread without exception.
-        assert spent[-2] >= spent[-1] / 8, f"four connections have more than one thread: {spent[-6:]}"
-
-    run(scenario())
-
-
 async def sleep_in_triton(endpoints: Endpoints, seconds: float) -> None:
     with suppress(InferenceServerException):
         await infer(endpoints, "slow", "SECONDS", seconds)

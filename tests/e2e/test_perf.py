@@ -68,7 +68,7 @@ def only_hedged_where_it_is_on(report: Report) -> None:
         assert all(run.executions >= 1.0 and (case.way == ON or run.hedged == 0.0) for run in runs)
         assert all(run.foretold_executions >= 1.0 for run in runs) is (case.way != OFF_AGAIN)
     half = report.result.more["half"]
-    assert 0.3 < half["hedged"] <= 0.5
+    assert 0.3 < half["hedged"] <= 0.7  # about half, of a few dozen
     assert half["more_processes"] == half["errors"] == 0
 
 
