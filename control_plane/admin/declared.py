@@ -23,7 +23,7 @@ from control_plane.objects.objects import Objects
 
 
 class Outcome(StrEnum):
-    """What an application did, or with a dry run would do."""
+    """Outcome of applying one declared object, or of a dry run of that."""
 
     CREATED = "created"
     CHANGED = "changed"
@@ -44,7 +44,7 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """What was applied to one object."""
+    """Result of applying one object: the outcome, and its fields before and after."""
 
     outcome: Outcome
     before: Mapping[str, Any] | None

@@ -46,7 +46,7 @@ class DeclaredView(_View):
 
 
 class ApplicationView(_View):
-    """What an application changed, or with `dry_run` would change."""
+    """Outcome of applying one declared object; with `dry_run`, of what applying it would change."""
 
     kind: str
     name: str

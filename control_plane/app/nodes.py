@@ -49,7 +49,7 @@ class NodeUnit:
     health: NodeHealthCheck
     leave: Callable[[], None]
     contents: None = None
-    """What is loaded is known at the node."""
+    """Always None: the node itself keeps track of the contents of loaded models."""
 
     async def run(self) -> None:
         """Keep the connection to the node, and watch over its Triton, until cancelled. Raises StartupError, in a

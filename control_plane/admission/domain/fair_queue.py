@@ -69,7 +69,7 @@ class FairQueue(Generic[Item]):
 
     @property
     def waiting(self) -> Collection[Item]:
-        """What waits, in no order; a view that stays true."""
+        """The requests that wait, in no order: a live view of the queue, not a copy."""
         return self._where.keys()
 
     def __len__(self) -> int:
