@@ -88,7 +88,7 @@ class Jobs:
         """Return a job. Raises ObjectNotFound, StoreUnavailable."""
         job = await self._store.get(job_id) if JOB_ID.fullmatch(job_id) else None
         if job is None or job.tenant != principal.tenant:
-            raise ObjectNotFound(f"there is no job {job_id!r}; one that has ended is kept for {self._policy.keep_s:g} s")
+            raise ObjectNotFound(f"there is no job {job_id!r}; one that has ended is kept for {self._policy.keep_s:g} s at most")
         return job
 
     async def place(self, job: Job) -> int | None:

@@ -57,6 +57,9 @@ class JobStore(Protocol):
     async def neglected(self, now_s: float, *, limit: int) -> list[Job]:
         """Return jobs whose `look_at_s` has come, the longest first."""
 
+    async def surplus(self, kept: Load, *, limit: int) -> list[Job]:
+        """Return the oldest ended jobs of each tenant that keeps more than that, as many as are too many."""
+
     async def place(self, job: Job) -> int:
         """Return how many queued jobs of its tenant come before this one."""
 

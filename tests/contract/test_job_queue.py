@@ -28,7 +28,7 @@ from control_plane.jobs.jobs import Jobs, Submission
 from control_plane.jobs.ports import JobQueue, JobStore, Load
 from control_plane.jobs.runner import JobRunner
 from control_plane.jobs.sweeper import Sweeper
-from tests.fakes.jobs import ROOMY, FakeCompute, FakeUsage, job
+from tests.fakes.jobs import PLENTY, ROOMY, FakeCompute, FakeUsage, job
 from tests.rabbitmq_server import RabbitmqServer
 from tests.redis_server import RedisServer
 from tests.unit.jobs.world import Fate
@@ -302,7 +302,7 @@ class _Process:
         self._queue = queue
         runner = JobRunner(**parts, compute=self.compute, usage=usage, gate=BulkGate(2, 2.0), holder="h")
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(each.run()) for each in (queue, runner, Sweeper(**parts, usage=usage))]
+        self._tasks = [loop.create_task(each.run()) for each in (queue, runner, Sweeper(**parts, usage=usage, kept=PLENTY))]
 
     def die(self) -> None:
         """End as by kill -9: from now on nothing of it reaches the stores, so that no claim is released."""
