@@ -74,7 +74,11 @@ class Jobs:
             IdempotencyKeyReused: the idempotency key came before with another request.
             StoreUnavailable: nothing can be accepted now.
         """
-        await self._require_room(principal.tenant, len(wanted.body))
+        try:
+            await self._require_room(principal.tenant, len(wanted.body))
+        except LimitExceeded:
+            if not wanted.idempotency_key or not await self._store.knows_key(principal.tenant, wanted.idempotency_key):
+                raise
         key = principal.tenant, wanted.idempotency_key
         if wanted.idempotency_key and key in self._being_accepted:
             raise Conflict("a request with this Idempotency-Key is being accepted now; ask again shortly")

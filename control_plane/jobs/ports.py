@@ -42,6 +42,9 @@ class JobStore(Protocol):
 
     async def get(self, job_id: str) -> Job | None: ...
 
+    async def knows_key(self, tenant: str, idempotency_key: str) -> bool:
+        """Return whether a record was made with this idempotency key of the tenant."""
+
     async def replace(self, job: Job) -> bool:
         """Replace the version before this one; False: there is another by now, or none, and nothing is changed."""
 

@@ -224,6 +224,21 @@ async def test_a_broker_that_says_nothing_is_away(broker: RabbitmqServer, tmp_pa
         await taken(queue)
 
 
+async def test_a_broker_that_says_nothing_holds_up_no_end(broker: RabbitmqServer, tmp_path: Path) -> None:
+    async with bench("rabbitmq", broker.url, tmp_path) as it:
+        queue = await it.process()
+        taking = asyncio.get_running_loop().create_task(queue.take())
+        await asyncio.sleep(1.0)  # it waits with a consumer by now
+        broker.hold()
+        try:
+            began_s = asyncio.get_running_loop().time()
+            taking.cancel()
+            await asyncio.wait([taking])
+            assert asyncio.get_running_loop().time() - began_s < 4.0
+        finally:
+            broker.go_on()
+
+
 async def test_a_queue_that_somebody_deletes_is_made_anew_and_the_loss_is_told(broker: RabbitmqServer, tmp_path: Path) -> None:
     async with bench("rabbitmq", broker.url, tmp_path) as it:
         queue = await it.process()

@@ -157,7 +157,10 @@ async def test_an_idempotency_key_makes_one_job_of_its_tenant_until_that_is_remo
         await put(one, job(8), job(9))  # without a key
         ended = await changed(one, cancelled(made[0], now_s=1.0, policy=POLICY))
         assert (await other.add(keyed(10), ROOMY)) == ended
+        assert await other.knows_key("team", "k")
+        assert not await other.knows_key("others", "k")
         assert await one.remove(ended)
+        assert not await other.knows_key("team", "k")
         assert (await one.add(keyed(11), ROOMY)).id == job_id(11)
 
 

@@ -123,7 +123,15 @@ class RedisJobStore:
         own, all_of_them = bounds.of_tenant, bounds.in_all
         limits = (_of(job.tenant), own.jobs, own.size_bytes, _TOTAL, all_of_them.jobs, all_of_them.size_bytes)
         record = encode_job(job).decode()
-        args: list[Any] = [job.id, job.revision, record, _plan(None, job), _key_field(job), job.body.size_bytes, *limits]
+        args: list[Any] = [
+            job.id,
+            job.revision,
+            record,
+            _plan(None, job),
+            _key_field(job.tenant, job.idempotency_key),
+            job.body.size_bytes,
+            *limits,
+        ]
         async with self._link.calling():
             answer = await self._add_script(keys=[_RECORDS, _REVISIONS, _IDS, _OPEN, _BYTES, _ENDED], args=args)
         if answer[0] == "known":
@@ -136,6 +144,10 @@ class RedisJobStore:
         async with self._link.calling():
             record: Any = await self._link.client.hget(_RECORDS, job_id)
         return None if record is None else decode_job(record)
+
+    async def knows_key(self, tenant: str, idempotency_key: str) -> bool:
+        async with self._link.calling():
+            return bool(await self._link.client.hexists(_IDS, _key_field(tenant, idempotency_key)))
 
     async def replace(self, job: Job) -> bool:
         before = await self.get(job.id)
@@ -201,7 +213,14 @@ class RedisJobStore:
 
     async def _change(self, before: Job, after: Job | None) -> bool:
         record, revision = ("", 0) if after is None else (encode_job(after).decode(), after.revision)
-        args: list[Any] = [before.id, before.revision, revision, record, _plan(before, after), _key_field(before)]
+        args: list[Any] = [
+            before.id,
+            before.revision,
+            revision,
+            record,
+            _plan(before, after),
+            _key_field(before.tenant, before.idempotency_key),
+        ]
         async with self._link.calling():
             return bool(await self._change_script(keys=[_RECORDS, _REVISIONS, _IDS], args=args))
 
@@ -237,8 +256,8 @@ def _waiting_of(tenant: str) -> str:
     return f"{_PREFIX}waiting:{_of(tenant)}"
 
 
-def _key_field(job: Job) -> str:
-    return orjson.dumps([job.tenant, job.idempotency_key]).decode() if job.idempotency_key else ""
+def _key_field(tenant: str, idempotency_key: str) -> str:
+    return orjson.dumps([tenant, idempotency_key]).decode() if idempotency_key else ""
 
 
 def _places(job: Job | None) -> dict[str, str]:

@@ -70,6 +70,10 @@ class SqliteJobStore:
     async def get(self, job_id: str) -> Job | None:
         return await self._file.run(partial(_get, job_id=job_id))
 
+    async def knows_key(self, tenant: str, idempotency_key: str) -> bool:
+        query = "SELECT 1 FROM jobs WHERE tenant = ? AND idempotency_key = ?"
+        return await self._file.run(lambda connection: connection.execute(query, (tenant, idempotency_key)).fetchone() is not None)
+
     async def replace(self, job: Job) -> bool:
         return await self._file.run(partial(_replace, job=job))
 
