@@ -188,13 +188,13 @@ def _metrics() -> Iterator[str]:
         "With several workers each counts for itself and the page shows the sum."
     )
     yield "## Gateway"
-    yield _metric_table(_own_page())
+    yield _metric_list(_own_page())
     yield "## Fleet"
     yield _wrapped("Where there are several Tritons, or a memory budget. No label names a model, of which there may be thousands.")
-    yield _metric_table(_fleet_page())
+    yield _metric_list(_fleet_page())
     yield "## Models that Tidegate ships"
     yield _wrapped("From their backends, on Triton's own page.")
-    yield _table(("metric", "labels", "meaning"), _backend_rows())
+    yield "\n".join(_metric(name, "counter", labels, meaning) for name, labels, meaning in _backend_rows())
 
 
 def _own_page() -> str:
@@ -230,8 +230,8 @@ def _fleet_page() -> str:
     return "\n".join(line for line in page.splitlines() if "tidegate_triton_losses" not in line) + "\n"
 
 
-def _metric_table(page: str) -> str:
-    rows = []
+def _metric_list(page: str) -> str:
+    entries = []
     for family in sorted(text_string_to_metric_families(page), key=lambda family: family.name):
         values: dict[str, dict[str, None]] = {}
         for sample in family.samples:
@@ -239,8 +239,14 @@ def _metric_table(page: str) -> str:
                 values.setdefault(label, {})[value] = None
         labels = "; ".join(_label(label, [*found]) for label, found in sorted(values.items()) if label != "le")
         suffix = "_total" if family.type == "counter" else ""
-        rows.append((f"`{family.name}{suffix}`", family.type, labels, family.documentation))
-    return _table(("metric", "type", "labels", "meaning"), rows)
+        entries.append(_metric(f"`{family.name}{suffix}`", family.type, labels, family.documentation))
+    return "\n".join(entries)
+
+
+def _metric(name: str, kind: str, labels: str, meaning: str) -> str:
+    # A list, not a table: a row of a table cannot be wrapped, and the longest had 400 characters.
+    entry = _wrapped(f"* {name}, {kind}: {meaning}", indent="  ")
+    return entry + ("\n  " + _wrapped(f"Labels: {labels}.", indent="  ") if labels else "")
 
 
 def _label(name: str, values: Sequence[str]) -> str:

@@ -35,7 +35,7 @@ from control_plane.core.cpus import format_cpus, is_range
 from control_plane.core.errors import StartupError, StoreUnavailable
 from control_plane.fleet.adapters.metrics import FleetMetrics
 from control_plane.frontends.common.http_errors import render_error
-from control_plane.frontends.http.request_reader import HttpLimits
+from control_plane.frontends.http.limits import HttpLimits
 from control_plane.frontends.http.server import HttpServer
 from control_plane.frontends.metrics_page import MetricsPage
 from control_plane.host.cpu_affinity import pin_worker, require_cpus

@@ -19,7 +19,7 @@ from control_plane.core.principal import Principal
 from control_plane.core.scope import Right
 from control_plane.embeddings.domain.text_model import TextModel
 from control_plane.embeddings.domain.text_model_config import TEXT_MODEL_REQUIREMENTS, read_text_model
-from control_plane.inference.inference import Dispatch
+from control_plane.inference.dispatch import Dispatch
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.protocols.http1 import HttpRequest
 

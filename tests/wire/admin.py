@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from control_plane.admin.server import make_admin_server
-from control_plane.frontends.http.request_reader import HttpLimits
+from control_plane.frontends.http.limits import HttpLimits
 from control_plane.frontends.http.server import HttpServer
 from control_plane.host.exposure import AllowedHosts
 from control_plane.host.listening import bind_tcp

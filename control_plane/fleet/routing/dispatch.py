@@ -24,7 +24,7 @@ from control_plane.fleet.routing.workloads import RequestClassifier, RoutingHint
 from control_plane.fleet.view.catalogue import FleetCatalogue
 from control_plane.fleet.view.reservations import Reservation
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
-from control_plane.inference.inference import GenerateRequest, ServerRequest
+from control_plane.inference.requests import GenerateRequest, ServerRequest
 from control_plane.inference.retries.attempt import Attempt, Send, is_repeatable
 from control_plane.inference.retries.faults import FAULTS, Fault, Resend, fault_of_error
 from control_plane.inference.retries.queries_of_death import Hashable, QueriesOfDeath, Suspect

@@ -25,7 +25,7 @@ from control_plane.fleet.routing.resending import Resending
 from control_plane.fleet.routing.workloads import RoutingHint
 from control_plane.fleet.view.reservations import Reservation
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
-from control_plane.inference.inference import ServerRequest
+from control_plane.inference.requests import ServerRequest
 from control_plane.inference.retries.attempt import Send
 from control_plane.inference.retries.faults import Fault, fault_in, fault_of_error
 from control_plane.inference.retries.retry_budget import RetryBudget, RetryKind, units_of
