@@ -120,7 +120,7 @@ def make_admin_api(
     add_key_paths(app, keys)
     add_tenant_paths(app, objects)
     add_route_paths(app, objects)
-    add_rollout_paths(app, rollouts, trail)
+    add_rollout_paths(app, rollouts, objects, trail)
     add_price_paths(app, objects)
     add_declared_paths(app, Declared(objects, fleet.models if fleet is not None else None, trail, Actor("admin API")))
     add_cache_paths(app, purges)

@@ -96,7 +96,7 @@ def diff(
 
 
 def get(
-    kind: Annotated[str, typer.Argument(help="Tenant, Price, Model or Route; also as `routes`.")],
+    kind: Annotated[str, typer.Argument(help="Tenant, Price, Model, Route or RolloutPolicy; also as `routes`.")],
     name: Annotated[str | None, typer.Argument(help="The object's name. \\[all of the kind]")] = None,
     output: OutputOption = Output.YAML,
     admin_url: AdminUrlOption = None,

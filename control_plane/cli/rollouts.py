@@ -9,9 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from control_plane.admin.client import AdminClient
-from control_plane.cli.common.changing import finite_number
+from control_plane.cli.common.changing import finite_number, given
 from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client
 from control_plane.cli.common.printing import print_table, remark
+from control_plane.core.errors import InvalidRequest
 
 app = typer.Typer(help="Take a route's requests over to another model, step by step, and back by itself.", no_args_is_help=True)
 
@@ -19,6 +20,7 @@ RouteArgument = Annotated[str, typer.Argument(help="The route, as `tidegate rout
 
 BLUE_GREEN_PERCENT = 99.0
 """Weight of the next model in a blue-green rollout: what stays is what it is compared with."""
+_STEPS = "1,5,25,50"
 _WATCH_EVERY_S = 1.0
 _UNDER_WAY = ("canary", "promoting")
 _FAILED = ("rolled_back", "aborted")
@@ -28,22 +30,31 @@ _FAILED = ("rolled_back", "aborted")
 def start(
     route: RouteArgument,
     to: Annotated[str, typer.Option("--to", metavar="MODEL[:VERSION]", help="The next model. It must be loaded.")],
-    steps: Annotated[str, typer.Option(metavar="PERCENT,...", help="Percent of the requests that it gets, step by step.")] = "1,5,25,50",
-    samples: Annotated[int, typer.Option(min=1, help="Requests that it must have computed before the next step.")] = 500,
-    seconds: Annotated[float, typer.Option(min=0.0, help="Shortest time of a step.")] = 60.0,
+    policy: Annotated[
+        str, typer.Option(metavar="NAME", help="RolloutPolicy that has the steps, the gates and whatever no option says.")
+    ] = "",
+    steps: Annotated[
+        str | None, typer.Option(metavar="PERCENT,...", help=f"Percent of the requests that it gets, step by step. \\[{_STEPS}]")
+    ] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Requests that it must have computed before the next step. \\[500]")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0.0, help="Shortest time of a step. \\[60]")] = None,
     blue_green: Annotated[
         bool, typer.Option("--blue-green", help=f"One step: {BLUE_GREEN_PERCENT:g} % at once, the rest is what it is compared with.")
     ] = False,
-    slower_by: Annotated[float, typer.Option(min=1.0, help="How many times slower it may be.")] = 1.1,
-    alpha: Annotated[float, typer.Option(help="Chance that it is rolled back though it is no worse.")] = 0.01,
+    slower_by: Annotated[float | None, typer.Option(min=1.0, help="How many times slower it may be. \\[1.1]")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Chance that it is rolled back though it is no worse. \\[0.01]")] = None,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
     """Begin a rollout: the next model gets more requests from step to step, and none as soon as it is worse."""
-    percents = [BLUE_GREEN_PERCENT] if blue_green else [_percent(each) for each in steps.split(",")]
+    wanted = steps if steps is not None or policy else _STEPS
+    percents = [BLUE_GREEN_PERCENT] if blue_green else [_percent(each) for each in wanted.split(",")] if wanted else []
     model, _, version = to.partition(":")
-    told = [{"weight": round(percent * 100), "samples": samples, "min_s": seconds} for percent in percents]
-    body = {"model": model, "version": version, "steps": told, "slower_by": slower_by, "alpha": alpha}
+    if not percents and (samples, seconds) != (None, None):
+        raise InvalidRequest(f"policy {policy!r} has each step's samples and seconds: leave the options out, or give --steps, too")
+    least = given(samples=samples, min_s=seconds)
+    told = [{"weight": round(percent * 100), **least} for percent in percents]
+    body = {"model": model, "version": version, "policy": policy, "steps": told, "slower_by": slower_by, "alpha": alpha}
     _show([admin_client(state_dir, admin_url).ask("POST", "rollouts", route, body=body)])
     remark(f"watch it with `tidegate rollouts watch {route}`")
 
@@ -133,7 +144,7 @@ def _show(rollouts: list[dict[str, Any]]) -> None:
                 _model(each["stable"], each["stable_version"]),
                 _model(each["model"], each["version"]),
                 each["phase"].replace("_", " ") + (", paused" if each["is_paused"] else ""),
-                f"{each['step'] + 1} of {len(each['steps'])}",
+                _step(each),
                 _percents(each["weight"]),
                 f"{each['step_samples']} of {each['steps'][each['step']]['samples']}",
                 _left(each),
@@ -168,6 +179,11 @@ def _left(rollout: dict[str, Any]) -> str:
     left_s = rollout["left_s"]
     told = "no requests" if left_s is None else f"{left_s:,.0f} s at this rate"
     return f"inconclusive, {told}" if is_over else told
+
+
+def _step(rollout: dict[str, Any]) -> str:
+    name, count = rollout["steps"][rollout["step"]]["name"], f"{rollout['step'] + 1} of {len(rollout['steps'])}"
+    return f"{name}, {count}" if name else count
 
 
 def _model(name: str, version: str) -> str:

@@ -22,6 +22,7 @@ BEYOND_A_SCHEMA = {
     "PUT /routes/{name}": "the model must have another name than the route",
     "PATCH /routes/{name}": "the same",
     "PATCH /objects/{kind}/{name}": "which fields it takes depends on the kind",
+    "POST /rollouts/{name}": "without a policy it needs steps",
     "GET /usage": "days must be in order and exist, dimensions differ",
 }
 """What a document cannot say: here a request that fits it may be refused with 400."""
