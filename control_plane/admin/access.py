@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from control_plane.admin.actor import PRINCIPAL
 from control_plane.admin.errors import render_error, render_foreign_origin
 from control_plane.auth.access import Access
-from control_plane.auth.domain.authorization import need_of_admin_path
+from control_plane.auth.domain.authorization import need_of_admin_call
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.host.exposure import is_loopback
@@ -44,7 +44,7 @@ class AdminAccess:
     @staticmethod
     def authorize(scope: Scope, access: Access) -> Principal:
         """Check that the caller may do this, and return who it is. Raises Unauthenticated, PermissionDenied, LimitExceeded."""
-        need, headers = need_of_admin_path(scope["path"]), Headers(scope=scope)
+        need, headers = need_of_admin_call(scope["method"], scope["path"]), Headers(scope=scope)
         if need is None:
             return ANONYMOUS
         principal = access.identify(

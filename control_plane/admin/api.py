@@ -30,7 +30,7 @@ from control_plane.admin.usage import add_usage_path
 from control_plane.audit.domain.entry import Actor
 from control_plane.audit.trail import AuditTrail
 from control_plane.auth.access import Access
-from control_plane.auth.domain.authorization import need_of_admin_path
+from control_plane.auth.domain.authorization import need_of_admin_call
 from control_plane.auth.keys import Keys
 from control_plane.cache.purges import Purges
 from control_plane.core.errors import ErrorCode
@@ -160,9 +160,8 @@ def _document(app: FastAPI, access: Access) -> dict[str, Any]:
         for unused in ("HTTPValidationError", "ValidationError"):
             document["components"]["schemas"].pop(unused, None)
         for path, operations in document["paths"].items():
-            needs_key = access.is_on and need_of_admin_path(path) is not None
-            for operation in operations.values():
-                _correct(operation, needs_key=needs_key)
+            for method, operation in operations.items():
+                _correct(operation, needs_key=access.is_on and need_of_admin_call(method.upper(), path) is not None)
         app.openapi_schema = document
     return app.openapi_schema
 

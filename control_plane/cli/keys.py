@@ -28,7 +28,7 @@ from control_plane.cli.common.options import (
 from control_plane.cli.common.printing import moment, print_table, remark
 from control_plane.core.duration import parse_duration_s
 from control_plane.core.errors import Conflict, InvalidRequest
-from control_plane.core.scope import Scope, parse_scope
+from control_plane.core.scope import SCOPE_NAMES, Scope, parse_scope
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.objects import Objects
 from control_plane.settings import Settings
@@ -41,7 +41,7 @@ IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The part of the k
 @app.command()
 def create(
     tenant: Annotated[str, typer.Option(help="Tenant that requests with this key are counted for.")],
-    scope: Annotated[list[str], typer.Option(help="infer:GLOB (names of models and routes), repository, admin or metrics; repeatable.")],
+    scope: Annotated[list[str], typer.Option(help=f"infer:GLOB (names of models and routes), {SCOPE_NAMES}; repeatable.")],
     expires: Annotated[str | None, typer.Option(metavar="DURATION", help="How long it is valid, such as 90d. \\[for ever]")] = None,
     description: Annotated[str, typer.Option(help="What the key is for.")] = "",
     offline: Annotated[
