@@ -277,7 +277,8 @@ def _admin_api() -> Iterator[str]:
         "The running server has the OpenAPI document of these calls at `/openapi.json`, and shows it at `/docs`. With authentication each "
         "call but health and version needs a key or token with the scope that is named; `operator` includes `viewer`, and `admin` all. "
         "Every refusal has the form "
-        '`{"error": TEXT, "code": CODE, "retryable": BOOL}`; see [errors](errors.md).'
+        '`{"error": TEXT, "code": CODE, "retryable": BOOL}`, or with `Accept: application/problem+json` that of RFC 9457 with the same '
+        "code; see [errors](errors.md)."
     )
     for tag in dict.fromkeys(operation["tags"][0] for operations in document["paths"].values() for operation in operations.values()):
         yield f"## {tag.capitalize()}"

@@ -30,14 +30,14 @@ class AdminAccess:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        origin = headers.get("origin")
+        origin, accept = headers.get("origin"), ", ".join(headers.getlist("accept"))
         if origin is not None and not _is_own_page(origin, headers.get("host", "")):
-            await render_foreign_origin(origin)(scope, receive, send)
+            await render_foreign_origin(origin, accept)(scope, receive, send)
             return
         try:
             scope[PRINCIPAL] = self.authorize(scope, self._access)
         except ControlPlaneError as error:
-            await render_error(error)(scope, receive, send)
+            await render_error(error, accept)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

@@ -19,7 +19,7 @@ from control_plane.admin.audit import add_audit_path
 from control_plane.admin.cache import add_cache_paths
 from control_plane.admin.declared import Declared
 from control_plane.admin.declared_paths import add_declared_paths
-from control_plane.admin.errors import answer_errors, error_responses
+from control_plane.admin.errors import ProblemView, answer_errors, error_responses
 from control_plane.admin.fleet import add_fleet_path
 from control_plane.admin.jobs import add_job_paths
 from control_plane.admin.keys import add_key_paths
@@ -159,6 +159,7 @@ def _document(app: FastAPI, access: Access) -> dict[str, Any]:
             document["components"]["securitySchemes"] = _SECURITY_SCHEMES
         for unused in ("HTTPValidationError", "ValidationError"):
             document["components"]["schemas"].pop(unused, None)
+        document["components"]["schemas"]["ProblemView"] = ProblemView.model_json_schema()
         for path, operations in document["paths"].items():
             for method, operation in operations.items():
                 _correct(operation, needs_key=access.is_on and need_of_admin_call(method.upper(), path) is not None)

@@ -8,11 +8,12 @@ from fastapi import FastAPI
 
 from control_plane.admin.actor import By
 from control_plane.admin.errors import error_responses
+from control_plane.admin.paging import Paged
 from control_plane.admin.views import KeyId, KeySpec, KeyView, NewKeyView, RotationSpec
 from control_plane.auth.keys import Keys
 from control_plane.core.errors import ErrorCode
 
-_LIST_ERRORS = error_responses(ErrorCode.STORE_UNAVAILABLE)
+_LIST_ERRORS = error_responses(ErrorCode.STORE_UNAVAILABLE, ErrorCode.INVALID_ARGUMENT)
 _MAKE_ERRORS = _LIST_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCode.PAYLOAD_TOO_LARGE)
 _REVOKE_ERRORS = _LIST_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCode.OBJECT_NOT_FOUND, ErrorCode.CONFLICT)
 _ROTATE_ERRORS = _MAKE_ERRORS | _REVOKE_ERRORS
@@ -22,9 +23,9 @@ def add_key_paths(app: FastAPI, keys: Keys) -> None:
     """Add `/keys` and the paths below it."""
 
     @app.get("/keys", tags=["keys"], responses=_LIST_ERRORS)
-    async def list_keys() -> list[KeyView]:
+    async def list_keys(paging: Paged) -> list[KeyView]:
         """List every key by id, also those that are no longer valid."""
-        return [KeyView.of(key) for key in await keys.list_all()]
+        return [KeyView.of(key) for key in paging.page(await keys.list_all(), key=lambda key: key.id)]
 
     @app.post("/keys", tags=["keys"], status_code=201, responses=_MAKE_ERRORS)
     async def create_key(spec: KeySpec, by: By) -> NewKeyView:

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from control_plane.admin.actor import By
 from control_plane.admin.errors import error_responses
+from control_plane.admin.paging import Paged
 from control_plane.admin.rollout_policies import Alpha, SlowerBy, StepView
 from control_plane.admin.views import NAME, NAME_OR_NONE, Name, Spec
 from control_plane.audit.trail import AuditTrail
@@ -22,7 +23,7 @@ from control_plane.objects.objects import Objects, Versioned
 from control_plane.rollout.domain.machine import aborted, paused, promoted, resumed
 from control_plane.rollout.rollouts import Rollouts, RolloutSpec
 
-_LIST_ERRORS = error_responses(ErrorCode.STORE_UNAVAILABLE)
+_LIST_ERRORS = error_responses(ErrorCode.STORE_UNAVAILABLE, ErrorCode.INVALID_ARGUMENT)
 _GET_ERRORS = _LIST_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCode.OBJECT_NOT_FOUND)
 _CHANGE_ERRORS = _GET_ERRORS | error_responses(ErrorCode.CONFLICT)
 _START_ERRORS = _CHANGE_ERRORS | error_responses(
@@ -156,9 +157,9 @@ def add_rollout_paths(app: FastAPI, rollouts: Rollouts, objects: Objects, trail:
         )
 
     @app.get("/rollouts", tags=["rollouts"], responses=_LIST_ERRORS)
-    async def list_rollouts() -> list[RolloutView]:
+    async def list_rollouts(paging: Paged) -> list[RolloutView]:
         """The last rollout of each route."""
-        return [view(held) for held in await rollouts.list_all()]
+        return [view(held) for held in paging.page(await rollouts.list_all(), key=lambda held: held.value.route)]
 
     @app.get("/rollouts/{name}", tags=["rollouts"], responses=_GET_ERRORS)
     async def get_rollout(name: Name) -> RolloutView:

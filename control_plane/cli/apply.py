@@ -106,7 +106,7 @@ def get(
     from control_plane.admin.declared_kinds import kind_named
 
     found, client = kind_named(kind), admin_client(state_dir, admin_url)
-    held = client.ask("GET", "objects", found.name) if name is None else [client.ask("GET", "objects", found.name, name)]
+    held = client.ask_all("objects", found.name) if name is None else [client.ask("GET", "objects", found.name, name)]
     print_documents(map(_document, held), output, is_one=name is not None)
 
 
@@ -147,7 +147,7 @@ def export(output: OutputOption = Output.YAML, admin_url: AdminUrlOption = None,
     from control_plane.admin.declared_kinds import KINDS
 
     client = admin_client(state_dir, admin_url)
-    print_documents([_document(held) for kind in KINDS for held in client.ask("GET", "objects", kind)], output)
+    print_documents([_document(held) for kind in KINDS for held in client.ask_all("objects", kind)], output)
 
 
 def schema() -> None:

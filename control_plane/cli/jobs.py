@@ -104,7 +104,7 @@ def cancel(job_id: IdArgument, url: UrlOption = None, state_dir: StateDirOption 
 def list_dead(admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
     """List the dead jobs of all tenants."""
     columns = ("id", "tenant", "model", "attempts", "ended_at", "error")
-    found = admin_client(state_dir, admin_url).ask("GET", "dead-jobs")
+    found = admin_client(state_dir, admin_url).ask_all("dead-jobs")
     print_table(columns, ([job[column] for column in columns] for job in found))
 
 

@@ -73,7 +73,7 @@ def create(
 @app.command(name="list")
 def list_keys(admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
     """List every key, also those that are no longer valid."""
-    found: list[dict[str, Any]] = admin_client(state_dir, admin_url).ask("GET", "keys")
+    found = admin_client(state_dir, admin_url).ask_all("keys")
     print_table(
         ("id", "tenant", "scopes", "state", "created", "ends", "description"),
         (

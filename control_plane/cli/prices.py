@@ -49,7 +49,7 @@ def set_price(
 @app.command(name="list")
 def list_prices(admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
     """List every price."""
-    _show(admin_client(state_dir, admin_url).ask("GET", "prices"))
+    _show(admin_client(state_dir, admin_url).ask_all("prices"))
 
 
 @app.command()

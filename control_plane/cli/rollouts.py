@@ -68,7 +68,7 @@ def status(
     """Show how far rollouts are, and what their gates say."""
     client = admin_client(state_dir, admin_url)
     if route is None:
-        _show(client.ask("GET", "rollouts"))
+        _show(client.ask_all("rollouts"))
         return
     found = client.ask("GET", "rollouts", route)
     _show([found])

@@ -102,7 +102,7 @@ def set_route(
 @app.command(name="list")
 def list_routes(admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
     """List every route."""
-    _show(admin_client(state_dir, admin_url).ask("GET", "routes"))
+    _show(admin_client(state_dir, admin_url).ask_all("routes"))
 
 
 @app.command()

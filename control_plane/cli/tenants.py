@@ -44,7 +44,7 @@ def set_tenant(
 @app.command(name="list")
 def list_tenants(admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
     """List every tenant and its limits; an empty cell means no limit."""
-    _show(admin_client(state_dir, admin_url).ask("GET", "tenants"))
+    _show(admin_client(state_dir, admin_url).ask_all("tenants"))
 
 
 @app.command()
