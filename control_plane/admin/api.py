@@ -21,6 +21,7 @@ from control_plane.admin.declared import Declared
 from control_plane.admin.declared_paths import add_declared_paths
 from control_plane.admin.errors import ProblemView, answer_errors, error_responses
 from control_plane.admin.fleet import add_fleet_path
+from control_plane.admin.idempotency import Idempotency
 from control_plane.admin.jobs import add_job_paths
 from control_plane.admin.keys import add_key_paths
 from control_plane.admin.models import add_model_paths
@@ -112,7 +113,8 @@ def make_admin_api(
     # FastAPI's redirects (trailing slash) would go to whatever host the caller sent as Host.
     app = FastAPI(title="Tidegate admin API", version=version, redirect_slashes=False, responses=_PAGE_ERRORS | _KEY_ERRORS)
     app.openapi = lambda: _document(app, access)  # type: ignore[method-assign]
-    app.add_middleware(AdminAccess, access=access)
+    app.add_middleware(Idempotency)
+    app.add_middleware(AdminAccess, access=access)  # the last one added is the first one called
     answer_errors(app)
     _add_health_paths(app, servers, known, degraded, version)
     add_model_paths(app, models, trail, fleet, builds)

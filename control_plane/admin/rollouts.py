@@ -11,6 +11,7 @@ from pydantic import Field
 
 from control_plane.admin.actor import By
 from control_plane.admin.errors import error_responses
+from control_plane.admin.idempotency import Once
 from control_plane.admin.paging import Paged
 from control_plane.admin.rollout_policies import Alpha, SlowerBy, StepView
 from control_plane.admin.views import NAME, NAME_OR_NONE, Name, Spec
@@ -166,7 +167,7 @@ def add_rollout_paths(app: FastAPI, rollouts: Rollouts, objects: Objects, trail:
         """The last rollout of a route."""
         return view(await rollouts.get(name))
 
-    @app.post("/rollouts/{name}", tags=["rollouts"], status_code=201, responses=_START_ERRORS)
+    @app.post("/rollouts/{name}", tags=["rollouts"], status_code=201, responses=_START_ERRORS, dependencies=[Once])
     async def start_rollout(name: Name, start: RolloutStart, by: By) -> RolloutView:
         """Begin a rollout of a route. Refused where the next model breaks what callers of the present one rely on."""
         policy = (await objects.get(RolloutPolicy, start.policy)).value if start.policy else None
