@@ -1,5 +1,5 @@
 """The admin API (FastAPI): health, models, fleet, keys, tenants, routes, rollouts, prices, declared objects, cache,
-usage, dead jobs and the audit log. OpenAPI at `/docs`.
+usage, dead jobs, the audit log and events. OpenAPI at `/docs`.
 
 The modules beside this one add the paths; they parse, call one service method and render.
 """
@@ -20,6 +20,8 @@ from control_plane.admin.cache import add_cache_paths
 from control_plane.admin.declared import Declared
 from control_plane.admin.declared_paths import add_declared_paths
 from control_plane.admin.errors import ProblemView, answer_errors, error_responses
+from control_plane.admin.event_feed import EventFeed
+from control_plane.admin.events import add_event_path
 from control_plane.admin.fleet import add_fleet_path
 from control_plane.admin.idempotency import Idempotency
 from control_plane.admin.jobs import add_job_paths
@@ -104,6 +106,7 @@ def make_admin_api(
     builds: ModelBuilds | None = None,
     jobs: Jobs | None = None,
     rollouts: Rollouts,
+    events: EventFeed,
 ) -> FastAPI:
     """Build the application, which has no state of its own.
 
@@ -129,6 +132,7 @@ def make_admin_api(
     add_usage_path(app, usage)
     add_job_paths(app, jobs, trail)
     add_audit_path(app, trail)
+    add_event_path(app, events, access)
     return app
 
 

@@ -18,6 +18,7 @@ from dataclasses import replace
 from importlib.metadata import version
 
 from control_plane.admin.api import make_admin_api
+from control_plane.admin.event_feed import EventFeed, EventSources
 from control_plane.admin.server import make_admin_server
 from control_plane.app.data_plane import DataPlane, DataSockets, connection_caps, http_limits
 from control_plane.app.request_services import RequestServices, open_request_services
@@ -50,7 +51,7 @@ from control_plane.models.adapters.build_program import ModelBuildProgram
 from control_plane.models.adapters.profile import with_profile
 from control_plane.models.builds import ModelBuilds
 from control_plane.models.fingerprints import Fingerprints
-from control_plane.models.model_service import LoadFailure
+from control_plane.models.model_service import LoadFailure, ModelService
 from control_plane.objects.audited_store import AuditedStore
 from control_plane.objects.objects import Objects
 from control_plane.settings import Settings
@@ -124,6 +125,7 @@ class App:
         hosts = allowed_hosts(gateway.host, gateway.allowed_hosts, authentication=access.is_on)
         self._metrics = HttpServer(page.answer, render_error, self._service_limits(access), admit=page.admit, hosts=hosts)
         self._rollouts = self._make_rollouts(governing)
+        self._events = self._make_events(governing)
         self._admin = self._make_admin(governing, audit)
 
     async def run(self, announce: Announce) -> None:
@@ -168,6 +170,7 @@ class App:
             charges.collect = self._workers.collect_charges
             started.append(tasks.create_task(self._workers.run(self._models, charges), name="workers"))
         started.append(tasks.create_task(self._rollouts.run(), name="rollouts"))
+        started.append(tasks.create_task(self._event_sources.run(), name="events"))
         if self._data_plane is not None:
             started.append(tasks.create_task(self._data_plane.run(), name="known-models"))
         if self._tls is not None:
@@ -249,10 +252,22 @@ class App:
             fleet=self._tritons.fleet,
             builds=self._builds,
             jobs=None if governing.jobs is None else governing.jobs.jobs,
+            events=self._events,
         )
         gateway, admin = self._settings.gateway, self._settings.admin
         hosts = allowed_hosts(admin.admin_host, gateway.allowed_hosts, authentication=access.is_on)
         return make_admin_server(api, access, self._service_limits(access), hosts)
+
+    def _make_events(self, governing: RequestServices) -> EventFeed:
+        feed, fleet = EventFeed(), self._tritons.fleet
+        if fleet is None and isinstance(self._models, ModelService):
+            self._models.on_event = lambda what, model, reason: feed.publish(f"model.{what}", {"model": model, "reason": reason})
+        self._event_sources = EventSources(
+            feed,
+            fleet=lambda: fleet.state.events.latest if fleet is not None else (),
+            rollouts=lambda: governing.known.rollouts.values(),
+        )
+        return feed
 
     def _make_rollouts(self, governing: RequestServices) -> RolloutServices:
         processes = self._workers or self._data_plane

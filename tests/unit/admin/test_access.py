@@ -48,6 +48,7 @@ NEEDS: dict[str, str | None] = {
     "GET /objects/{kind}/{name}": Right.VIEWER,
     "PATCH /objects/{kind}/{name}": Right.ADMIN,
     "DELETE /objects/{kind}/{name}": Right.ADMIN,
+    "GET /events": Right.VIEWER,
     "GET /audit": Right.VIEWER,
     "GET /prices": Right.VIEWER,
     "GET /prices/{name}": Right.VIEWER,
