@@ -44,7 +44,7 @@ from control_plane.host.exposure import allowed_hosts, refusal
 from control_plane.host.listening import allow_restart, share_port
 from control_plane.host.service_sockets import ServiceSockets
 from control_plane.host.state_dir import StateDir
-from control_plane.host.tls import HTTP, make_tls, on_hangup
+from control_plane.host.tls import HTTP, make_admin_tls, make_tls, on_hangup
 from control_plane.host.unix_socket import UnixSocket
 from control_plane.metering.reports import UsageService
 from control_plane.models.adapters.build_program import ModelBuildProgram
@@ -85,6 +85,7 @@ class App:
         _require_cpus(settings)
         settings = self._settings = with_profile(settings)
         self._tls = make_tls(settings.tls)
+        self._admin_tls = make_admin_tls(settings.tls)
         self._sockets = ServiceSockets(settings)
         self._is_open = False
         try:
@@ -173,15 +174,14 @@ class App:
         started.append(tasks.create_task(self._event_sources.run(), name="events"))
         if self._data_plane is not None:
             started.append(tasks.create_task(self._data_plane.run(), name="known-models"))
-        if self._tls is not None:
-            started.append(tasks.create_task(self._tls.watch(), name="tls-files"))
+        started += [tasks.create_task(tls.watch(), name="tls-files") for tls in (self._tls, self._admin_tls) if tls is not None]
         return started
 
     async def _open_when_up(self, tasks: asyncio.TaskGroup, state: StateDir, announce: Announce) -> None:
         await self._servers.wait_until_up()
         await self._tritons.open()
         tls = self._tls.context(HTTP) if self._tls else None
-        await self._admin.listen(tasks, allow_restart(self._sockets.admin), tls)
+        await self._admin.listen(tasks, allow_restart(self._sockets.admin), self._admin_tls.context(HTTP) if self._admin_tls else tls)
         if self._sockets.admin_unix is not None:
             await self._admin.listen(tasks, self._sockets.admin_unix.listening)
         if self._workers is not None:
@@ -209,7 +209,7 @@ class App:
             await self._workers.end()
 
     def _reload_tls(self) -> None:
-        on_hangup(self._tls)
+        on_hangup(self._tls, self._admin_tls)
         if self._workers is not None:
             self._workers.reload_tls()
 
