@@ -11,6 +11,7 @@ import typer
 from control_plane.admin.client import AdminClient
 from control_plane.cli.common.changing import finite_number, given
 from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client
+from control_plane.cli.common.output import Shape, ShapeOption, listed, print_found
 from control_plane.cli.common.printing import print_table, remark
 from control_plane.core.errors import InvalidRequest
 
@@ -43,6 +44,7 @@ def start(
     ] = False,
     slower_by: Annotated[float | None, typer.Option(min=1.0, help="How many times slower it may be. \\[1.1]")] = None,
     alpha: Annotated[float | None, typer.Option(help="Chance that it is rolled back though it is no worse. \\[0.01]")] = None,
+    output: ShapeOption = Shape.TABLE,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
@@ -55,29 +57,32 @@ def start(
     least = given(samples=samples, min_s=seconds)
     told = [{"weight": round(percent * 100), **least} for percent in percents]
     body = {"model": model, "version": version, "policy": policy, "steps": told, "slower_by": slower_by, "alpha": alpha}
-    _show([admin_client(state_dir, admin_url).ask("POST", "rollouts", route, body=body)])
+    _show(admin_client(state_dir, admin_url).ask("POST", "rollouts", route, body=body), output)
     remark(f"watch it with `tidegate rollouts watch {route}`")
 
 
 @app.command()
 def status(
     route: Annotated[str | None, typer.Argument(help="The route; none: all.")] = None,
+    output: ShapeOption = Shape.TABLE,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
     """Show how far rollouts are, and what their gates say."""
     client = admin_client(state_dir, admin_url)
     if route is None:
-        _show(client.ask_all("rollouts"))
+        _show(client.ask_all("rollouts"), output)
         return
     found = client.ask("GET", "rollouts", route)
-    _show([found])
-    _show_gates(found)
+    _show(found, output)
+    if output is Shape.TABLE:
+        _show_gates(found)
 
 
 @app.command()
 def watch(
     route: RouteArgument,
+    output: ShapeOption = Shape.TABLE,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
@@ -90,52 +95,68 @@ def watch(
                 remark(_event(event))
                 shown = event["at_s"]
         if rollout["phase"] not in _UNDER_WAY:
-            _show([rollout])
-            _show_gates(rollout)
+            _show(rollout, output)
+            if output is Shape.TABLE:
+                _show_gates(rollout)
             raise typer.Exit(1 if rollout["phase"] in _FAILED else 0)
         time.sleep(_WATCH_EVERY_S)
 
 
 @app.command()
-def pause(route: RouteArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+def pause(
+    route: RouteArgument, output: ShapeOption = Shape.TABLE, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None
+) -> None:
     """Hold a rollout at its step. A next model that is worse is rolled back all the same."""
-    _change(admin_client(state_dir, admin_url), route, "pause")
+    _change(admin_client(state_dir, admin_url), route, "pause", output)
 
 
 @app.command()
-def resume(route: RouteArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+def resume(
+    route: RouteArgument, output: ShapeOption = Shape.TABLE, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None
+) -> None:
     """Let a rollout go on that was paused."""
-    _change(admin_client(state_dir, admin_url), route, "resume")
+    _change(admin_client(state_dir, admin_url), route, "resume", output)
 
 
 @app.command()
-def promote(route: RouteArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+def promote(
+    route: RouteArgument, output: ShapeOption = Shape.TABLE, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None
+) -> None:
     """Make the next model the route's at once."""
-    _change(admin_client(state_dir, admin_url), route, "promote")
+    _change(admin_client(state_dir, admin_url), route, "promote", output)
 
 
 @app.command()
-def abort(route: RouteArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+def abort(
+    route: RouteArgument, output: ShapeOption = Shape.TABLE, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None
+) -> None:
     """End a rollout: all requests go to the present model."""
-    _change(admin_client(state_dir, admin_url), route, "abort")
+    _change(admin_client(state_dir, admin_url), route, "abort", output)
 
 
 @app.command()
-def history(route: RouteArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+def history(
+    route: RouteArgument, output: ShapeOption = Shape.TABLE, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None
+) -> None:
     """List what has happened in the rollouts of a route."""
     events = admin_client(state_dir, admin_url).ask("GET", "rollouts", route)["events"]
-    print_table(("at", "weight", "what", "by"), ((_at(each), _percents(each["weight"]), each["what"], each["by"]) for each in events))
+    rows = ((_at(each), _percents(each["weight"]), each["what"], each["by"]) for each in events)
+    print_found(events, output, lambda: print_table(("at", "weight", "what", "by"), rows))
 
 
-def _change(client: AdminClient, route: str, verb: str) -> None:
-    _show([client.ask("POST", "rollouts", route, verb)])
+def _change(client: AdminClient, route: str, verb: str, output: Shape) -> None:
+    _show(client.ask("POST", "rollouts", route, verb), output)
 
 
 def _percent(text: str) -> float:
     return finite_number(text.strip().removesuffix("%"), expected="a list of percents, such as 1,5,25,50")
 
 
-def _show(rollouts: list[dict[str, Any]]) -> None:
+def _show(found: Any, output: Shape) -> None:
+    print_found(found, output, lambda: _tabulate(listed(found)))
+
+
+def _tabulate(rollouts: list[dict[str, Any]]) -> None:
     print_table(
         ("route", "from", "to", "phase", "step", "weight", "samples", "left", "why"),
         (

@@ -169,7 +169,8 @@ class GatewaySettings(Group):
 
 
 class TlsSettings(Group):
-    """TLS on all four ports, with files of its own for the admin port where they are given. New connections use changed files within seconds, or at once after SIGHUP."""
+    """TLS on all four ports, with files of its own for the admin port where they are given. New connections use changed files
+    within seconds, or at once after SIGHUP."""
 
     tls_certificate: Path | None = None
     """PEM file with the server's certificate and its chain of intermediates; turns TLS on. Needs
