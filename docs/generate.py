@@ -28,12 +28,12 @@ from control_plane.admin.api import make_admin_api
 from control_plane.auth.domain.authorization import need_of_admin_call
 from control_plane.cli import app as cli
 from control_plane.core import errors
+from control_plane.core.algorithms.steps import finish
 from control_plane.core.infer_call import CacheStatus, Frontend, Outcome
-from control_plane.core.steps import finish
 from control_plane.fleet.adapters.metrics import FleetMetrics
 from control_plane.fleet.domain.counts import LOADING, FleetCounts
 from control_plane.fleet.domain.fleet import Fleet, Server
-from control_plane.fleet.domain.placement import Obstacle
+from control_plane.fleet.domain.placement.placement import Obstacle
 from control_plane.frontends.common.status import STATUS
 from control_plane.models.domain.description import Tier
 from control_plane.settings.fields import Group

@@ -15,21 +15,21 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from control_plane.admin.access import AdminAccess
-from control_plane.admin.audit import add_audit_path
-from control_plane.admin.cache import add_cache_paths
-from control_plane.admin.declared import Declared
-from control_plane.admin.declared_paths import add_declared_paths
+from control_plane.admin.declared.paths import add_declared_paths
+from control_plane.admin.declared.service import Declared
 from control_plane.admin.errors import ProblemView, answer_errors, error_responses
 from control_plane.admin.event_feed import EventFeed
-from control_plane.admin.events import add_event_path
-from control_plane.admin.fleet import add_fleet_path
 from control_plane.admin.idempotency import Idempotency
-from control_plane.admin.jobs import add_job_paths
-from control_plane.admin.keys import add_key_paths
-from control_plane.admin.models import add_model_paths
-from control_plane.admin.objects import add_price_paths, add_route_paths, add_tenant_paths
-from control_plane.admin.rollouts import add_rollout_paths
-from control_plane.admin.usage import add_usage_path
+from control_plane.admin.paths.audit import add_audit_path
+from control_plane.admin.paths.cache import add_cache_paths
+from control_plane.admin.paths.events import add_event_path
+from control_plane.admin.paths.fleet import add_fleet_path
+from control_plane.admin.paths.jobs import add_job_paths
+from control_plane.admin.paths.keys import add_key_paths
+from control_plane.admin.paths.models import add_model_paths
+from control_plane.admin.paths.objects import add_price_paths, add_route_paths, add_tenant_paths
+from control_plane.admin.paths.rollouts import add_rollout_paths
+from control_plane.admin.paths.usage import add_usage_path
 from control_plane.audit.domain.entry import Actor
 from control_plane.audit.trail import AuditTrail
 from control_plane.auth.access import Access

@@ -2,7 +2,7 @@
 ports.
 
 Requests and responses are passed as a whole, since bodies are small. A response that streams hands its stream over
-(`admin/events`). Used by `admin/server`.
+(`admin/paths/events`). Used by `admin/server`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from starlette.types import ASGIApp, Message, Scope
 
-from control_plane.admin.events import STREAM
+from control_plane.admin.paths.events import STREAM
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.triton.ports import HttpStream
 

@@ -1,7 +1,7 @@
 """Feed of what happens on this gateway: events of the fleet, of rollouts and of loads, in one order, each with an id.
 
 The feed is a ring buffer, and a reader is a place in it: one that reads slowly costs no memory, and is dropped once what it
-would read next has been overwritten. Fed by `app`; read by `admin/events`.
+would read next has been overwritten. Fed by `app`; read by `admin/paths/events`.
 """
 
 from __future__ import annotations

@@ -41,12 +41,12 @@ from control_plane.host.exposure import allowed_hosts
 from control_plane.host.listening import allow_restart
 from control_plane.host.open_files import allow_open_files
 from control_plane.host.tls import GRPC, HTTP, Tls
-from control_plane.inference.cached_inference import CachedInference
+from control_plane.inference.caching.cached_inference import CachedInference
 from control_plane.inference.domain.observation import Observation
 from control_plane.inference.governance import Governance, Meter
 from control_plane.inference.inference import Dispatch, InferenceService
 from control_plane.inference.model_names import ModelNames
-from control_plane.inference.queries_of_death import QueriesOfDeath
+from control_plane.inference.retries.queries_of_death import QueriesOfDeath
 from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.ports import ModelAdministration

@@ -1,5 +1,5 @@
-"""The command line: one Typer application, and a module beside this one for each command or group of
-commands.
+"""The command line: one Typer application, and a module for each command or group of commands: in `admin` those that
+call a running gateway's admin API, in `planning` those that measure or simulate, beside this one the rest.
 
 Commands parse options and print. What they do is done by the admin API, or by `app` for `serve`; heavy
 packages are imported inside the commands that need them, so that `--help` stays quick.
@@ -12,28 +12,9 @@ import sys
 import typer
 from rich.console import Console
 
-from control_plane.cli import (
-    apply,
-    audit,
-    backup,
-    cache,
-    config,
-    doctor,
-    embed,
-    fleet,
-    jobs,
-    keys,
-    models,
-    node,
-    prices,
-    rollouts,
-    routes,
-    serve,
-    simulate,
-    tenants,
-    tune,
-    usage,
-)
+from control_plane.cli import backup, config, doctor, embed, node, serve
+from control_plane.cli.admin import apply, audit, cache, fleet, jobs, keys, models, prices, rollouts, routes, tenants, usage
+from control_plane.cli.planning import simulate, tune
 from control_plane.core.errors import ControlPlaneError
 
 app = typer.Typer(

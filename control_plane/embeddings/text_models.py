@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from control_plane.auth.access import Access
 from control_plane.auth.domain.authorization import Need
-from control_plane.core.bounded_cache import BoundedCache
+from control_plane.core.algorithms.bounded_cache import BoundedCache
 from control_plane.core.errors import InvalidRequest, ModelNotFound, PermissionDenied, UpstreamFailed, UpstreamUnavailable
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.core.principal import Principal

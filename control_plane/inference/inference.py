@@ -16,26 +16,33 @@ from typing import Any, Protocol, TypeVar
 
 from control_plane.admission.admission import Permit
 from control_plane.auth.domain.authorization import Need
+from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import ControlPlaneError, PermissionDenied
 from control_plane.core.infer_call import Frontend, InferCall, Outcome
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.scope import Right
-from control_plane.core.steps import Steps
 from control_plane.inference.arm_observations import ArmObservations
-from control_plane.inference.cached_inference import CacheableRequest, CachedInference
+from control_plane.inference.caching.cached_inference import CacheableRequest, CachedInference
+from control_plane.inference.caching.verbatim_cache import VerbatimCache
 from control_plane.inference.catalogue import Catalogue
 from control_plane.inference.domain.retry_budget import SHARE
-from control_plane.inference.faults import FAULTS, Fault, Resend, model_fault_in, model_fault_of_error
 from control_plane.inference.governance import Governance
+from control_plane.inference.in_flight.running_request import (
+    UNSEEN,
+    AdmittedRequest,
+    AuthorizedRequest,
+    ClientStatusOf,
+    RunningRequest,
+    Source,
+)
+from control_plane.inference.in_flight.running_requests import RunningRequests, unknown_client_status
 from control_plane.inference.model_names import ModelNames
-from control_plane.inference.queries_of_death import Hashable, QueriesOfDeath
-from control_plane.inference.retry_budget import RetryBudget
+from control_plane.inference.retries.faults import FAULTS, Fault, Resend, model_fault_in, model_fault_of_error
+from control_plane.inference.retries.queries_of_death import Hashable, QueriesOfDeath
+from control_plane.inference.retries.retry_budget import RetryBudget
 from control_plane.inference.route_targets import Arm, Assignee, RouteTargets
 from control_plane.inference.run_steps import run_in_steps
-from control_plane.inference.running_request import UNSEEN, AdmittedRequest, AuthorizedRequest, ClientStatusOf, RunningRequest, Source
-from control_plane.inference.running_requests import RunningRequests, unknown_client_status
 from control_plane.inference.single_server import SingleServerDispatch
-from control_plane.inference.verbatim_cache import VerbatimCache
 from control_plane.objects.domain.route import WHOLE, Route
 from control_plane.protocols.http1 import HttpAnswer
 from control_plane.telemetry.ports import RequestRecorder

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol, TypeVar
 
-from control_plane.core.backoff import RestartLimits, count_failures, restart_delay_s
+from control_plane.core.algorithms.backoff import RestartLimits, count_failures, restart_delay_s
+from control_plane.core.algorithms.silence import SilenceDetector, SilenceLimits
 from control_plane.core.errors import StartupError
 from control_plane.core.fingerprint import Fingerprint
-from control_plane.core.silence import SilenceDetector, SilenceLimits
 from control_plane.inference.domain.observation import Observation
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.ports import ModelAdministration

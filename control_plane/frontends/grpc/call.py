@@ -302,7 +302,7 @@ class Call:
         task, self._task, self._handler = self._task, None, None
         # Its own task refuses it where room for the message did not come in time.
         if task is not None and task is not asyncio.current_task():
-            task.cancel(error)  # for the records of the request (`inference/running_request`)
+            task.cancel(error)  # for the records of the request (`inference/in_flight/running_request`)
         if self._messages is None:
             self._connection.answer(self._stream, failure(error))
         else:

@@ -272,7 +272,7 @@ class HttpConnection(asyncio.Protocol):
         elif self._task is not None:
             # Before the cancellation: `_serve` tells by it that the client is still there, and is to be answered.
             self._ended_by = error
-            self._task.cancel(error)  # for the records of the request (`inference/running_request`)
+            self._task.cancel(error)  # for the records of the request (`inference/in_flight/running_request`)
 
     def abort(self) -> None:
         if self._transport is not None:

@@ -24,11 +24,11 @@ from control_plane.frontends.common.inflating import inflated
 from control_plane.frontends.common.status import message_of
 from control_plane.frontends.grpc.call import MessageStream, failure
 from control_plane.frontends.kserve.grpc_infer import InferMessage, content_of, outcome_of_code
-from control_plane.inference.faults import model_fault_in, model_fault_of_error
+from control_plane.inference.in_flight.running_request import AuthorizedRequest, RunningRequest
 from control_plane.inference.inference import InferenceService
+from control_plane.inference.retries.faults import model_fault_in, model_fault_of_error
 from control_plane.inference.route_targets import Arm
 from control_plane.inference.run_steps import run_in_steps
-from control_plane.inference.running_request import AuthorizedRequest, RunningRequest
 from control_plane.inference.transaction_policies import TransactionPolicies
 from control_plane.protocols.grpc import (
     HEAD,

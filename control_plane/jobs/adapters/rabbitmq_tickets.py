@@ -23,7 +23,7 @@ from aio_pika.exceptions import AMQPError, ChannelInvalidStateError, ConnectionC
 from aiormq.exceptions import ConnectionInternalError
 from pydantic import SecretStr
 
-from control_plane.core.backoff import RestartLimits, restart_delay_s
+from control_plane.core.algorithms.backoff import RestartLimits, restart_delay_s
 from control_plane.core.endpoints import authority
 from control_plane.core.errors import StartupError, StoreUnavailable
 

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from control_plane.admin.declared_kinds import KINDS
+from control_plane.admin.declared.kinds import KINDS
 from control_plane.core.scope import Right
 from tests.aio import run
 from tests.unit.admin.admin_bench import OWN, Bench, Clock, scope_of

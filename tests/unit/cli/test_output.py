@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from control_plane.cli import app
 from tests.unit.admin.admin_bench import Bench
-from tests.unit.cli.test_administration import Tidegate, tidegate  # noqa: F401 - a fixture
+from tests.unit.cli.admin.test_administration import Tidegate, tidegate  # noqa: F401 - a fixture
 from tests.wire.admin import admin_server
 
 WITHOUT = {
