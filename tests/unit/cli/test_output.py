@@ -27,6 +27,7 @@ WITHOUT = {
     "embed": "prints or writes embeddings in a form of its own",
     "tune": "a report for people; it writes a configuration",
     "simulate": "a report for people",
+    "models init": "prints the files that it has written",
     "models build": "runs another program",
     "audit verify": "prints the head to keep, or fails",
     "audit export": "always JSON lines",
