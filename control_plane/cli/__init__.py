@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from control_plane.cli import backup, config, doctor, embed, node, serve
-from control_plane.cli.admin import apply, audit, cache, fleet, jobs, keys, models, prices, rollouts, routes, tenants, usage
+from control_plane.cli.admin import apply, audit, cache, fleet, jobs, keys, model_files, models, prices, rollouts, routes, tenants, usage
 from control_plane.cli.planning import simulate, tune
 from control_plane.core.errors import ControlPlaneError
 
@@ -26,6 +26,8 @@ app = typer.Typer(
 )
 app.command(name="serve")(serve.serve)
 app.command(name="node")(node.node)
+models.app.command(name="validate")(model_files.validate)
+models.app.command(name="init")(model_files.init)
 app.add_typer(models.app, name="models")
 app.command(name="fleet")(fleet.fleet)
 app.add_typer(keys.app, name="keys")
