@@ -68,6 +68,7 @@ from control_plane.workers.messages import (
     StartFailed,
     Suspect,
     TokensDrawn,
+    TurnGiven,
     UnderRepair,
     UpstreamDown,
     UpstreamSilence,
@@ -75,6 +76,7 @@ from control_plane.workers.messages import (
 )
 from control_plane.workers.parents_index import ParentsIndexes
 from control_plane.workers.remote_models import RemoteModels
+from control_plane.workers.suspect_turns import RemoteTurns
 from control_plane.workers.token_buckets import RemoteTokenBuckets
 
 _log = logging.getLogger(__name__)
@@ -134,6 +136,7 @@ class Worker:
             jobs=governing.jobs,
         )
         self._data_plane.deaths.tell = lambda finding: link.send(FindingShared.of(finding))
+        self._data_plane.deaths.turns = self._turns = RemoteTurns(link.send)
 
     async def run(self) -> None:
         """Serve until the parent sends `Drain`, SIGTERM arrives, or the link closes."""
@@ -187,6 +190,8 @@ class Worker:
                         await self._disconnect(server, "it has left the fleet")
                 case FindingShared():
                     self._data_plane.deaths.learn(message.finding)
+                case TurnGiven():
+                    self._turns.given(message)
                 case Listen():
                     await self._data_plane.listen(tasks)
                     self._link.send(Listening())

@@ -116,6 +116,13 @@ class FindingShared:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnGiven:
+    """The answer to the `AskTurn` of this number, once the suspect may be sent."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Listen:
     """Everything is ready: open the frontends' ports."""
 
@@ -260,6 +267,22 @@ class DrawTokens:
 
 
 @dataclass(frozen=True, slots=True)
+class AskTurn:
+    """Asks whether a suspect of the model may be sent; answered by `TurnGiven` when it may."""
+
+    number: int
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndTurn:
+    """The suspect of this number is done with, or waits for its turn no longer."""
+
+    number: int
+    was_answered: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ArmsObserved:
     """What became of requests that rollouts have assigned, since the last `ArmsObserved`."""
 
@@ -329,6 +352,7 @@ ToWorker = (
     | ModelsChanged
     | LoadReported
     | FindingShared
+    | TurnGiven
     | Listen
     | ReloadTls
     | CollectCharges
@@ -352,6 +376,8 @@ FromWorker = (
     | DrawTokens
     | LoadReported
     | FindingShared
+    | AskTurn
+    | EndTurn
     | Suspect
     | LoadModel
     | UnloadModel

@@ -31,12 +31,14 @@ from control_plane.workers.fleet_publisher import FleetPublisher
 from control_plane.workers.messages import (
     AnnounceDrain,
     ArmsObserved,
+    AskTurn,
     Charges,
     CollectCharges,
     CountsReported,
     Drain,
     Drained,
     DrawTokens,
+    EndTurn,
     FindingShared,
     FingerprintsAcknowledged,
     FingerprintsChanged,
@@ -60,6 +62,7 @@ from control_plane.workers.messages import (
 )
 from control_plane.workers.pending_changes import PendingChanges, carry_out, read_index
 from control_plane.workers.ports import WorkerLauncher, WorkerProcess
+from control_plane.workers.suspect_turns import WorkersTurns
 from control_plane.workers.token_buckets import TokenBuckets
 
 T = TypeVar("T")
@@ -142,6 +145,7 @@ class Workers:
         self._charges_asked = 0
         self._observed: deque[Observation] = deque(maxlen=_MAX_OBSERVED)
         self._buckets = TokenBuckets()
+        self._turns = WorkersTurns()
         self._changed = asyncio.Event()
 
     def join_fleet(self, fleet: FleetPublisher) -> None:
@@ -388,6 +392,7 @@ class Workers:
         finally:
             process.kill()  # also on cancellation; does nothing to a process that has ended
             del self._live[number]
+            self._turns.left(process.send)
             self._retired = total([self._retired, worker.counts.retired()])  # totals must not drop when a worker ends
             self._changed.set()
 
@@ -415,6 +420,7 @@ class Workers:
                 _log.error("worker %d has said nothing for %.1f s: it gets no new connections", number, silent_s)
                 worker.is_listening = False
                 worker.process.stop_accepting()
+                self._turns.left(worker.process.send)
 
     def _take(self, number: int, worker: _Worker, message: FromWorker, asked: PendingChanges) -> None:
         worker.messages += 1
@@ -447,9 +453,12 @@ class Workers:
                 self._fleet.reported(report)
             case FindingShared():
                 self.findings.take(message)
+                self._turns.found(message.finding)
                 for other in self._live.values():
                     if other is not worker:
                         other.process.send(message)
+            case AskTurn() | EndTurn():
+                self._turns.take(message, worker.process.send)
             case Suspect(server, model, since_s):
                 self.suspect(server, model, since_s)
             case ReadIndex():
