@@ -73,6 +73,7 @@ from control_plane.workers.messages import (
     UpstreamDown,
     UpstreamSilence,
     UpstreamUp,
+    WorkedOnElsewhere,
 )
 from control_plane.workers.parents_index import ParentsIndexes
 from control_plane.workers.remote_models import RemoteModels
@@ -184,6 +185,8 @@ class Worker:
                 case UpstreamSilence(is_silent, server):
                     member = self._servers.members[server]
                     (member.fell_silent if is_silent else member.heard)()
+                case WorkedOnElsewhere() if self._fleet is not None:
+                    self._fleet.apply(message)
                 case ServersChanged() | ModelsChanged() | ReplicasChanged() | LoadReported() if self._fleet is not None:
                     self._fleet.apply(message)
                     for server in self._upstreams.keys() - self._servers.members.keys():
@@ -241,8 +244,7 @@ class Worker:
     async def _report_counts(self) -> None:
         while True:
             await asyncio.sleep(_COUNT_EVERY_S)
-            degraded, awaited = tuple(self._governing.degraded()), tuple(self._data_plane.awaited())
-            self._link.send(CountsReported(self._data_plane.counts(), degraded, awaited))
+            self._link.send(CountsReported(self._data_plane.counts(), tuple(self._governing.degraded())))
 
     async def _report_charges(self) -> None:
         """Report charges, and that this process runs (`workers/workers` listens for that)."""
@@ -251,7 +253,7 @@ class Worker:
             self._send_charges()
             if seen := self._data_plane.take_observed():
                 self._link.send(ArmsObserved(list(seen)))
-            self._link.send(Alive())
+            self._link.send(Alive(tuple(self._data_plane.awaited()), tuple(self._data_plane.given_up())))
 
     def _send_charges(self) -> None:
         charges = self._governing.costs.charges.take()

@@ -97,6 +97,13 @@ class ModelsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkedOnElsewhere:
+    """The oldest requests that other workers have at replicas, of those that are there for long."""
+
+    requests: tuple[tuple[str, str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FindingShared:
     """What a worker has found out about a request under which a process died; the parent forwards it to the other
     workers. Times are on the machine's monotonic clock."""
@@ -211,9 +218,18 @@ class Drained:
     """The drain is over: no request is in flight, and all their charges have been sent."""
 
 
+Sent = tuple[str, str, float]
+"""Server, model and time of a request that was sent there, on the machine's monotonic clock."""
+
+
 @dataclass(frozen=True, slots=True)
 class Alive:
     """The worker's event loop runs; sent four times a second."""
+
+    awaited: tuple[Sent, ...] = ()
+    """Each model's oldest request, of those that have waited for long."""
+    given_up: tuple[Sent, ...] = ()
+    """Each replica's oldest request that its caller gave up, and on which the replica may work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +253,6 @@ class CountsReported:
     counts: RequestCounts
     degraded: tuple[str, ...] = ()
     """Degradations of the worker, a sentence each: it serves, but not all of it works as it should."""
-    awaited: tuple[tuple[str, str, float], ...] = ()
-    """Server, model and time it was sent of each model's oldest request, of those that have waited for long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +365,7 @@ ToWorker = (
     | ReplicasChanged
     | ModelsChanged
     | LoadReported
+    | WorkedOnElsewhere
     | FindingShared
     | TurnGiven
     | Listen

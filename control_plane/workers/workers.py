@@ -29,6 +29,7 @@ from control_plane.triton.ports import Upstream
 from control_plane.workers.findings import Findings
 from control_plane.workers.fleet_publisher import FleetPublisher
 from control_plane.workers.messages import (
+    Alive,
     AnnounceDrain,
     ArmsObserved,
     AskTurn,
@@ -51,6 +52,7 @@ from control_plane.workers.messages import (
     ReloadTls,
     RelyUntil,
     RolloutGivenUp,
+    Sent,
     StartFailed,
     Suspect,
     ToWorker,
@@ -59,11 +61,13 @@ from control_plane.workers.messages import (
     UpstreamDown,
     UpstreamSilence,
     UpstreamUp,
+    WorkedOnElsewhere,
 )
 from control_plane.workers.pending_changes import PendingChanges, carry_out, read_index
 from control_plane.workers.ports import WorkerLauncher, WorkerProcess
 from control_plane.workers.suspect_turns import WorkersTurns
 from control_plane.workers.token_buckets import TokenBuckets
+from control_plane.workers.worked_on import worked_on
 
 T = TypeVar("T")
 
@@ -98,7 +102,9 @@ class _Worker:
     process: WorkerProcess
     counts: RequestCounts = field(default_factory=RequestCounts)
     degraded: tuple[str, ...] = ()
-    awaited: tuple[tuple[str, str, float], ...] = ()
+    awaited: tuple[Sent, ...] = ()
+    given_up: tuple[Sent, ...] = ()
+    told_worked_on: WorkedOnElsewhere = field(default_factory=lambda: worked_on(()))
     taken: int = -1
     """Number of the newest fingerprints that it has acknowledged; before the first, it is not told to
     listen."""
@@ -338,6 +344,15 @@ class Workers:
         for worker in self._live.values():
             worker.process.send(message)
 
+    def _tell_worked_on(self) -> None:
+        """Tell each worker what replicas work on for the others, where that has changed."""
+        for worker in self._live.values():
+            others = (each for each in self._live.values() if each is not worker)
+            found = worked_on(request for each in others for request in (*each.awaited, *each.given_up))
+            if found != worker.told_worked_on:
+                worker.told_worked_on = found
+                worker.process.send(found)
+
     async def _keep(self, number: int, models: ModelAdministration) -> None:
         now_s = asyncio.get_running_loop().time
         """Restart worker `number` whenever it ends, with a backoff that grows with failures and resets after
@@ -425,8 +440,12 @@ class Workers:
     def _take(self, number: int, worker: _Worker, message: FromWorker, asked: PendingChanges) -> None:
         worker.messages += 1
         match message:
-            case CountsReported(counts, degraded, awaited):
-                worker.counts, worker.degraded, worker.awaited = counts, degraded, awaited
+            case Alive(awaited, given_up):
+                worker.awaited, worker.given_up = awaited, given_up
+                if self._fleet is not None:
+                    self._tell_worked_on()
+            case CountsReported(counts, degraded):
+                worker.counts, worker.degraded = counts, degraded
             case Charges(open_, asked_number):
                 self._charges.include(open_)
                 worker.charges_collected = asked_number

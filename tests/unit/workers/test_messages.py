@@ -56,6 +56,7 @@ from control_plane.workers.messages import (
     UpstreamDown,
     UpstreamSilence,
     UpstreamUp,
+    WorkedOnElsewhere,
     decode,
     encode,
 )
@@ -112,6 +113,8 @@ MESSAGES: list[Message] = [
     FingerprintsChanged(5, {"a": (bytes(range(224, 256)), True, True), "b": None}),
     Listening(),
     Alive(),
+    Alive((("triton-0", "a", 12.5),), (("triton-1", "a", 0.25),)),
+    WorkedOnElsewhere((("triton-0", "a", 12.5),)),
     Drained(),
     StartFailed("why"),
     FingerprintsAcknowledged(5),
