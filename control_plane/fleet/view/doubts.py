@@ -55,8 +55,8 @@ class ReplicaDoubts:
     def others_work_on(self, requests: Iterable[tuple[str, str, float]]) -> None:
         """Note the server, the model and the time it was sent of other processes' oldest requests, in place of those noted
         before."""
-        for replica in self._worked_on_elsewhere:
-            replica.worked_on_elsewhere_s = inf
+        for each in self._worked_on_elsewhere:
+            each.worked_on_elsewhere_s = inf
         self._worked_on_elsewhere = []
         for name, model, sent_s in requests:
             server = self._fleet.servers.get(name)
