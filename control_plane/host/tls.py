@@ -33,6 +33,7 @@ class Tls:
         cannot be used, and why."""
         self._settings = settings
         self._setting = setting
+        self._certificate = _certificate_of(setting)
         self._seen = self._stamps()
         self._current = self._read()
         self._fronts = {protocol: self._front(protocol) for protocol in (HTTP, GRPC)}
@@ -77,12 +78,12 @@ class Tls:
         context.set_alpn_protocols([protocol])
         # In TLS 1.2 a client could have the server carry out one handshake after the other on a connection.
         context.options |= ssl.OP_NO_RENEGOTIATION
-        certificate = _required(settings.tls_certificate, f"{self._setting}tls-certificate")
+        certificate = _required(settings.tls_certificate, f"{self._setting}tls-{self._certificate}")
         key = _required(settings.tls_key, f"{self._setting}tls-key")
         try:
             context.load_cert_chain(certificate, key, password=_refuse_passphrase)
         except (OSError, ValueError) as exc:
-            raise StartupError(f"{self._setting}tls-certificate {certificate} and {self._setting}tls-key {key}: {_describe(exc)}") from exc
+            raise StartupError(f"{self._setting}tls-{self._certificate} {certificate} and {self._setting}tls-key {key}: {_describe(exc)}") from exc
         if settings.tls_client_ca is not None:
             self._demand_client_certificates(context, settings.tls_client_ca)
         return context
@@ -115,9 +116,7 @@ def make_tls(settings: TlsSettings) -> Tls | None:
 
 def make_admin_tls(settings: TlsSettings) -> Tls | None:
     """Make the TLS contexts of an admin port that has files of its own; None if it has what all ports have. Raises as `make_tls`."""
-    own = TlsSettings(
-        tls_certificate=settings.admin_tls_certificate, tls_key=settings.admin_tls_key, tls_client_ca=settings.admin_tls_client_ca
-    )
+    own = TlsSettings(tls_certificate=settings.admin_tls_cert, tls_key=settings.admin_tls_key, tls_client_ca=settings.admin_tls_client_ca)
     return _made(own, "--admin-")
 
 
@@ -126,8 +125,13 @@ def _made(settings: TlsSettings, setting: str) -> Tls | None:
         return Tls(settings, setting=setting)
     for path, name in ((settings.tls_key, "tls-key"), (settings.tls_client_ca, "tls-client-ca")):
         if path is not None:
-            raise StartupError(f"{setting}{name} {path} has no effect: {setting}tls-certificate, which turns TLS on, is not given")
+            raise StartupError(f"{setting}{name} {path} has no effect: {setting}tls-{_certificate_of(setting)}, which turns TLS on, is not given")
     return None
+
+
+def _certificate_of(setting: str) -> str:
+    """The last word of the certificate's setting; the admin port's is short, so that the list of options shows it whole in 80 columns."""
+    return "certificate" if setting == "--" else "cert"
 
 
 def on_hangup(*used: Tls | None) -> None:

@@ -183,7 +183,7 @@ class TlsSettings(Group):
     """PEM file with the authorities whose client certificates are accepted. Every client must then show a
     certificate (mutual TLS), which counts as authentication."""
 
-    admin_tls_certificate: Path | None = None
+    admin_tls_cert: Path | None = None
     """PEM file with the certificate of the admin port alone, such as one of an authority within the house; turns TLS on
     there, also where the other ports have none. Needs `admin_tls_key`. Not given: the admin port has what all have."""
 
@@ -200,7 +200,7 @@ class TlsSettings(Group):
 
     @property
     def admin_tls_is_on(self) -> bool:
-        return self.tls_is_on or self.admin_tls_certificate is not None
+        return self.tls_is_on or self.admin_tls_cert is not None
 
 
 class AuthenticationSettings(Group):

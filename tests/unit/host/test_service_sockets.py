@@ -45,7 +45,7 @@ def test_with_tls_the_ports_say_so_and_commands_have_a_socket_of_their_own(tmp_p
 
 
 def test_with_tls_on_the_admin_port_alone_only_that_one_says_so(tmp_path: Path) -> None:
-    sockets = ServiceSockets(settings(admin_tls_certificate=tmp_path / "x", state_dir=tmp_path))
+    sockets = ServiceSockets(settings(admin_tls_cert=tmp_path / "x", state_dir=tmp_path))
     sockets.bind_in_state_dir()
     endpoints = sockets.endpoints()
     assert endpoints["admin_socket"] == f"unix:{tmp_path}/admin.sock"

@@ -176,9 +176,7 @@ class TestUnusableFiles:
 
 async def test_the_admin_port_may_have_files_of_its_own(authority: Authority) -> None:
     public, own = authority.issue("public"), authority.issue("admin")
-    settings = TlsSettings(
-        tls_certificate=public.certificate, tls_key=public.key, admin_tls_certificate=own.certificate, admin_tls_key=own.key
-    )
+    settings = TlsSettings(tls_certificate=public.certificate, tls_key=public.key, admin_tls_cert=own.certificate, admin_tls_key=own.key)
     tls, admin = make_tls(settings), make_admin_tls(settings)
     assert tls is not None
     assert admin is not None
@@ -191,7 +189,7 @@ async def test_the_admin_port_demands_certificates_of_its_own_authorities(author
     other = tmp_path / "other"
     other.mkdir()
     own, house = authority.issue("admin"), Authority(other)
-    admin = make_admin_tls(TlsSettings(admin_tls_certificate=own.certificate, admin_tls_key=own.key, admin_tls_client_ca=house.certificate))
+    admin = make_admin_tls(TlsSettings(admin_tls_cert=own.certificate, admin_tls_key=own.key, admin_tls_client_ca=house.certificate))
     assert admin is not None
     async with serving(admin) as port:
         with pytest.raises((ssl.SSLError, ConnectionError)):
@@ -204,9 +202,9 @@ async def test_the_admin_port_demands_certificates_of_its_own_authorities(author
 def test_without_files_of_its_own_the_admin_port_has_what_all_have(authority: Authority, tmp_path: Path) -> None:
     server = authority.issue("server")
     assert make_admin_tls(settings_of(server)) is None
-    with pytest.raises(StartupError, match=r"--admin-tls-key .* has no effect: --admin-tls-certificate"):
+    with pytest.raises(StartupError, match=r"--admin-tls-key .* has no effect: --admin-tls-cert"):
         make_admin_tls(TlsSettings(admin_tls_key=server.key))
     with pytest.raises(StartupError, match=r"^--admin-tls-key is missing"):
-        make_admin_tls(TlsSettings(admin_tls_certificate=server.certificate))
-    with pytest.raises(StartupError, match=r"^--admin-tls-certificate .*none\.pem and --admin-tls-key"):
-        make_admin_tls(TlsSettings(admin_tls_certificate=tmp_path / "none.pem", admin_tls_key=server.key))
+        make_admin_tls(TlsSettings(admin_tls_cert=server.certificate))
+    with pytest.raises(StartupError, match=r"^--admin-tls-cert .*none\.pem and --admin-tls-key"):
+        make_admin_tls(TlsSettings(admin_tls_cert=tmp_path / "none.pem", admin_tls_key=server.key))
