@@ -78,12 +78,13 @@ class Tls:
         context.set_alpn_protocols([protocol])
         # In TLS 1.2 a client could have the server carry out one handshake after the other on a connection.
         context.options |= ssl.OP_NO_RENEGOTIATION
-        certificate = _required(settings.tls_certificate, f"{self._setting}tls-{self._certificate}")
-        key = _required(settings.tls_key, f"{self._setting}tls-key")
+        of_certificate, of_key = f"{self._setting}tls-{self._certificate}", f"{self._setting}tls-key"
+        certificate = _required(settings.tls_certificate, of_certificate)
+        key = _required(settings.tls_key, of_key)
         try:
             context.load_cert_chain(certificate, key, password=_refuse_passphrase)
         except (OSError, ValueError) as exc:
-            raise StartupError(f"{self._setting}tls-{self._certificate} {certificate} and {self._setting}tls-key {key}: {_describe(exc)}") from exc
+            raise StartupError(f"{of_certificate} {certificate} and {of_key} {key}: {_describe(exc)}") from exc
         if settings.tls_client_ca is not None:
             self._demand_client_certificates(context, settings.tls_client_ca)
         return context
@@ -125,7 +126,8 @@ def _made(settings: TlsSettings, setting: str) -> Tls | None:
         return Tls(settings, setting=setting)
     for path, name in ((settings.tls_key, "tls-key"), (settings.tls_client_ca, "tls-client-ca")):
         if path is not None:
-            raise StartupError(f"{setting}{name} {path} has no effect: {setting}tls-{_certificate_of(setting)}, which turns TLS on, is not given")
+            certificate = f"{setting}tls-{_certificate_of(setting)}"
+            raise StartupError(f"{setting}{name} {path} has no effect: {certificate}, which turns TLS on, is not given")
     return None
 
 
