@@ -38,7 +38,7 @@ def validate(
     repositories = [Path(each).resolve() for each in settings.triton.model_repository]
     found = [each for model in folders for each in validate_model(model, config_name, repositories=repositories)]
     told = [{"file": str(each.file), "line": each.line, "text": each.text} for each in found]
-    print_found(told, output, lambda: [typer.echo(printable(str(each))) for each in found])
+    print_found(told, output, lambda: typer.echo("".join(f"{printable(str(each))}\n" for each in found), nl=False))
     names = ", ".join(model.name for model in folders)
     if found:
         remark(f"{len(found)} mistake{'s' if len(found) > 1 else ''} in {len({each.file for each in found})} files of: {names}")
