@@ -16,7 +16,7 @@ from control_plane.jobs.charging import charge
 from control_plane.jobs.domain.job import Job, JobState
 from control_plane.jobs.domain.sweeps import Care, sweep
 from control_plane.jobs.domain.transitions import RetryPolicy
-from control_plane.jobs.ports import JobQueue, JobStore, Spool, UsageSums
+from control_plane.jobs.ports import JobQueue, JobStore, Load, Spool, UsageSums
 
 _log = logging.getLogger(__name__)
 
@@ -39,11 +39,13 @@ class Sweeper:
         spool: Spool,
         usage: UsageSums,
         policy: RetryPolicy,
+        kept: Load,
         today_s: Callable[[], float] = time.time,
     ) -> None:
-        """`today_s` is seconds since 1970."""
+        """`kept` is what each tenant keeps of its ended jobs at most; `today_s` is seconds since 1970."""
         self._store, self._queue, self._spool, self._usage = store, queue, spool, usage
         self._policy = policy
+        self._kept = kept
         self._today_s = today_s
         self._were_missing = 0
         self._is_away = False
@@ -75,6 +77,8 @@ class Sweeper:
                 await self._look_after(job, now_s)
             if len(neglected) < _AT_ONCE:
                 break
+        for job in await self._store.surplus(self._kept, limit=_AT_ONCE):
+            await self._remove(job)
         await self._write_missing_tickets(now_s)
         if now_s >= self._orphans_at_s:
             self._orphans_at_s = now_s + _ORPHANS_EVERY_S
@@ -90,8 +94,11 @@ class Sweeper:
             case Care.CHARGE:
                 await charge(job, store=self._store, usage=self._usage)
             case Care.REMOVE:
-                if await self._store.remove(job):
-                    await self._spool.prune(job.id)
+                await self._remove(job)
+
+    async def _remove(self, job: Job) -> None:
+        if await self._store.remove(job):
+            await self._spool.prune(job.id)
 
     async def _write_missing_tickets(self, now_s: float) -> None:
         """Write tickets for ready jobs that have none, once they were missing twice: some may be on their way."""
