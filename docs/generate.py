@@ -140,6 +140,15 @@ def _limits(schema: Mapping[str, Any]) -> Iterator[str]:
 def _cli() -> Iterator[str]:
     yield "# Command line"
     yield _wrapped("`tidegate COMMAND --help` says the same. Options in brackets have the default that stands there.")
+    yield _wrapped(
+        "Exit status: 0 it is done, or all is well; 1 it was refused or failed, or the answer is no (a rollout that was rolled back, a "
+        "`diff` that is one, a model with mistakes, a machine that lacks something); 2 the command line is wrong, or `diff` cannot tell. "
+        "Errors are on standard error, results on standard output."
+    )
+    yield _wrapped(
+        "`-o json` and `-o yaml` print what the admin API has, with every field, for programs; tables are for people and change. "
+        "`tidegate --install-completion` completes commands and options in bash, zsh and fish."
+    )
     for name, command in sorted(_commands().items()):
         yield from _command(f"tidegate {name}", command)
 

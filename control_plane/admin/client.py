@@ -6,18 +6,21 @@ import json
 import re
 import ssl
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 
+from control_plane.admin.event_lines import parsed_events
 from control_plane.admin.wire import CONTINUE
 from control_plane.core.errors import ControlPlaneError, InvalidRequest, ObjectNotFound, UpstreamUnavailable
 
 _LOAD_TIMEOUT_S = 600.0  # above the gateway's own deadline of a load, whose error is more to the point than a timeout here
 _INFER_TIMEOUT_S = 60.0
 _LONGEST_PAUSE_S = 30.0
+_SILENCE_S = 45.0
+"""Three heartbeats of a stream of events."""
 _PAGE = 500
 """Objects of a list that one answer has."""
 _SHOWABLE = re.compile("[!-~]+")
@@ -91,6 +94,25 @@ class AdminClient:
                 token = answers[-1].headers.get(CONTINUE, "")
                 if not token:
                     return found
+
+    def events(self, *, follow: bool, after: str = "") -> Iterator[dict[str, Any]]:
+        """Yield what has happened and, with `follow`, what happens, from the event after the id `after` on.
+
+        Ends where the stream does; raises UpstreamUnavailable where it breaks off.
+        """
+        headers = {"last-event-id": after} if after else {}
+        query = {"follow": str(follow).lower(), "backlog": "true"}
+        try:
+            with (
+                _client(self._url, _SILENCE_S, self._headers, self._verify) as client,
+                client.stream("GET", "/events", params=query, headers=headers) as response,
+            ):
+                if not response.is_success:
+                    response.read()
+                    raise _refusal(response)
+                yield from parsed_events(response.iter_lines())
+        except (httpx.HTTPError, ValueError) as exc:
+            raise UpstreamUnavailable(f"the stream of events from {self._url} has broken off: {exc}") from exc
 
 
 class EmbeddingClient:

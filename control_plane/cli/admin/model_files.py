@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -40,7 +38,7 @@ def validate(
     repositories = [Path(each).resolve() for each in settings.triton.model_repository]
     found = [each for model in folders for each in validate_model(model, config_name, repositories=repositories)]
     told = [{"file": str(each.file), "line": each.line, "text": each.text} for each in found]
-    print_found(told, output, partial(_print_lines, found))
+    print_found(told, output, lambda: typer.echo("".join(f"{printable(str(each))}\n" for each in found), nl=False))
     names = ", ".join(model.name for model in folders)
     if found:
         remark(f"{len(found)} mistake{'s' if len(found) > 1 else ''} in {len({each.file for each in found})} files of: {names}")
@@ -59,8 +57,3 @@ def init(
     for file in write_skeleton(name, like.value, repository):
         typer.echo(str(file))
     remark(f"check it with `tidegate models validate {repository}`, then `tidegate models load {name}`")
-
-
-def _print_lines(found: Iterable[object]) -> None:
-    for each in found:
-        typer.echo(printable(str(each)))
