@@ -21,7 +21,8 @@ from control_plane.core.errors import ControlPlaneError
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
-from control_plane.fleet.domain.placement.placement import LIMITS, Obstacle, Placement, PlacementLimits, Refusal, place, victims_on
+from control_plane.fleet.domain.placement.limits import LIMITS, PlacementLimits
+from control_plane.fleet.domain.placement.placement import Obstacle, Placement, Refusal, place, victims_on
 from control_plane.fleet.loading.replica_repairs import RepairLeader, ReplicaRepairs
 from control_plane.fleet.loading.server_turns import Plans, ServerTurns
 from control_plane.fleet.view.state import FleetState

@@ -12,50 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import expm1, inf
+from math import inf
 from zlib import crc32
 
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.fleet import NEVER_S, Fleet, ModelFacts, Replica, Server
+from control_plane.fleet.domain.fleet import NEVER_S, Fleet, ModelFacts, Server
+from control_plane.fleet.domain.placement.eviction import Eviction
+from control_plane.fleet.domain.placement.limits import LIMITS, LONG_S, SOON_S, PlacementLimits
 from control_plane.models.domain.description import ModelSpec
-
-
-@dataclass(frozen=True, slots=True)
-class PlacementLimits:
-    """Limits of placement. Durations named `_loads` are multiples of the model's load time from its tier, so
-    that the same limits are right for models that load in 50 ms and in a minute."""
-
-    min_residency_loads: float = 2.0
-    """A replica is not evicted for so long after it became ready, so that no server only loads (thrashing).
-    More keeps models that are used once."""
-
-    horizon_loads: float = 200.0
-    """An eviction costs as much as the model is likely to be asked for within this time. With more, requests
-    wait at busier servers so that likelier models stay; with fewer, there are more loads."""
-
-    patience_loads: float = 10.0
-    """This long after it was first refused for the sake of other models, a model is loaded whatever that
-    costs those (no starvation)."""
-
-    sample_size: int = 16
-    """Servers that are considered in a large fleet. They are the same ones for a model as long as the fleet
-    is the same, as their disks may have its files. All servers are considered if none of these will do."""
-
-    min_gain_loads: float = 0.05
-    """A further replica must serve sooner by this much than one that is being loaded; otherwise each of two
-    requests that arrive together would load a replica for itself. Replicas that are merely busy are exempt:
-    there the margin loads too late (simulated: 99.1 % instead of 99.6 % within 100 ms as models drift)."""
-
-    negative_cache_loads: float = 0.02
-    """After a refusal of a further replica nobody asks again for so long: a search takes up to a few
-    milliseconds, and a busy model would search with every request. With more, bursts wait for the replica
-    that they need."""
-
-    stays_in_pool: bool = False
-    """If the pool has no room, do not use servers of other pools either."""
-
-    longest_wait_s: float = inf
-    """Longest queue of loads on a server: a load that would have to wait longer is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +68,6 @@ class Refusal:
     already."""
 
 
-# Retry delay where only a person's action helps (a server joins, a model is changed): as good a guess as any.
-_LONG_S = 30.0
-
-# Shortest retry delay: asking again sooner gains nothing.
-_SOON_S = 0.01
-
-LIMITS = PlacementLimits()
-
-
 def place(
     fleet: Fleet,
     model: str,
@@ -129,11 +84,11 @@ def place(
     """
     facts = fleet.models.get(model)
     if facts is None:
-        return Refusal(Obstacle.UNKNOWN, f"'{model}' is not known", _LONG_S)
+        return Refusal(Obstacle.UNKNOWN, f"'{model}' is not known", LONG_S)
     if facts.quarantined_until_s > now_s:
         return Refusal(Obstacle.QUARANTINED, f"'{model}' failed to load and is not tried again yet", facts.quarantined_until_s - now_s)
     if _has_enough_replicas(fleet, facts):
-        return Refusal(Obstacle.ENOUGH_REPLICAS, f"'{model}' has all the replicas that it may have", max(facts.service_s, _SOON_S))
+        return Refusal(Obstacle.ENOUGH_REPLICAS, f"'{model}' has all the replicas that it may have", max(facts.service_s, SOON_S))
     servers = _open_to(fleet, facts, pool if limits.stays_in_pool else None)
     if isinstance(servers, Refusal):
         return servers
@@ -141,9 +96,10 @@ def place(
     best = search.best_in_pool(servers) or search.best_elsewhere(servers)
     # A model on trial is placed only where memory is free.
     if best is None and facts.is_on_trial:
-        return Refusal(Obstacle.ON_TRIAL, f"'{model}' failed to load, and nothing is unloaded to try it again", _LONG_S)
+        return Refusal(Obstacle.ON_TRIAL, f"'{model}' failed to load, and nothing is unloaded to try it again", LONG_S)
     if best is None:
-        retry_s = min(search.free_in_s(server) for server in servers)
+        eviction = Eviction(fleet, now_s, limits)
+        retry_s = min(eviction.free_in_s(server) for server in servers)
         return Refusal(Obstacle.IN_USE, f"there is no room for '{model}' while all that is loaded is in use or new", retry_s)
     return search.objection(best, must_beat_s) or best
 
@@ -166,9 +122,9 @@ def excess(fleet: Fleet, server: Server, now_s: float, *, limits: PlacementLimit
     those are not enough."""
     # A search for a model of no bytes finds exactly what is missing now.
     nothing = ModelFacts(ModelSpec(""), resident_bytes=0, load_s=0.0, service_s=0.0)
-    search = _Search(fleet, nothing, now_s, limits)
-    victims = search.victims_on(server)
-    return tuple(search.may_go(server) if victims is None else victims)
+    eviction = Eviction(fleet, now_s, limits)
+    victims = eviction.victims_on(server, nothing)
+    return tuple(eviction.may_go(server) if victims is None else victims)
 
 
 def _has_enough_replicas(fleet: Fleet, facts: ModelFacts, *, but_on: Server | None = None) -> bool:
@@ -187,11 +143,11 @@ def _open_to(fleet: Fleet, facts: ModelFacts, pool: str | None) -> list[Server] 
     fitting = [server for server in fleet.servers.values() if server.is_for(pool) and _is_open_to(server, facts)]
     large_enough = [server for server in fitting if server.budget_bytes >= facts.resident_bytes]
     if fitting and not large_enough:
-        return Refusal(Obstacle.TOO_LARGE, f"'{name}' needs {facts.resident_bytes} bytes, more than a server has for models", _LONG_S)
+        return Refusal(Obstacle.TOO_LARGE, f"'{name}' needs {facts.resident_bytes} bytes, more than a server has for models", LONG_S)
     servers = [server for server in large_enough if name not in server.replicas]
     if not servers and any(server.replicas[name].state is ModelState.UNLOADING for server in large_enough):
-        return Refusal(Obstacle.IN_USE, f"'{name}' is still being unloaded", max(facts.service_s, _SOON_S))
-    return servers or Refusal(Obstacle.NO_SERVER, _why_no_server(fleet, facts.spec), _LONG_S)
+        return Refusal(Obstacle.IN_USE, f"'{name}' is still being unloaded", max(facts.service_s, SOON_S))
+    return servers or Refusal(Obstacle.NO_SERVER, _why_no_server(fleet, facts.spec), LONG_S)
 
 
 def _why_no_server(fleet: Fleet, model: ModelSpec) -> str:
@@ -221,6 +177,7 @@ class _Search:
         self._now_s = now_s
         self._limits = limits
         self._pool = pool
+        self._eviction = Eviction(fleet, now_s, limits)
 
     def best_in_pool(self, servers: Sequence[Server]) -> Placement | None:
         return self._best_of_many([server for server in servers if server.is_for(self._pool)])
@@ -249,9 +206,7 @@ class _Search:
             return Refusal(Obstacle.LATE, f"too many models wait to be loaded before '{facts.name}'", late_s)
         patience_s = self._refusable_for_s()
         if patience_s > 0 and self._is_churn(best.victims):
-            return Refusal(
-                Obstacle.CHURN, f"'{facts.name}' would take the place of models that are used far more", max(patience_s, _SOON_S)
-            )
+            return Refusal(Obstacle.CHURN, f"'{facts.name}' would take the place of models that are used far more", max(patience_s, SOON_S))
         return None
 
     def _helps_who_comes_later(self, best: Placement, now_takes_s: float) -> bool:
@@ -270,14 +225,9 @@ class _Search:
         gained_s = (now_takes_s - will_take_s) * (1.0 + facts.rate_fast * facts.load_s)
         return will_take_s <= objective_s and gained_s > facts.load_s + best.cost_s - best.expected_s
 
-    def free_in_s(self, server: Server) -> float:
-        """Seconds until something on the server may be evicted, at the earliest and as far as can be told."""
-        soonest = (self._may_go_in_s(replica) for replica in server.replicas.values())
-        return max(_SOON_S, min(soonest, default=_LONG_S))
-
     def on(self, server: Server) -> Placement | None:
         """The placement on this server with its cost, or None if there is no room."""
-        victims = self.victims_on(server)
+        victims = self._eviction.victims_on(server, self._facts)
         if victims is None:
             return None
         facts, work_s = self._facts, server.work_s / server.parallel
@@ -286,88 +236,8 @@ class _Search:
         ready_in_s = begins_in_s + facts.load_s
         expected_s = max(ready_in_s, work_s) + facts.service_s
         # All terms are seconds that somebody waits, so that they can be added.
-        cost_s = expected_s + server.off_pool_penalty_s(self._pool, facts.load_s) + sum(map(self._harm_s, victims))
+        cost_s = expected_s + server.off_pool_penalty_s(self._pool, facts.load_s) + sum(map(self._eviction.harm_s, victims))
         return Placement(server.name, tuple(victims), self._now_s + ready_in_s, expected_s, cost_s)
-
-    def victims_on(self, server: Server) -> list[str] | None:
-        """Models to evict from the server, cheapest first; None if evicting everything that may be evicted is
-        not enough."""
-        name, replicas = self._facts.name, server.replicas.values()
-        staying = sum(replica.bytes for replica in replicas if replica.state is not ModelState.UNLOADING and replica.model != name)
-        missing = staying + self._facts.resident_bytes - server.budget_bytes
-        if missing <= 0:
-            return []
-        # The load will probably fail again: nothing is evicted for it.
-        if self._facts.is_on_trial:
-            return None
-        chosen: list[str] = []
-        for name in self.may_go(server):
-            chosen.append(name)
-            missing -= server.replicas[name].bytes
-            if missing <= 0:
-                return _needed(chosen, server, -missing)
-        return None
-
-    def may_go(self, server: Server) -> list[str]:
-        """Models on the server that may be evicted now, cheapest first."""
-        return [
-            name for *_, name in sorted(self._rank(replica) for replica in server.replicas.values() if self._may_go_in_s(replica) <= 0.0)
-        ]
-
-    def _may_go_in_s(self, replica: Replica) -> float:
-        """Seconds until the replica may be evicted, 0 for now: it may be serving, protected because it is
-        new, or pinned."""
-        facts = self._fleet.models.get(replica.model)
-        # A step goes with its ensemble, and the state of a sequence is nowhere else.
-        if replica.is_step or replica.sequences or self._is_pinned(facts):
-            return _LONG_S
-        if replica.in_flight or replica.state is ModelState.UNLOADING:
-            return _SOON_S if facts is None else max(facts.service_s, _SOON_S)
-        protected_s = 0.0 if facts is None else self._limits.min_residency_loads * facts.load_s
-        if replica.state is ModelState.READY:
-            return max(0.0, replica.since_s + protected_s - self._now_s)
-        return max(_SOON_S, replica.ready_s + protected_s - self._now_s)
-
-    def _is_pinned(self, facts: ModelFacts | None) -> bool:
-        """Whether the model has no more ready replicas than its `min_replicas`, so that none may be
-        evicted."""
-        if facts is None or not facts.spec.min_replicas:
-            return False
-        # A replica on an ejected server counts as one to keep: the server may recover.
-        is_there = any(server.is_up and replica.state is ModelState.READY for server, replica in self._fleet.replicas(facts.name))
-        return is_there and len(self._fleet.ready_replicas(facts.name)) <= facts.spec.min_replicas
-
-    def _rank(self, replica: Replica) -> tuple[float, int, str]:
-        """Sort key of eviction: seconds of loading that the replica saves per second and byte, then its
-        priority."""
-        facts = self._fleet.models.get(replica.model)
-        if facts is None:
-            return (0.0, 0, replica.model)
-        return (self._missed_per_s(facts) * facts.load_s / max(replica.bytes, 1), facts.spec.priority, replica.model)
-
-    def _missed_per_s(self, facts: ModelFacts) -> float:
-        """Rate at which requests would need another load if this replica went.
-
-        Where there are other replicas it is multiplied by the square of how busy these would be, which is
-        about how often two requests have to wait for another load.
-        """
-        uses_per_s = facts.uses_per_s(self._now_s)
-        if len(self._fleet.holders[facts.name]) == 1:
-            return uses_per_s
-        others = len(self._fleet.ready_replicas(facts.name)) - 1
-        return uses_per_s if others <= 0 else uses_per_s * min(1.0, facts.demand(self._now_s) / others) ** 2
-
-    def _harm_s(self, victim: str) -> float:
-        """Expected seconds that others wait for a load of the victim: load time times the probability of a
-        use within the horizon.
-
-        A model with other replicas does not count for less: simulations showed that replicas dropped that
-        lightly are soon loaded again.
-        """
-        facts = self._fleet.models.get(victim)
-        if facts is None:
-            return 0.0
-        return -expm1(-facts.uses_per_s(self._now_s) * self._limits.horizon_loads * facts.load_s) * facts.load_s
 
     def _refusable_for_s(self) -> float:
         """How much longer the model may be refused for the sake of others."""
@@ -385,17 +255,5 @@ class _Search:
         """
         facts, now_s = self._facts, self._now_s
         others = [other for victim in victims if (other := self._fleet.models.get(victim)) is not None]
-        lost_s = sum(self._missed_per_s(other) * (facts.load_s + other.load_s) * other.load_s for other in others)
+        lost_s = sum(self._eviction.missed_per_s(other) * (facts.load_s + other.load_s) * other.load_s for other in others)
         return lost_s > (1.0 + facts.uses_per_s(now_s) * facts.load_s) * facts.load_s
-
-
-def _needed(chosen: Sequence[str], server: Server, spare: int) -> list[str]:
-    """The chosen victims without those that can stay, now that a larger one goes as well; the most valuable
-    ones stay."""
-    needed = []
-    for name in reversed(chosen):
-        if server.replicas[name].bytes <= spare:
-            spare -= server.replicas[name].bytes
-        else:
-            needed.append(name)
-    return needed[::-1]

@@ -6,7 +6,8 @@ import pytest
 
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.fleet import Fleet, Replica
-from control_plane.fleet.domain.placement.placement import Obstacle, Placement, PlacementLimits, Refusal, excess, place, victims_on
+from control_plane.fleet.domain.placement.limits import PlacementLimits
+from control_plane.fleet.domain.placement.placement import Obstacle, Placement, Refusal, excess, place, victims_on
 from control_plane.fleet.domain.routing.routing import choose
 from tests.unit.fleet.domain.fleets import NOW_S, model, server
 

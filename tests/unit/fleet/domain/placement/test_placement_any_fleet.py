@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.fleet import Fleet, Replica, Server
-from control_plane.fleet.domain.placement.placement import Placement, PlacementLimits, Refusal, excess, place, victims_on
+from control_plane.fleet.domain.placement.limits import PlacementLimits
+from control_plane.fleet.domain.placement.placement import Placement, Refusal, excess, place, victims_on
 from tests.unit.fleet.domain.fleets import NOW_S, fleets, model, server
 
 LIMITS = PlacementLimits(min_residency_loads=2.0, patience_loads=10.0, longest_wait_s=60.0)
