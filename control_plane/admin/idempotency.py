@@ -150,7 +150,8 @@ async def _told(
         str | SkipJsonSchema[None],
         Header(
             description=f"A text that no other request has, such as a UUID: sent again with it within {KEEP_S / 60:g} minutes, to "
-            "the same gateway, the request is answered as it was, and not done again."
+            "the same gateway, the request is answered as it was, and not done again.",
+            json_schema_extra={"pattern": f"^{_KEY.pattern}$"},
         ),
     ] = None,
 ) -> None:

@@ -29,7 +29,7 @@ STREAM = "tidegate.stream"
 """ASGI extension of our own HTTP server: takes a stream instead of messages, so that the server reads it as fast as the client."""
 
 _ERRORS = error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCode.OVERLOADED)
-_AS_EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+_AS_EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
 _FIELDS = (b"Content-Type: text/event-stream", b"Cache-Control: no-store", b"X-Accel-Buffering: no", b"Transfer-Encoding: chunked")
 _HEAD = b"\r\n".join((b"HTTP/1.1 200 OK", *_FIELDS, b"", b""))
 

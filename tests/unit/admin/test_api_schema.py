@@ -26,7 +26,10 @@ BEYOND_A_SCHEMA = {
     "GET /usage": "days must be in order and exist, dimensions differ",
 }
 BEYOND_A_SCHEMA |= dict.fromkeys(
-    ("GET /keys", "GET /models", "GET /tenants", "GET /routes", "GET /prices", "GET /rollouts", "GET /objects/{kind}", "GET /audit"),
+    (
+        *("GET /keys", "GET /models", "GET /tenants", "GET /routes", "GET /prices", "GET /rollouts", "GET /objects/{kind}", "GET /audit"),
+        "GET /dead-jobs",
+    ),
     "which tokens the pages before have given",
 )
 """What a document cannot say: here a request that fits it may be refused with 400."""
