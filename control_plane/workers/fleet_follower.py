@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from control_plane.fleet.domain.report import LoadReport
+from control_plane.fleet.domain.leadership.report import LoadReport
 from control_plane.fleet.loading.replica_loader import ReplicaLoader
 from control_plane.fleet.ownership.leader_requests import LeaderForwarding
 from control_plane.fleet.ownership.reports import ReportBuilder, ReportCollector

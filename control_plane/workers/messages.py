@@ -13,7 +13,7 @@ import orjson
 from pydantic import Base64Bytes, TypeAdapter
 
 from control_plane.core.endpoints import ONLY, Endpoints
-from control_plane.fleet.domain.report import LoadReport
+from control_plane.fleet.domain.leadership.report import LoadReport
 from control_plane.fleet.domain.snapshot import ModelSnapshot, ReplicaSnapshot, ServerSnapshot
 from control_plane.inference.domain.observation import Observation
 from control_plane.inference.domain.queries_of_death import Finding, Record

@@ -54,7 +54,7 @@ class WorkersTurns:
 
 
 class RemoteTurns:
-    """Client of the parent's lanes, in a worker: `inference/queries_of_death.SuspectTurns` over the link."""
+    """Client of the parent's lanes, in a worker: `inference/retries/queries_of_death.SuspectTurns` over the link."""
 
     def __init__(self, send: Callable[[AskTurn | EndTurn], None]) -> None:
         self._send = send

@@ -146,7 +146,7 @@ class Server:
     labels: Mapping[str, str] = field(default_factory=dict)
     is_up: bool = True
     is_ejected: bool = False
-    """Outlier ejection: it answers too slowly or with errors (`fleet/domain/outliers`), and gets no requests
+    """Outlier ejection: it answers too slowly or with errors (`fleet/domain/health/outliers`), and gets no requests
     but probes."""
     silent_from_s: float | None = None
     """Since when it says nothing, although nobody knows it to be down; None: it answers."""

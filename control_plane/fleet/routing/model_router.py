@@ -19,9 +19,10 @@ from control_plane.core.model import ModelState
 from control_plane.fleet.domain.counts import LOADING
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import NEVER_S, ModelFacts, Replica
-from control_plane.fleet.domain.placement import LIMITS, Obstacle, Refusal, place
-from control_plane.fleet.domain.report import Wanted
-from control_plane.fleet.domain.routing import Choice, choose
+from control_plane.fleet.domain.leadership.report import Wanted
+from control_plane.fleet.domain.placement.limits import LIMITS
+from control_plane.fleet.domain.placement.placement import Obstacle, Refusal, place
+from control_plane.fleet.domain.routing.routing import Choice, choose
 from control_plane.fleet.loading.dead_stubs import DeadStubDetector
 from control_plane.fleet.loading.replica_loader import ReplicaLoader
 from control_plane.fleet.routing.workloads import ANY, RoutingHint

@@ -2,7 +2,7 @@
 
 A suspect is sent alone, so that another death shows whether it was the cause. Alone is meant for all processes that
 share the servers: two that each sent one at a time would blame the innocent one of two at the same replica. So one
-process keeps the lanes for all: `inference/queries_of_death` its own, `workers/suspect_turns` those of all workers.
+process keeps the lanes for all: `inference/retries/queries_of_death` its own, `workers/suspect_turns` those of all workers.
 
 Pure; keys are whatever the keeper tells its suspects apart by.
 """

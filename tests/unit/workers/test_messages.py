@@ -7,7 +7,7 @@ import pytest
 from control_plane.core.endpoints import TritonEndpoints, TritonSockets
 from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.report import LoadReport, ReplicaUse, Wanted
+from control_plane.fleet.domain.leadership.report import LoadReport, ReplicaUse, Wanted
 from control_plane.fleet.domain.snapshot import ModelSnapshot, ReplicaSnapshot, ServerSnapshot
 from control_plane.inference.domain.observation import Observation
 from control_plane.inference.domain.queries_of_death import Record, Verdict

@@ -11,7 +11,7 @@ import pytest
 
 from control_plane.core.errors import DeadlineExceeded
 from control_plane.fleet.routing.dispatch import FleetDispatcher
-from control_plane.inference.retry_budget import RetryKind
+from control_plane.inference.retries.retry_budget import RetryKind
 from control_plane.triton.ports import Upstream
 from tests.unit.fleet.fleet_bench import FleetBench, play, running
 from tests.unit.fleet.routing.test_dispatch import Request, idle, status

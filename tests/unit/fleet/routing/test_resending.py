@@ -13,7 +13,7 @@ import pytest
 
 from control_plane.core.errors import ControlPlaneError, QueryOfDeath, UpstreamFailed
 from control_plane.fleet.routing.dispatch import FleetDispatcher
-from control_plane.inference.retry_budget import RetryKind
+from control_plane.inference.retries.retry_budget import RetryKind
 from control_plane.protocols.grpc import message_answer, status_answer
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.triton.ports import Upstream
