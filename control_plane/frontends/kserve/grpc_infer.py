@@ -42,6 +42,7 @@ from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
 from control_plane.protocols.kserve.infer_proto import infer_request_steps, small_infer_request
 from control_plane.protocols.kserve.messages import service_pb2
 from control_plane.protocols.kserve.model_reference import model_in, with_model
+from control_plane.protocols.kserve.same_inputs import MAX_BYTES, inputs_of_message
 from control_plane.protocols.protobuf_fields import fields
 from control_plane.triton.ports import GrpcCall, Slot, Upstream
 
@@ -69,9 +70,18 @@ def outcome_of_code(code: int) -> Outcome:
     return _OUTCOMES.get(code, Outcome.UPSTREAM_ERROR)
 
 
-def content_of(message: bytes | memoryview) -> bytes:
-    """What a ModelInferRequest's answer is computed from: the message without its id, unless it is compressed or has too
-    many fields to look for that."""
+def content_of(message: bytes | memoryview) -> tuple[bytes, ...]:
+    """What a ModelInferRequest's answer is computed from: its inputs, equal to those of the same request over HTTP, or the
+    message where they cannot be told."""
+    try:
+        found = None if len(message) > MAX_BYTES else inputs_of_message(service_pb2.ModelInferRequest.FromString(bytes(message)))
+    except Exception:  # protobuf's DecodeError differs between its implementations; it may be compressed
+        found = None
+    return found or (exact_content_of(message),)
+
+
+def exact_content_of(message: bytes | memoryview) -> bytes:
+    """A ModelInferRequest without its id, unless it is compressed or has too many fields to look for that."""
     try:
         return canonical_message(message) or bytes(message)
     except InvalidRequest:
@@ -124,7 +134,7 @@ class InferMessage:
 
     def unit(self, call: InferCall) -> tuple[bytes, ...]:
         message = self._message()
-        return (content_of(message),) if len(message) <= WHOLE_BYTES else ends_of(message)
+        return (exact_content_of(message),) if len(message) <= WHOLE_BYTES else ends_of(message)
 
     def name_seen(self) -> str:
         """The model in a small message; searching a large or compressed one costs more than a refusal is
@@ -200,8 +210,8 @@ class GrpcInferRequest(InferMessage):
         forwarded = self._context.forwarding.matched(self.head.metadata)
         return scope.key(_KIND, call.model_version.encode(), identity_of(message, *filter(None, (forwarded,))))
 
-    def content(self, call: InferCall) -> tuple[bytes]:
-        return (content_of(self._message()),)
+    def content(self, call: InferCall) -> tuple[bytes, ...]:
+        return content_of(self._message())
 
     def keep(self, answer: GrpcAnswer) -> bytes | None:
         return encode_grpc(answer)

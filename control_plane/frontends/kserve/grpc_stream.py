@@ -74,8 +74,8 @@ class _Infer:
     def outcome(self, answer: GrpcAnswer) -> Outcome:
         return outcome_of_code(answer.code)
 
-    def content(self, call: InferCall) -> tuple[bytes]:
-        return (content_of(memoryview(self.call.frame)[PREFIX_BYTES:]),)
+    def content(self, call: InferCall) -> tuple[bytes, ...]:
+        return content_of(memoryview(self.call.frame)[PREFIX_BYTES:])
 
 
 class StreamRelay:

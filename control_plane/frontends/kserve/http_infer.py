@@ -34,6 +34,7 @@ from control_plane.protocols.http1 import HttpAnswer, HttpRequest
 from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
 from control_plane.protocols.kserve.infer_json import infer_request_steps, json_object_steps, small_infer_request
 from control_plane.protocols.kserve.routes import V2Route, target_for
+from control_plane.protocols.kserve.same_inputs import inputs_of_body
 from control_plane.triton.ports import HttpStream, Slot, Upstream
 
 MAX_CACHEABLE_REQUEST_BYTES = 2**20
@@ -110,7 +111,7 @@ class HttpInferRequest:
         return self.http.text_header(name.encode())
 
     def unit(self, call: InferCall) -> tuple[bytes, ...]:
-        return self.content(call) if len(self.http.body) <= WHOLE_BYTES else ends_of(self.http.body)
+        return self._exact_content(call) if len(self.http.body) <= WHOLE_BYTES else ends_of(self.http.body)
 
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer]:
         return server.http.send(self.http, timeout_s=timeout_s, slot=self.slot)
@@ -130,9 +131,13 @@ class HttpInferRequest:
         return scope.key(_KIND, call.model_version.encode(), self._identity(call, self._context.forwarding.matched(self.http.headers)))
 
     def _identity(self, call: InferCall, forwarded: bytes) -> bytes:
-        return identity_of(*self.content(call), *filter(None, (forwarded,)))
+        return identity_of(*self._exact_content(call), *filter(None, (forwarded,)))
 
-    def content(self, call: InferCall) -> tuple[bytes, bytes]:
+    def content(self, call: InferCall) -> tuple[bytes, ...]:
+        json = self._json()
+        return inputs_of_body(json, memoryview(self.http.body)[len(json) :]) or self._exact_content(call)
+
+    def _exact_content(self, call: InferCall) -> tuple[bytes, bytes]:
         json = self._json()
         # The id is the caller's and Triton only repeats it, so requests that differ in their ids alone share
         # an answer.
