@@ -14,9 +14,9 @@ from control_plane.admin.errors import error_responses
 from control_plane.admin.views import NAME, Name, Spec, Whole
 from control_plane.audit.trail import AuditTrail
 from control_plane.core.errors import ErrorCode
-from control_plane.objects.domain.rollout import Phase, Rollout, Step
+from control_plane.objects.domain.rollout import Agreement, Phase, Rollout, Step
 from control_plane.objects.domain.route import WHOLE
-from control_plane.objects.domain.stored_objects import MAX_ALPHA, MAX_STEPS, VERSION
+from control_plane.objects.domain.stored_objects import MAX_ALPHA, MAX_OUTPUT_CHARS, MAX_STEPS, VERSION
 from control_plane.objects.objects import Versioned
 from control_plane.rollout.domain.machine import aborted, paused, promoted, resumed
 from control_plane.rollout.rollouts import Rollouts, RolloutSpec
@@ -56,11 +56,32 @@ class StepView(Spec):
     min_s: Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e7)] = 60.0
 
 
+class ShadowView(Spec):
+    """The phase before the first step: so many requests of 10,000 are copied to the next model, whose answers nobody waits for."""
+
+    weight: Annotated[int, Field(ge=0, le=WHOLE), Whole] = 1000
+    samples: Annotated[int, Field(ge=0, le=10**9), Whole] = 200
+    min_s: Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e7)] = 30.0
+
+
+class AgreementView(Spec):
+    """How the answers to copied requests are compared with the present model's."""
+
+    kind: str
+    """One of exact, tolerance, classes, same-space, another-space and edit-distance."""
+    output: str = Field("", max_length=MAX_OUTPUT_CHARS)
+    """Output tensor that is compared; empty for all of them."""
+    limit: Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e9)] | None = None
+    """Limit of the kind, such as the least cosine; null for the kind's own."""
+    may_differ: Annotated[float, Field(allow_inf_nan=False, gt=0, lt=1)] | None = None
+    """Part of the answers that may differ; null for the kind's own."""
+
+
 class RolloutStart(Spec):
     """The next model of a route, and how it takes over."""
 
     model: Annotated[str, Field(pattern=NAME)]
-    """The next model; it must be loaded, and have another name than the present one."""
+    """The next model, which must be loaded, or with `version` another version of the present one."""
     version: str = Field("", pattern=f"^{VERSION.pattern}$")
     steps: list[StepView] = Field(min_length=1, max_length=MAX_STEPS)
     """Weights rise from step to step. After the last one the next model becomes the route's."""
@@ -68,10 +89,24 @@ class RolloutStart(Spec):
     """A request of the next model counts as slow from so many times what is slow for the present one."""
     alpha: Annotated[float, Field(allow_inf_nan=False, gt=0, le=MAX_ALPHA)] = 0.01
     """Chance that the next model is rolled back though it is no worse."""
+    shadow: ShadowView | None = ShadowView()
+    """The phase before the first step; null for none. There is none where requests may not be computed twice."""
+    agreement: AgreementView | None = None
+    """How answers are compared in the shadow; null: they are not."""
+    bake_s: Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e7)] = 0.0
+    """Seconds for which the present model keeps its copies after the last step, before the next one becomes the route's."""
 
     def spec(self) -> RolloutSpec:
-        steps = tuple(Step(**step.model_dump()) for step in self.steps)
-        return RolloutSpec(self.model, steps, self.version, self.slower_by, self.alpha)
+        return RolloutSpec(
+            self.model,
+            tuple(Step(**step.model_dump()) for step in self.steps),
+            self.version,
+            self.slower_by,
+            self.alpha,
+            None if self.shadow is None else Step(**self.shadow.model_dump()),
+            None if self.agreement is None else Agreement(**self.agreement.model_dump()),
+            self.bake_s,
+        )
 
 
 class EventView(Spec):
@@ -115,6 +150,11 @@ class RolloutView(Spec):
     reason: str
     slower_by: float
     alpha: float
+    shadow: ShadowView | None
+    agreement: AgreementView | None
+    bake_s: float
+    copies: int
+    """Copies that the present model had when it began; 1 where there is one server."""
     events: list[EventView]
     gates: list[GateView]
     step_samples: int

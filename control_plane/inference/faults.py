@@ -130,6 +130,9 @@ FAULTS: Mapping[Fault, FaultPolicy] = {
 }
 """The table of faults."""
 
+DEATHS = frozenset((Fault.CONNECTION_LOST, Fault.DEAD_STUB))
+"""Faults by which a process is seen to end that was computing the request."""
+
 _LOSSES = {
     SendFailure.NOT_SENT: Fault.NOT_SENT,
     SendFailure.CONNECTION_LOST: Fault.CONNECTION_LOST,

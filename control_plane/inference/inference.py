@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
@@ -34,6 +34,7 @@ from control_plane.inference.route_targets import Arm, Assignee, RouteTargets
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.inference.running_request import UNSEEN, AdmittedRequest, AuthorizedRequest, ClientStatusOf, RunningRequest, Source
 from control_plane.inference.running_requests import RunningRequests, unknown_client_status
+from control_plane.inference.shadowing import CopyableRequest, Shadow
 from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.inference.verbatim_cache import VerbatimCache
 from control_plane.objects.domain.route import WHOLE, Route
@@ -91,7 +92,7 @@ class ServerRequest(Hashable, Protocol[AnswerT]):
         """The outcome that Triton's answer amounts to."""
 
 
-class InferRequest(_FrontendRequest, CacheableRequest[AnswerT], ServerRequest[AnswerT], Protocol[AnswerT]):
+class InferRequest(_FrontendRequest, CacheableRequest[AnswerT], ServerRequest[AnswerT], CopyableRequest, Protocol[AnswerT]):
     """A unary inference request, whose answer may be cached."""
 
     def with_model(self, answer: AnswerT) -> AnswerT:
@@ -153,6 +154,10 @@ class Dispatch(Protocol):
         Raises as `send` does.
         """
 
+    def idle_copy(self, call: InferCall) -> AbstractContextManager[Upstream] | None:
+        """Reserve a copy of the model that has nothing to do, for as long as the block lasts; None if there is none. What is
+        sent there says nothing of service times, and is never sent again."""
+
     async def reading(self, model: str, *, timeout_s: float) -> Upstream:
         """A server that can describe the model; it is loaded for that if it must be.
 
@@ -199,6 +204,8 @@ class InferenceService:
         self._targets = RouteTargets(governance.access)
         self.observations = ArmObservations(governance.access)
         """What became of requests that a rollout has assigned, for the gateway to judge."""
+        self.shadow: Shadow | None = None
+        """Copies answered requests to another model; None where nothing is copied."""
         self._cached = cached
         self.dispatch: Dispatch = dispatch or SingleServerDispatch(servers, now_s=now_s)
         """Routes inference requests, and calls that only read metadata."""
@@ -234,6 +241,8 @@ class InferenceService:
             timeout_s = self._timeout_s(request, route)
             if arm is None:
                 answer = await self._ask(request, running, route, timeout_s)
+                if route is not None and self.shadow is not None:
+                    self.shadow.offer(route, request, running, answer)
             else:
                 answer = await self._ask_arm(request, running, arm, timeout_s)
             running.answered(request.outcome(answer), answer)
@@ -263,7 +272,7 @@ class InferenceService:
             if not self.observed_may_stand_in(arm, model_fault_in(answer), running, deadline_s):
                 return request.with_model(answer)
         request.readdress(arm.stable.model_name, arm.stable.model_version)
-        request.choose(arm.stable.model_name)
+        request.choose(replace(arm, call=arm.stable).name)
         running.begin_anew(arm.stable)
         answer = await self._ask(request, running, arm.route, deadline_s - self._now_s())
         return request.with_model(answer)
@@ -342,7 +351,7 @@ class InferenceService:
             if not self.observed_may_stand_in(arm, model_fault_in(answer), running, deadline_s):
                 return answer
         request.readdress(arm.stable.model_name, arm.stable.model_version)
-        request.choose(arm.stable.model_name)
+        request.choose(replace(arm, call=arm.stable).name)
         running.begin_anew(arm.stable)
         left_s = await self._turn(running, running.permit, deadline_s - self._now_s())
         request.slot = running.permit
@@ -416,7 +425,7 @@ class InferenceService:
         if route is not None:
             request.readdress(call.model_name, call.model_version)
         if arm is not None:
-            request.choose(call.model_name)
+            request.choose(arm.name)
         return admitted.authorize(call, named=named.model_name), route, arm
 
     def _timeout_s(self, request: _FrontendRequest, route: Route | None) -> float:

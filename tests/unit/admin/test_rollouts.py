@@ -51,7 +51,11 @@ def test_from_the_beginning_to_the_end(bench: Bench) -> None:
     }
     assert begun["steps"] == [{"weight": 100, "samples": 20, "min_s": 1.5}, {"weight": 5000, "samples": 500, "min_s": 60.0}]
     assert [(event["what"], event["weight"], event["by"]) for event in begun["events"]] == [
-        ("began: v1 -> v2", 100, "anonymous at 127.0.0.1")
+        (
+            "began: v1 -> v2, without a shadow: nobody says that its requests may be computed twice: `tidegate routes set r --repeatable`",
+            100,
+            "anonymous at 127.0.0.1",
+        )
     ]
     assert "token" not in begun
     assert bench.ask("GET", "/rollouts/r") == (200, begun)
@@ -71,7 +75,7 @@ def test_from_the_beginning_to_the_end(bench: Bench) -> None:
     [
         ("/rollouts/s", START, 404, "no route 's'"),
         ("/rollouts/r", START | {"model": "v9"}, 404, "'v9' is not loaded"),
-        ("/rollouts/r", START | {"model": "v1", "version": "2"}, 400, "another name than the route's own"),
+        ("/rollouts/r", START | {"model": "v1", "version": "2"}, 400, "another one than the route's own"),
         ("/rollouts/r", START | {"steps": []}, 400, "steps"),
         ("/rollouts/r", START | {"steps": [{"weight": 10_000}]}, 400, "weight"),
         ("/rollouts/r", START | {"steps": [{"weight": 10}, {"weight": 5}]}, 400, "must rise"),
