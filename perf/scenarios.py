@@ -20,6 +20,7 @@ from perf.fleet import report as fleet_report
 from perf.floods import report as floods_report
 from perf.gateway import report as gateway_report
 from perf.hedging import report as hedging_report
+from perf.jobs import report as jobs_report
 from perf.measurement.report import Report
 from perf.prefetch import report as prefetch_report
 from perf.repeats import report as repeats_report
@@ -83,6 +84,7 @@ SCENARIOS = {
         Scenario("what callers feel of a second level of the cache that fails", cache_faults_report.Report, ("redis-server",)),
         Scenario("more models than memory on three Tritons", fleet_report.Report, traces={"--trace": _REQUESTS}),
         Scenario("what callers see while something dies, freezes, is slow, full, or lies", chaos_report.Report, ("redis-server",)),
+        Scenario("what asynchronous jobs cost callers who wait, and what they get", jobs_report.Report),
         Scenario("late requests that go to a second server", hedging_report.Report),
         Scenario("which answers to keep, on traces", eviction_report.Report, trace_folder="--traces", has_rounds=False),
         Scenario(

@@ -29,7 +29,7 @@ from control_plane.frontends.common.status import client_status_of
 from control_plane.frontends.data_http import DataHttp
 from control_plane.frontends.grpc.connection import GrpcLimits
 from control_plane.frontends.grpc.server import GrpcServer
-from control_plane.frontends.http.request_reader import HttpLimits
+from control_plane.frontends.http.limits import HttpLimits
 from control_plane.frontends.http.server import HttpServer
 from control_plane.frontends.jobs.compute import JobCompute
 from control_plane.frontends.jobs.http import JobsHttp
@@ -41,12 +41,13 @@ from control_plane.host.exposure import allowed_hosts
 from control_plane.host.listening import allow_restart
 from control_plane.host.open_files import allow_open_files
 from control_plane.host.tls import GRPC, HTTP, Tls
-from control_plane.inference.cached_inference import CachedInference
+from control_plane.inference.caching.cached_inference import CachedInference
+from control_plane.inference.dispatch import Dispatch
 from control_plane.inference.domain.observation import Observation
 from control_plane.inference.governance import Governance, Meter
-from control_plane.inference.inference import Dispatch, InferenceService
+from control_plane.inference.inference import InferenceService
 from control_plane.inference.model_names import ModelNames
-from control_plane.inference.queries_of_death import QueriesOfDeath
+from control_plane.inference.retries.queries_of_death import QueriesOfDeath
 from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.ports import ModelAdministration
@@ -180,6 +181,11 @@ class DataPlane:
                 yield from only.silence.awaited()
             case FleetDispatcher() as fleet:
                 yield from fleet.awaited()
+
+    def given_up(self) -> Iterator[tuple[str, str, float]]:
+        """Yield the same of each replica's oldest request that its caller gave up, of a fleet's."""
+        if isinstance(dispatch := self._inference.dispatch, FleetDispatcher):
+            yield from dispatch.given_up()
 
     def take_observed(self) -> tuple[Observation, ...]:
         """Return what became of rollouts' requests since the last call."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
 from hashlib import sha256
 from uuid import uuid4
@@ -295,7 +294,7 @@ class Tritons:
 
 
 def _make_pods(fleet: FleetSettings) -> KubernetesServers:
-    return make_kubernetes_servers(fleet.triton_service, os.environ, fleet.service_account_dir)
+    return make_kubernetes_servers(fleet.triton_service, fleet.kubernetes_api, fleet.service_account_dir)
 
 
 def _refuse_contradictions(settings: Settings, attached: int) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from control_plane.auth.access import Access
 from control_plane.inference.domain.observation import Observation
-from control_plane.inference.faults import DEATHS, Fault
+from control_plane.inference.in_flight.running_request import AuthorizedRequest
+from control_plane.inference.retries.faults import DEATHS, Fault
 from control_plane.inference.route_targets import Arm
-from control_plane.inference.running_request import AuthorizedRequest
 
 MAX_HELD = 2_000
 """Observations between two looks; of more a part is kept that their units alone decide, so that it says the same."""

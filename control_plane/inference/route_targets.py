@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from control_plane.auth.access import Access
-from control_plane.core.bounded_cache import BoundedCache
+from control_plane.core.algorithms.bounded_cache import BoundedCache
 from control_plane.core.errors import InvalidRequest
 from control_plane.core.infer_call import InferCall
 from control_plane.core.principal import ANONYMOUS, Principal

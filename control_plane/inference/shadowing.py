@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from control_plane.core.infer_call import InferCall
-from control_plane.inference.running_request import AuthorizedRequest
+from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.objects.domain.route import Route
 from control_plane.triton.ports import Upstream
 

@@ -17,11 +17,11 @@ from control_plane.core.endpoints import ONLY
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.infer_call import InferCall
 from control_plane.core.model import ModelState
-from control_plane.inference.attempt import AnswerT_co, Attempt, RepeatableRequest, Send, is_repeatable
 from control_plane.inference.domain.queries_of_death import StubDeaths
-from control_plane.inference.faults import FAULTS, Fault, Finding, Resend, fault_in, fault_of_error
-from control_plane.inference.queries_of_death import Hashable, QueriesOfDeath, Suspect
-from control_plane.inference.retry_budget import CostedRequest, RetryBudget, units_of
+from control_plane.inference.retries.attempt import AnswerT_co, Attempt, RepeatableRequest, Send, is_repeatable
+from control_plane.inference.retries.faults import FAULTS, Fault, Finding, Resend, fault_in, fault_of_error
+from control_plane.inference.retries.queries_of_death import Hashable, QueriesOfDeath, Suspect
+from control_plane.inference.retries.retry_budget import CostedRequest, RetryBudget, units_of
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Servers
 from control_plane.triton.silence_watch import SilenceWatch
@@ -36,7 +36,7 @@ _ENDED = frozenset((Finding.UNREACHABLE, Finding.BROKEN))
 
 
 class RunningOnOne(CostedRequest, RepeatableRequest, Protocol):
-    """The part of `inference/running_request.AuthorizedRequest` that is needed here; it is charged from when it is
+    """The part of `inference/in_flight/running_request.AuthorizedRequest` that is needed here; it is charged from when it is
     sent."""
 
     server: str

@@ -25,9 +25,9 @@ from control_plane.core.infer_call import InferCall
 from control_plane.inference.arm_observations import ArmObservations, says_something
 from control_plane.inference.domain.assignment import unit_digest
 from control_plane.inference.domain.observation import Observation, Pair
-from control_plane.inference.faults import DEATHS, Fault, fault_in, model_fault_in, model_fault_of_error
-from control_plane.inference.retry_budget import RetryBudget, RetryKind
-from control_plane.inference.running_request import AuthorizedRequest
+from control_plane.inference.in_flight.running_request import AuthorizedRequest
+from control_plane.inference.retries.faults import DEATHS, Fault, fault_in, model_fault_in, model_fault_of_error
+from control_plane.inference.retries.retry_budget import RetryBudget, RetryKind
 from control_plane.inference.shadowing import MAX_COPIED_BYTES, CopyableRequest, RequestCopy
 from control_plane.objects.domain.rollout import Rollout
 from control_plane.objects.domain.route import WHOLE, Route

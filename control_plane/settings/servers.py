@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ByteSize, Field
+from pydantic import ByteSize, Field, model_validator
 
+from control_plane.core.endpoints import authority
 from control_plane.settings.fields import (
     PROJECT_ROOT,
     ByteCount,
@@ -167,6 +169,10 @@ class FleetSettings(Group):
     `tidegate.io/pool` and `tidegate.io/memory-budget` (such as `70Gi`) hold for each pod. A pod joins once it
     is ready, and is drained when it ends. While the API server is away the servers stay as they are."""
 
+    kubernetes_api: str = Field("", pattern=r"^(([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?)?$")
+    """Host and port of the API server that `triton_service` asks, such as `10.0.0.1:443`. Not given: the one
+    of the cluster that the gateway's pod is in, by the variables that Kubernetes gives each pod."""
+
     service_account_dir: Path = Path("/var/run/secrets/kubernetes.io/serviceaccount")
     """Folder with the pod's `token`, `namespace` and `ca.crt`, by which `triton_service` asks the API server.
     The default is where Kubernetes mounts them; another one for a token that is mounted by itself (a
@@ -199,6 +205,15 @@ class FleetSettings(Group):
     take the first answer. Only for models whose responses are cached or that declare `tidegate_repeatable`; for at
     most 10 % of the compute units asked for. When off, only routes with hedging of their own do so.
     Off by default: what it gains on a quiet machine has not been shown yet (`make perf-hedging`)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_pods_variables(cls, given: dict[str, object]) -> dict[str, object]:
+        host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+        # Only where it is asked for: others run in pods too, and a run's settings should not tell of the cluster.
+        if given.get("triton_service") and not given.get("kubernetes_api") and host and port.isdecimal():
+            return {**given, "kubernetes_api": authority(host, int(port))}
+        return given
 
     @property
     def is_on(self) -> bool:

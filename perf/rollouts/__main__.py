@@ -144,8 +144,9 @@ class _Drill:
 
     def _aborted(self) -> list[dict[str, Any]]:
         """Rollouts of both routes that are ended by hand once the next versions have requests."""
+        stays = [{"weight": 2000, "samples": 10**6, "min_s": 0.0}]
         for route in (PLAIN, SEQUENCE):
-            self._site.begin(route, self._other(route), **(_how(SHADOW) if route == PLAIN else _how("")))
+            self._site.begin(route, self._other(route), **((_how(SHADOW) if route == PLAIN else _how("")) | {"steps": stays}))
         for route in (PLAIN, SEQUENCE):
             self._site.until(route, lambda found: found["weight"] > 0)
             time.sleep(0.3)

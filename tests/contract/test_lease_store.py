@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from control_plane.core.errors import StoreUnavailable
 from control_plane.fleet.adapters.redis_lease import make_redis_lease
-from control_plane.fleet.domain.lease import Lease
+from control_plane.fleet.domain.leadership.lease import Lease
 from control_plane.fleet.ports import LeaseStore
 from tests.aio import run
 from tests.contract.stores import Opening, empty_redis, handles

@@ -19,6 +19,8 @@ from perf.chaos.report import Report as ChaosReport
 from perf.embedding.report import Report as EmbeddingReport
 from perf.floods.report import Report as FloodsReport
 from perf.hedging.report import OFF_AGAIN, ON
+from perf.jobs.report import BESIDE
+from perf.jobs.report import Case as JobsCase
 from perf.measurement.report import Report
 from perf.repeats.report import NO_CACHE, SHIPPED, Case
 from perf.rollout_gates.report import Case as GatesCase
@@ -85,6 +87,12 @@ def few_are_rolled_back_that_are_no_worse(report: RolloutGatesReport) -> None:
     assert report.median(GatesCase("fails always", "gates", False)).failed == 2
 
 
+def every_job_is_done(report: Report) -> None:
+    assert report.figures()["errors"] == 0
+    assert all(run.per_s > 0 for runs in report.runs.values() for run in runs)
+    assert report.median(JobsCase(BESIDE)).jobs_per_s > 0
+
+
 ONE_ROUND = ("--rounds", "1")
 RUNS = [
     run("smoke", *ONE_ROUND, "--requests", "50"),
@@ -115,6 +123,9 @@ RUNS = [
     run(
         "hedging", *ONE_ROUND, "--requests", "250", "--learn", "400", "--works", "stragglers", "--loads", "0.2", "--half-s", "1",
         check=only_hedged_where_it_is_on,
+    ),
+    run(
+        "jobs", *ONE_ROUND, "--seconds", "0.5", "--texts", "50", "--accept-per-s", "40", check=every_job_is_done,
     ),
     run("eviction", "--requests", "3000", "--sizes", "10"),
     run("simulate", "--seeds", "1", "--cases", "8x5", "--policies", "round robin", "Tidegate"),

@@ -17,7 +17,7 @@ from control_plane.core.errors import ControlPlaneError
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import Fleet, Replica, Server
-from control_plane.fleet.domain.placement import Obstacle, Refusal, place
+from control_plane.fleet.domain.placement.placement import Obstacle, Refusal, place
 from control_plane.fleet.loading.replica_loader import ReplicaLoader
 from control_plane.fleet.view.state import FleetState
 

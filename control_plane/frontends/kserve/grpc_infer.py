@@ -19,9 +19,9 @@ from control_plane.cache.domain.cached_response import (
     mark_grpc,
 )
 from control_plane.cache.response_cache import CacheScope
+from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import ControlPlaneError, InvalidRequest
 from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome
-from control_plane.core.steps import Steps
 from control_plane.frontends.kserve.copies import GrpcCopy
 from control_plane.frontends.kserve.grpc_verbatim import GrpcVerbatimCache
 from control_plane.frontends.kserve.http_infer import MAX_CACHEABLE_REQUEST_BYTES

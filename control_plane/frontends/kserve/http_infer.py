@@ -19,10 +19,10 @@ from control_plane.cache.domain.cached_response import (
 )
 from control_plane.cache.response_cache import CacheScope
 from control_plane.core.action import Action
+from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal
-from control_plane.core.steps import Steps
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.caller import timeout_s_of
 from control_plane.frontends.common.inflating import InflatedBody

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from control_plane.core.steps import Steps
+from control_plane.core.algorithms.steps import Steps
 from control_plane.telemetry.adapters.metric_labels import BoundedCounts
 from control_plane.telemetry.metrics_text import request_metrics_steps
 from control_plane.telemetry.request_counts import RequestCounts

@@ -14,7 +14,7 @@ import pytest
 
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Replica, Server
-from control_plane.fleet.domain.offered_work import OfferedWork, Requests
+from control_plane.fleet.domain.placement.offered_work import OfferedWork, Requests
 from control_plane.models.domain.description import ModelSpec
 from tests.unit.deploy.autoscaler import PERIOD_S, Autoscaler, rate
 from tests.unit.deploy.rendered import Case, named, of_kind, render

@@ -17,7 +17,7 @@ from control_plane.core.errors import Overloaded
 from control_plane.fleet.adapters.local_lease import LocalLease
 from control_plane.fleet.adapters.own_instance import OwnInstance
 from control_plane.fleet.domain.fleet import ModelFacts
-from control_plane.fleet.domain.report import Wanted
+from control_plane.fleet.domain.leadership.report import Wanted
 from control_plane.fleet.fleet_service import FleetService
 from control_plane.fleet.membership.members import FleetMembers
 from control_plane.fleet.ownership.election import LeaderElection

@@ -16,7 +16,7 @@ from control_plane.core.errors import DeadlineExceeded, InvalidRequest, Overload
 from control_plane.core.infer_call import InferCall
 from control_plane.inference.arm_observations import ArmObservations
 from control_plane.inference.domain.observation import Observation, Pair
-from control_plane.inference.retry_budget import RetryBudget, RetryKind
+from control_plane.inference.retries.retry_budget import RetryBudget, RetryKind
 from control_plane.inference.shadowing import MAX_COPIED_BYTES
 from control_plane.objects.domain.rollout import Agreement, Phase, Rollout, Step
 from control_plane.objects.domain.route import Route

@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 import httpx
 import orjson
 
-from control_plane.core.endpoints import authority
 from control_plane.core.errors import StartupError
 
 _TIMEOUT_S = 10.0
@@ -175,12 +174,11 @@ def _refuse(code: int, text: str) -> NoReturn:
     raise ApiUnavailable(f"{code} {text[:500]}".strip())
 
 
-def api_url(environment: Mapping[str, str]) -> str:
-    """Return the API server's URL by the variables that every pod has. Raises StartupError: this is no pod."""
-    host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
-    if not host or not port.isdecimal():
+def api_url(address: str) -> str:
+    """Return the API server's URL by its host and port. Raises StartupError: there is none, as this is no pod."""
+    if not address:
         raise StartupError(
             "--triton-service looks for the pods of a Kubernetes Service, and this is not running in a pod; use --triton-url or "
             "--servers-file"
         )
-    return f"https://{authority(host, int(port))}"
+    return f"https://{address}"

@@ -135,12 +135,12 @@ def _name(it: Mapping[str, Any]) -> str:
     return str((it.get("metadata") or {}).get("name", ""))
 
 
-def make_kubernetes_servers(service: str, environment: Mapping[str, str], account: Path) -> KubernetesServers:
+def make_kubernetes_servers(service: str, api_address: str, account: Path) -> KubernetesServers:
     """Return the list of a Service, `NAME` (in this pod's namespace) or `NAMESPACE/NAME`, of this pod's cluster.
 
     Raises StartupError: this is no pod, or one without a token.
     """
-    api = KubernetesApi(api_url(environment), account)
+    api = KubernetesApi(api_url(api_address), account)
     namespace, slash, name = service.rpartition("/")
     if not slash:
         try:
