@@ -25,6 +25,7 @@ from perf.measurement.report import Report
 from perf.prefetch import report as prefetch_report
 from perf.repeats import report as repeats_report
 from perf.rollout_gates import report as rollout_gates_report
+from perf.rollouts import report as rollouts_report
 from perf.simulate import report as simulate_report
 from perf.smoke import report as smoke_report
 from perf.tenants import report as tenants_report
@@ -92,6 +93,7 @@ SCENARIOS = {
             traces={"--trace": _REQUESTS, "--load-times": "gentd26_basemodel_load_ms*.csv.gz"},
             has_rounds=False,
         ),
+        Scenario("rollouts in a row under load, and versions that are bad in all ways", rollouts_report.Report),
         Scenario("when a canary is rolled back, simulated", rollout_gates_report.Report, has_rounds=False),
         Scenario("loading models ahead of demand, on traces", prefetch_report.Report, traces={"--trace": _REQUESTS}, has_rounds=False),
     )

@@ -52,10 +52,12 @@ from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.ports import ModelAdministration
 from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.rollout.shadow import ShadowCopies
 from control_plane.settings import AdminSettings, GatewaySettings
 from control_plane.telemetry.adapters.request_counter import RequestCounter
 from control_plane.telemetry.request_counts import (
     CacheStatusCount,
+    CopiedCount,
     FleetRefusalCount,
     HedgeCount,
     QueryOfDeathCounts,
@@ -110,6 +112,12 @@ class DataPlane:
         self._cache = cache
         self._cached = CachedInference(cache)
         self._inference = self._inference_with(governance, dispatch)
+        self._shadow = self._inference.shadow = ShadowCopies(
+            governance.access,
+            self._inference.dispatch,
+            self._inference.observations,
+            is_idle=lambda model: governance.admission.slots(model).are_idle,
+        )
         self._text_models = TextModels(self._inference.dispatch, fingerprints, governance.access)
         self._embeddings = self._embeddings_of(self._inference)
         budget = BodyBudget(gateway.max_buffered_bytes)
@@ -139,9 +147,10 @@ class DataPlane:
             self._jobs.open()
 
     async def run(self) -> None:
-        """Refresh the list of Triton's models, and run jobs, until cancelled; with neither to do, return at once."""
+        """Refresh the list of Triton's models, copy requests, and run jobs, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._models.run(), name="model-names")
+            tasks.create_task(self._shadow.run(), name="shadow")
             if self._jobs is not None:
                 tasks.create_task(self._jobs.run(), name="jobs")
 
@@ -194,6 +203,7 @@ class DataPlane:
             waited=WaitHistogram(tuple(fleet.waits.buckets), fleet.waits.seconds),
             hedges=tuple(HedgeCount(*each) for each in fleet.hedges.items()),
             hedged_units=fleet.hedged_units,
+            copied=tuple(CopiedCount(*each) for each in self._shadow.totals.items()),
             shed=tuple(ShedCount(*key, count) for key, count in admission.counts.items()),
             unmetered=self._governance.meter.dropped,
             cached=tuple(CacheStatusCount(*key, count) for key, count in self._cache.counts.items()),

@@ -22,6 +22,7 @@ from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, Inval
 from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal
 from control_plane.core.tensor import Tensor
+from control_plane.embeddings.copies import MAX_TEXTS, CopyableEmbeddings
 from control_plane.embeddings.domain.embedding_tensors import EmbeddedText, read_embedded_text
 from control_plane.embeddings.domain.openai_request import EmbeddingsRequest
 from control_plane.embeddings.domain.text_model import TextModel
@@ -151,11 +152,21 @@ class Embeddings:
             deadline_s = self._now_s() + self._timeout_s(request, route)
             if arm is None:
                 embedded = await self._embed(request, wanted, running, route, deadline_s)
+                self._offer(route, wanted, running, embedded)
             else:
                 embedded = await self._embed_by_arm(request, wanted, running, arm, deadline_s)
             running.outcome = Outcome.ANSWERED
             self._count(embedded)
             return embedded
+
+    def _offer(self, route: Route | None, wanted: EmbeddingsRequest, running: AuthorizedRequest, embedded: EmbeddingsAnswer) -> None:
+        """Offer a call to be copied to another model, if its route has a rollout in its shadow."""
+        shadow = self._inference.shadow
+        if route is None or shadow is None or not embedded.rows:
+            return
+        running.is_repeatable = True
+        call = CopyableEmbeddings(self._models, running.call, wanted.inputs, wanted.are_tokens)
+        shadow.offer(route, call, running, embedded.rows[:MAX_TEXTS])
 
     async def _embed(
         self, request: EmbeddingsCall, wanted: EmbeddingsRequest, running: AuthorizedRequest, route: Route | None, deadline_s: float

@@ -290,9 +290,9 @@ class FleetModels:
         return [] if most is not None and len(ready) >= most else [each for each in self._fitting(facts) if each.name not in ready]
 
     def _stays(self, replica: Replica) -> bool:
-        """Whether the replica must not be evicted, as its model has no more than its `min_replicas`."""
+        """Whether the replica must not be evicted, as its model has no more than it has to have."""
         facts = self._state.fleet.models.get(replica.model)
-        is_kept = facts is not None and 0 < len(self._state.fleet.ready_replicas(replica.model)) <= facts.spec.min_replicas
+        is_kept = facts is not None and 0 < len(self._state.fleet.ready_replicas(replica.model)) <= self._state.fleet.least_replicas(facts)
         return is_kept and replica.state is ModelState.READY and not replica.is_step
 
     async def _unload_here(self, name: str) -> None:

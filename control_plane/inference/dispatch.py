@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Protocol, TypeVar
 
 from control_plane.core.infer_call import InferCall
@@ -58,6 +58,10 @@ class Dispatch(Protocol):
 
         Raises as `send` does.
         """
+
+    def idle_copy(self, call: InferCall) -> AbstractContextManager[Upstream] | None:
+        """Reserve a copy of the model that has nothing to do, for as long as the block lasts; None if there is none. What is
+        sent there says nothing of service times, and is never sent again."""
 
     async def reading(self, model: str, *, timeout_s: float) -> Upstream:
         """A server that can describe the model; it is loaded for that if it must be.

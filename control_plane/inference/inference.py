@@ -39,6 +39,7 @@ from control_plane.inference.requests import FrontendRequest, GenerateRequest, I
 from control_plane.inference.retries.faults import FAULTS, Fault, Resend, model_fault_in, model_fault_of_error
 from control_plane.inference.route_targets import Arm, Assignee, RouteTargets
 from control_plane.inference.run_steps import run_in_steps
+from control_plane.inference.shadowing import Shadow
 from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.objects.domain.route import WHOLE, Route
 from control_plane.protocols.http1 import HttpAnswer
@@ -87,6 +88,8 @@ class InferenceService:
         self._targets = RouteTargets(governance.access)
         self.observations = ArmObservations(governance.access)
         """What became of requests that a rollout has assigned, for the gateway to judge."""
+        self.shadow: Shadow | None = None
+        """Copies answered requests to another model; None where nothing is copied."""
         self._cached = cached
         self.dispatch: Dispatch = dispatch or SingleServerDispatch(servers, now_s=now_s)
         """Routes inference requests, and calls that only read metadata."""
@@ -122,6 +125,8 @@ class InferenceService:
             timeout_s = self._timeout_s(request, route)
             if arm is None:
                 answer = await self._ask(request, running, route, timeout_s)
+                if route is not None and self.shadow is not None:
+                    self.shadow.offer(route, request, running, answer)
             else:
                 answer = await self._ask_arm(request, running, arm, timeout_s)
             running.answered(request.outcome(answer), answer)
@@ -151,7 +156,7 @@ class InferenceService:
             if not self.observed_may_stand_in(arm, model_fault_in(answer), running, deadline_s):
                 return request.with_model(answer)
         request.readdress(arm.stable.model_name, arm.stable.model_version)
-        request.choose(arm.stable.model_name)
+        request.choose(replace(arm, call=arm.stable).name)
         running.begin_anew(arm.stable)
         answer = await self._ask(request, running, arm.route, deadline_s - self._now_s())
         return request.with_model(answer)
@@ -230,7 +235,7 @@ class InferenceService:
             if not self.observed_may_stand_in(arm, model_fault_in(answer), running, deadline_s):
                 return answer
         request.readdress(arm.stable.model_name, arm.stable.model_version)
-        request.choose(arm.stable.model_name)
+        request.choose(replace(arm, call=arm.stable).name)
         running.begin_anew(arm.stable)
         left_s = await self._turn(running, running.permit, deadline_s - self._now_s())
         request.slot = running.permit
@@ -304,7 +309,7 @@ class InferenceService:
         if route is not None:
             request.readdress(call.model_name, call.model_version)
         if arm is not None:
-            request.choose(call.model_name)
+            request.choose(arm.name)
         return admitted.authorize(call, named=named.model_name), route, arm
 
     def _timeout_s(self, request: FrontendRequest, route: Route | None) -> float:

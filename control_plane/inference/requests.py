@@ -18,6 +18,7 @@ from control_plane.inference.in_flight.running_request import (
 )
 from control_plane.inference.retries.queries_of_death import Hashable
 from control_plane.inference.route_targets import Assignee
+from control_plane.inference.shadowing import CopyableRequest
 from control_plane.protocols.http1 import HttpAnswer
 from control_plane.triton.ports import HttpStream, Slot, Upstream
 
@@ -65,7 +66,7 @@ class ServerRequest(Hashable, Protocol[AnswerT]):
         """The outcome that Triton's answer amounts to."""
 
 
-class InferRequest(FrontendRequest, CacheableRequest[AnswerT], ServerRequest[AnswerT], Protocol[AnswerT]):
+class InferRequest(FrontendRequest, CacheableRequest[AnswerT], ServerRequest[AnswerT], CopyableRequest, Protocol[AnswerT]):
     """A unary inference request, whose answer may be cached."""
 
     def with_model(self, answer: AnswerT) -> AnswerT:

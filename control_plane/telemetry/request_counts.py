@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, replace
+from enum import StrEnum
 from itertools import zip_longest
 from operator import add
 from typing import TypeVar
@@ -99,6 +100,37 @@ class QueryOfDeathCounts:
     """Requests that were refused because of that."""
 
 
+class Copied(StrEnum):
+    """What became of a request that was to be copied to a rollout's next model; label `result` of the metrics."""
+
+    AGREES = "agrees"
+    """Its answer agrees with stable's, by the rollout's agreement."""
+    DIFFERS = "differs"
+    ANSWERED = "answered"
+    """It was answered, and the answers were not compared."""
+    FAILED = "failed"
+    UNCOUNTED = "uncounted"
+    """The next model was loading or busy, which says nothing of it."""
+    UNREADABLE = "unreadable"
+    """A defect of the gateway's."""
+    BUSY = "busy"
+    """Not sent: no copy of the next model was idle."""
+    OVER_BUDGET = "over_budget"
+    """Not sent: the retry budget was spent."""
+    DROPPED = "dropped"
+    """Not sent: too many waited, or it had waited for too long."""
+    TOO_LARGE = "too_large"
+    """Not sent: the request or its answer is too large to be held."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedCount:
+    """Count of requests that were to be copied, by what became of them."""
+
+    result: Copied
+    count: int
+
+
 @dataclass(frozen=True, slots=True)
 class HedgeCount:
     """Count of a fleet's requests that were late enough to be hedged, by what became of that."""
@@ -147,6 +179,7 @@ class RequestCounts:
     hedges: tuple[HedgeCount, ...] = ()
     hedged_units: float = 0.0
     """Compute units that the second sends of hedged requests were expected to take."""
+    copied: tuple[CopiedCount, ...] = ()
 
     def retired(self) -> RequestCounts:
         """Return the counts of a process that has ended: counters stay, so that they never fall; present
@@ -167,6 +200,7 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
     waited = WaitHistogram()
     retries: Counter[tuple[str, bool]] = Counter()
     queries_of_death = QueryOfDeathCounts()
+    copied: Counter[Copied] = Counter()
     holding, shared_cache = CacheSize(), None
     in_flight = unmetered = away = 0
     answer_s = 0.0
@@ -185,6 +219,8 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
         for one_kind in part.retries:
             retries[one_kind.kind, one_kind.is_allowed] += one_kind.count
         hedged_units += part.hedged_units
+        for one_copied in part.copied:
+            copied[one_copied.result] += one_copied.count
         for one_result in part.hedges:
             hedges[one_result.result] += one_result.count
         for one_reason in part.refused:
@@ -213,6 +249,7 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
         queries_of_death,
         tuple(HedgeCount(*each) for each in hedges.items()),
         hedged_units,
+        tuple(CopiedCount(*each) for each in copied.items()),
     )
 
 

@@ -65,6 +65,14 @@ def quick_drills_cost_nobody_a_request(report: ChaosReport) -> None:
     assert all(run.asked > 0 for runs in report.runs.values() for run in runs)
 
 
+def rollouts_cost_nobody_a_request(report: Report) -> None:
+    figures = report.figures()
+    assert {name: figures[name] for name in ("failed", "misassigned", "wrong", "not_as_wanted", "not_caught")} == dict.fromkeys(
+        ("failed", "misassigned", "wrong", "not_as_wanted", "not_caught"), 0
+    )
+    assert figures["asked"] > 200
+
+
 def only_hedged_where_it_is_on(report: Report) -> None:
     for case, runs in report.runs.items():
         assert all(run.executions >= 1.0 and (case.way == ON or run.hedged == 0.0) for run in runs)
@@ -121,6 +129,7 @@ RUNS = [
     ),
     run("eviction", "--requests", "3000", "--sizes", "10"),
     run("simulate", "--seeds", "1", "--cases", "8x5", "--policies", "round robin", "Tidegate"),
+    run("rollouts", *ONE_ROUND, "--rollouts", "2", "--bad", "fails", "--cost", "1", check=rollouts_cost_nobody_a_request),
     run("rollout-gates", "--alike", "20", "--worse", "2", "--ticks", "10", check=few_are_rolled_back_that_are_no_worse),
     run("prefetch", "--seeds", "1", "--cases", "own times", "--forecasts", "none", "idle times and successions", "clairvoyant"),
 ]  # fmt: skip

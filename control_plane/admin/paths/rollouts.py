@@ -14,12 +14,13 @@ from control_plane.admin.declared.rollout_policies import Alpha, SlowerBy, StepV
 from control_plane.admin.errors import error_responses
 from control_plane.admin.idempotency import Once
 from control_plane.admin.paging import Paged
-from control_plane.admin.views import NAME, NAME_OR_NONE, Name, Spec
+from control_plane.admin.views import NAME, NAME_OR_NONE, Name, Spec, Whole
 from control_plane.audit.trail import AuditTrail
-from control_plane.core.errors import ErrorCode, InvalidRequest, NotSupported
-from control_plane.objects.domain.rollout import Phase, Rollout
+from control_plane.core.errors import ErrorCode, InvalidRequest
+from control_plane.objects.domain.rollout import Agreement, Phase, Rollout, Step
 from control_plane.objects.domain.rollout_policy import GatePolicy, RolloutPolicy
-from control_plane.objects.domain.stored_objects import MAX_STEPS, VERSION
+from control_plane.objects.domain.route import WHOLE
+from control_plane.objects.domain.stored_objects import MAX_BAKE_S, MAX_OUTPUT_CHARS, MAX_STEPS, VERSION
 from control_plane.objects.objects import Objects, Versioned
 from control_plane.rollout.domain.machine import aborted, paused, promoted, resumed
 from control_plane.rollout.rollouts import Rollouts, RolloutSpec
@@ -51,11 +52,36 @@ class Verb(StrEnum):
 _CHANGES = {Verb.PAUSE: paused, Verb.RESUME: resumed, Verb.PROMOTE: promoted, Verb.ABORT: aborted}
 
 
+class ShadowView(Spec):
+    """The phase before the first step: so many requests of 10,000 are copied to the next model, whose answers nobody waits for."""
+
+    weight: Annotated[int, Field(ge=0, le=WHOLE), Whole] = 1000
+    samples: Annotated[int, Field(ge=0, le=10**9), Whole] = 200
+    min_s: Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e7)] = 30.0
+
+
+def _shadow_view(shadow: Step) -> ShadowView:
+    return ShadowView(weight=shadow.weight, samples=shadow.samples, min_s=shadow.min_s)
+
+
+class AgreementView(Spec):
+    """How the answers to copied requests are compared with the present model's."""
+
+    kind: str
+    """One of exact, tolerance, classes, same-space, another-space and edit-distance."""
+    output: str = Field("", max_length=MAX_OUTPUT_CHARS)
+    """Output tensor that is compared; empty for all of them."""
+    limit: Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e9)] | None = None
+    """Limit of the kind, such as the least cosine; null for the kind's own."""
+    may_differ: Annotated[float, Field(allow_inf_nan=False, gt=0, lt=1)] | None = None
+    """Part of the answers that may differ; null for the kind's own."""
+
+
 class RolloutStart(Spec):
     """The next model of a route, and how it takes over."""
 
     model: Annotated[str, Field(pattern=NAME)]
-    """The next model; it must be loaded, and have another name than the present one."""
+    """The next model, which must be loaded, or with `version` another version of the present one."""
     version: str = Field("", pattern=f"^{VERSION.pattern}$")
     policy: str = Field("", pattern=NAME_OR_NONE)
     """RolloutPolicy that has whatever is not given here; empty: none."""
@@ -66,24 +92,29 @@ class RolloutStart(Spec):
     else 1.1."""
     alpha: Alpha | None = None
     """Chance that the next model is rolled back though it is no worse; null: the policy's, else 0.01."""
+    shadow: ShadowView | None = ShadowView()
+    """The phase before the first step; null for none. There is none where requests may not be computed twice."""
+    agreement: AgreementView | None = None
+    """How answers are compared in the shadow; null: by the policy's kind, else they are not."""
+    bake_s: Annotated[float, Field(allow_inf_nan=False, ge=0, le=MAX_BAKE_S)] | None = None
+    """Seconds for which the present model keeps its copies after the last step, before the next one becomes the route's;
+    null: the policy's, else 0."""
 
     def spec(self, policy: RolloutPolicy | None) -> RolloutSpec:
-        """Return what is asked for, completed by the policy. Raises InvalidRequest, NotSupported."""
-        if policy is not None:
-            _refuse_unknown(policy)
+        """Return what is asked for, completed by the policy. Raises InvalidRequest."""
         gates = policy.gates if policy is not None else GatePolicy()
         steps = tuple(step.step() for step in self.steps) or (policy.steps if policy is not None else ())
         if not steps:
             raise InvalidRequest("a rollout needs steps, or a policy that has them: `tidegate get RolloutPolicy` lists those there are")
         slower_by, alpha = self.slower_by or gates.slower_by, self.alpha or gates.alpha
-        return RolloutSpec(self.model, steps, self.version, slower_by, alpha)
+        shadow = None if self.shadow is None else Step(**self.shadow.model_dump())
+        bake_s = self.bake_s if self.bake_s is not None else 0.0 if policy is None else policy.bake_s
+        return RolloutSpec(self.model, steps, self.version, slower_by, alpha, shadow, self._agreement(gates), bake_s)
 
-
-def _refuse_unknown(policy: RolloutPolicy) -> None:
-    """Raise NotSupported for what this gateway could not carry out: better no rollout than one with fewer checks than declared."""
-    wanted = {"gates.agreement": policy.gates.agreement, "bake_s": policy.bake_s}
-    if unknown := [field for field, value in wanted.items() if value]:
-        raise NotSupported(f"RolloutPolicy {policy.name!r}: this version of the gateway cannot do {' and '.join(unknown)}; leave it out")
+    def _agreement(self, gates: GatePolicy) -> Agreement | None:
+        if self.agreement is not None:
+            return Agreement(**self.agreement.model_dump())
+        return Agreement(gates.agreement) if gates.agreement else None
 
 
 class EventView(Spec):
@@ -127,6 +158,11 @@ class RolloutView(Spec):
     reason: str
     slower_by: float
     alpha: float
+    shadow: ShadowView | None
+    agreement: AgreementView | None
+    bake_s: float
+    copies: int
+    """Copies that the present model had when it began; 1 where there is one server."""
     events: list[EventView]
     gates: list[GateView]
     step_samples: int
@@ -149,6 +185,7 @@ def add_rollout_paths(app: FastAPI, rollouts: Rollouts, objects: Objects, trail:
                 "phase": rollout.phase,
                 "weight": rollout.weight,
                 "steps": [asdict(step) for step in rollout.steps],
+                "shadow": None if rollout.shadow is None else _shadow_view(rollout.shadow),
                 "events": [asdict(event) for event in rollout.events],
                 "gates": [asdict(gate) for gate in status.gates],
                 "step_samples": status.step_samples,

@@ -23,14 +23,19 @@ BLUE_GREEN_PERCENT = 99.0
 """Weight of the next model in a blue-green rollout: what stays is what it is compared with."""
 _STEPS = "1,5,25,50"
 _WATCH_EVERY_S = 1.0
-_UNDER_WAY = ("canary", "promoting")
+SHADOW_PERCENT = 10.0
+"""Requests that are copied to the next model before it gets any."""
+_SHADOW_S = 30.0
+_UNDER_WAY = ("shadow", "canary", "baking", "promoting")
 _FAILED = ("rolled_back", "aborted")
 
 
 @app.command()
 def start(
     route: RouteArgument,
-    to: Annotated[str, typer.Option("--to", metavar="MODEL[:VERSION]", help="The next model. It must be loaded.")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="MODEL[@VERSION]", help="The next model, or version of the present one. It must be loaded.")
+    ],
     policy: Annotated[
         str, typer.Option(metavar="NAME", help="RolloutPolicy that has the steps, the gates and whatever no option says.")
     ] = "",
@@ -42,6 +47,27 @@ def start(
     blue_green: Annotated[
         bool, typer.Option("--blue-green", help=f"One step: {BLUE_GREEN_PERCENT:g} % at once, the rest is what it is compared with.")
     ] = False,
+    shadow: Annotated[
+        bool,
+        typer.Option("--shadow/--no-shadow", help="Copy requests to the next model before it gets any, where they may be computed twice."),
+    ] = True,
+    shadow_percent: Annotated[float, typer.Option(metavar="PERCENT", help="Percent of the requests that are copied.")] = SHADOW_PERCENT,
+    shadow_samples: Annotated[int, typer.Option(min=1, help="Copies that it must have answered before the first step.")] = 200,
+    agreement: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND[:LIMIT]",
+            help="How answers to copies must agree: exact, tolerance, classes, same-space, another-space or edit-distance.",
+        ),
+    ] = None,
+    tensor: Annotated[str, typer.Option(metavar="NAME", help="Output tensor that is compared; none: all of them.")] = "",
+    may_differ: Annotated[
+        float | None, typer.Option(metavar="PERCENT", help="Percent of the answers that may differ; by default 1, or 20 in another space.")
+    ] = None,
+    bake: Annotated[
+        float | None,
+        typer.Option(min=0.0, metavar="SECONDS", help="How long the present model keeps its copies after the last step. \\[0]"),
+    ] = None,
     slower_by: Annotated[float | None, typer.Option(min=1.0, help="How many times slower it may be. \\[1.1]")] = None,
     alpha: Annotated[float | None, typer.Option(help="Chance that it is rolled back though it is no worse. \\[0.01]")] = None,
     output: ShapeOption = Shape.TABLE,
@@ -51,12 +77,22 @@ def start(
     """Begin a rollout: the next model gets more requests from step to step, and none as soon as it is worse."""
     wanted = steps if steps is not None or policy else _STEPS
     percents = [BLUE_GREEN_PERCENT] if blue_green else [_percent(each) for each in wanted.split(",")] if wanted else []
-    model, _, version = to.partition(":")
+    model, _, version = to.replace(":", "@").partition("@")
     if not percents and (samples, seconds) != (None, None):
         raise InvalidRequest(f"policy {policy!r} has each step's samples and seconds: leave the options out, or give --steps, too")
     least = given(samples=samples, min_s=seconds)
     told = [{"weight": round(percent * 100), **least} for percent in percents]
-    body = {"model": model, "version": version, "policy": policy, "steps": told, "slower_by": slower_by, "alpha": alpha}
+    body = {
+        "model": model,
+        "version": version,
+        "policy": policy,
+        "steps": told,
+        "slower_by": slower_by,
+        "alpha": alpha,
+        "shadow": _shadow(shadow_percent, shadow_samples, seconds) if shadow else None,
+        "agreement": None if agreement is None else _agreement(agreement, tensor, may_differ),
+        "bake_s": bake,
+    }
     _show(admin_client(state_dir, admin_url).ask("POST", "rollouts", route, body=body), output)
     remark(f"watch it with `tidegate rollouts watch {route}`")
 
@@ -148,6 +184,23 @@ def _change(client: AdminClient, route: str, verb: str, output: Shape) -> None:
     _show(client.ask("POST", "rollouts", route, verb), output)
 
 
+def _shadow(percent: float, samples: int, seconds: float | None) -> dict[str, Any]:
+    return {"weight": round(percent * 100), "samples": samples, "min_s": min(_SHADOW_S if seconds is None else seconds, _SHADOW_S)}
+
+
+def _agreement(text: str, output: str, may_differ: float | None) -> dict[str, Any]:
+    kind, _, limit = text.partition(":")
+    least = finite_number(limit, expected="a limit, such as same-space:0.98") if limit else None
+    return {"kind": kind, "output": output, "limit": least, "may_differ": None if may_differ is None else may_differ / 100}
+
+
+def _present(rollout: dict[str, Any]) -> dict[str, Any]:
+    """What the present stage waits for."""
+    shadow: dict[str, Any] | None = rollout["shadow"] if rollout["phase"] == "shadow" else None
+    step: dict[str, Any] = rollout["steps"][rollout["step"]]
+    return shadow or step
+
+
 def _percent(text: str) -> float:
     return finite_number(text.strip().removesuffix("%"), expected="a list of percents, such as 1,5,25,50")
 
@@ -167,7 +220,7 @@ def _tabulate(rollouts: list[dict[str, Any]]) -> None:
                 each["phase"].replace("_", " ") + (", paused" if each["is_paused"] else ""),
                 _step(each),
                 _percents(each["weight"]),
-                f"{each['step_samples']} of {each['steps'][each['step']]['samples']}",
+                f"{each['step_samples']} of {_present(each)['samples']}",
                 _left(each),
                 each["reason"],
             )
@@ -184,7 +237,7 @@ def _show_gates(rollout: dict[str, Any]) -> None:
                 (
                     gate["name"],
                     f"{gate['canary_bad']} of {gate['canary']}",
-                    f"{gate['stable_bad']} of {gate['stable']}",
+                    f"{gate['stable_bad']} of {gate['stable']}" if gate["stable"] else "",
                     f"{max(0.0, gate['log_evidence'] / gate['fails_at']):.0%} of what fails it",
                 )
                 for gate in rollout["gates"]
@@ -194,9 +247,10 @@ def _show_gates(rollout: dict[str, Any]) -> None:
 
 def _left(rollout: dict[str, Any]) -> str:
     """Render how long the present step takes yet: `inconclusive` where it lacks samples though its time is over."""
-    if rollout["phase"] != "canary" or rollout["step_samples"] >= rollout["steps"][rollout["step"]]["samples"]:
+    present = _present(rollout)
+    if rollout["phase"] not in ("shadow", "canary") or rollout["step_samples"] >= present["samples"]:
         return ""
-    is_over = time.time() > rollout["entered_s"] + rollout["steps"][rollout["step"]]["min_s"]
+    is_over = time.time() > rollout["entered_s"] + present["min_s"]
     left_s = rollout["left_s"]
     told = "no requests" if left_s is None else f"{left_s:,.0f} s at this rate"
     return f"inconclusive, {told}" if is_over else told
@@ -208,7 +262,7 @@ def _step(rollout: dict[str, Any]) -> str:
 
 
 def _model(name: str, version: str) -> str:
-    return f"{name}:{version}" if version else name
+    return f"{name}@{version}" if version else name
 
 
 def _percents(weight: int) -> str:

@@ -225,6 +225,12 @@ class Fleet:
     through all servers."""
     pools: dict[str, dict[str, Server]] = field(default_factory=dict)
     """Index: pool -> its servers by name."""
+    kept: dict[str, int] = field(default_factory=dict)
+    """Ready replicas, by model, that a rollout needs, beside what the model's spec says."""
+
+    def least_replicas(self, facts: ModelFacts) -> int:
+        """Return how many replicas of a model there have to be."""
+        return max(facts.spec.min_replicas, self.kept.get(facts.name, 0))
 
     def replicas(self, model: str) -> list[tuple[Server, Replica]]:
         """Return the replicas of a model in any state, each with its server."""

@@ -93,7 +93,7 @@ class Drainer:
 
     def _must_be_elsewhere(self, model: str) -> bool:
         fleet, facts = self._state.fleet, self._state.fleet.models.get(model)
-        if facts is None or _ready_to_stay(fleet, model) >= facts.spec.min_replicas:
+        if facts is None or _ready_to_stay(fleet, model) >= fleet.least_replicas(facts):
             return False
         if self._loads.is_loading(model):
             return True

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelNotFound, UpstreamUnavailable
 from control_plane.core.infer_call import InferCall
+from control_plane.fleet.domain.routing.hedging import idle_server
 from control_plane.fleet.routing.hedging import Hedging
 from control_plane.fleet.routing.model_router import ModelRouter
 from control_plane.fleet.routing.overdue_watch import OverdueWatch
@@ -251,6 +252,16 @@ class FleetDispatcher:
         finally:
             reservation.release(answered=False)
 
+    def idle_copy(self, call: InferCall) -> AbstractContextManager[Upstream] | None:
+        """Reserve a replica that has nothing to do, for as long as the block lasts; None if there is none."""
+        state, model = self._router.state, call.model_name
+        if self.deaths.watches(model) or state.is_suspended(model):
+            return None
+        avoided = state.doubts.avoided(model) | {name for name, server in state.fleet.servers.items() if server.is_avoided}
+        server = idle_server(state.fleet, model, avoid=avoided)
+        reservation = None if server is None else state.reserve(model, server.name)
+        return None if reservation is None else _idle(reservation)
+
     async def reading(self, model: str, *, timeout_s: float) -> Upstream:
         """Return a server with the model, to ask about it; a model that is nowhere, but could be, is loaded
         for this."""
@@ -269,6 +280,14 @@ class FleetDispatcher:
     async def ready(self) -> set[str]:
         """Return the models with a ready replica."""
         return self._router.ready()
+
+
+@contextmanager
+def _idle(reservation: Reservation) -> Iterator[Upstream]:
+    try:
+        yield reservation.upstream
+    finally:
+        reservation.release(answered=False)
 
 
 def _may_go_to_a_third(fault: Fault) -> bool:

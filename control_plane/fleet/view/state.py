@@ -299,6 +299,12 @@ class FleetState:
         self._specs.pins[model] = min_replicas
         self._specify(model)
 
+    def keep_replicas(self, wanted: Mapping[str, int]) -> None:
+        """Have at least so many replicas of these models, beside what their specs say."""
+        if self.fleet.kept != wanted:
+            self.fleet.kept = dict(wanted)
+            self.changed()
+
     def apply_wishes(self, wishes: Mapping[str, DesiredState]) -> None:
         """Take over the desired state that administrators have set, in place of the one before."""
         before, self._specs.wishes = self.wishes, wishes

@@ -22,6 +22,7 @@ from control_plane.cache.response_cache import CacheScope
 from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import ControlPlaneError, InvalidRequest
 from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome
+from control_plane.frontends.kserve.copies import GrpcCopy
 from control_plane.frontends.kserve.grpc_verbatim import GrpcVerbatimCache
 from control_plane.frontends.kserve.http_infer import MAX_CACHEABLE_REQUEST_BYTES
 from control_plane.inference.route_targets import MODEL_HEADER, WHOLE_BYTES, ends_of
@@ -198,6 +199,13 @@ class GrpcInferRequest(InferMessage):
 
     def outcome(self, answer: GrpcAnswer) -> Outcome:
         return outcome_of_code(answer.code)
+
+    @property
+    def body_bytes(self) -> int:
+        return len(self.frame)
+
+    def copy_for(self, model_name: str, model_version: str) -> GrpcCopy:
+        return GrpcCopy(GrpcCall(self.head, frame_message(bytes(with_model(self._message(), model_name, model_version)))))
 
     def key(self, scope: CacheScope, call: InferCall) -> bytes | None:
         if len(self.frame) > MAX_CACHEABLE_REQUEST_BYTES or forbids_cached_answer(self.head.cache_control):

@@ -26,6 +26,7 @@ from control_plane.core.principal import Principal
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.caller import timeout_s_of
 from control_plane.frontends.common.inflating import InflatedBody
+from control_plane.frontends.kserve.copies import HttpCopy
 from control_plane.frontends.kserve.http_verbatim import HttpVerbatimCache
 from control_plane.inference.route_targets import MODEL_HEADER, WHOLE_BYTES, ends_of
 from control_plane.protocols.content_encoding import decoded_pieces, is_encoded
@@ -123,6 +124,14 @@ class HttpInferRequest:
         if answer.status == 200:
             return Outcome.ANSWERED
         return Outcome.MODEL_NOT_FOUND if answer.status == 404 else Outcome.UPSTREAM_ERROR
+
+    @property
+    def body_bytes(self) -> int:
+        return len(self.http.body)
+
+    def copy_for(self, model_name: str, model_version: str) -> HttpCopy:
+        http = self.http
+        return HttpCopy(HttpRequest(http.method, target_for(http.target, model_name, model_version), http.headers, bytes(http.body)))
 
     def key(self, scope: CacheScope, call: InferCall) -> bytes | None:
         if len(self.http.body) > MAX_CACHEABLE_REQUEST_BYTES or not accepts_cached_answers(self.http):

@@ -24,6 +24,7 @@ from control_plane.core.errors import (
     ModelLoadFailed,
     ModelNotFound,
     Overloaded,
+    QueryOfDeath,
     RecallCause,
     UpstreamFailed,
     UpstreamUnavailable,
@@ -130,6 +131,9 @@ FAULTS: Mapping[Fault, FaultPolicy] = {
 }
 """The table of faults."""
 
+DEATHS = frozenset((Fault.CONNECTION_LOST, Fault.DEAD_STUB))
+"""Faults by which a process is seen to end that was computing the request."""
+
 _LOSSES = {
     SendFailure.NOT_SENT: Fault.NOT_SENT,
     SendFailure.CONNECTION_LOST: Fault.CONNECTION_LOST,
@@ -200,6 +204,8 @@ def model_fault_of_error(error: Exception) -> Fault | None:
     """As `model_fault_in`, of an error with which a send has ended; limits of the gateway are none of the model's faults."""
     if isinstance(error, ModelLoadFailed):
         return Fault.MODEL_MISSING
+    if isinstance(error, QueryOfDeath):  # another model may well live under it
+        return Fault.DEAD_STUB
     if isinstance(error, Overloaded):  # the model's queue in the gateway, where a slow version has its own
         return Fault.NOT_SENT
     fault = fault_of_error(error)

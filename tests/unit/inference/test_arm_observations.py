@@ -36,7 +36,7 @@ def running(*, sent_s: float | None = 1.0, is_cache_hit: bool = False) -> Any:
 def test_what_was_computed_is_seen_once(is_stable: bool, fault: Fault | None, is_fault: bool) -> None:
     seen = observations()
     seen.add(arm(is_stable=is_stable), running(), fault, now_s=1.25)
-    assert seen.take() == (Observation("r", "id", is_stable, 7, is_fault, 0.25),)
+    assert seen.take() == (Observation("r", "id", is_stable, 7, is_fault, 0.25, fault is Fault.DEAD_STUB),)
     assert seen.take() == ()
 
 

@@ -68,14 +68,14 @@ def desired_replicas(facts: ModelFacts, fleet: Fleet, now_s: float, *, limits: A
         wanted = max(len(have), min(wanted, sum(any(server.is_for(pool) for pool in pools) for server in fitting)))
     most = len(fitting) if facts.spec.max_replicas is None else min(len(fitting), facts.spec.max_replicas)
     # The minimum is applied first: `max_replicas` and the number of servers win over it.
-    return min(max(wanted, facts.spec.min_replicas), most)
+    return min(max(wanted, fleet.least_replicas(facts)), most)
 
 
 def pool_to_grow(facts: ModelFacts, fleet: Fleet) -> str | None:
     """Return the pool for the next wanted replica: the busiest replica's; None if any pool will do, since not
     demand asks for it but `min_replicas`."""
     have = [server for server, _ in fleet.staying_replicas(facts.name)]
-    if not have or len(have) < facts.spec.min_replicas:
+    if not have or len(have) < fleet.least_replicas(facts):
         return None
     return max(have, key=lambda server: (server.replicas[facts.name].in_flight, server.work_s / server.parallel)).pool
 

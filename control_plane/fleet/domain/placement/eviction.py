@@ -62,13 +62,12 @@ class Eviction:
         return max(SOON_S, replica.ready_s + protected_s - self._now_s)
 
     def _is_pinned(self, facts: ModelFacts | None) -> bool:
-        """Whether the model has no more ready replicas than its `min_replicas`, so that none may be
-        evicted."""
-        if facts is None or not facts.spec.min_replicas:
+        """Whether the model has no more ready replicas than it has to have, so that none may be evicted."""
+        if facts is None or not self._fleet.least_replicas(facts):
             return False
         # A replica on an ejected server counts as one to keep: the server may recover.
         is_there = any(server.is_up and replica.state is ModelState.READY for server, replica in self._fleet.replicas(facts.name))
-        return is_there and len(self._fleet.ready_replicas(facts.name)) <= facts.spec.min_replicas
+        return is_there and len(self._fleet.ready_replicas(facts.name)) <= self._fleet.least_replicas(facts)
 
     def _rank(self, replica: Replica) -> tuple[float, int, str]:
         """Sort key of eviction: seconds of loading that the replica saves per second and byte, then its

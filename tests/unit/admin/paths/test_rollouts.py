@@ -54,7 +54,11 @@ def test_from_the_beginning_to_the_end(bench: Bench) -> None:
         {"weight": 5000, "samples": 500, "min_s": 60.0, "name": ""},
     ]
     assert [(event["what"], event["weight"], event["by"]) for event in begun["events"]] == [
-        ("began: v1 -> v2", 100, "anonymous at 127.0.0.1")
+        (
+            "began: v1 -> v2, without a shadow: nobody says that its requests may be computed twice: `tidegate routes set r --repeatable`",
+            100,
+            "anonymous at 127.0.0.1",
+        )
     ]
     assert "token" not in begun
     assert bench.ask("GET", "/rollouts/r") == (200, begun)
@@ -74,7 +78,7 @@ def test_from_the_beginning_to_the_end(bench: Bench) -> None:
     [
         ("/rollouts/s", START, 404, "no route 's'"),
         ("/rollouts/r", START | {"model": "v9"}, 404, "'v9' is not loaded"),
-        ("/rollouts/r", START | {"model": "v1", "version": "2"}, 400, "another name than the route's own"),
+        ("/rollouts/r", START | {"model": "v1", "version": "2"}, 400, "another one than the route's own"),
         ("/rollouts/r", START | {"steps": []}, 400, "steps"),
         ("/rollouts/r", START | {"steps": [{"weight": 10_000}]}, 400, "weight"),
         ("/rollouts/r", START | {"steps": [{"weight": 10}, {"weight": 5}]}, 400, "must rise"),
@@ -120,13 +124,18 @@ class TestByPolicy:
         begun = bench.ask("POST", "/rollouts/r", body=given)[1]
         assert ([step["weight"] for step in begun["steps"]], begun["slower_by"], begun["alpha"]) == ([7], 2.0, 0.02)
 
-    @pytest.mark.parametrize(
-        ("more", "field"),
-        [({"gates": {"agreement": "telepathy"}}, "gates.agreement"), ({"bake_s": 60}, "bake_s")],
-        ids=["agreement", "bake"],
-    )
-    def test_what_the_gateway_cannot_do_begins_nothing(self, bench: Bench, more: dict[str, Any], field: str) -> None:
-        assert bench.ask("PATCH", "/objects/RolloutPolicy/careful", body=POLICY | more)[0] == 200
+    def test_an_agreement_that_there_is_none_of_begins_nothing(self, bench: Bench) -> None:
+        assert bench.ask("PATCH", "/objects/RolloutPolicy/careful", body=POLICY | {"gates": {"agreement": "telepathy"}})[0] == 200
         status, refused = bench.ask("POST", "/rollouts/r", body={"model": "v2", "policy": "careful"})
-        assert (status, refused["code"], field in refused["error"]) == (501, "not_supported", True)
+        assert (status, "there is no agreement 'telepathy'; there are exact, " in refused["error"]) == (400, True)
         assert bench.ask("GET", "/rollouts/r")[0] == 404
+
+    def test_its_agreement_and_bake_are_the_rollouts_unless_that_says_otherwise(self, bench: Bench) -> None:
+        run(bench.store.put(Kind.ROUTE, "r", to_body(Route("r", "v1", is_repeatable=True))))
+        bench.ask("PATCH", "/objects/RolloutPolicy/careful", body=POLICY | {"gates": {"agreement": "same-space"}, "bake_s": 60})
+        _, begun = bench.ask("POST", "/rollouts/r", body={"model": "v2", "policy": "careful"})
+        assert (begun["phase"], begun["bake_s"]) == ("shadow", 60.0)
+        assert begun["agreement"] == {"kind": "same-space", "output": "", "limit": 0.99, "may_differ": 0.01}
+        bench.ask("POST", "/rollouts/r/abort")
+        _, other = bench.ask("POST", "/rollouts/r", body={"model": "v2", "policy": "careful", "bake_s": 0, "agreement": {"kind": "exact"}})
+        assert (other["bake_s"], other["agreement"]["kind"]) == (0.0, "exact")
