@@ -25,7 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from control_plane import settings
 from control_plane.admin.api import make_admin_api
-from control_plane.auth.domain.authorization import need_of_admin_path
+from control_plane.auth.domain.authorization import need_of_admin_call
 from control_plane.cli import app as cli
 from control_plane.core import errors
 from control_plane.core.algorithms.steps import finish
@@ -140,6 +140,15 @@ def _limits(schema: Mapping[str, Any]) -> Iterator[str]:
 def _cli() -> Iterator[str]:
     yield "# Command line"
     yield _wrapped("`tidegate COMMAND --help` says the same. Options in brackets have the default that stands there.")
+    yield _wrapped(
+        "Exit status: 0 it is done, or all is well; 1 it was refused or failed, or the answer is no (a rollout that was rolled back, a "
+        "`diff` that is one, a model with mistakes, a machine that lacks something); 2 the command line is wrong, or `diff` cannot tell. "
+        "Errors are on standard error, results on standard output."
+    )
+    yield _wrapped(
+        "`-o json` and `-o yaml` print what the admin API has, with every field, for programs; tables are for people and change. "
+        "`tidegate --install-completion` completes commands and options in bash, zsh and fish."
+    )
     for name, command in sorted(_commands().items()):
         yield from _command(f"tidegate {name}", command)
 
@@ -275,14 +284,16 @@ def _constants(module: Path) -> dict[str, object]:
 
 def _admin_api() -> Iterator[str]:
     nothing = cast("Any", None)  # no service is asked for what OpenAPI tells
-    parts = dict.fromkeys(("models", "servers", "keys", "objects", "purges", "usage", "known", "trail", "rollouts"), nothing)
-    api = make_admin_api(**parts, access=cast("Any", SimpleNamespace(is_on=True)), version="any")
+    parts = dict.fromkeys(("models", "servers", "keys", "objects", "purges", "usage", "known", "trail", "rollouts", "events"), nothing)
+    api = make_admin_api(**parts, access=cast("Any", SimpleNamespace(is_on=True, generation=0)), version="any")
     document = api.openapi()
     yield "# Admin API"
     yield _wrapped(
         "The running server has the OpenAPI document of these calls at `/openapi.json`, and shows it at `/docs`. With authentication each "
-        "call but health and version needs a key or token with the scope that is named; `admin` includes all. Every refusal has the form "
-        '`{"error": TEXT, "code": CODE, "retryable": BOOL}`; see [errors](errors.md).'
+        "call but health and version needs a key or token with the scope that is named; `operator` includes `viewer`, and `admin` all. "
+        "Every refusal has the form "
+        '`{"error": TEXT, "code": CODE, "retryable": BOOL}`, or with `Accept: application/problem+json` that of RFC 9457 with the same '
+        "code; see [errors](errors.md)."
     )
     for tag in dict.fromkeys(operation["tags"][0] for operations in document["paths"].values() for operation in operations.values()):
         yield f"## {tag.capitalize()}"
@@ -296,11 +307,11 @@ def _admin_api() -> Iterator[str]:
 
 
 def _operation(method: str, path: str, operation: Mapping[str, Any]) -> Iterator[str]:
-    need = need_of_admin_path(path)
+    need = need_of_admin_call(method, path)
     yield f"### `{method} {path}`"
     if "description" in operation:
         yield _wrapped(operation["description"])
-    facts = [f"* scope: {f'`{need.right}`' if need else 'none'}"]
+    facts = [f"* scope: {' or '.join(f'`{right}`' for right in (need.right, *need.also)) if need else 'none'}"]
     body = operation.get("requestBody")
     facts += [f"* body: {_type(body['content']['application/json']['schema'])}"] if body else []
     for each in operation.get("parameters", ()):

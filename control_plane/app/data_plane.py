@@ -173,6 +173,11 @@ class DataPlane:
             case FleetDispatcher() as fleet:
                 yield from fleet.awaited()
 
+    def given_up(self) -> Iterator[tuple[str, str, float]]:
+        """Yield the same of each replica's oldest request that its caller gave up, of a fleet's."""
+        if isinstance(dispatch := self._inference.dispatch, FleetDispatcher):
+            yield from dispatch.given_up()
+
     def take_observed(self) -> tuple[Observation, ...]:
         """Return what became of rollouts' requests since the last call."""
         return self._inference.observations.take()

@@ -13,21 +13,40 @@ import typer
 from rich.console import Console
 
 from control_plane.cli import backup, config, doctor, embed, node, serve
-from control_plane.cli.admin import apply, audit, cache, fleet, jobs, keys, models, prices, rollouts, routes, tenants, usage
+from control_plane.cli.admin import (
+    apply,
+    audit,
+    cache,
+    events,
+    fleet,
+    jobs,
+    keys,
+    model_files,
+    models,
+    prices,
+    rollouts,
+    routes,
+    tenants,
+    top,
+    usage,
+)
 from control_plane.cli.planning import simulate, tune
 from control_plane.core.errors import ControlPlaneError
 
 app = typer.Typer(
     help="Many models on NVIDIA Triton, behind one control plane.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
 app.command(name="serve")(serve.serve)
 app.command(name="node")(node.node)
+models.app.command(name="validate")(model_files.validate)
+models.app.command(name="init")(model_files.init)
 app.add_typer(models.app, name="models")
 app.command(name="fleet")(fleet.fleet)
+app.command(name="top")(top.top)
+app.command(name="events")(events.events)
 app.add_typer(keys.app, name="keys")
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(routes.app, name="routes")

@@ -103,6 +103,10 @@ class Jobs:
         """Return a tenant's jobs (None: everybody's), the newest first, from the one after `before` on."""
         return await self._store.jobs_of(tenant, state=state, before=before, limit=limit)
 
+    async def is_known(self, job_id: str) -> bool:
+        """Whether there is such a job, of any tenant."""
+        return await self._store.get(job_id) is not None
+
     async def wait(self, job: Job, timeout_s: float) -> Job:
         """Wait until a job has ended, for at most `timeout_s`; return it as it is then. While this process drains, jobs that
         no runner has are not waited for."""

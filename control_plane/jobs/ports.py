@@ -54,8 +54,8 @@ class JobStore(Protocol):
     async def waiting(self, now_s: float) -> list[TenantQueue]:
         """Return the first jobs of each tenant that may be claimed now (`domain/claims.HEADS` of each)."""
 
-    async def ready(self, now_s: float) -> int:
-        """Return how many jobs may be claimed now."""
+    async def ready(self, now_s: float, *, limit: int) -> int:
+        """Return how many jobs may be claimed now, or `limit` if there are more."""
 
     async def neglected(self, now_s: float, *, limit: int) -> list[Job]:
         """Return jobs whose `look_at_s` has come, the longest first."""

@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 _PERIOD_S = 0.5
 _AFTER_DEFECT_S = 30.0
 _AT_ONCE, _MOST_BATCHES = 200, 20
+_MOST_READY = 1 << 30
+"""More than there can be."""
 _ORPHANS_EVERY_S = 600.0
 _ORPHAN_AFTER_S = 3600.0
 """Age from which files without a record are removed: longer than any body takes to be accepted."""
@@ -102,7 +104,7 @@ class Sweeper:
 
     async def _write_missing_tickets(self, now_s: float) -> None:
         """Write tickets for ready jobs that have none, once they were missing twice: some may be on their way."""
-        missing = max(0, await self._store.ready(now_s) - await self._queue.depth())
+        missing = max(0, await self._store.ready(now_s, limit=_MOST_READY) - await self._queue.depth())
         if missing and self._were_missing:
             await self._queue.publish(min(missing, self._were_missing))
             missing = 0

@@ -46,8 +46,8 @@ _PAUSE_EVERY = 100
 for many of them.
 """
 
-_MIRRORED = tuple(kind for kind in Kind if kind is not Kind.APPLIED)
-"""Kinds that requests are decided by. Who applied an object matters only to those who apply."""
+_MIRRORED = tuple(kind for kind in Kind if kind not in (Kind.APPLIED, Kind.ROLLOUT_POLICY))
+"""Kinds that requests are decided by. Who applied an object matters only to those who apply, and a rollout has copied its policy."""
 
 _Tables = dict[Kind, dict[str, Any]]
 

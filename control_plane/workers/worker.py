@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from control_plane.core.algorithms.silence import SilenceDetector, SilenceLimits
 from control_plane.telemetry.request_counts import RequestCounts
-from control_plane.workers.messages import Drain
+from control_plane.workers.messages import Drain, Sent, WorkedOnElsewhere
 from control_plane.workers.ports import WorkerProcess
+from control_plane.workers.worked_on import worked_on
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +32,9 @@ class Worker:
     process: WorkerProcess
     counts: RequestCounts = field(default_factory=RequestCounts)
     degraded: tuple[str, ...] = ()
-    awaited: tuple[tuple[str, str, float], ...] = ()
+    awaited: tuple[Sent, ...] = ()
+    given_up: tuple[Sent, ...] = ()
+    told_worked_on: WorkedOnElsewhere = field(default_factory=lambda: worked_on(()))
     taken: int = -1
     """Number of the newest fingerprints that it has acknowledged; before the first, it is not told to
     listen."""
@@ -41,7 +45,7 @@ class Worker:
     is_listening: bool = False
     is_drained: bool = False
 
-    async def watch(self, number: int) -> None:
+    async def watch(self, number: int, *, on_freeze: Callable[[], None]) -> None:
         """Take the ports from the worker if it freezes, and have it replaced if it comes back; until cancelled."""
         loop, interval_s = asyncio.get_running_loop(), _FROZEN.interval_s
         while True:
@@ -57,3 +61,4 @@ class Worker:
                 _log.error("worker %d has said nothing for %.1f s: it gets no new connections", number, silent_s)
                 self.is_listening = False
                 self.process.stop_accepting()
+                on_freeze()

@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from math import inf
 from typing import Protocol, TypeVar
 
@@ -27,14 +28,17 @@ from control_plane.triton.ports import Upstream
 from control_plane.workers.findings import Findings
 from control_plane.workers.fleet_publisher import FleetPublisher
 from control_plane.workers.messages import (
+    Alive,
     AnnounceDrain,
     ArmsObserved,
+    AskTurn,
     Charges,
     CollectCharges,
     CountsReported,
     Drain,
     Drained,
     DrawTokens,
+    EndTurn,
     FindingShared,
     FingerprintsAcknowledged,
     FingerprintsChanged,
@@ -58,7 +62,9 @@ from control_plane.workers.messages import (
 )
 from control_plane.workers.pending_changes import PendingChanges, carry_out, read_index
 from control_plane.workers.ports import WorkerLauncher
+from control_plane.workers.suspect_turns import WorkersTurns
 from control_plane.workers.token_buckets import TokenBuckets
+from control_plane.workers.worked_on import worked_on
 from control_plane.workers.worker import Worker
 
 T = TypeVar("T")
@@ -115,6 +121,7 @@ class Workers:
         self._charges_asked = 0
         self._observed: deque[Observation] = deque(maxlen=_MAX_OBSERVED)
         self._buckets = TokenBuckets()
+        self._turns = WorkersTurns()
         self._changed = asyncio.Event()
 
     def join_fleet(self, fleet: FleetPublisher) -> None:
@@ -303,6 +310,15 @@ class Workers:
         for worker in self._live.values():
             worker.process.send(message)
 
+    def _tell_worked_on(self) -> None:
+        """Tell each worker what replicas work on for the others, where that has changed."""
+        for worker in self._live.values():
+            others = (each for each in self._live.values() if each is not worker)
+            found = worked_on(request for each in others for request in (*each.awaited, *each.given_up))
+            if found != worker.told_worked_on:
+                worker.told_worked_on = found
+                worker.process.send(found)
+
     async def _keep(self, number: int, models: ModelAdministration) -> None:
         now_s = asyncio.get_running_loop().time
         """Restart worker `number` whenever it ends, with a backoff that grows with failures and resets after
@@ -344,7 +360,9 @@ class Workers:
                 process.send(Drain(0))
             asked = PendingChanges(models, self._fleet)
             async with asyncio.TaskGroup() as asked.tasks:
-                watch = asked.tasks.create_task(worker.watch(number), name=f"watch-worker-{number}")
+                watch = asked.tasks.create_task(
+                    worker.watch(number, on_freeze=partial(self._turns.left, worker.process.send)), name=f"watch-worker-{number}"
+                )
                 await self._listen_to(number, worker, asked)
                 worker.is_listening = False
                 watch.cancel()
@@ -357,6 +375,7 @@ class Workers:
         finally:
             process.kill()  # also on cancellation; does nothing to a process that has ended
             del self._live[number]
+            self._turns.left(process.send)
             self._retired = total([self._retired, worker.counts.retired()])  # totals must not drop when a worker ends
             self._changed.set()
 
@@ -370,8 +389,12 @@ class Workers:
     def _take(self, number: int, worker: Worker, message: FromWorker, asked: PendingChanges) -> None:
         worker.messages += 1
         match message:
-            case CountsReported(counts, degraded, awaited):
-                worker.counts, worker.degraded, worker.awaited = counts, degraded, awaited
+            case Alive(awaited, given_up):
+                worker.awaited, worker.given_up = awaited, given_up
+                if self._fleet is not None:
+                    self._tell_worked_on()
+            case CountsReported(counts, degraded):
+                worker.counts, worker.degraded = counts, degraded
             case Charges(open_, asked_number):
                 self._charges.include(open_)
                 worker.charges_collected = asked_number
@@ -398,9 +421,12 @@ class Workers:
                 self._fleet.reported(report)
             case FindingShared():
                 self.findings.take(message)
+                self._turns.found(message.finding)
                 for other in self._live.values():
                     if other is not worker:
                         other.process.send(message)
+            case AskTurn() | EndTurn():
+                self._turns.take(message, worker.process.send)
             case Suspect(server, model, since_s):
                 self.suspect(server, model, since_s)
             case ReadIndex():

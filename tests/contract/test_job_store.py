@@ -79,7 +79,8 @@ async def test_waiting_jobs_are_told_by_tenant_in_order_of_their_due_times(openi
         first, second = queues["team"].waiting
         assert (first.id, first.model, first.due_s, first.price_class) == (job_id(1), "n", 9.0, PriceClass.ECONOMY)
         assert second.id == job_id(2)
-        assert (await store.ready(5.0), await store.ready(6.0)) == (2 * HEADS + 2, 2 * HEADS + 3)
+        assert (await store.ready(5.0, limit=99), await store.ready(6.0, limit=99)) == (2 * HEADS + 2, 2 * HEADS + 3)
+        assert await store.ready(6.0, limit=4) == 4
         assert [await store.place(each) for each in (*few, many[0])] == [2, 1, 0, 2 * HEADS - 1]
 
 
@@ -192,7 +193,7 @@ async def test_nothing_of_a_removed_job_is_left(opening: Opening[JobStore], requ
 
         assert await store.get(running.id) is None
         assert await store.load("team") == (Load(0, 0, 1), Load(0, 0, 1))
-        assert (await store.waiting(5.0), await store.ready(5.0), await store.neglected(1e9, limit=9)) == ([], 0, [])
+        assert (await store.waiting(5.0), await store.ready(5.0, limit=9), await store.neglected(1e9, limit=9)) == ([], 0, [])
         assert await store.jobs_of(None, state=None, before="", limit=9) == []
 
 

@@ -41,6 +41,7 @@ def admin_server(bench: Bench, limits: HttpLimits = LIMITS) -> Iterator[str]:
 
 
 async def _serve(bench: Bench, limits: HttpLimits, bound: socket.socket, ready: threading.Event, over: threading.Event) -> None:
+    bench.loop = asyncio.get_running_loop()
     await bench.known.start()
     async with changing(bench.models), asyncio.TaskGroup() as tasks:
         following = tasks.create_task(bench.known.run())

@@ -1,7 +1,7 @@
 """The kinds of objects that files can declare: one schema for files, the admin API and editors.
 
-A kind's fields are those of its specification in `admin/views`, so that a new field appears here by itself. Read by
-`admin/declared/service` (which applies them) and `cli/admin/apply` (which checks files before anything is sent).
+A kind's fields are those of its specification in `admin/views` or `admin/declared/rollout_policies`, so that a new field appears
+here by itself. Read by `admin/declared` (which applies them) and `cli/admin/apply` (which checks files before they are sent).
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, Field, ValidationError
 from pydantic.json_schema import models_json_schema
 
+from control_plane.admin.declared.rollout_policies import RolloutPolicySpec
 from control_plane.admin.views import NAME, PriceSpec, RouteSpec, Spec, TenantSpec
 from control_plane.core.errors import InvalidRequest
 from control_plane.objects.domain.price import Price
+from control_plane.objects.domain.rollout_policy import RolloutPolicy
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.tenant import Tenant
 
@@ -52,6 +54,7 @@ KINDS: Mapping[str, DeclaredKind] = {
         DeclaredKind("Price", PriceSpec, Price),
         DeclaredKind("Model", ModelSpec),
         DeclaredKind("Route", RouteSpec, Route),
+        DeclaredKind("RolloutPolicy", RolloutPolicySpec, RolloutPolicy),
     )
 }
 """By name, in the order in which they are applied: what others refer to comes first."""
@@ -75,7 +78,8 @@ def kind_named(text: str) -> DeclaredKind:
     """Find a kind by its name, also in small letters and in the plural. Raises InvalidRequest."""
     plain = text.lower()
     for kind in KINDS.values():
-        if plain in (kind.name.lower(), f"{kind.name.lower()}s"):
+        singular = kind.name.lower()
+        if plain in (singular, f"{singular}s", f"{singular.removesuffix('y')}ies"):
             return kind
     raise InvalidRequest(f"unknown kind {text[:100]!r}{_meant(text.capitalize(), list(KINDS))}; there are: {', '.join(KINDS)}")
 

@@ -12,6 +12,7 @@ from control_plane.admin.actor import By
 from control_plane.admin.declared.kinds import KINDS, DeclaredKind, json_schema
 from control_plane.admin.declared.service import Declared, Live, Outcome
 from control_plane.admin.errors import error_responses
+from control_plane.admin.paging import Paged
 from control_plane.admin.views import Name
 from control_plane.core.errors import ErrorCode
 from control_plane.objects.domain.stored_objects import OWNER, OWNER_RULE
@@ -77,10 +78,10 @@ def add_declared_paths(app: FastAPI, declared: Declared) -> None:
         return json_schema()
 
     @app.get("/objects/{kind}", tags=["objects"], responses=_LIST_ERRORS)
-    async def list_objects(kind: _Kind) -> list[DeclaredView]:
+    async def list_objects(kind: _Kind, paging: Paged) -> list[DeclaredView]:
         """Every object of a kind, by name."""
         found = KINDS[kind.value]
-        return [_view(found, live) for live in await declared.list_all(found)]
+        return [_view(found, live) for live in paging.page(await declared.list_all(found), key=lambda live: live.name)]
 
     @app.get("/objects/{kind}/{name}", tags=["objects"], responses=_GET_ERRORS)
     async def get_object(kind: _Kind, name: Name) -> DeclaredView:

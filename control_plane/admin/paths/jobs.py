@@ -10,13 +10,13 @@ from pydantic import BaseModel, Field
 
 from control_plane.admin.actor import By
 from control_plane.admin.errors import error_responses
+from control_plane.admin.paging import MAX_LIMIT, Paged
 from control_plane.audit.trail import AuditTrail
-from control_plane.core.errors import ErrorCode, RouteNotFound
+from control_plane.core.errors import Conflict, ErrorCode, RouteNotFound
 from control_plane.jobs.domain.job import Job, JobState
 from control_plane.jobs.jobs import JOB_ID, Jobs
 
-_MOST_LISTED = 1000
-_LIST_ERRORS = error_responses(ErrorCode.STORE_UNAVAILABLE, ErrorCode.ROUTE_NOT_FOUND)
+_LIST_ERRORS = error_responses(ErrorCode.STORE_UNAVAILABLE, ErrorCode.ROUTE_NOT_FOUND, ErrorCode.INVALID_ARGUMENT)
 _ERRORS = _LIST_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCode.OBJECT_NOT_FOUND, ErrorCode.CONFLICT)
 
 JobId = Annotated[str, Path(pattern=f"^{JOB_ID.pattern}$", description="The job's id.")]
@@ -55,10 +55,14 @@ def add_job_paths(app: FastAPI, jobs: Jobs | None, trail: AuditTrail) -> None:
             raise RouteNotFound("asynchronous jobs are switched off on this server (TIDEGATE_JOBS)")
         return jobs
 
-    @app.get("/dead-jobs", tags=["jobs"], responses=_LIST_ERRORS)
-    async def list_dead_jobs() -> list[DeadJobView]:
+    @app.get("/dead-jobs", tags=["jobs"], responses=_LIST_ERRORS | error_responses(ErrorCode.CONFLICT))
+    async def list_dead_jobs(paging: Paged) -> list[DeadJobView]:
         """List the dead jobs of all tenants, the newest first, 1000 at most."""
-        return [DeadJobView.of(job) for job in await service().jobs_of(None, state=JobState.DEAD, before="", limit=_MOST_LISTED)]
+        asked, limit, before = service(), paging.limit or MAX_LIMIT, paging.after(str) or ""
+        if before and not await asked.is_known(before):
+            raise Conflict("the job that the page before ended with is gone, and with it the place where this one begins; list anew")
+        found = await asked.jobs_of(None, state=JobState.DEAD, before=before, limit=limit + 1)
+        return [DeadJobView.of(job) for job in paging.cut(found, key=lambda job: job.id)[:limit]]
 
     @app.post("/dead-jobs/{job_id}/requeue", tags=["jobs"], status_code=204, responses=_ERRORS)
     async def requeue_dead_job(job_id: JobId, by: By) -> None:

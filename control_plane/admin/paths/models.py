@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict
 
 from control_plane.admin.actor import By
 from control_plane.admin.errors import error_responses
+from control_plane.admin.paging import Paged
 from control_plane.admin.views import Name
 from control_plane.audit.trail import AuditTrail
 from control_plane.core.errors import ErrorCode, RouteNotFound
@@ -68,10 +69,10 @@ def add_model_paths(
     async def view(name: str) -> ModelView:
         return _view(await models.get(name), fleet, builds)
 
-    @app.get("/models", tags=["models"], responses=_LIST_ERRORS)
-    async def list_models() -> list[ModelView]:
+    @app.get("/models", tags=["models"], responses=_LIST_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT))
+    async def list_models(paging: Paged) -> list[ModelView]:
         """Every model of the repositories, loaded or not."""
-        return [_view(model, fleet, builds) for model in await models.list_models()]
+        return [_view(model, fleet, builds) for model in paging.page(await models.list_models(), key=lambda model: model.name)]
 
     @app.get("/models/{name}", tags=["models"], responses=_READ_ERRORS)
     async def get_model(name: Name) -> ModelView:

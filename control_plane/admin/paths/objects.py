@@ -13,17 +13,18 @@ from pydantic.json_schema import SkipJsonSchema
 
 from control_plane.admin.actor import By
 from control_plane.admin.errors import error_responses
+from control_plane.admin.paging import Paged
 from control_plane.admin.views import Name, PricePatch, PriceSpec, PriceView, RoutePatch, RouteSpec, RouteView, TenantSpec, TenantView
 from control_plane.core.errors import Conflict, ErrorCode
 from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.tenant import Tenant
-from control_plane.objects.objects import Objects
+from control_plane.objects.objects import Objects, Versioned
 
 _TAGGED: dict[int | str, dict[str, Any]] = {
     200: {"headers": {"ETag": {"schema": {"type": "string"}, "description": "The resource_version, for `If-Match`."}}}
 }
-_LIST_ERRORS = error_responses(ErrorCode.STORE_UNAVAILABLE)
+_LIST_ERRORS = error_responses(ErrorCode.STORE_UNAVAILABLE, ErrorCode.INVALID_ARGUMENT)
 _GET_ERRORS = _LIST_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCode.OBJECT_NOT_FOUND)
 _PUT_ERRORS = _LIST_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCode.PAYLOAD_TOO_LARGE, ErrorCode.CONFLICT)
 _PATCH_ERRORS = _PUT_ERRORS | error_responses(ErrorCode.OBJECT_NOT_FOUND)
@@ -49,6 +50,11 @@ async def _expected_or_none(expected: _Expected, if_none_match: IfNoneMatch = No
 _Expected = Annotated[int | None, Depends(_expected)]
 _ExpectedOrNone = Annotated[int | None, Depends(_expected_or_none)]
 
+
+def _name(held: Versioned[Any]) -> str:
+    return str(held.value.name)
+
+
 ViewT = TypeVar("ViewT", TenantView, RouteView, PriceView)
 
 
@@ -61,8 +67,8 @@ def add_tenant_paths(app: FastAPI, objects: Objects) -> None:
     """Add `/tenants` and the paths below it."""
 
     @app.get("/tenants", tags=["tenants"], responses=_LIST_ERRORS)
-    async def list_tenants() -> list[TenantView]:
-        return [TenantView.of(held) for held in await objects.list_all(Tenant)]
+    async def list_tenants(paging: Paged) -> list[TenantView]:
+        return [TenantView.of(held) for held in paging.page(await objects.list_all(Tenant), key=_name)]
 
     @app.get("/tenants/{name}", tags=["tenants"], responses=_GET_ERRORS | _TAGGED)
     async def get_tenant(name: Name, response: Response) -> TenantView:
@@ -88,8 +94,8 @@ def add_route_paths(app: FastAPI, objects: Objects) -> None:
     """Add `/routes` and the paths below it."""
 
     @app.get("/routes", tags=["routes"], responses=_LIST_ERRORS)
-    async def list_routes() -> list[RouteView]:
-        return [RouteView.of(held) for held in await objects.list_all(Route)]
+    async def list_routes(paging: Paged) -> list[RouteView]:
+        return [RouteView.of(held) for held in paging.page(await objects.list_all(Route), key=_name)]
 
     @app.get("/routes/{name}", tags=["routes"], responses=_GET_ERRORS | _TAGGED)
     async def get_route(name: Name, response: Response) -> RouteView:
@@ -114,8 +120,8 @@ def add_price_paths(app: FastAPI, objects: Objects) -> None:
     """Add `/prices` and the paths below it."""
 
     @app.get("/prices", tags=["prices"], responses=_LIST_ERRORS)
-    async def list_prices() -> list[PriceView]:
-        return [PriceView.of(held) for held in await objects.list_all(Price)]
+    async def list_prices(paging: Paged) -> list[PriceView]:
+        return [PriceView.of(held) for held in paging.page(await objects.list_all(Price), key=_name)]
 
     @app.get("/prices/{name}", tags=["prices"], responses=_GET_ERRORS | _TAGGED)
     async def get_price(name: Name, response: Response) -> PriceView:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI, Query, Response
+from fastapi import FastAPI, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from control_plane.admin.errors import error_responses
+from control_plane.admin.paging import Continue, Limit, Paging
 from control_plane.admin.views import NAME_OR_NONE
 from control_plane.core.errors import ErrorCode
 from control_plane.core.model import MODEL_NAME, UNKNOWN_MODEL
@@ -40,6 +42,8 @@ class UsageQuery(BaseModel):
     model: _ModelText | SkipJsonSchema[None] = None
     """Only this model's usage; `(unknown)`: that of names that no model has."""
     format: Literal["json", "csv"] = "json"
+    limit: Limit = None
+    continue_: Continue = Field("", alias="continue")
 
 
 class UsageRowView(BaseModel):
@@ -83,7 +87,7 @@ def add_usage_path(app: FastAPI, usage: UsageService) -> None:
     """Add `/usage`."""
 
     @app.get("/usage", tags=["usage"], responses=_ERRORS | _AS_CSV, response_model=UsageView, response_model_exclude_unset=True)
-    async def get_usage(query: Annotated[UsageQuery, Query()]) -> Any:
+    async def get_usage(query: Annotated[UsageQuery, Query()], request: Request, response: Response) -> Any:
         """Report what was used, and what it costs at the present prices, including prices made after the
         usage.
         """
@@ -95,4 +99,8 @@ def add_usage_path(app: FastAPI, usage: UsageService) -> None:
             tenant=query.tenant,
             model=query.model,
         )
-        return to_json(report) if query.format == "json" else Response(to_csv(report), media_type="text/csv")
+        paging = Paging(request, response, query.limit, query.continue_)
+        report = replace(report, rows=tuple(paging.page_by_columns(report.rows, key=lambda row: row.group)))
+        if query.format == "json":
+            return to_json(report)
+        return Response(to_csv(report), media_type="text/csv", headers=dict(response.headers))

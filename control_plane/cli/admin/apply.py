@@ -96,7 +96,7 @@ def diff(
 
 
 def get(
-    kind: Annotated[str, typer.Argument(help="Tenant, Price, Model or Route; also as `routes`.")],
+    kind: Annotated[str, typer.Argument(help="Tenant, Price, Model, Route or RolloutPolicy; also as `routes`.")],
     name: Annotated[str | None, typer.Argument(help="The object's name. \\[all of the kind]")] = None,
     output: OutputOption = Output.YAML,
     admin_url: AdminUrlOption = None,
@@ -106,7 +106,7 @@ def get(
     from control_plane.admin.declared.kinds import kind_named
 
     found, client = kind_named(kind), admin_client(state_dir, admin_url)
-    held = client.ask("GET", "objects", found.name) if name is None else [client.ask("GET", "objects", found.name, name)]
+    held = client.ask_all("objects", found.name) if name is None else [client.ask("GET", "objects", found.name, name)]
     print_documents(map(_document, held), output, is_one=name is not None)
 
 
@@ -147,7 +147,7 @@ def export(output: OutputOption = Output.YAML, admin_url: AdminUrlOption = None,
     from control_plane.admin.declared.kinds import KINDS
 
     client = admin_client(state_dir, admin_url)
-    print_documents([_document(held) for kind in KINDS for held in client.ask("GET", "objects", kind)], output)
+    print_documents([_document(held) for kind in KINDS for held in client.ask_all("objects", kind)], output)
 
 
 def schema() -> None:

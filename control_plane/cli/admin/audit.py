@@ -5,6 +5,7 @@ The chain of hashes is computed here again, so that a gateway that was tampered 
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ import typer
 from control_plane.audit.domain.entry import Entry, entry_from, to_json, verify
 from control_plane.cli.common.changing import differences, text_of
 from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client
+from control_plane.cli.common.output import Shape, ShapeOption, print_found
 from control_plane.cli.common.printing import moment, print_table, printable, remark
 from control_plane.core.errors import InvalidRequest, UpstreamUnavailable
 
@@ -30,19 +32,22 @@ SinceOption = Annotated[int, typer.Option("--after", min=0, metavar="NUMBER", he
 def list_entries(
     last: Annotated[int, typer.Option(min=1, help="How many of the newest entries.")] = 20,
     follow: Annotated[bool, typer.Option("--follow", help="Go on, and print entries as they are written.")] = False,
+    output: ShapeOption = Shape.TABLE,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
     """List the newest entries: when, who, what, and what was different before."""
     newest = _page(state_dir, admin_url, 0, limit=1)["newest"]
     found = list(_entries(state_dir, admin_url, max(0, newest - last)))
-    print_table(("number", "when", "who", "action", "object", "change", "why"), map(_row, found))
+    columns = ("number", "when", "who", "action", "object", "change", "why")
+    print_found([json.loads(to_json(entry)) for entry in found], output, lambda: print_table(columns, map(_row, found)))
     seen = found[-1].number if found else newest
     while follow:
         time.sleep(_FOLLOW_EVERY_S)
         for entry in _entries(state_dir, admin_url, seen):
             seen = entry.number
-            typer.echo("  ".join(map(str, _row(entry))))
+            line = to_json(entry).decode() if output is not Shape.TABLE else "  ".join(map(str, _row(entry)))
+            typer.echo(line)
 
 
 @app.command(name="verify")

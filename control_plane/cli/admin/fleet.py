@@ -16,6 +16,8 @@ from rich.live import Live
 from control_plane.admin.client import AdminClient
 from control_plane.cli.common.fleet_tables import fleet_tables, tables_that_fit
 from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client
+from control_plane.cli.common.output import Shape, ShapeOption, print_found
+from control_plane.core.errors import InvalidRequest
 
 
 def fleet(
@@ -25,6 +27,7 @@ def fleet(
     models: Annotated[
         int | None, typer.Option(min=1, help="Show only this many models, the most used ones. \\[all; with --watch those that fit]")
     ] = None,
+    output: ShapeOption = Shape.TABLE,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
@@ -34,8 +37,11 @@ def fleet(
     client = admin_client(state_dir, admin_url)
     console = Console()
     if not watch:
-        console.print(fleet_tables(_ask(client), events=events, models=models))
+        found = _ask(client)
+        print_found(found, output, lambda: console.print(fleet_tables(found, events=events, models=models)))
         return
+    if output is not Shape.TABLE:
+        raise InvalidRequest("--watch refreshes tables; `tidegate events --follow -o json` prints what happens, for programs")
 
     def tables() -> RenderableType:
         return _fitting(_ask(client), console, events, models)

@@ -16,6 +16,7 @@ from rich.progress import track
 
 from control_plane.admin.client import JobClient
 from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client, api_key, endpoint
+from control_plane.cli.common.output import Shape, ShapeOption, print_found
 from control_plane.cli.common.printing import print_fields, print_table, remark
 from control_plane.core.errors import InvalidRequest
 
@@ -66,20 +67,23 @@ def submit(
 def list_jobs(
     state: Annotated[str | None, typer.Option(help="Only jobs in this state.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many, the newest first.")] = 100,
+    output: ShapeOption = Shape.TABLE,
     url: UrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
     """List your tenant's jobs, the newest first."""
     with _connected(url, state_dir) as client:
         found = client.list_jobs(state=state, limit=limit)
-    print_table(_COLUMNS, ([job.get(column) for column in _COLUMNS] for job in found))
+    rows = ([job.get(column) for column in _COLUMNS] for job in found)
+    print_found(found, output, lambda: print_table(_COLUMNS, rows))
 
 
 @app.command()
-def show(job_id: IdArgument, url: UrlOption = None, state_dir: StateDirOption = None) -> None:
+def show(job_id: IdArgument, output: ShapeOption = Shape.TABLE, url: UrlOption = None, state_dir: StateDirOption = None) -> None:
     """Show one job."""
     with _connected(url, state_dir) as client:
-        print_fields(client.show(job_id).items())
+        found = client.show(job_id)
+    print_found(found, output, lambda: print_fields(found.items()))
 
 
 @app.command()
@@ -101,11 +105,11 @@ def cancel(job_id: IdArgument, url: UrlOption = None, state_dir: StateDirOption 
 
 
 @dead.command(name="list")
-def list_dead(admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+def list_dead(output: ShapeOption = Shape.TABLE, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
     """List the dead jobs of all tenants."""
     columns = ("id", "tenant", "model", "attempts", "ended_at", "error")
-    found = admin_client(state_dir, admin_url).ask("GET", "dead-jobs")
-    print_table(columns, ([job[column] for column in columns] for job in found))
+    found = admin_client(state_dir, admin_url).ask_all("dead-jobs")
+    print_found(found, output, lambda: print_table(columns, ([job[column] for column in columns] for job in found)))
 
 
 @dead.command()

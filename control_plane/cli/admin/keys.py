@@ -25,10 +25,11 @@ from control_plane.cli.common.options import (
     locate_store_settings,
     offline_actor,
 )
+from control_plane.cli.common.output import Shape, ShapeOption, print_found
 from control_plane.cli.common.printing import moment, print_table, remark
 from control_plane.core.duration import parse_duration_s
 from control_plane.core.errors import Conflict, InvalidRequest
-from control_plane.core.scope import Scope, parse_scope
+from control_plane.core.scope import SCOPE_NAMES, Scope, parse_scope
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.objects import Objects
 from control_plane.settings import Settings
@@ -41,13 +42,14 @@ IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The part of the k
 @app.command()
 def create(
     tenant: Annotated[str, typer.Option(help="Tenant that requests with this key are counted for.")],
-    scope: Annotated[list[str], typer.Option(help="infer:GLOB (names of models and routes), repository, admin or metrics; repeatable.")],
+    scope: Annotated[list[str], typer.Option(help=f"infer:GLOB (names of models and routes), {SCOPE_NAMES}; repeatable.")],
     expires: Annotated[str | None, typer.Option(metavar="DURATION", help="How long it is valid, such as 90d. \\[for ever]")] = None,
     description: Annotated[str, typer.Option(help="What the key is for.")] = "",
     offline: Annotated[
         bool, typer.Option("--offline", help="Write to the store directly, and make the tenant if there is none: for the first key.")
     ] = False,
     reason: ReasonOption = None,
+    output: ShapeOption = Shape.TABLE,
     admin_url: AdminUrlOption = None,
     state_url: StateUrlOption = None,
     state_dir: StateDirOption = None,
@@ -58,6 +60,8 @@ def create(
             "--state-url is for use with --offline, --admin-url without it: a running tidegate has an admin API and knows its own store"
         )
     lifetime_s = None if expires is None else parse_duration_s(expires)
+    if offline and output is not Shape.TABLE:
+        raise InvalidRequest("--output is of the admin API's answer; with --offline the key alone is printed")
     if offline:
         settings = locate_store_settings(state_dir, state_url)
         scopes = [parse_scope(text) for text in scope]
@@ -65,15 +69,22 @@ def create(
     else:
         spec = {"tenant": tenant, "scopes": scope, "lifetime_s": lifetime_s, "description": description}
         made = admin_client(state_dir, admin_url, reason).ask("POST", "keys", body=spec)
+        if output is not Shape.TABLE:
+            print_found(made, output, lambda: None)
+            return
         id_, text = made["id"], made["text"]
     remark(f"key {id_} of tenant {tenant}; the following is shown only once")
     typer.echo(text)
 
 
 @app.command(name="list")
-def list_keys(admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+def list_keys(output: ShapeOption = Shape.TABLE, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
     """List every key, also those that are no longer valid."""
-    found: list[dict[str, Any]] = admin_client(state_dir, admin_url).ask("GET", "keys")
+    found = admin_client(state_dir, admin_url).ask_all("keys")
+    print_found(found, output, lambda: _tabulate(found))
+
+
+def _tabulate(found: list[dict[str, Any]]) -> None:
     print_table(
         ("id", "tenant", "scopes", "state", "created", "ends", "description"),
         (
@@ -96,6 +107,7 @@ def rotate(
     id_: IdArgument,
     overlap: Annotated[str, typer.Option(metavar="DURATION", help="For how long the old key is valid beside the new one.")] = "24h",
     reason: ReasonOption = None,
+    output: ShapeOption = Shape.TABLE,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
@@ -105,14 +117,20 @@ def rotate(
     overlap_s = parse_duration_s(overlap)
     made = admin_client(state_dir, admin_url, reason).ask("POST", "keys", id_, "rotate", body={"overlap_s": overlap_s})
     remark(f"key {made['id']} replaces {id_}, which is valid for another {overlap}; the following is shown only once")
-    typer.echo(made["text"])
+    print_found(made, output, lambda: typer.echo(made["text"]))
 
 
 @app.command()
-def revoke(id_: IdArgument, reason: ReasonOption = None, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+def revoke(
+    id_: IdArgument,
+    reason: ReasonOption = None,
+    output: ShapeOption = Shape.TABLE,
+    admin_url: AdminUrlOption = None,
+    state_dir: StateDirOption = None,
+) -> None:
     """Revoke a key: within a second no gateway accepts it."""
-    admin_client(state_dir, admin_url, reason).ask("DELETE", "keys", id_)
-    remark(f"key {id_} is revoked")
+    revoked = admin_client(state_dir, admin_url, reason).ask("DELETE", "keys", id_)
+    print_found(revoked, output, lambda: remark(f"key {id_} is revoked"))
 
 
 async def _create_offline(

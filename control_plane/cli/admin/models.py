@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from control_plane.cli.common.options import AdminUrlOption, ReasonOption, StateDirOption, admin_client
+from control_plane.cli.common.output import Shape, ShapeOption, listed, print_found
 from control_plane.cli.common.printing import print_fields, print_table
 from control_plane.core.errors import ModelNotFound
 from control_plane.settings import load_settings
@@ -28,13 +29,13 @@ _STYLES = {"READY": "green", "LOADING": "yellow", "UNLOADING": "yellow"}
 
 
 @app.command(name="list")
-def list_models(admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+def list_models(output: ShapeOption = Shape.TABLE, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
     """List every model of the repositories, loaded or not."""
-    _show(admin_client(state_dir, admin_url).list_models())
+    _show(admin_client(state_dir, admin_url).list_models(), output)
 
 
 @app.command()
-def show(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+def show(name: NameArgument, output: ShapeOption = Shape.TABLE, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
     """Show one model: its state with the whole reason, and which of its variants is served and why."""
     model = admin_client(state_dir, admin_url).get(name)
     fields = {
@@ -49,7 +50,7 @@ def show(name: NameArgument, admin_url: AdminUrlOption = None, state_dir: StateD
         "why": model["variant_reason"],
         "build": model["build"],
     }
-    print_fields(fields.items())
+    print_found(model, output, lambda: print_fields(fields.items()))
 
 
 @app.command()
@@ -57,6 +58,7 @@ def load(
     name: NameArgument,
     everywhere: Annotated[bool, typer.Option("--everywhere", help="In a fleet, load it on every server that suits it.")] = False,
     reason: ReasonOption = None,
+    output: ShapeOption = Shape.TABLE,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
@@ -64,19 +66,31 @@ def load(
     client = admin_client(state_dir, admin_url, reason)
     with Console().status(f"loading {name} ..."):
         model = client.load(name, everywhere=everywhere)
-    _show([model])
+    _show(model, output)
 
 
 @app.command()
-def unload(name: NameArgument, reason: ReasonOption = None, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+def unload(
+    name: NameArgument,
+    reason: ReasonOption = None,
+    output: ShapeOption = Shape.TABLE,
+    admin_url: AdminUrlOption = None,
+    state_dir: StateDirOption = None,
+) -> None:
     """Unload a model; requests in flight finish."""
-    _show([admin_client(state_dir, admin_url, reason).unload(name)])
+    _show(admin_client(state_dir, admin_url, reason).unload(name), output)
 
 
 @app.command()
-def release(name: NameArgument, reason: ReasonOption = None, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+def release(
+    name: NameArgument,
+    reason: ReasonOption = None,
+    output: ShapeOption = Shape.TABLE,
+    admin_url: AdminUrlOption = None,
+    state_dir: StateDirOption = None,
+) -> None:
     """In a fleet, undo `load` or `unload` of a model: it is loaded on demand and evicted again."""
-    _show([admin_client(state_dir, admin_url, reason).release(name)])
+    _show(admin_client(state_dir, admin_url, reason).release(name), output)
 
 
 @app.command()
@@ -102,7 +116,11 @@ def _folder_with_recipe(name: str, repositories: Sequence[Path]) -> Path:
     return found[name]
 
 
-def _show(models: list[dict[str, Any]]) -> None:
+def _show(found: Any, output: Shape) -> None:
+    print_found(found, output, lambda: _tabulate(listed(found)))
+
+
+def _tabulate(models: list[dict[str, Any]]) -> None:
     is_fleet = any(model["tier"] for model in models)
     places = ["tier", "servers"] if is_fleet else []
     variants = ["variant"] if any(model["variant"] for model in models) else []

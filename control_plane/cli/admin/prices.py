@@ -9,6 +9,7 @@ import typer
 
 from control_plane.cli.common.changing import NONE, ReplaceOption, given, number_option, set_object
 from control_plane.cli.common.options import AdminUrlOption, ReasonOption, StateDirOption, admin_client
+from control_plane.cli.common.output import Shape, ShapeOption, listed, print_found
 from control_plane.cli.common.printing import moment, print_table, remark
 from control_plane.metering.domain.usage_table import parse_day
 
@@ -30,6 +31,7 @@ def set_price(
     tenant: Annotated[str | None, typer.Option(help="Only for this tenant; none: for all tenants without a price of their own.")] = None,
     replace: ReplaceOption = False,
     reason: ReasonOption = None,
+    output: ShapeOption = Shape.TABLE,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
@@ -43,13 +45,16 @@ def set_price(
         changes["from_s"] = _start_of(from_day)
     client = admin_client(state_dir, admin_url, reason)
     needed = {"per_unit": "--per-unit", "currency": "--currency"}
-    _show([set_object(client, "prices", name, changes, replace=replace, needed=needed, defaults_when_new={"from_s": _start_of("today")})])
+    _show(
+        set_object(client, "prices", name, changes, replace=replace, needed=needed, defaults_when_new={"from_s": _start_of("today")}),
+        output,
+    )
 
 
 @app.command(name="list")
-def list_prices(admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+def list_prices(output: ShapeOption = Shape.TABLE, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
     """List every price."""
-    _show(admin_client(state_dir, admin_url).ask("GET", "prices"))
+    _show(admin_client(state_dir, admin_url).ask_all("prices"), output)
 
 
 @app.command()
@@ -64,7 +69,11 @@ def _start_of(day: str) -> float:
     return datetime.fromisoformat(parse_day(day, today=datetime.now(UTC).date())).replace(tzinfo=UTC).timestamp()
 
 
-def _show(prices: list[dict[str, Any]]) -> None:
+def _show(found: Any, output: Shape) -> None:
+    print_found(found, output, lambda: _tabulate(listed(found)))
+
+
+def _tabulate(prices: list[dict[str, Any]]) -> None:
     print_table(
         ("name", "from", "per_unit", "currency", "models", "tenant"),
         (

@@ -9,9 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from control_plane.admin.client import AdminClient
-from control_plane.cli.common.changing import finite_number
+from control_plane.cli.common.changing import finite_number, given
 from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client
+from control_plane.cli.common.output import Shape, ShapeOption, listed, print_found
 from control_plane.cli.common.printing import print_table, remark
+from control_plane.core.errors import InvalidRequest
 
 app = typer.Typer(help="Take a route's requests over to another model, step by step, and back by itself.", no_args_is_help=True)
 
@@ -19,6 +21,7 @@ RouteArgument = Annotated[str, typer.Argument(help="The route, as `tidegate rout
 
 BLUE_GREEN_PERCENT = 99.0
 """Weight of the next model in a blue-green rollout: what stays is what it is compared with."""
+_STEPS = "1,5,25,50"
 _WATCH_EVERY_S = 1.0
 _UNDER_WAY = ("canary", "promoting")
 _FAILED = ("rolled_back", "aborted")
@@ -28,45 +31,58 @@ _FAILED = ("rolled_back", "aborted")
 def start(
     route: RouteArgument,
     to: Annotated[str, typer.Option("--to", metavar="MODEL[:VERSION]", help="The next model. It must be loaded.")],
-    steps: Annotated[str, typer.Option(metavar="PERCENT,...", help="Percent of the requests that it gets, step by step.")] = "1,5,25,50",
-    samples: Annotated[int, typer.Option(min=1, help="Requests that it must have computed before the next step.")] = 500,
-    seconds: Annotated[float, typer.Option(min=0.0, help="Shortest time of a step.")] = 60.0,
+    policy: Annotated[
+        str, typer.Option(metavar="NAME", help="RolloutPolicy that has the steps, the gates and whatever no option says.")
+    ] = "",
+    steps: Annotated[
+        str | None, typer.Option(metavar="PERCENT,...", help=f"Percent of the requests that it gets, step by step. \\[{_STEPS}]")
+    ] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Requests that it must have computed before the next step. \\[500]")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0.0, help="Shortest time of a step. \\[60]")] = None,
     blue_green: Annotated[
         bool, typer.Option("--blue-green", help=f"One step: {BLUE_GREEN_PERCENT:g} % at once, the rest is what it is compared with.")
     ] = False,
-    slower_by: Annotated[float, typer.Option(min=1.0, help="How many times slower it may be.")] = 1.1,
-    alpha: Annotated[float, typer.Option(help="Chance that it is rolled back though it is no worse.")] = 0.01,
+    slower_by: Annotated[float | None, typer.Option(min=1.0, help="How many times slower it may be. \\[1.1]")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Chance that it is rolled back though it is no worse. \\[0.01]")] = None,
+    output: ShapeOption = Shape.TABLE,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
     """Begin a rollout: the next model gets more requests from step to step, and none as soon as it is worse."""
-    percents = [BLUE_GREEN_PERCENT] if blue_green else [_percent(each) for each in steps.split(",")]
+    wanted = steps if steps is not None or policy else _STEPS
+    percents = [BLUE_GREEN_PERCENT] if blue_green else [_percent(each) for each in wanted.split(",")] if wanted else []
     model, _, version = to.partition(":")
-    told = [{"weight": round(percent * 100), "samples": samples, "min_s": seconds} for percent in percents]
-    body = {"model": model, "version": version, "steps": told, "slower_by": slower_by, "alpha": alpha}
-    _show([admin_client(state_dir, admin_url).ask("POST", "rollouts", route, body=body)])
+    if not percents and (samples, seconds) != (None, None):
+        raise InvalidRequest(f"policy {policy!r} has each step's samples and seconds: leave the options out, or give --steps, too")
+    least = given(samples=samples, min_s=seconds)
+    told = [{"weight": round(percent * 100), **least} for percent in percents]
+    body = {"model": model, "version": version, "policy": policy, "steps": told, "slower_by": slower_by, "alpha": alpha}
+    _show(admin_client(state_dir, admin_url).ask("POST", "rollouts", route, body=body), output)
     remark(f"watch it with `tidegate rollouts watch {route}`")
 
 
 @app.command()
 def status(
     route: Annotated[str | None, typer.Argument(help="The route; none: all.")] = None,
+    output: ShapeOption = Shape.TABLE,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
     """Show how far rollouts are, and what their gates say."""
     client = admin_client(state_dir, admin_url)
     if route is None:
-        _show(client.ask("GET", "rollouts"))
+        _show(client.ask_all("rollouts"), output)
         return
     found = client.ask("GET", "rollouts", route)
-    _show([found])
-    _show_gates(found)
+    _show(found, output)
+    if output is Shape.TABLE:
+        _show_gates(found)
 
 
 @app.command()
 def watch(
     route: RouteArgument,
+    output: ShapeOption = Shape.TABLE,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
@@ -79,52 +95,68 @@ def watch(
                 remark(_event(event))
                 shown = event["at_s"]
         if rollout["phase"] not in _UNDER_WAY:
-            _show([rollout])
-            _show_gates(rollout)
+            _show(rollout, output)
+            if output is Shape.TABLE:
+                _show_gates(rollout)
             raise typer.Exit(1 if rollout["phase"] in _FAILED else 0)
         time.sleep(_WATCH_EVERY_S)
 
 
 @app.command()
-def pause(route: RouteArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+def pause(
+    route: RouteArgument, output: ShapeOption = Shape.TABLE, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None
+) -> None:
     """Hold a rollout at its step. A next model that is worse is rolled back all the same."""
-    _change(admin_client(state_dir, admin_url), route, "pause")
+    _change(admin_client(state_dir, admin_url), route, "pause", output)
 
 
 @app.command()
-def resume(route: RouteArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+def resume(
+    route: RouteArgument, output: ShapeOption = Shape.TABLE, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None
+) -> None:
     """Let a rollout go on that was paused."""
-    _change(admin_client(state_dir, admin_url), route, "resume")
+    _change(admin_client(state_dir, admin_url), route, "resume", output)
 
 
 @app.command()
-def promote(route: RouteArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+def promote(
+    route: RouteArgument, output: ShapeOption = Shape.TABLE, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None
+) -> None:
     """Make the next model the route's at once."""
-    _change(admin_client(state_dir, admin_url), route, "promote")
+    _change(admin_client(state_dir, admin_url), route, "promote", output)
 
 
 @app.command()
-def abort(route: RouteArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+def abort(
+    route: RouteArgument, output: ShapeOption = Shape.TABLE, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None
+) -> None:
     """End a rollout: all requests go to the present model."""
-    _change(admin_client(state_dir, admin_url), route, "abort")
+    _change(admin_client(state_dir, admin_url), route, "abort", output)
 
 
 @app.command()
-def history(route: RouteArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+def history(
+    route: RouteArgument, output: ShapeOption = Shape.TABLE, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None
+) -> None:
     """List what has happened in the rollouts of a route."""
     events = admin_client(state_dir, admin_url).ask("GET", "rollouts", route)["events"]
-    print_table(("at", "weight", "what", "by"), ((_at(each), _percents(each["weight"]), each["what"], each["by"]) for each in events))
+    rows = ((_at(each), _percents(each["weight"]), each["what"], each["by"]) for each in events)
+    print_found(events, output, lambda: print_table(("at", "weight", "what", "by"), rows))
 
 
-def _change(client: AdminClient, route: str, verb: str) -> None:
-    _show([client.ask("POST", "rollouts", route, verb)])
+def _change(client: AdminClient, route: str, verb: str, output: Shape) -> None:
+    _show(client.ask("POST", "rollouts", route, verb), output)
 
 
 def _percent(text: str) -> float:
     return finite_number(text.strip().removesuffix("%"), expected="a list of percents, such as 1,5,25,50")
 
 
-def _show(rollouts: list[dict[str, Any]]) -> None:
+def _show(found: Any, output: Shape) -> None:
+    print_found(found, output, lambda: _tabulate(listed(found)))
+
+
+def _tabulate(rollouts: list[dict[str, Any]]) -> None:
     print_table(
         ("route", "from", "to", "phase", "step", "weight", "samples", "left", "why"),
         (
@@ -133,7 +165,7 @@ def _show(rollouts: list[dict[str, Any]]) -> None:
                 _model(each["stable"], each["stable_version"]),
                 _model(each["model"], each["version"]),
                 each["phase"].replace("_", " ") + (", paused" if each["is_paused"] else ""),
-                f"{each['step'] + 1} of {len(each['steps'])}",
+                _step(each),
                 _percents(each["weight"]),
                 f"{each['step_samples']} of {each['steps'][each['step']]['samples']}",
                 _left(each),
@@ -168,6 +200,11 @@ def _left(rollout: dict[str, Any]) -> str:
     left_s = rollout["left_s"]
     told = "no requests" if left_s is None else f"{left_s:,.0f} s at this rate"
     return f"inconclusive, {told}" if is_over else told
+
+
+def _step(rollout: dict[str, Any]) -> str:
+    name, count = rollout["steps"][rollout["step"]]["name"], f"{rollout['step'] + 1} of {len(rollout['steps'])}"
+    return f"{name}, {count}" if name else count
 
 
 def _model(name: str, version: str) -> str:

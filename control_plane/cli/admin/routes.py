@@ -9,6 +9,7 @@ import typer
 
 from control_plane.cli.common.changing import NONE, ReplaceOption, finite_number, given, limit_option, number_option, set_object
 from control_plane.cli.common.options import AdminUrlOption, ReasonOption, StateDirOption, admin_client
+from control_plane.cli.common.output import Shape, ShapeOption, listed, print_found
 from control_plane.cli.common.printing import print_table, remark
 
 app = typer.Typer(help="Make, list and delete routes.", no_args_is_help=True)
@@ -73,6 +74,7 @@ def set_route(
     ] = None,
     replace: ReplaceOption = False,
     reason: ReasonOption = None,
+    output: ShapeOption = Shape.TABLE,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
@@ -96,13 +98,13 @@ def set_route(
     if hedged:
         changes["hedging"] = hedged
     client = admin_client(state_dir, admin_url, reason)
-    _show([set_object(client, "routes", name, changes, replace=replace, needed={"model": "--model"})])
+    _show(set_object(client, "routes", name, changes, replace=replace, needed={"model": "--model"}), output)
 
 
 @app.command(name="list")
-def list_routes(admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+def list_routes(output: ShapeOption = Shape.TABLE, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
     """List every route."""
-    _show(admin_client(state_dir, admin_url).ask("GET", "routes"))
+    _show(admin_client(state_dir, admin_url).ask_all("routes"), output)
 
 
 @app.command()
@@ -112,7 +114,11 @@ def delete(name: NameArgument, reason: ReasonOption = None, admin_url: AdminUrlO
     remark(f"route {name} is deleted")
 
 
-def _show(routes: list[dict[str, Any]]) -> None:
+def _show(found: Any, output: Shape) -> None:
+    print_found(found, output, lambda: _tabulate(listed(found)))
+
+
+def _tabulate(routes: list[dict[str, Any]]) -> None:
     print_table(
         ("name", "model", "version", "targets", "deadline_ms", "tenants", "cache", "pool", "hedging"),
         (

@@ -8,6 +8,7 @@ import typer
 
 from control_plane.cli.common.changing import ReplaceOption, given, limit_option, number_option, set_object
 from control_plane.cli.common.options import AdminUrlOption, ReasonOption, StateDirOption, admin_client
+from control_plane.cli.common.output import Shape, ShapeOption, listed, print_found
 from control_plane.cli.common.printing import print_table, remark
 
 app = typer.Typer(help="Make, list and delete tenants.", no_args_is_help=True)
@@ -26,6 +27,7 @@ def set_tenant(
     priority: Annotated[int | None, typer.Option(help="A higher one is served first at such a model. \\[0]")] = None,
     replace: ReplaceOption = False,
     reason: ReasonOption = None,
+    output: ShapeOption = Shape.TABLE,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
@@ -38,13 +40,13 @@ def set_tenant(
         weight=weight,
         priority=priority,
     )
-    _show([set_object(admin_client(state_dir, admin_url, reason), "tenants", name, changes, replace=replace)])
+    _show(set_object(admin_client(state_dir, admin_url, reason), "tenants", name, changes, replace=replace), output)
 
 
 @app.command(name="list")
-def list_tenants(admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+def list_tenants(output: ShapeOption = Shape.TABLE, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
     """List every tenant and its limits; an empty cell means no limit."""
-    _show(admin_client(state_dir, admin_url).ask("GET", "tenants"))
+    _show(admin_client(state_dir, admin_url).ask_all("tenants"), output)
 
 
 @app.command()
@@ -57,6 +59,10 @@ def delete(name: NameArgument, reason: ReasonOption = None, admin_url: AdminUrlO
 _LIMITS = ("requests_per_s", "burst", "concurrency", "daily_compute_units", "weight", "priority")
 
 
-def _show(tenants: list[dict[str, Any]]) -> None:
+def _show(found: Any, output: Shape) -> None:
+    print_found(found, output, lambda: _tabulate(listed(found)))
+
+
+def _tabulate(tenants: list[dict[str, Any]]) -> None:
     columns = ("name", *_LIMITS)
     print_table(columns, ([tenant[column] for column in columns] for tenant in tenants))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any
@@ -10,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client
+from control_plane.cli.common.output import Shape, print_found
 from control_plane.cli.common.printing import print_table
 
 
@@ -19,6 +19,7 @@ class Format(StrEnum):
     TABLE = "table"
     CSV = "csv"
     JSON = "json"
+    YAML = "yaml"
 
 
 _SUMS = ("requests", "failed", "refused", "rows", "elements", "compute_units", "cache_hits")
@@ -30,7 +31,7 @@ def usage(
     until: Annotated[str, typer.Option(metavar="DAY", help="Last day, included.")] = "today",
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's usage.")] = None,
     model: Annotated[str | None, typer.Option(help="Only this model's usage.")] = None,
-    format: Annotated[Format, typer.Option(help="Output format.")] = Format.TABLE,  # noqa: A002 - the option's name
+    format: Annotated[Format, typer.Option("--format", "--output", "-o", help="Output format.")] = Format.TABLE,  # noqa: A002 - the option's name
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
@@ -42,10 +43,8 @@ def usage(
     match format:
         case Format.CSV:
             typer.echo(report, nl=False)
-        case Format.JSON:
-            typer.echo(json.dumps(report, indent=2))
-        case Format.TABLE:
-            _show(report)
+        case _:
+            print_found(report, Shape(format.value), lambda: _show(report))
 
 
 def _show(report: Mapping[str, Any]) -> None:

@@ -127,6 +127,9 @@ class Replica:
     """The longest time that it has lately taken for an answer."""
     abandoned_s: float = inf
     """When the oldest request was sent that its caller gave up since that answer."""
+    worked_on_elsewhere_s: float = inf
+    """When the oldest request was sent that another process waits for, or has given up, since the last answer to this
+    process; as far as that process is told."""
     is_dead: bool = False
     """Its stub has died, and it is to be loaded anew."""
 

@@ -262,6 +262,10 @@ class FleetDispatcher:
         """Yield what requests have waited for for long, as `ModelRouter.awaited` does."""
         return self._router.awaited()
 
+    def given_up(self) -> Iterator[tuple[str, str, float]]:
+        """Yield what callers have given up and replicas may work on, as `ModelRouter.given_up` does."""
+        return self._router.given_up()
+
     async def ready(self) -> set[str]:
         """Return the models with a ready replica."""
         return self._router.ready()

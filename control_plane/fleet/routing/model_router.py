@@ -29,7 +29,7 @@ from control_plane.fleet.routing.workloads import ANY, RoutingHint
 from control_plane.fleet.view.reservations import Reservation, waiting_at
 from control_plane.fleet.view.sequences import Sequences
 from control_plane.fleet.view.state import FleetState
-from control_plane.triton.copy_silence import CopySilence
+from control_plane.triton.copy_silence import UNSEEN_S, CopySilence
 from control_plane.triton.silence_watch import LONG_S, Suspect
 
 _RESTART_S = 2.0
@@ -203,6 +203,14 @@ class ModelRouter:
             for replica in server.replicas.values():
                 if (oldest_s := next(iter(replica.waiting.values()), math.inf)) <= long_ago_s:
                     yield server.name, replica.model, oldest_s
+
+    def given_up(self) -> Iterator[tuple[str, str, float]]:
+        """Yield the same of each replica's oldest request that its caller gave up and that it has lately been sent."""
+        now_s = self.state.now_s()
+        for server in self.state.fleet.servers.values():
+            for replica in server.replicas.values():
+                if now_s - UNSEEN_S < replica.abandoned_s <= now_s - LONG_S:
+                    yield server.name, replica.model, replica.abandoned_s
 
     def lost(self, reservation: Reservation, *, is_gone: bool) -> None:
         """Note that a connection failed: others are preferred until the server has been looked at. `is_gone`:

@@ -3,31 +3,31 @@ guilty are refused, so that one client's request does not end all copies of a mo
 
 Both dispatchers call this (`fleet/routing/dispatch`, `inference/single_server`). A request's digest is only made
 after a death, and for requests of the models on the list. The worker processes of a gateway tell each other what
-they find out, through their parent (`workers/findings`); gateways learn each by itself.
+they find out, and share the suspects' turns, through their parent (`workers/findings`, `workers/suspect_turns`);
+gateways learn each by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Protocol
 
 from control_plane.cache.domain.cached_response import identity_of
 from control_plane.core.errors import DeadlineExceeded, QueryOfDeath
 from control_plane.core.infer_call import InferCall
 from control_plane.inference.domain.queries_of_death import REMEMBERED_S, Digest, Finding, Record, Suspects, Verdict
+from control_plane.inference.domain.suspect_lanes import SuspectLanes
 
 _log = logging.getLogger(__name__)
 
 _AT_ONCE_BYTES = 2**18
 """Largest request that is hashed at once; hashing a larger one would hold up the event loop, so a thread does."""
-_ONE_DEATH_S = 10.0
-"""Time after which another death is another matter."""
 
 
 class Hashable(Protocol):
@@ -37,23 +37,57 @@ class Hashable(Protocol):
         """What its answer is computed from, without the request's id, in parts."""
 
 
+class SuspectTurns(Protocol):
+    """Way to Triton of the suspects, in turn: this process's own lanes, or those that the workers of a gateway share."""
+
+    def died(self, model: str, *, is_stub: bool) -> None:
+        """Note a death under a request of the model."""
+
+    async def acquire(self, model: str) -> int:
+        """Wait until a suspect of the model may be sent, and return the number of its turn."""
+
+    def end(self, turn: int, *, was_answered: bool) -> None:
+        """Note that the suspect of this turn is done with."""
+
+
+class OwnTurns:
+    """Suspects' turns that no other process shares."""
+
+    def __init__(self, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        """`now_s` is the event loop's time."""
+        self._now_s = now_s
+        self._lanes = SuspectLanes[int]()
+        self._numbers = itertools.count()
+        self._waiting: dict[int, asyncio.Event] = {}
+
+    def died(self, model: str, *, is_stub: bool) -> None:
+        self._lanes.died(model, self._now_s(), is_stub=is_stub)
+
+    async def acquire(self, model: str) -> int:
+        turn = next(self._numbers)
+        if self._lanes.ask(model, turn, self._now_s()):
+            return turn
+        self._waiting[turn] = asyncio.Event()
+        try:
+            await self._waiting[turn].wait()
+        except BaseException:
+            self.end(turn, was_answered=False)
+            raise
+        finally:
+            del self._waiting[turn]
+        return turn
+
+    def end(self, turn: int, *, was_answered: bool) -> None:
+        for following in self._lanes.end(turn, was_answered=was_answered):
+            self._waiting[following].set()
+
+
 @dataclass(slots=True)
-class _Lane:
-    """The way to Triton of a model's suspects: one at a time. After a server's death, of which a request is seldom
-    the cause, each answer lets one more through at once (slow start), so that many do not take long.
-    """
-
-    since_s: float
-    widens: bool
-    places: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, 1))
-
-
-@dataclass(frozen=True, slots=True)
 class Suspect:
     """One request in flight that is suspect."""
 
     digest: Digest
-    lane: _Lane
+    was_answered: bool = False
 
 
 class QueriesOfDeath:
@@ -67,9 +101,9 @@ class QueriesOfDeath:
         """Requests that were refused since they are guilty."""
         self.tell: Callable[[Finding], None] = lambda finding: None
         """Told of what is found out here."""
+        self.turns: SuspectTurns = OwnTurns(now_s=now_s)
         self._now_s = now_s
         self._suspects = Suspects()
-        self._lanes: dict[str, _Lane] = {}
 
     def watches(self, model: str) -> bool:
         """Whether requests of this model have to take their `turn`."""
@@ -83,20 +117,20 @@ class QueriesOfDeath:
         Raises QueryOfDeath: it is guilty. DeadlineExceeded: suspects before it took too long.
         """
         digest = await _digest(request, call)
-        lane = self._lanes[call.model_name] if self._is_suspect(digest) else None
-        if lane is not None:
+        if self._is_suspect(digest):
             try:
                 async with asyncio.timeout(timeout_s):
-                    await lane.places.acquire()
+                    turn = await self.turns.acquire(call.model_name)
             except TimeoutError as exc:
                 raise DeadlineExceeded("its turn did not come in time: after a death, requests like it are sent one by one") from exc
-            # While it waited, an equal request may have been answered, or have caused another death.
+            suspect = Suspect(digest)
             try:
+                # While it waited, an equal request may have been answered, or have caused another death.
                 if self._is_suspect(digest):
-                    yield Suspect(digest, lane)
+                    yield suspect
                     return
             finally:
-                lane.places.release()
+                self.turns.end(turn, was_answered=suspect.was_answered)
         yield None
 
     @asynccontextmanager
@@ -116,7 +150,7 @@ class QueriesOfDeath:
         """
         digest = await _digest(request, call) if suspect is None else suspect.digest
         record = self._suspects.died(digest, server, self._now_s(), was_suspect=suspect is not None)
-        self._lanes[call.model_name] = self._lane(call.model_name, is_stub=is_stub)
+        self.turns.died(call.model_name, is_stub=is_stub)
         self.tell(Finding(digest, record, is_stub))
         if record.verdict is Verdict.GUILTY:
             self.found += 1
@@ -126,16 +160,15 @@ class QueriesOfDeath:
     def answered(self, suspect: Suspect) -> None:
         """Note that a suspect has been answered: it was not the cause."""
         self._suspects.answered(suspect.digest)
+        suspect.was_answered = True
         self.tell(Finding(suspect.digest, None))
-        if suspect.lane.widens:
-            suspect.lane.places.release()
 
     def learn(self, finding: Finding) -> None:
         """Take over what another process of the gateway has found out."""
         model, _ = finding.digest
         self._suspects.learn(finding.digest, finding.record, self._now_s())
         if finding.record is not None:
-            self._lanes[model] = self._lane(model, is_stub=finding.is_stub)
+            self.turns.died(model, is_stub=finding.is_stub)
 
     def _is_suspect(self, digest: Digest) -> bool:
         """Raises QueryOfDeath."""
@@ -143,15 +176,6 @@ class QueriesOfDeath:
         if record is not None and record.verdict is Verdict.GUILTY:
             raise self._refusal(digest, record)
         return record is not None
-
-    def _lane(self, model: str, *, is_stub: bool) -> _Lane:
-        """The lane of a model's suspects: a new one for another death, or where it turns out that stubs die."""
-        now_s = self._now_s()
-        self._lanes = {each: lane for each, lane in self._lanes.items() if self.watches(each)}
-        lane = self._lanes.get(model)
-        if lane is None or (is_stub and lane.widens) or now_s - lane.since_s > _ONE_DEATH_S:
-            lane = _Lane(now_s, widens=not is_stub)
-        return lane
 
     def _refusal(self, digest: Digest, record: Record) -> QueryOfDeath:
         self.refused += 1

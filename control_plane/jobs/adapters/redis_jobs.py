@@ -164,9 +164,9 @@ class RedisJobStore:
             found = await self._waiting_script(keys=keys, args=[_PREFIX + "waiting:", repr(now_s), HEADS])
         return [_queue(*each) for each in found]
 
-    async def ready(self, now_s: float) -> int:
+    async def ready(self, now_s: float, *, limit: int) -> int:
         async with self._link.calling():
-            return int(await self._link.client.zcount(_READY, "-inf", repr(now_s)))
+            return min(limit, int(await self._link.client.zcount(_READY, "-inf", repr(now_s))))
 
     async def neglected(self, now_s: float, *, limit: int) -> list[Job]:
         async with self._link.calling():

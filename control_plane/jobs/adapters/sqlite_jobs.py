@@ -83,9 +83,9 @@ class SqliteJobStore:
     async def waiting(self, now_s: float) -> list[TenantQueue]:
         return await self._file.run(partial(_waiting, now_s=now_s))
 
-    async def ready(self, now_s: float) -> int:
-        query = "SELECT count(*) FROM jobs WHERE state = 'queued' AND ready_s <= ?"
-        return await self._file.run(lambda connection: int(connection.execute(query, (now_s,)).fetchone()[0]))
+    async def ready(self, now_s: float, *, limit: int) -> int:
+        query = "SELECT count(*) FROM (SELECT 1 FROM jobs WHERE state = 'queued' AND ready_s <= ? LIMIT ?)"
+        return await self._file.run(lambda connection: int(connection.execute(query, (now_s, limit)).fetchone()[0]))
 
     async def neglected(self, now_s: float, *, limit: int) -> list[Job]:
         query = "SELECT text FROM jobs WHERE look_at_s <= ? ORDER BY look_at_s LIMIT ?"

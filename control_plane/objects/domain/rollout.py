@@ -39,6 +39,8 @@ class Step:
     """Requests of 10,000 that the next model gets."""
     samples: int
     min_s: float
+    name: str = ""
+    """What people call it, such as `half`; empty: its number is its name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""Codec and validation of stored objects: API keys, tenants, routes, prices, purges, rollouts and what was applied.
+"""Codec and validation of stored objects: API keys, tenants, routes, prices, purges, rollouts, their policies and
+what was applied.
 
 The same rules apply to writes and to reads, since a store may have been written by another version, or by
 hand.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -21,13 +22,14 @@ from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.applied import Applied, record_name
 from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.purge import EVERY_MODEL, Purge
-from control_plane.objects.domain.rollout import Rollout
+from control_plane.objects.domain.rollout import Rollout, Step
+from control_plane.objects.domain.rollout_policy import RolloutPolicy
 from control_plane.objects.domain.route import WHOLE, Route
 from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.protocols.per_request import PER_REQUEST_FIELDS
 
-StoredObject = ApiKey | Tenant | Route | Price | Purge | Rollout | Applied
+StoredObject = ApiKey | Tenant | Route | Price | Purge | Rollout | RolloutPolicy | Applied
 
 KIND_OF: Mapping[type[Any], Kind] = {
     ApiKey: Kind.API_KEY,
@@ -36,6 +38,7 @@ KIND_OF: Mapping[type[Any], Kind] = {
     Price: Kind.PRICE,
     Purge: Kind.PURGE,
     Rollout: Kind.ROLLOUT,
+    RolloutPolicy: Kind.ROLLOUT_POLICY,
     Applied: Kind.APPLIED,
 }
 
@@ -52,6 +55,8 @@ MAX_TARGETS = 8
 MAX_SALT_CHARS = 100
 MAX_STEPS = 20
 MAX_ALPHA = 0.2
+MAX_BAKE_S = 1e7
+AGREEMENT = re.compile(r"([a-z][a-z0-9_]{0,62})?")
 _KIND = re.compile(r"[A-Za-z]{1,63}")
 OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@/-]{0,62}")
 OWNER_RULE = "1-63 letters, digits and ._@/-, beginning with a letter or digit"
@@ -223,18 +228,42 @@ def _of_rollout(rollout: Rollout) -> Iterator[str]:
     for version in (rollout.version, rollout.stable_version):
         if not VERSION.fullmatch(version):
             yield "version must be a number, or empty"
-    weights = [step.weight for step in rollout.steps]
-    if not 0 < len(weights) <= MAX_STEPS or not 0 <= rollout.step < len(weights):
+    yield from _of_steps(rollout.steps)
+    if not 0 <= rollout.step < max(1, len(rollout.steps)):
+        yield "step must be the number of a step, from 0"
+    yield from _of_number("entered_s", rollout.entered_s)
+    yield from _of_gates(rollout.slower_by, rollout.alpha)
+
+
+def _of_steps(steps: Sequence[Step]) -> Iterator[str]:
+    weights = [step.weight for step in steps]
+    if not 0 < len(weights) <= MAX_STEPS:
         yield f"steps: there must be 1 to {MAX_STEPS}"
     if weights != sorted(set(weights)) or not all(0 < weight < WHOLE for weight in weights):
         yield f"steps.weight must rise from step to step, within 1 to {WHOLE - 1}: what stays is what the next model is compared with"
-    for step in rollout.steps:
+    names = [step.name for step in steps if step.name]
+    if len(set(names)) < len(names):
+        yield "steps.name: no two steps may have the same"
+    for step in steps:
         yield from _of_number("steps.samples", step.samples, least=1)
         yield from _of_number("steps.min_s", step.min_s)
-    yield from _of_number("slower_by", rollout.slower_by, least=1)
-    yield from _of_number("entered_s", rollout.entered_s)
-    if not 0 < rollout.alpha <= MAX_ALPHA:
+        if step.name:
+            yield from _of_name("steps.name", step.name)
+
+
+def _of_gates(slower_by: float, alpha: float) -> Iterator[str]:
+    yield from _of_number("slower_by", slower_by, least=1)
+    if not 0 < alpha <= MAX_ALPHA:
         yield f"alpha must be above 0 and at most {MAX_ALPHA:g}"
+
+
+def _of_rollout_policy(policy: RolloutPolicy) -> Iterator[str]:
+    yield from _of_name("name", policy.name)
+    yield from _of_steps(policy.steps)
+    yield from _of_gates(policy.gates.slower_by, policy.gates.alpha)
+    if not AGREEMENT.fullmatch(policy.gates.agreement):
+        yield "gates.agreement must be a kind of agreement, in small letters, digits and underscores, or empty"
+    yield from _of_number("bake_s", policy.bake_s)
 
 
 def _of_applied(applied: Applied) -> Iterator[str]:
@@ -271,5 +300,6 @@ _PROBLEMS: Mapping[Kind, Callable[[Any], Iterator[str]]] = {
     Kind.PRICE: _of_price,
     Kind.PURGE: _of_purge,
     Kind.ROLLOUT: _of_rollout,
+    Kind.ROLLOUT_POLICY: _of_rollout_policy,
     Kind.APPLIED: _of_applied,
 }

@@ -43,7 +43,7 @@ def test_no_secret_or_path_of_a_machine_is_in_it() -> None:
         pytest.param("metrics.md", "* `tidegate_fleet_load_duration_seconds`, histogram: ", id="a fleet's"),
         pytest.param("metrics.md", "* `tidegate_batching_rows_total`, counter: ", id="a backend's"),
         pytest.param("admin-api.md", "### `PATCH /tenants/{name}`", id="a call"),
-        pytest.param("admin-api.md", "* scope: `repository`", id="a scope"),
+        pytest.param("admin-api.md", "* scope: `viewer` or `repository`", id="a scope"),
         pytest.param("admin-api.md", "* scope: none", id="no scope"),
     ],
 )

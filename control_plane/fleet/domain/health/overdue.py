@@ -21,13 +21,13 @@ hangs (`triton/copy_silence`)."""
 def overdue(fleet: Fleet, server: Server, replica: Replica, *, sent_s: float, now_s: float, avoid: Container[str] = ()) -> bool:
     """Whether a request that was sent at `sent_s` had better be taken back from this replica.
 
-    What the replica works on is not: it may be a long one. That is the oldest request there, unless callers have
+    What the replica works on is not: it may be a long one. That is the oldest request of all workers there, unless callers have
     given up others before it, which Triton goes on computing. `avoid` are servers whose replicas would not do.
     """
     limit_s = max(AT_LEAST_S, _FACTOR * replica.longest_s)
     if now_s - max(sent_s, replica.answered_s) < limit_s:
         return False
-    worked_on_s = min(next(iter(replica.waiting.values()), inf), replica.abandoned_s)
+    worked_on_s = min(next(iter(replica.waiting.values()), inf), replica.abandoned_s, replica.worked_on_elsewhere_s)
     return sent_s > worked_on_s and any(
         each.answered_s >= now_s - limit_s or not each.in_flight
         for other, each in fleet.ready_replicas(replica.model)

@@ -52,6 +52,20 @@ async def test_dead_jobs_are_listed_queued_again_and_dropped(tmp_path: Path) -> 
         assert (await admin.delete("/dead-jobs/1")).status_code == 400
 
 
+async def test_dead_jobs_by_pages(tmp_path: Path) -> None:
+    async with world(tmp_path) as here, client(here.jobs()) as admin:
+        made = [await a_dead_job(here) for _ in range(3)]
+        whole = [each["id"] for each in (await admin.get("/dead-jobs")).json()]
+        first = await admin.get("/dead-jobs?limit=2")
+        second = await admin.get(first.links["next"]["url"])
+        assert [each["id"] for page in (first, second) for each in page.json()] == whole
+        assert sorted(whole) == sorted(made)
+        assert "link" not in second.headers
+        assert (await admin.delete(f"/dead-jobs/{whole[1]}")).status_code == 204
+        gone = await admin.get(first.links["next"]["url"])
+        assert (gone.status_code, "list anew" in gone.json()["error"]) == (409, True), "rather than an end that is none"
+
+
 async def test_where_jobs_are_switched_off_there_are_none() -> None:
     async with client(None) as admin:
         assert (await admin.get("/dead-jobs")).status_code == 404

@@ -49,7 +49,10 @@ def test_from_the_beginning_to_the_end(bench: Bench) -> None:
         "reason": "",
         "step_samples": 0,
     }
-    assert begun["steps"] == [{"weight": 100, "samples": 20, "min_s": 1.5}, {"weight": 5000, "samples": 500, "min_s": 60.0}]
+    assert begun["steps"] == [
+        {"weight": 100, "samples": 20, "min_s": 1.5, "name": ""},
+        {"weight": 5000, "samples": 500, "min_s": 60.0, "name": ""},
+    ]
     assert [(event["what"], event["weight"], event["by"]) for event in begun["events"]] == [
         ("began: v1 -> v2", 100, "anonymous at 127.0.0.1")
     ]
@@ -78,6 +81,8 @@ def test_from_the_beginning_to_the_end(bench: Bench) -> None:
         ("/rollouts/r", START | {"alpha": 1}, 400, "alpha"),
         ("/rollouts/r", START | {"slower_by": 0.5}, 400, "slower_by"),
         ("/rollouts/r", START | {"speed": 1}, 400, "speed"),
+        ("/rollouts/r", {"model": "v2"}, 400, "needs steps, or a policy"),
+        ("/rollouts/r", {"model": "v2", "policy": "nope"}, 404, "no rollout policy 'nope'"),
         ("/rollouts/r/pause", None, 404, "no rollout 'r'"),
         ("/rollouts/r/stop", None, 400, "verb"),
     ],
@@ -89,3 +94,39 @@ def test_what_cannot_be_is_refused_and_named(bench: Bench, path: str, body: dict
 
 def test_a_rollout_that_is_not_there(bench: Bench) -> None:
     assert bench.ask("GET", "/rollouts/r")[0] == 404
+
+
+POLICY = {
+    "steps": [{"weight": 500, "samples": 20, "min_s": 1.5, "name": "few"}, {"weight": 5000, "samples": 9, "min_s": 0.0, "name": "half"}],
+    "gates": {"slower_by": 2.0, "alpha": 0.05},
+}
+
+
+class TestByPolicy:
+    def test_the_rollout_is_begun_as_the_policy_says_and_keeps_to_it(self, bench: Bench) -> None:
+        assert bench.ask("PATCH", "/objects/RolloutPolicy/careful", body=POLICY)[0] == 200
+        status, begun = bench.ask("POST", "/rollouts/r", body={"model": "v2", "policy": "careful"})
+        assert (status, begun["steps"], begun["slower_by"], begun["alpha"]) == (201, POLICY["steps"], 2.0, 0.05)
+        assert bench.ask("PATCH", "/objects/RolloutPolicy/careful", body={"steps": [{"weight": 1}]})[0] == 200
+        assert bench.ask("GET", "/rollouts/r")[1]["steps"] == POLICY["steps"], "a rollout that is under way does not change"
+        started = next(entry.change.after for entry in bench.audit.entries if entry.change.action == "start")
+        assert started is not None
+        assert started["policy"] == "careful"
+        assert [step["name"] for step in started["steps"]] == ["few", "half"], "the log says what was begun, not only by which name"
+
+    def test_what_is_given_beside_it_counts_more(self, bench: Bench) -> None:
+        bench.ask("PATCH", "/objects/RolloutPolicy/careful", body=POLICY)
+        given = {"model": "v2", "policy": "careful", "steps": [{"weight": 7}], "alpha": 0.02}
+        begun = bench.ask("POST", "/rollouts/r", body=given)[1]
+        assert ([step["weight"] for step in begun["steps"]], begun["slower_by"], begun["alpha"]) == ([7], 2.0, 0.02)
+
+    @pytest.mark.parametrize(
+        ("more", "field"),
+        [({"gates": {"agreement": "telepathy"}}, "gates.agreement"), ({"bake_s": 60}, "bake_s")],
+        ids=["agreement", "bake"],
+    )
+    def test_what_the_gateway_cannot_do_begins_nothing(self, bench: Bench, more: dict[str, Any], field: str) -> None:
+        assert bench.ask("PATCH", "/objects/RolloutPolicy/careful", body=POLICY | more)[0] == 200
+        status, refused = bench.ask("POST", "/rollouts/r", body={"model": "v2", "policy": "careful"})
+        assert (status, refused["code"], field in refused["error"]) == (501, "not_supported", True)
+        assert bench.ask("GET", "/rollouts/r")[0] == 404

@@ -51,6 +51,20 @@ def test_the_last_week_by_tenant_and_day(bench: Bench) -> None:
     ]
 
 
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_by_pages(bench: Bench, form: str) -> None:
+    whole = bench.response("GET", f"/usage?format={form}")
+    first = bench.response("GET", f"/usage?format={form}&limit=2")
+    second = bench.response("GET", first.links["next"]["url"])
+    assert "link" not in second.headers
+    if form == "json":
+        assert first.json()["rows"] + second.json()["rows"] == whole.json()["rows"]
+    else:
+        header, *lines = whole.text.splitlines()
+        assert first.text.splitlines() == [header, *lines[:2]]
+        assert second.text.splitlines() == [header, *lines[2:]]
+
+
 @pytest.mark.parametrize(
     ("query", "requests"),
     [

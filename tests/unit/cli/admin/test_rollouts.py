@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from control_plane.objects.domain.rollout import Phase, Rollout
+from control_plane.objects.domain.rollout import Phase, Rollout, Step
+from control_plane.objects.domain.rollout_policy import GatePolicy, RolloutPolicy
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.stored import Kind
 from control_plane.objects.domain.stored_objects import to_body
@@ -65,6 +66,21 @@ def test_start_shows_the_first_step_and_what_is_next(bench: Bench, where: tuple[
 def test_blue_green_is_one_step_that_leaves_something_to_compare_with(bench: Bench, where: tuple[str, str]) -> None:
     assert rollouts(where, "start", "r", "--to", "v2", "--blue-green")[0] == 0
     assert [step.weight for step in stored(bench).steps] == [9900]
+
+
+def test_a_policy_has_the_steps_unless_options_do(bench: Bench, where: tuple[str, str]) -> None:
+    steps = [{"weight": 200, "samples": 7, "min_s": 0.0, "name": "few"}, {"weight": 5000, "samples": 8, "min_s": 3.0, "name": ""}]
+    policy = RolloutPolicy("careful", tuple(Step(**step) for step in steps), GatePolicy(slower_by=3.0))  # type: ignore[arg-type]
+    run(bench.store.put(Kind.ROLLOUT_POLICY, "careful", to_body(policy)))
+    status, lines, _ = rollouts(where, "start", "r", "--to", "v2", "--policy", "careful")
+    assert (status, lines[1][4:8]) == (0, ["few,", "1", "of", "2"])
+    assert (stored(bench).steps, stored(bench).slower_by) == (policy.steps, 3.0)
+    assert rollouts(where, "abort", "r")[0] == 0
+    status, _, refused = rollouts(where, "start", "r", "--to", "v2", "--policy", "careful", "--samples", "9")
+    assert (status, "or give --steps" in refused) == (1, True)
+    assert rollouts(where, "start", "r", "--to", "v2", "--policy", "careful", "--steps", "9", "--alpha", "0.02")[0] == 0
+    assert ([step.weight for step in stored(bench).steps], stored(bench).slower_by, stored(bench).alpha) == ([900], 3.0, 0.02)
+    assert rollouts(where, "start", "r", "--to", "v2", "--policy", "nope")[2].startswith("error: no rollout policy 'nope'")
 
 
 def test_by_hand(bench: Bench, where: tuple[str, str]) -> None:

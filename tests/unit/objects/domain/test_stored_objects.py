@@ -17,6 +17,7 @@ from control_plane.objects.domain.applied import Applied
 from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.purge import EVERY_MODEL, Purge
 from control_plane.objects.domain.rollout import Event, Phase, Rollout, Step
+from control_plane.objects.domain.rollout_policy import GatePolicy, RolloutPolicy
 from control_plane.objects.domain.route import CachePolicy, HedgingPolicy, Route, Target
 from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.domain.stored_objects import KIND_OF, StoredObject, from_stored, name_of, to_body
@@ -54,9 +55,10 @@ ROLLOUT = Rollout(
     token=7,
     events=(Event(1e9, "began", 100, "me"), Event(1.1e9, "rolled back", 0)),
 )
+POLICY = RolloutPolicy("careful", (Step(100, 500, 60.0, "first"), Step(5000, 1, 0.0)), GatePolicy(1.2, 0.05, "exact"), 600.0)
 APPLIED = Applied("Route", "fast", "ci/eu", {"model": "m", "cache": {"ttl_s": 60}, "tenants": ["a"]})
 ALL = [
-    *(KEY, TENANT, ROUTE, PRICE, PURGE, ROLLOUT, APPLIED),
+    *(KEY, TENANT, ROUTE, PRICE, PURGE, ROLLOUT, POLICY, APPLIED),
     *(Tenant("plain"), Route("r", "m", tenants=()), replace(KEY, expires_s=None, revoked_s=None)),
     *(replace(PURGE, model=EVERY_MODEL), replace(ROUTE, cache=CachePolicy()), replace(ROUTE, cache=CachePolicy(is_on=False))),
 ]
@@ -153,12 +155,22 @@ BAD = [
     (replace(ROLLOUT, id="x"), "id must be 32 hexadecimal digits"),
     (replace(ROLLOUT, version="x"), "version must be a number"),
     (replace(ROLLOUT, steps=()), "there must be 1 to 20"),
-    (replace(ROLLOUT, step=2), "there must be 1 to 20"),
+    (replace(ROLLOUT, step=2), "step must be the number of a step"),
     (replace(ROLLOUT, steps=(Step(100, 1, 0.0), Step(100, 1, 0.0))), "steps.weight must rise"),
     (replace(ROLLOUT, steps=(Step(1, 1, 0.0), Step(10_000, 1, 0.0))), "what stays is what the next model is compared with"),
     (replace(ROLLOUT, steps=(Step(1, 0, 0.0), Step(2, 1, -1.0))), "samples must be at least 1; .*min_s must be at least 0"),
     (replace(ROLLOUT, slower_by=0.9), "slower_by must be at least 1"),
     (replace(ROLLOUT, alpha=0.0), "alpha must be above 0"),
+    (replace(ROLLOUT, step=-1), "step must be the number of a step"),
+    (replace(POLICY, name="a b"), "name must be"),
+    (replace(POLICY, steps=()), "there must be 1 to 20"),
+    (replace(POLICY, steps=(Step(2, 1, 0.0), Step(1, 1, 0.0))), "steps.weight must rise"),
+    (replace(POLICY, steps=(Step(1, 1, 0.0, "a"), Step(2, 1, 0.0, "a"))), "no two steps may have the same"),
+    (replace(POLICY, steps=(Step(1, 1, 0.0, "a b"),)), "steps.name must be"),
+    (replace(POLICY, gates=GatePolicy(slower_by=0.5)), "slower_by must be at least 1"),
+    (replace(POLICY, gates=GatePolicy(alpha=0.5)), "alpha must be above 0"),
+    (replace(POLICY, gates=GatePolicy(agreement="a b")), "gates.agreement must be a kind"),
+    (replace(POLICY, bake_s=float("inf")), "bake_s must be a finite"),
     (replace(ROUTE, targets=(Target("a b", 1),)), "targets.model must be"),
     (replace(ROUTE, targets=(Target("m", 1, "x"),)), "targets.version must be a number"),
     (replace(ROUTE, targets=(Target("m", 10_001),)), "targets.weight must be from 0 to 10000"),

@@ -42,6 +42,14 @@ def test_the_oldest_is_where_one_before_it_was_given_up() -> None:
     assert scene.is_overdue(10.0)
 
 
+def test_the_oldest_is_where_another_process_has_an_older_one() -> None:
+    scene = Scene()
+    scene.here.worked_on_elsewhere_s = 10.05
+    assert not scene.is_overdue(10.0), "it is the oldest of all"
+    scene.here.worked_on_elsewhere_s = 9.8
+    assert scene.is_overdue(10.0)
+
+
 @pytest.mark.parametrize("now_s", [10.2, 11.5])
 def test_not_before_it_has_waited_for_long(now_s: float) -> None:
     assert not Scene().is_overdue(10.1, now_s=now_s)
