@@ -167,9 +167,15 @@ class FleetSettings(Group):
     `tidegate.io/pool` and `tidegate.io/memory-budget` (such as `70Gi`) hold for each pod. A pod joins once it
     is ready, and is drained when it ends. While the API server is away the servers stay as they are."""
 
+    kubernetes_lease: str = Field("", pattern=_SERVICE)
+    """Lease (coordination.k8s.io/v1) `NAME` or `NAMESPACE/NAME` by which gateways that are pods elect their
+    fleet's leader, instead of a record in the Redis of `state_url`: the leader then goes on loading while that
+    is away. The gateway may `create`, `get` and `update` it. All gateways of a fleet must have the same; stop
+    all of them to change it, or two would lead."""
+
     service_account_dir: Path = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-    """Folder with the pod's `token`, `namespace` and `ca.crt`, by which `triton_service` asks the API server.
-    The default is where Kubernetes mounts them; another one for a token that is mounted by itself (a
+    """Folder with the pod's `token`, `namespace` and `ca.crt`, by which the two settings above ask the API
+    server. The default is where Kubernetes mounts them; another one for a token that is mounted by itself (a
     projected volume)."""
 
     pools: NameList = Field(default_factory=list)

@@ -53,7 +53,7 @@ _PANELS: Mapping[str, Sequence[str]] = {
         "header_forward_pattern",
     ),
     "Nodes": ("node_secret_file", "node_ca", "node_certificate", "node_key"),
-    "Fleet": ("servers", "servers_file", "triton_service", "pools", "fleet_name", "memory_budget", "hedging"),
+    "Fleet": ("servers", "servers_file", "triton_service", "kubernetes_lease", "pools", "fleet_name", "memory_budget", "hedging"),
     "Access": ("tls_certificate", "tls_key", "tls_client_ca", "authentication", "allow_shared_memory"),
     "Response cache": ("cache_bytes", "cache_url", "cache_url_file"),
     "Stop": ("drain_pause_s", "drain_timeout_s"),

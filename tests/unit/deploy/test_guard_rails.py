@@ -29,6 +29,15 @@ MARGIN_S = 10.0
 SECRETS = {"tidegate-state": {"state-url"}, "tidegate-redis": {"users.acl"}, "tidegate-metrics": {"key"}}
 """Secrets that an installation has beside the manifests, and their keys."""
 
+FINDS_TRITONS = [{"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}]
+RIGHTS = {
+    "lease": [
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
+        {"apiGroups": ["coordination.k8s.io"], "resourceNames": ["tidegate"], "resources": ["leases"], "verbs": ["get", "update"]},
+    ],
+}
+"""What the gateway may do with the API server: always, and by a component. Tests drop each verb (`tests/wire/test_kubernetes_*`)."""
+
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 
@@ -77,9 +86,8 @@ def test_rights_are_the_exact_verbs(case: Case) -> None:
     objects = render(case)
     assert of_kind(objects, "ClusterRole", "ClusterRoleBinding") == []
     roles = of_kind(objects, "Role")
-    assert [role["rules"] for role in roles] == [
-        [{"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}]
-    ]
+    expected = [FINDS_TRITONS, *(RIGHTS[each] for each in case.components if each in RIGHTS)]
+    assert sorted(str(role["rules"]) for role in roles) == sorted(map(str, expected))
     for binding in of_kind(objects, "RoleBinding"):
         assert named(objects, "Role", binding["roleRef"]["name"])["metadata"]["namespace"] == binding["metadata"]["namespace"]
 

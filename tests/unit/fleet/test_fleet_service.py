@@ -17,6 +17,7 @@ from control_plane.core.errors import Overloaded
 from control_plane.fleet.adapters.local_lease import LocalLease
 from control_plane.fleet.adapters.own_instance import OwnInstance
 from control_plane.fleet.domain.fleet import ModelFacts
+from control_plane.fleet.domain.lease import Lease
 from control_plane.fleet.domain.report import Wanted
 from control_plane.fleet.fleet_service import FleetService
 from control_plane.fleet.membership.members import FleetMembers
@@ -115,6 +116,20 @@ class Bench:
             for name in names:
                 served_by.add(await self.use(name, for_s=0.01))
             await asyncio.sleep(0.1)
+
+
+def test_a_leader_whose_lease_is_elsewhere_loads_while_the_shared_store_is_away() -> None:
+    async def main() -> None:
+        shared = Shared(FakeRecord(Lease(1, "earlier", 6.0, is_released=True)))
+        bench = Bench("s1", shared=shared)
+        async with bench.running():
+            await bench.use("a")
+            shared.line.is_away = shared.memory.is_away = True
+            await asyncio.sleep(60.0)
+            assert await bench.use("b") == "s1"
+            shared.line.is_away = shared.memory.is_away = False
+
+    play(main)
 
 
 def test_one_that_joins_serves_and_one_that_leaves_does_so_while_all_are_answered() -> None:

@@ -16,10 +16,12 @@ from typing import Any
 
 from control_plane.core.endpoints import ListedServer
 from control_plane.core.errors import StartupError
-from control_plane.fleet.adapters.kubernetes.api import ApiUnavailable, ConnectionLost, Gone, KubernetesApi, api_url
 from control_plane.fleet.domain.endpoint_slices import Endpoints, Slice, UnusableSlices, endpoints
+from control_plane.storage.kubernetes import ApiUnavailable, ConnectionLost, Gone, KubernetesApi, api_url, place_of
 
 _log = logging.getLogger(__name__)
+
+_SETTING = "--triton-service"
 
 _RETRY_S, _MAX_RETRY_S = 0.5, 5.0
 """Time before the next try after an error, doubled each time. The whole fleet's gateways come back at once, so it is
@@ -30,7 +32,7 @@ class KubernetesServers:
     """Server list of one Service."""
 
     def __init__(self, api: KubernetesApi, *, namespace: str, service: str, jitter: random.Random | None = None) -> None:
-        self.name = f"--triton-service {namespace}/{service}"
+        self.name = f"{_SETTING} {namespace}/{service}"
         self._api = api
         self._path = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
         self._selector = f"kubernetes.io/service-name={service}"
@@ -140,11 +142,6 @@ def make_kubernetes_servers(service: str, environment: Mapping[str, str], accoun
 
     Raises StartupError: this is no pod, or one without a token.
     """
-    api = KubernetesApi(api_url(environment), account)
-    namespace, slash, name = service.rpartition("/")
-    if not slash:
-        try:
-            namespace = (account / "namespace").read_text().strip()
-        except OSError as exc:
-            raise StartupError(f"{account / 'namespace'} cannot be read: {exc.strerror}; say --triton-service NAMESPACE/{name}") from None
+    api = KubernetesApi(api_url(environment, _SETTING), account)
+    namespace, name = place_of(service, account, _SETTING)
     return KubernetesServers(api, namespace=namespace, service=name)
