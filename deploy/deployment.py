@@ -23,6 +23,8 @@ PART_OF = "app.kubernetes.io/part-of=tidegate"
 _LOOK_S = 2.0
 _KEPT = frozenset(("Namespace", "PersistentVolumeClaim"))
 """Kinds that `undeploy` leaves: deleting the namespace would delete its volumes and Secrets."""
+_CLUSTERS = "CustomResourceDefinition"
+"""Kind that it leaves in any case: with a definition go all objects of that kind, in every namespace of the cluster."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Deployment:
     def undeploy(self, *, with_volumes: bool) -> None:
         """Delete the overlay's objects; the namespace, and with it volumes and Secrets, only if told so."""
         namespace = self.rendered.namespace
-        objects = [each for each in self.rendered.objects if with_volumes or each["kind"] not in _KEPT]
+        objects = [each for each in self.rendered.objects if (with_volumes or each["kind"] not in _KEPT) and each["kind"] != _CLUSTERS]
         self.console.say("\n".join(f"- {name_of(each)}" for each in objects))
         if with_volumes:
             self.console.say(f"with the namespace {namespace} go its volumes (keys, tenants, usage) and Secrets")
@@ -79,6 +81,9 @@ class Deployment:
         self.kubectl.ask("delete", "--filename=-", "--ignore-not-found", "--wait=true", given=given, timeout_s=self.wait_s)
         if not with_volumes:
             self.console.say(f"left: namespace/{namespace}, its volumes and its Secrets (VOLUMES=delete deletes them)")
+        for each in self.rendered.objects:
+            if each["kind"] == _CLUSTERS:
+                self.console.say(f"left: {name_of(each)}; `kubectl delete {name_of(each)}` also deletes all of that kind in the cluster")
 
     # Before anything is applied.
 

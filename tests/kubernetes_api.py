@@ -50,6 +50,11 @@ def endpoint_slice(name: str, *endpoints: object, service: str = "triton", famil
     return {"addressType": family, "metadata": metadata, "endpoints": list(endpoints), "ports": ports}
 
 
+def model_resource(name: str, **spec: object) -> dict[str, Any]:
+    """A resource of kind Model, as `kubectl apply` sends it."""
+    return {"apiVersion": "tidegate.io/v1alpha1", "kind": "Model", "metadata": {"name": name, "namespace": "tidegate"}, "spec": spec}
+
+
 @dataclass
 class ScriptedApi:
     """The server; a test changes its objects and its mood."""
@@ -87,6 +92,11 @@ class ScriptedApi:
         """Create or replace an object."""
         name = it["metadata"]["name"]
         kind = "MODIFIED" if name in self.objects else "ADDED"
+        if _kind(it) == "Model":
+            before = self.objects.get(name, {"metadata": {}})
+            generation = before["metadata"].get("generation", 0) + (before.get("spec") != it.get("spec"))
+            made = {"uid": f"uid-{self.version}", "creationTimestamp": f"2026-11-23T20:00:00.{self.version:06d}Z", **before["metadata"]}
+            it = {**it, "metadata": {**made, **it["metadata"], "generation": generation}}
         self.objects[name] = it
         self._note(kind, it)
 

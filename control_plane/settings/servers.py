@@ -168,13 +168,19 @@ class FleetSettings(Group):
     is ready, and is drained when it ends. While the API server is away the servers stay as they are."""
 
     kubernetes_lease: str = Field("", pattern=_SERVICE)
-    """Lease (coordination.k8s.io/v1) `NAME` or `NAMESPACE/NAME` by which gateways that are pods elect their
+    """Lease of Kubernetes, `NAME` or `NAMESPACE/NAME`, by which gateways that are pods elect their
     fleet's leader, instead of a record in the Redis of `state_url`: the leader then goes on loading while that
     is away. The gateway may `create`, `get` and `update` it. All gateways of a fleet must have the same; stop
     all of them to change it, or two would lead."""
 
+    model_resources: bool = False
+    """Take what is wanted of the fleet's models from resources of kind `Model` (`kubectl apply`) in the pod's
+    namespace, too: the gateway that leads applies them as owner `kubernetes`, and writes what came of it into
+    their status. It may `list` and `watch` `models` of `tidegate.io`, and `update` `models/status`. While the API
+    server is away all stays as it is."""
+
     service_account_dir: Path = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-    """Folder with the pod's `token`, `namespace` and `ca.crt`, by which the two settings above ask the API
+    """Folder with the pod's `token`, `namespace` and `ca.crt`, by which the settings above ask the API
     server. The default is where Kubernetes mounts them; another one for a token that is mounted by itself (a
     projected volume)."""
 

@@ -5,7 +5,7 @@ the server does not remember so far back and all has to be listed again; a write
 it is based on is refused with `409 Conflict` where the object has another one by now.
 
 The official client is not used: it takes 50 MB and a second to import for these calls, and its watch retries by itself
-without a bound on silence. Called by the adapters of `fleet` and `kubernetes_models`.
+without a bound on silence. Called by the adapters of `fleet` and `operator`.
 """
 
 from __future__ import annotations

@@ -35,6 +35,10 @@ RIGHTS = {
         {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
         {"apiGroups": ["coordination.k8s.io"], "resourceNames": ["tidegate"], "resources": ["leases"], "verbs": ["get", "update"]},
     ],
+    "model-resources": [
+        {"apiGroups": ["tidegate.io"], "resources": ["models"], "verbs": ["list", "watch"]},
+        {"apiGroups": ["tidegate.io"], "resources": ["models/status"], "verbs": ["update"]},
+    ],
 }
 """What the gateway may do with the API server: always, and by a component. Tests drop each verb (`tests/wire/test_kubernetes_*`)."""
 
