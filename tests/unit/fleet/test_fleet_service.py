@@ -159,6 +159,31 @@ def test_one_that_joins_serves_and_one_that_leaves_does_so_while_all_are_answere
     play(main)
 
 
+def test_a_fleet_of_no_servers_holds_requests_until_one_joins_and_refuses_those_that_would_wait_in_vain() -> None:
+    async def main() -> None:
+        bench = Bench("s1", pinned="a")
+        async with bench.running():
+            assert await bench.use("a") == "s1"
+            bench.list.write()
+            await asyncio.sleep(60.0)
+            assert not bench.servers.members
+            async with asyncio.TaskGroup() as tasks:
+                held = [tasks.create_task(bench.use(name)) for name in "aab"]
+                await asyncio.sleep(20.0)
+                assert not any(each.done() for each in held)
+                bench.list.write(listed("s2"))
+            assert {each.result() for each in held} == {"s2"}
+            bench.list.write()
+            await asyncio.sleep(60.0)
+            began_s = bench.now_s()
+            with pytest.raises(Overloaded) as refused:
+                await bench.use("a")
+            assert bench.now_s() - began_s <= 31.0
+            assert refused.value.retry_after_s
+
+    play(main)
+
+
 @pytest.mark.parametrize("the_leader_is_ahead", [True, False])
 def test_gateways_of_one_fleet_may_read_its_list_at_different_times(the_leader_is_ahead: bool) -> None:
     async def main() -> None:
