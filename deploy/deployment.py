@@ -103,18 +103,18 @@ class Deployment:
         """The Secrets that are not there and can be made. Raises DeployError: one that only its owner can make."""
         namespace, wanted = self.rendered.namespace, secrets_of(self.rendered.objects)
         missing = [name for name in wanted if not self.kubectl.exists(f"secret/{name}", f"--namespace={namespace}")]
-        # Ours are two sides of one password, so they can be made for our own Redis only.
-        ours = set(OURS) if wanted.keys() >= OURS else set()
+        # Redis' are two sides of one password, so they can be made for our own Redis only.
+        ours = [each for each in OURS if wanted.keys() >= each]
         for name in missing:
-            if name not in ours:
+            if not any(name in each for each in ours):
                 keys = " ".join(f"--from-file={key}=FILE" for key in sorted(wanted[name]))
                 raise DeployError(f"secret/{name} is missing", next_step=f"kubectl create secret generic {name} -n {namespace} {keys}")
-        if missing and set(missing) != ours:
-            there = sorted(ours - set(missing))[0]
-            raise DeployError(
-                f"secret/{missing[0]} is missing while secret/{there} is there: they hold two sides of one password",
-                next_step=f"restore it, or delete secret/{there} so that both are made anew",
-            )
+        for each in ours:
+            if (there := sorted(each - set(missing))) and (gone := sorted(each & set(missing))):
+                raise DeployError(
+                    f"secret/{gone[0]} is missing while secret/{there[0]} is there: they hold two sides of one password",
+                    next_step=f"restore it, or delete secret/{there[0]} so that both are made anew",
+                )
         return missing
 
     def _changes(self) -> str:

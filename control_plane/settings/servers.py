@@ -163,9 +163,10 @@ class FleetSettings(Group):
     triton_service: str = Field("", pattern=_SERVICE)
     """Kubernetes Service, `NAME` or `NAMESPACE/NAME`, whose pods are the fleet's Tritons, instead of
     `servers_file`: for a gateway that is itself a pod there, and may list and watch `endpointslices` in that
-    namespace (not given: its own). The Service's ports are named `http`, `grpc` and `metrics`; its labels
-    `tidegate.io/pool` and `tidegate.io/memory-budget` (such as `70Gi`) hold for each pod. A pod joins once it
-    is ready, and is drained when it ends. While the API server is away the servers stay as they are."""
+    namespace (not given: its own). The Service's ports are named `http`, `grpc` and `metrics`, and
+    `node` where a `tidegate node` runs each Triton; its labels `tidegate.io/pool` and
+    `tidegate.io/memory-budget` (such as `70Gi`) hold for each pod. A pod joins once it is ready, and is drained
+    when it ends. While the API server is away the servers stay as they are."""
 
     kubernetes_lease: str = Field("", pattern=_SERVICE)
     """Lease of Kubernetes, `NAME` or `NAMESPACE/NAME`, by which gateways that are pods elect their

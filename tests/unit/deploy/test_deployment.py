@@ -296,10 +296,21 @@ def test_overlays_with_gpus_update_in_place(cluster: Cluster) -> None:
     assert deployed(cluster, "gpu") == 0, cluster.told
 
 
+def test_a_nodes_secret_is_made_anew_by_itself(cluster: Cluster) -> None:
+    assert deployed(cluster) == 0
+    objects = cluster.objects
+    before = objects.pop("secret/tidegate-node")["stringData"]["secret"]
+    assert len(before) >= 32
+    cluster.has(objects=objects)
+    assert deployed(cluster) == 0
+    assert cluster.objects["secret/tidegate-node"]["stringData"]["secret"] != before
+    assert cluster.objects["secret/tidegate-state"] == objects["secret/tidegate-state"]
+
+
 def test_undeploying_leaves_volumes_and_secrets_unless_told_otherwise(cluster: Cluster) -> None:
     assert deployed(cluster) == 0
     assert cluster.run("undeploy", "local", "--yes") == 0
-    assert cluster.objects.keys() == {"namespace/tidegate", "secret/tidegate-redis", "secret/tidegate-state"}
+    assert cluster.objects.keys() == {"namespace/tidegate", "secret/tidegate-node", "secret/tidegate-redis", "secret/tidegate-state"}
     assert "left: namespace/tidegate, its volumes and its Secrets" in cluster.said
     assert cluster.run("undeploy", "local", "--yes", "--volumes", "delete") == 0
     assert "namespace/tidegate" not in cluster.objects
