@@ -21,6 +21,7 @@ from control_plane.admin.api import make_admin_api
 from control_plane.admin.event_feed import EventFeed, EventSources
 from control_plane.admin.server import make_admin_server
 from control_plane.app.data_plane import DataPlane, DataSockets, connection_caps, http_limits
+from control_plane.app.kubernetes import make_model_controller
 from control_plane.app.request_services import RequestServices, open_request_services
 from control_plane.app.rollouts import RolloutServices
 from control_plane.app.servers import Tritons
@@ -54,6 +55,7 @@ from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.model_service import LoadFailure, ModelService
 from control_plane.objects.audited_store import AuditedStore
 from control_plane.objects.objects import Objects
+from control_plane.operator.controller import ModelController
 from control_plane.settings import Settings
 from control_plane.storage.store_record import write_store_record
 from control_plane.telemetry.adapters.prometheus import OwnMetrics
@@ -127,6 +129,7 @@ class App:
         self._metrics = HttpServer(page.answer, render_error, self._service_limits(access), admit=page.admit, hosts=hosts)
         self._rollouts = self._make_rollouts(governing)
         self._events = self._make_events(governing)
+        self._model_controller = self._make_model_controller(governing, audit)
         self._admin = self._make_admin(governing, audit)
 
     async def run(self, announce: Announce) -> None:
@@ -172,6 +175,8 @@ class App:
             started.append(tasks.create_task(self._workers.run(self._models, charges), name="workers"))
         started.append(tasks.create_task(self._rollouts.run(), name="rollouts"))
         started.append(tasks.create_task(self._event_sources.run(), name="events"))
+        if self._model_controller is not None:
+            started.append(tasks.create_task(self._model_controller.run(), name="model-resources"))
         if self._data_plane is not None:
             started.append(tasks.create_task(self._data_plane.run(), name="known-models"))
         started += [tasks.create_task(tls.watch(), name="tls-files") for tls in (self._tls, self._admin_tls) if tls is not None]
@@ -274,6 +279,13 @@ class App:
         assert processes is not None
         give_up = self._workers.give_up if self._workers is not None else (lambda rollout_id: None)
         return RolloutServices(self._settings, governing, self._tritons, observed=processes.take_observed, give_up=give_up)
+
+    def _make_model_controller(self, governing: RequestServices, audit: AuditLog) -> ModelController | None:
+        if not self._settings.fleet.model_resources:
+            return None
+        trail = AuditTrail(audit)
+        objects = Objects(AuditedStore(governing.state, trail, Actor("gateway")))
+        return make_model_controller(self._settings.fleet, objects, self._tritons.fleet, trail, is_open=lambda: self._is_open)
 
     def _make_builds(self) -> ModelBuilds | None:
         triton = self._settings.triton

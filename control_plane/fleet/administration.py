@@ -18,7 +18,7 @@ from control_plane.core.errors import Conflict, ControlPlaneError, ModelLoadFail
 from control_plane.core.model import Model, ModelOverride, ModelState, ModelVersion, ServedVariant, summarise
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
-from control_plane.fleet.domain.memory import EVERYWHERE, DesiredState
+from control_plane.fleet.domain.memory import EVERYWHERE, DesiredState, Progress
 from control_plane.fleet.routing.model_router import ModelRouter
 from control_plane.fleet.view.catalogue import asked_of_all, best_lines
 from control_plane.fleet.view.memory import MemorySync
@@ -171,6 +171,17 @@ class FleetModels:
     def desired(self) -> Mapping[str, DesiredState]:
         """What administrators have said of models, by model."""
         return self._state.wishes
+
+    def progress(self, name: str) -> Progress:
+        """Return how far the fleet is with a model, as this process sees it."""
+        fleet, facts = self._state.fleet, self._state.fleet.models.get(name)
+        return Progress(
+            ready=len(fleet.ready_replicas(name)),
+            held=len(fleet.replicas(name)),
+            missing=len(self._without(facts)) if facts is not None else 0,
+            is_loading=fleet.is_loading(name),
+            failure=self._state.measurements.why_quarantined(name) or "",
+        )
 
     async def set_desired(self, name: str, desired: DesiredState | None) -> None:
         """Set what is wanted of a model, without waiting until it is so; None for what its folder says.

@@ -217,7 +217,7 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
     )
 
 
-RowT = TypeVar("RowT", OutcomeCount, ShedCount, CacheStatusCount, FleetRefusalCount, RetryCount, HedgeCount)
+RowT = TypeVar("RowT", OutcomeCount, ShedCount, CacheStatusCount, FleetRefusalCount, RetryCount, HedgeCount, CopiedCount)
 
 
 def _sum_rows(kind: type[RowT], parts: Iterable[tuple[RowT, ...]]) -> tuple[RowT, ...]:

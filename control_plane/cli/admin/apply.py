@@ -150,10 +150,17 @@ def export(output: OutputOption = Output.YAML, admin_url: AdminUrlOption = None,
     print_documents([_document(held) for kind in KINDS for held in client.ask_all("objects", kind)], output)
 
 
-def schema() -> None:
+def schema(
+    crd: Annotated[bool, typer.Option("--crd", help="Print Kubernetes' definition of kind Model, for kubectl apply -f -.")] = False,
+) -> None:
     """Print the JSON Schema of the documents that `apply` takes, for editors and checks."""
     from control_plane.admin.declared.kinds import json_schema
 
+    if crd:
+        from control_plane.operator.definition import definition
+
+        print_documents([definition()], Output.YAML, is_one=True)
+        return
     typer.echo(json.dumps(json_schema(), indent=2))
 
 

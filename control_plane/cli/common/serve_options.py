@@ -53,7 +53,17 @@ _PANELS: Mapping[str, Sequence[str]] = {
         "header_forward_pattern",
     ),
     "Nodes": ("node_secret_file", "node_ca", "node_certificate", "node_key"),
-    "Fleet": ("servers", "servers_file", "triton_service", "pools", "fleet_name", "memory_budget", "hedging"),
+    "Fleet": (
+        "servers",
+        "servers_file",
+        "triton_service",
+        "kubernetes_lease",
+        "model_resources",
+        "pools",
+        "fleet_name",
+        "memory_budget",
+        "hedging",
+    ),
     "Access": (
         *("tls_certificate", "tls_key", "tls_client_ca", "admin_tls_cert", "admin_tls_key", "admin_tls_client_ca"),
         *("authentication", "allow_shared_memory"),

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from control_plane.cli.common.printing import print_table, remark
 from control_plane.core.errors import InvalidRequest
-from control_plane.fleet.simulation.capacity import Trial, fewest_servers
+from control_plane.fleet.simulation.capacity import Trial, autoscaled_servers, fewest_servers
 from control_plane.fleet.simulation.engine import simulate as run_simulation
 from control_plane.fleet.simulation.generators import model_names, poisson, zipf
 from control_plane.fleet.simulation.production_router import ProductionRouter
@@ -136,6 +136,9 @@ def _print(tried: list[Trial], workload: Workload, shape: FleetShape) -> None:
     print_table(_COLUMNS, [_row(trial, workload, shape) for trial in tried])
     length_s = workload.requests[-1].at_s
     remark(f"{len(workload.requests):,} requests for {len(workload.models):,} models in {length_s:,.0f} s")
+    wanted = autoscaled_servers(workload, shape.parallel)
+    usual, most = sorted(wanted)[len(wanted) // 2], max(wanted)
+    remark(f"an autoscaler of deploy/kubernetes would keep {usual} of them as a rule and {most} at most, by the work alone")
 
 
 def _row(trial: Trial, workload: Workload, shape: FleetShape) -> tuple[object, ...]:
