@@ -21,8 +21,9 @@ from perf.rollouts.models import NUMBERS
 
 PLAIN, SEQUENCE = "plain", "sequence"
 USER = "x-user"
-VALUES = 2_000
-"""Contents of requests: many come again, so that the response cache answers a part."""
+VALUES, NEW_VALUES = 500, 2**21
+"""Contents of requests: a part comes again, and the response cache answers it; the rest is computed."""
+_AGAIN = 0.3
 STEPS = 5
 STREAM = 20
 _PAUSE_S = 0.004
@@ -127,7 +128,8 @@ class Callers:
 
     def _asked(self, drawn: random.Random) -> Iterator[tuple[float, str]]:
         while not self._ends.is_set():
-            yield float(drawn.randrange(VALUES)), f"user-{drawn.randrange(10**6)}"
+            value = drawn.randrange(VALUES) if drawn.random() < _AGAIN else drawn.randrange(VALUES, NEW_VALUES)
+            yield float(value), f"user-{drawn.randrange(10**6)}"
             time.sleep(_PAUSE_S)
 
     def _read(self, route: str, way: str, unit: str, sent_s: float, result: Any, expected: float) -> None:
