@@ -95,6 +95,12 @@ class TritonSettings(Group):
     NVIDIA device and a library that computes on it (and, for models with variants, a variant for it), else
     the plain `config.pbtxt`."""
 
+    tritonserver: Path | None = None
+    """Program to start as the embedded Triton instead of the one in the wheel of `make setup`, such as
+    `/opt/tritonserver/bin/tritonserver` in NVIDIA's image: release 24.10 or later. All backends in its folder
+    `backends` are used, but where `python_backends` has one of the same name. Its Python models run in the Python
+    that its stub was built for."""
+
     triton_transport: Literal["unix", "tcp"] = "unix"
     """How the gateway reaches the embedded Triton: `unix` uses sockets that only this user can open; `tcp`
     uses free ports on loopback, so that Triton can be measured directly. With `tcp` every user of this
@@ -183,7 +189,7 @@ class FleetSettings(Group):
     server is away all stays as it is."""
 
     kubernetes_api: str = Field("", pattern=r"^(([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?)?$")
-    """Host and port of the API server that `triton_service` asks, such as `10.0.0.1:443`. Not given: the one
+    """Host and port of the API server that the settings above ask, such as `10.0.0.1:443`. Not given: the one
     of the cluster that the gateway's pod is in, by the variables that Kubernetes gives each pod."""
 
     service_account_dir: Path = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -224,7 +230,8 @@ class FleetSettings(Group):
     def _take_pods_variables(cls, given: dict[str, object]) -> dict[str, object]:
         host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
         # Only where it is asked for: others run in pods too, and a run's settings should not tell of the cluster.
-        if given.get("triton_service") and not given.get("kubernetes_api") and host and port.isdecimal():
+        asks = any(given.get(name) for name in ("triton_service", "kubernetes_lease", "model_resources"))
+        if asks and not given.get("kubernetes_api") and host and port.isdecimal():
             return {**given, "kubernetes_api": authority(host, int(port))}
         return given
 
