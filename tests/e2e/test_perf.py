@@ -125,7 +125,7 @@ RUNS = [
         check=only_hedged_where_it_is_on,
     ),
     run(
-        "jobs", *ONE_ROUND, "--seconds", "0.5", "--texts", "50", "--accept-per-s", "40", check=every_job_is_done,
+        "jobs", *ONE_ROUND, "--seconds", "0.3", "--texts", "20", "--accept-per-s", "20", check=every_job_is_done,
     ),
     run("eviction", "--requests", "3000", "--sizes", "10"),
     run("simulate", "--seeds", "1", "--cases", "8x5", "--policies", "round robin", "Tidegate"),
