@@ -60,6 +60,13 @@ def test_every_section_is_there_and_has_its_packages_alone() -> None:
     assert [name for name, count in Counter(name for name, _ in places).items() if count > 1] == []
 
 
+def test_serving_needs_no_pytorch_and_nothing_of_cudas() -> None:
+    """These are gigabytes, and what a first `make serve` answers with needs none of them."""
+    needed = {canonicalize_name(pin.name) for section, pin in PINS if section == "serve"}
+    assert {"onnxruntime", "tokenizers"} <= needed
+    assert [name for name in sorted(needed) if re.fullmatch(r"torch.*|triton|transformers|nvidia-.*|cuda-.*", name)] == []
+
+
 def test_nothing_says_where_packages_come_from() -> None:
     assert not re.search(r"://|--(extra-)?index|--find-links|/(opt|work|home|root)/", TEXT)
 
