@@ -73,7 +73,7 @@ class ModelService:
         """
         self._servers = servers
         self._repository = repository
-        self._contents = contents
+        self._contents = self.contents = contents
         self._tiers = tiers
         self._restores = restores
         self._watch = watch or Unwatched()

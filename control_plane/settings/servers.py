@@ -93,6 +93,12 @@ class TritonSettings(Group):
     NVIDIA device and a library that computes on it (and, for models with variants, a variant for it), else
     the plain `config.pbtxt`."""
 
+    tritonserver: Path | None = None
+    """Program to start as the embedded Triton instead of the one in the wheel of `make setup`, such as
+    `/opt/tritonserver/bin/tritonserver` in NVIDIA's image: release 24.10 or later. All backends in its folder
+    `backends` are used, but where `python_backends` has one of the same name. Its Python models run in the Python
+    that its stub was built for."""
+
     triton_transport: Literal["unix", "tcp"] = "unix"
     """How the gateway reaches the embedded Triton: `unix` uses sockets that only this user can open; `tcp`
     uses free ports on loopback, so that Triton can be measured directly. With `tcp` every user of this

@@ -36,6 +36,8 @@ FOREIGN = {
         "--http-thread-count",
         "--strict-readiness",
         "--allow-client-shm",
+        *("--backend-directory", "--exit-timeout-secs", "--grpc-max-connection-age", "--grpc-restricted-protocol", "--http-restricted-api"),
+        *("--load-model", "--model-config-name", "--http-address", "--grpc-address"),
     ),
     *("--build-arg", "--namespace", "--wait-s"),
     *("--no-deps", "--require-hashes", "--constraint", "--shm-size", "--unix-socket", "--list"),

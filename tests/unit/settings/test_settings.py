@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 from control_plane import settings as module
-from control_plane.core.endpoints import ListedServer, TritonEndpoints, authority
+from control_plane.core.endpoints import ListedServer, TritonEndpoints, TritonSockets, authority
 from control_plane.core.errors import StartupError
 from control_plane.settings import (
     Settings,
@@ -433,3 +433,27 @@ def test_the_api_key_may_come_from_a_file(tmp_path: Path, monkeypatch: pytest.Mo
     key = load_settings().admin.api_key
     assert key is not None
     assert key.get_secret_value() == "tg_key"
+
+
+@pytest.mark.parametrize(
+    ("attach", "expected"),
+    [
+        pytest.param("http://127.0.0.1:9000", TritonEndpoints("127.0.0.1", 9000, 9001, 9002, control_secret="s" * 16), id="ports"),
+        pytest.param(
+            "http://[::1]:9000?grpc_port=7&metrics_port=8", TritonEndpoints("::1", 9000, 7, 8, control_secret="s" * 16), id="each port"
+        ),
+        pytest.param("unix:/run/triton/", TritonSockets("/run/triton", control_secret="s" * 16), id="sockets"),
+    ],
+)
+def test_the_triton_that_a_node_attaches_to(tmp_path: Path, attach: str, expected: object) -> None:
+    (secret := tmp_path / "secret").write_text("s" * 16 + "\n")
+    assert load_settings({"attach": attach, "attach_secret_file": str(secret)}).node.attached == expected
+    assert load_settings().node.attached is None
+
+
+@pytest.mark.parametrize(
+    "attach", ["unix:triton.sock", "https://127.0.0.1:8000", "http://h:1?grpc_scheme=grpcs", "http://h:1?node=h:2", "127.0.0.1:8000"]
+)
+def test_a_triton_that_is_not_beside_the_node_is_not_attached_to(attach: str) -> None:
+    with pytest.raises(StartupError, match="--attach"):
+        load_settings({"attach": attach}).node.attached  # noqa: B018 - the error is meant

@@ -97,6 +97,8 @@ class FakeUpstream:
 class Lab:
     """Fakes of all that is around a supervisor, with a record of the order of events."""
 
+    again = "restarted"
+
     def __init__(self) -> None:
         self.events: list[str] = []
         self.started_s: list[float] = []
