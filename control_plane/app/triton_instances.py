@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from control_plane.app.upstreams import connect
-from control_plane.core.backoff import RestartLimits
+from control_plane.core.algorithms.backoff import RestartLimits
 from control_plane.core.endpoints import NO_CREDENTIALS, ONLY, Credentials, Endpoints, TritonEndpoints
 from control_plane.host.cpu_affinity import allowed_cpus
 from control_plane.models.adapters.managed_repository import ManagedRepository

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,8 +32,8 @@ def start() -> Iterator[Start]:
     """`servers.start` for a test that starts its own; those that it leaves running are killed."""
     started: list[Tidegate] = []
 
-    def start_one(state_dir: Path, *arguments: str, open_files: int | None = None) -> Tidegate:
-        started.append(servers.start(state_dir, *arguments, open_files=open_files))
+    def start_one(state_dir: Path, *arguments: str, open_files: int | None = None, python: str = sys.executable) -> Tidegate:
+        started.append(servers.start(state_dir, *arguments, open_files=open_files, python=python))
         return started[-1]
 
     yield start_one

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import pwd
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -59,9 +60,11 @@ def endpoint(name: str, state_dir: Path | None, given: str | None) -> str:
     return url
 
 
-def locate_settings(state_dir: Path | None, state_url: str | None = None) -> Settings:
-    """Load the settings; the state folder is the given one, else that of the tidegate this user runs, else
-    the default.
+def locate_settings(
+    state_dir: Path | None, state_url: str | None = None, *, running: Callable[[], list[Path]] = running_state_dirs
+) -> Settings:
+    """Load the settings; the state folder is the given one, else that of the tidegate this user runs (by
+    `running`), else the default.
 
     Raises:
         InvalidRequest: this user runs several, and does not say which is meant.
@@ -71,12 +74,12 @@ def locate_settings(state_dir: Path | None, state_url: str | None = None) -> Set
     usual = settings.process.state_dir
     if _names_state_dir(settings) or read_endpoints(usual):
         return settings
-    running = running_state_dirs()
-    if len(running) > 1 and state_url is None:  # a Redis is its own place: the folder does not matter then
-        raise InvalidRequest(f"you run {len(running)} tidegates; {_TELL_WHICH}: {', '.join(map(str, running))}")
-    if len(running) != 1:
+    found = running()
+    if len(found) > 1 and state_url is None:  # a Redis is its own place: the folder does not matter then
+        raise InvalidRequest(f"you run {len(found)} tidegates; {_TELL_WHICH}: {', '.join(map(str, found))}")
+    if len(found) != 1:
         return settings
-    return replace(settings, process=settings.process.model_copy(update={"state_dir": running[0]}))
+    return replace(settings, process=settings.process.model_copy(update={"state_dir": found[0]}))
 
 
 def locate_store_settings(state_dir: Path | None, state_url: str | None) -> Settings:

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from google.protobuf import json_format
 
-from control_plane.core.bounded_cache import BoundedCache
-from control_plane.core.closure import closure
+from control_plane.core.algorithms.bounded_cache import BoundedCache
+from control_plane.core.algorithms.closure import closure
 from control_plane.core.errors import ModelLoadFailed
 from control_plane.core.fingerprint import DIGEST_BYTES, ModelContents, digest_of
 from control_plane.core.model import ModelOverride

@@ -10,6 +10,7 @@ from pydantic import SecretStr
 from control_plane.cli.common.options import endpoint, locate_settings, locate_store_settings, require_state
 from control_plane.core.errors import InvalidRequest
 from control_plane.host.state_dir import StateDir
+from control_plane.settings import load_settings
 from control_plane.storage.store_record import write_store_record
 
 ENDPOINTS = {"http": "http://127.0.0.1:1", "http_socket": "unix:/run/h.sock", "admin": "http://127.0.0.1:2"}
@@ -34,6 +35,36 @@ class TestEndpoint:
         monkeypatch.setenv("TIDEGATE_ADMIN_PORT", "8123")
         assert endpoint("admin", tmp_path, None) == "http://127.0.0.1:8123"
         assert capsys.readouterr().err == f"you run no tidegate in {tmp_path}; asking http://127.0.0.1:8123\n"
+
+
+class TestWhichOneIsMeant:
+    """Nothing names a folder, and in the usual one none runs."""
+
+    @pytest.fixture(autouse=True)
+    def _elsewhere(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+
+    def test_the_only_one_that_this_user_runs(self) -> None:
+        assert locate_settings(None, running=lambda: [Path("/srv/a")]).process.state_dir == Path("/srv/a")
+
+    def test_of_several_one_has_to_be_named(self) -> None:
+        both = [Path("/srv/a"), Path("/srv/b")]
+        with pytest.raises(InvalidRequest) as told:
+            locate_settings(None, running=lambda: both)
+        assert str(told.value) == "you run 2 tidegates; say which with --state-dir or TIDEGATE_STATE_DIR: /srv/a, /srv/b"
+        assert locate_settings(Path("/srv/b"), running=lambda: both).process.state_dir == Path("/srv/b")
+
+    def test_with_a_redis_no_folder_matters(self) -> None:
+        settings = locate_settings(None, "redis://h", running=lambda: [Path("/srv/a"), Path("/srv/b")])
+        assert settings.process.state_dir == load_settings().process.state_dir
+
+    def test_where_none_runs_it_is_the_usual_folder(self) -> None:
+        assert locate_settings(None, running=list).process.state_dir == load_settings().process.state_dir
+
+    def test_one_in_the_usual_folder_counts_before_others(self) -> None:
+        with StateDir(load_settings().process.state_dir) as state:
+            state.write_endpoints(ENDPOINTS)
+            assert locate_settings(None, running=lambda: [Path("/srv/a")]).process.state_dir == state.path
 
 
 class TestStores:
