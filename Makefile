@@ -7,6 +7,8 @@ SHELL := /bin/bash
 # A distribution's Python is optimised for its own profile (PGO, LTO) and up to twice as fast as one built without that,
 # which pyenv puts first in the PATH.
 PYTHON ?= $(shell /usr/bin/python3.11 -c 'import ensurepip' 2> /dev/null && echo /usr/bin/python3.11 || echo python3.11)
+# Every gateway, worker and stub that starts would compile all of its modules anew where the environment forbids keeping that.
+export PYTHONDONTWRITEBYTECODE :=
 VENV := .venv
 BIN := $(VENV)/bin
 WHEELS := .cache/wheels

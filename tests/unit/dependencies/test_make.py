@@ -42,3 +42,11 @@ def test_a_first_serve_builds_what_is_quick_and_the_rest_while_it_serves(tmp_pat
     assert "--quick" in build
     assert re.findall(r"^exec .*tidegate (serve .*\S)", commands, re.MULTILINE) == ["serve --build-models"]
     assert commands.index(build) < commands.index("tidegate serve")
+
+
+def test_what_is_started_keeps_what_it_has_compiled() -> None:
+    """Otherwise each of hundreds of processes that tests start compiles all modules anew."""
+    command = ["make", "--no-print-directory", "--eval", "said:; @echo [$$PYTHONDONTWRITEBYTECODE]", "said"]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=LOCK.parent, capture_output=True, text=True, timeout=60, check=True, env=environment)
+    assert done.stdout == "[]\n"
