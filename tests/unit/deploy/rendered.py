@@ -61,7 +61,7 @@ def render(case: Case) -> tuple[Object, ...]:
         Path(folder, "kustomization.yaml").write_text(yaml.safe_dump(mine))
         done = subprocess.run([kubectl(), "kustomize", folder], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    return tuple(yaml.safe_load_all(done.stdout))
+    return tuple(yaml.load_all(done.stdout, yaml.CSafeLoader))
 
 
 def of_kind(objects: Sequence[Object], *kinds: str) -> list[Object]:

@@ -99,8 +99,15 @@ CUSTOM: dict[tuple[str, str], Any] = {
 """(apiVersion, kind) -> schema of its `spec`."""
 
 
-def faults(version: str, it: Mapping[str, Any]) -> list[str]:
+def faults(version: str, it: Mapping[str, Any]) -> tuple[str, ...]:
     """What is wrong with an object for this version of Kubernetes."""
+    return _faults(version, json.dumps(it))
+
+
+@cache
+def _faults(version: str, text: str) -> tuple[str, ...]:
+    """Of an object as JSON: overlays have most of theirs in common."""
+    it = json.loads(text)
     api_version, kind = it["apiVersion"], it["kind"]
     if (spec := CUSTOM.get((api_version, kind))) is not None:
         whole = _object("apiVersion kind metadata spec", apiVersion=TEXT, kind=TEXT, metadata=METADATA, spec=spec)
@@ -108,4 +115,4 @@ def faults(version: str, it: Mapping[str, Any]) -> list[str]:
     else:
         validator = _builtin(version, kind, api_version)
     where = f"{kind} {it['metadata']['name']}"
-    return [f"{where}: {error.json_path}: {error.message}" for error in validator.iter_errors(dict(it))]
+    return tuple(f"{where}: {error.json_path}: {error.message}" for error in validator.iter_errors(it))

@@ -245,6 +245,12 @@ def test_without_one_of_its_rules_it_fails(kind: Kind, events: Sequence[Event]) 
     assert violated(kind, events) is not None
 
 
+RARE: dict[type[LeaderElection], int] = {ReleasesAtOnce: 54}
+"""Kinds that break a rule in few worlds, and a world in which they do: where the search begins."""
+
+
 def violated(kind: Kind, events: Sequence[Event], *, worlds: int = 300) -> int | None:
     """Return the first of so many worlds in which this kind of process breaks a rule."""
-    return next((seed for seed in range(worlds) if play(seed, [pass_time(CALM_S), *events], kind).violations), None)
+    first = RARE.get(kind.ownership, 0)
+    seeds = range(first, first + worlds)
+    return next((seed for seed in seeds if play(seed, [pass_time(CALM_S), *events], kind).violations), None)
