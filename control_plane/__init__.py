@@ -5,7 +5,7 @@ One inference request:
       -> frontends/kserve               who asks, for what: the KServe protocol and Triton's extensions
       -> protocols                      parse and validate: framing, shapes against bytes, one reading only
       -> inference/inference            let it in (admission, auth), bound the time, record how it ended
-      -> inference/cached_inference     a cached response, or that of an equal request under way, else
+      -> inference/caching/cached_inference     a cached response, or that of an equal request under way, else
       -> fleet/routing                  which Triton, where there are several
       -> triton/adapters/connected      send it on by the protocol it came by; the answer passes through byte for byte
       -> Triton

@@ -23,6 +23,8 @@ PART_OF = "app.kubernetes.io/part-of=tidegate"
 _LOOK_S = 2.0
 _KEPT = frozenset(("Namespace", "PersistentVolumeClaim"))
 """Kinds that `undeploy` leaves: deleting the namespace would delete its volumes and Secrets."""
+_CLUSTERS = "CustomResourceDefinition"
+"""Kind that it leaves in any case: with a definition go all objects of that kind, in every namespace of the cluster."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Deployment:
     def undeploy(self, *, with_volumes: bool) -> None:
         """Delete the overlay's objects; the namespace, and with it volumes and Secrets, only if told so."""
         namespace = self.rendered.namespace
-        objects = [each for each in self.rendered.objects if with_volumes or each["kind"] not in _KEPT]
+        objects = [each for each in self.rendered.objects if (with_volumes or each["kind"] not in _KEPT) and each["kind"] != _CLUSTERS]
         self.console.say("\n".join(f"- {name_of(each)}" for each in objects))
         if with_volumes:
             self.console.say(f"with the namespace {namespace} go its volumes (keys, tenants, usage) and Secrets")
@@ -79,6 +81,9 @@ class Deployment:
         self.kubectl.ask("delete", "--filename=-", "--ignore-not-found", "--wait=true", given=given, timeout_s=self.wait_s)
         if not with_volumes:
             self.console.say(f"left: namespace/{namespace}, its volumes and its Secrets (VOLUMES=delete deletes them)")
+        for each in self.rendered.objects:
+            if each["kind"] == _CLUSTERS:
+                self.console.say(f"left: {name_of(each)}; `kubectl delete {name_of(each)}` also deletes all of that kind in the cluster")
 
     # Before anything is applied.
 
@@ -98,18 +103,18 @@ class Deployment:
         """The Secrets that are not there and can be made. Raises DeployError: one that only its owner can make."""
         namespace, wanted = self.rendered.namespace, secrets_of(self.rendered.objects)
         missing = [name for name in wanted if not self.kubectl.exists(f"secret/{name}", f"--namespace={namespace}")]
-        # Ours are two sides of one password, so they can be made for our own Redis only.
-        ours = set(OURS) if wanted.keys() >= OURS else set()
+        # Redis' are two sides of one password, so they can be made for our own Redis only.
+        ours = [each for each in OURS if wanted.keys() >= each]
         for name in missing:
-            if name not in ours:
+            if not any(name in each for each in ours):
                 keys = " ".join(f"--from-file={key}=FILE" for key in sorted(wanted[name]))
                 raise DeployError(f"secret/{name} is missing", next_step=f"kubectl create secret generic {name} -n {namespace} {keys}")
-        if missing and set(missing) != ours:
-            there = sorted(ours - set(missing))[0]
-            raise DeployError(
-                f"secret/{missing[0]} is missing while secret/{there} is there: they hold two sides of one password",
-                next_step=f"restore it, or delete secret/{there} so that both are made anew",
-            )
+        for each in ours:
+            if (there := sorted(each - set(missing))) and (gone := sorted(each & set(missing))):
+                raise DeployError(
+                    f"secret/{gone[0]} is missing while secret/{there[0]} is there: they hold two sides of one password",
+                    next_step=f"restore it, or delete secret/{there[0]} so that both are made anew",
+                )
         return missing
 
     def _changes(self) -> str:

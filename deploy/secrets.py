@@ -1,22 +1,28 @@
-"""Secrets of an installation that nobody has to choose: the password between the gateways and their Redis."""
+"""Secrets of an installation that nobody has to choose: passwords between the gateways and their Redis and
+RabbitMQ, and what gateways and nodes know each other by.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import sys
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 
-OURS = frozenset(("tidegate-redis", "tidegate-state"))
-"""Names of the Secrets that can be made; they belong together."""
+OURS = (frozenset(("tidegate-redis", "tidegate-state")), frozenset(("tidegate-rabbitmq", "tidegate-jobs")), frozenset(("tidegate-node",)))
+"""Names of the Secrets that can be made, in sets that belong together."""
 
 _USER = "tidegate"
 
+_OF_COMPOSE = ("tidegate-redis", "tidegate-state", "tidegate-node")
+
 
 def make_secrets(password: Callable[[], str] = lambda: secrets.token_urlsafe(32)) -> Mapping[str, Mapping[str, str]]:
-    """Return the Secrets by name, as file -> content, around one new password.
+    """Return the Secrets by name, as file -> content, with new passwords.
 
     Redis gets the digest only. Everybody may ping, which its probe does; the gateways' user may do everything but
     administer the server, of which it needs to read the configuration.
@@ -29,7 +35,21 @@ def make_secrets(password: Callable[[], str] = lambda: secrets.token_urlsafe(32)
     return {
         "tidegate-redis": {"users.acl": users},
         "tidegate-state": {"state-url": f"redis://{_USER}:{chosen}@redis:6379/0"},
+        "tidegate-rabbitmq": {"definitions.json": _definitions(queue := password())},
+        "tidegate-jobs": {"jobs-url": f"amqp://{_USER}:{queue}@rabbitmq:5672/"},
+        "tidegate-node": {"secret": password()},
     }
+
+
+def _definitions(password: str) -> str:
+    """Definitions with one user, who may use the gateways' own queues; RabbitMQ gets a salted digest only
+    (rabbit_password_hashing_sha256)."""
+    salt = secrets.token_bytes(4)
+    digest = b64encode(salt + sha256(salt + password.encode()).digest()).decode()
+    user = {"name": _USER, "password_hash": digest, "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": []}
+    # `write` is asked of the exchange that publishes to queues by name, and of queues for their dead letters.
+    rights = {"user": _USER, "vhost": "/", "configure": r"^tidegate\.", "write": r"^(amq\.default$|tidegate\.)", "read": r"^tidegate\."}
+    return json.dumps({"users": [user], "vhosts": [{"name": "/"}], "permissions": [rights]}) + "\n"
 
 
 def write_secrets(folder: Path) -> list[Path]:
@@ -37,7 +57,11 @@ def write_secrets(folder: Path) -> list[Path]:
 
     Raises FileExistsError: one of them is there; a new password beside an old one would lock the gateway out.
     """
-    files = {folder / name: content for secret in make_secrets().values() for name, content in secret.items()}
+    made = make_secrets()
+    # A file called `secret` says little beside others.
+    files = {
+        folder / ("node-secret" if name == "secret" else name): content for secret in _OF_COMPOSE for name, content in made[secret].items()
+    }
     if there := [path for path in files if path.exists()]:
         raise FileExistsError(f"{there[0]} is there already; both sides need the same password")
     for path, content in files.items():

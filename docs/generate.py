@@ -25,15 +25,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from control_plane import settings
 from control_plane.admin.api import make_admin_api
-from control_plane.auth.domain.authorization import need_of_admin_path
+from control_plane.auth.domain.authorization import need_of_admin_call
 from control_plane.cli import app as cli
 from control_plane.core import errors
+from control_plane.core.algorithms.steps import finish
 from control_plane.core.infer_call import CacheStatus, Frontend, Outcome
-from control_plane.core.steps import finish
 from control_plane.fleet.adapters.metrics import FleetMetrics
 from control_plane.fleet.domain.counts import LOADING, FleetCounts
 from control_plane.fleet.domain.fleet import Fleet, Server
-from control_plane.fleet.domain.placement import Obstacle
+from control_plane.fleet.domain.placement.placement import Obstacle
 from control_plane.frontends.common.status import STATUS
 from control_plane.models.domain.description import Tier
 from control_plane.settings.fields import Group
@@ -140,6 +140,15 @@ def _limits(schema: Mapping[str, Any]) -> Iterator[str]:
 def _cli() -> Iterator[str]:
     yield "# Command line"
     yield _wrapped("`tidegate COMMAND --help` says the same. Options in brackets have the default that stands there.")
+    yield _wrapped(
+        "Exit status: 0 it is done, or all is well; 1 it was refused or failed, or the answer is no (a rollout that was rolled back, a "
+        "`diff` that is one, a model with mistakes, a machine that lacks something); 2 the command line is wrong, or `diff` cannot tell. "
+        "Errors are on standard error, results on standard output."
+    )
+    yield _wrapped(
+        "`-o json` and `-o yaml` print what the admin API has, with every field, for programs; tables are for people and change. "
+        "`tidegate --install-completion` completes commands and options in bash, zsh and fish."
+    )
     for name, command in sorted(_commands().items()):
         yield from _command(f"tidegate {name}", command)
 
@@ -188,13 +197,13 @@ def _metrics() -> Iterator[str]:
         "With several workers each counts for itself and the page shows the sum."
     )
     yield "## Gateway"
-    yield _metric_table(_own_page())
+    yield _metric_list(_own_page())
     yield "## Fleet"
     yield _wrapped("Where there are several Tritons, or a memory budget. No label names a model, of which there may be thousands.")
-    yield _metric_table(_fleet_page())
+    yield _metric_list(_fleet_page())
     yield "## Models that Tidegate ships"
     yield _wrapped("From their backends, on Triton's own page.")
-    yield _table(("metric", "labels", "meaning"), _backend_rows())
+    yield "\n".join(_metric(name, "counter", labels, meaning) for name, labels, meaning in _backend_rows())
 
 
 def _own_page() -> str:
@@ -230,8 +239,8 @@ def _fleet_page() -> str:
     return "\n".join(line for line in page.splitlines() if "tidegate_triton_losses" not in line) + "\n"
 
 
-def _metric_table(page: str) -> str:
-    rows = []
+def _metric_list(page: str) -> str:
+    entries = []
     for family in sorted(text_string_to_metric_families(page), key=lambda family: family.name):
         values: dict[str, dict[str, None]] = {}
         for sample in family.samples:
@@ -239,8 +248,14 @@ def _metric_table(page: str) -> str:
                 values.setdefault(label, {})[value] = None
         labels = "; ".join(_label(label, [*found]) for label, found in sorted(values.items()) if label != "le")
         suffix = "_total" if family.type == "counter" else ""
-        rows.append((f"`{family.name}{suffix}`", family.type, labels, family.documentation))
-    return _table(("metric", "type", "labels", "meaning"), rows)
+        entries.append(_metric(f"`{family.name}{suffix}`", family.type, labels, family.documentation))
+    return "\n".join(entries)
+
+
+def _metric(name: str, kind: str, labels: str, meaning: str) -> str:
+    # A list, not a table: a row of a table cannot be wrapped, and the longest had 400 characters.
+    entry = _wrapped(f"* {name}, {kind}: {meaning}", indent="  ")
+    return entry + ("\n  " + _wrapped(f"Labels: {labels}.", indent="  ") if labels else "")
 
 
 def _label(name: str, values: Sequence[str]) -> str:
@@ -269,14 +284,16 @@ def _constants(module: Path) -> dict[str, object]:
 
 def _admin_api() -> Iterator[str]:
     nothing = cast("Any", None)  # no service is asked for what OpenAPI tells
-    parts = dict.fromkeys(("models", "servers", "keys", "objects", "purges", "usage", "known", "trail", "rollouts"), nothing)
-    api = make_admin_api(**parts, access=cast("Any", SimpleNamespace(is_on=True)), version="any")
+    parts = dict.fromkeys(("models", "servers", "keys", "objects", "purges", "usage", "known", "trail", "rollouts", "events"), nothing)
+    api = make_admin_api(**parts, access=cast("Any", SimpleNamespace(is_on=True, generation=0)), version="any")
     document = api.openapi()
     yield "# Admin API"
     yield _wrapped(
         "The running server has the OpenAPI document of these calls at `/openapi.json`, and shows it at `/docs`. With authentication each "
-        "call but health and version needs a key or token with the scope that is named; `admin` includes all. Every refusal has the form "
-        '`{"error": TEXT, "code": CODE, "retryable": BOOL}`; see [errors](errors.md).'
+        "call but health and version needs a key or token with the scope that is named; `operator` includes `viewer`, and `admin` all. "
+        "Every refusal has the form "
+        '`{"error": TEXT, "code": CODE, "retryable": BOOL}`, or with `Accept: application/problem+json` that of RFC 9457 with the same '
+        "code; see [errors](errors.md)."
     )
     for tag in dict.fromkeys(operation["tags"][0] for operations in document["paths"].values() for operation in operations.values()):
         yield f"## {tag.capitalize()}"
@@ -290,11 +307,11 @@ def _admin_api() -> Iterator[str]:
 
 
 def _operation(method: str, path: str, operation: Mapping[str, Any]) -> Iterator[str]:
-    need = need_of_admin_path(path)
+    need = need_of_admin_call(method, path)
     yield f"### `{method} {path}`"
     if "description" in operation:
         yield _wrapped(operation["description"])
-    facts = [f"* scope: {f'`{need.right}`' if need else 'none'}"]
+    facts = [f"* scope: {' or '.join(f'`{right}`' for right in (need.right, *need.also)) if need else 'none'}"]
     body = operation.get("requestBody")
     facts += [f"* body: {_type(body['content']['application/json']['schema'])}"] if body else []
     for each in operation.get("parameters", ()):

@@ -20,10 +20,12 @@ from perf.fleet import report as fleet_report
 from perf.floods import report as floods_report
 from perf.gateway import report as gateway_report
 from perf.hedging import report as hedging_report
+from perf.jobs import report as jobs_report
 from perf.measurement.report import Report
 from perf.prefetch import report as prefetch_report
 from perf.repeats import report as repeats_report
 from perf.rollout_gates import report as rollout_gates_report
+from perf.rollouts import report as rollouts_report
 from perf.simulate import report as simulate_report
 from perf.smoke import report as smoke_report
 from perf.tenants import report as tenants_report
@@ -82,6 +84,7 @@ SCENARIOS = {
         Scenario("what callers feel of a second level of the cache that fails", cache_faults_report.Report, ("redis-server",)),
         Scenario("more models than memory on three Tritons", fleet_report.Report, traces={"--trace": _REQUESTS}),
         Scenario("what callers see while something dies, freezes, is slow, full, or lies", chaos_report.Report, ("redis-server",)),
+        Scenario("what asynchronous jobs cost callers who wait, and what they get", jobs_report.Report),
         Scenario("late requests that go to a second server", hedging_report.Report),
         Scenario("which answers to keep, on traces", eviction_report.Report, trace_folder="--traces", has_rounds=False),
         Scenario(
@@ -90,6 +93,7 @@ SCENARIOS = {
             traces={"--trace": _REQUESTS, "--load-times": "gentd26_basemodel_load_ms*.csv.gz"},
             has_rounds=False,
         ),
+        Scenario("rollouts in a row under load, and versions that are bad in all ways", rollouts_report.Report),
         Scenario("when a canary is rolled back, simulated", rollout_gates_report.Report, has_rounds=False),
         Scenario("loading models ahead of demand, on traces", prefetch_report.Report, traces={"--trace": _REQUESTS}, has_rounds=False),
     )

@@ -1,28 +1,38 @@
-"""A scripted Kubernetes API server: lists and watches of one kind of object in the real wire form, and the ways in
-which it fails.
+"""A scripted Kubernetes API server: reads, writes, lists and watches in the real wire form, and the ways in which it
+fails.
 
 As the real one does, it numbers every change (resourceVersion), answers a watch with the changes since a number as
 lines of JSON in chunks, ends it after timeoutSeconds, sends bookmarks, lists in pages, answers 410 for a number that it
-has forgotten, 401 without its token and 403 for a verb that the caller's role lacks.
+has forgotten, 409 for a write that is based on an older object, 401 without its token and 403 for a verb that the
+caller's role lacks; a write that changes nothing changes no number, and `/status` writes only that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import ssl
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from control_plane.fleet.adapters.kubernetes.api import KubernetesApi, Watching
+import yaml
+
+from control_plane.storage.kubernetes import KubernetesApi, Watching
 
 Object = Mapping[str, Any]
-SLICES = "/apis/discovery.k8s.io/v1/namespaces/tidegate/endpointslices"
+KINDS = {
+    ("discovery.k8s.io", "endpointslices"): "EndpointSlice",
+    ("coordination.k8s.io", "leases"): "Lease",
+    ("tidegate.io", "models"): "Model",
+}
+_PATH = re.compile(r"/apis/([a-z0-9.]+)/v1(?:alpha1)?/namespaces/tidegate/([a-z]+)(?:/([a-z0-9.-]+)(/status)?)?")
+_VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 TOKEN = "a-token"
 
 
@@ -40,21 +50,34 @@ def endpoint_slice(name: str, *endpoints: object, service: str = "triton", famil
     return {"addressType": family, "metadata": metadata, "endpoints": list(endpoints), "ports": ports}
 
 
+def model_resource(name: str, **spec: object) -> dict[str, Any]:
+    """A resource of kind Model, as `kubectl apply` sends it."""
+    return {"apiVersion": "tidegate.io/v1alpha1", "kind": "Model", "metadata": {"name": name, "namespace": "tidegate"}, "spec": spec}
+
+
 @dataclass
 class ScriptedApi:
     """The server; a test changes its objects and its mood."""
 
     objects: dict[str, dict[str, Any]] = field(default_factory=dict)
-    verbs: set[str] = field(default_factory=lambda: {"list", "watch"})
+    """By name, whatever their kind."""
+    rules: Sequence[Mapping[str, Any]] | None = None
+    """The rules of the caller's role; None: it may do everything."""
     log: list[str] = field(default_factory=list)
     """Each request: its verb, and what distinguishes it."""
     token: str = TOKEN
+    unknown: set[tuple[str, str]] = field(default_factory=set)
+    """Groups and resources of which the server knows nothing, as before a definition is installed."""
     page: int = 500
     is_silent: bool = False
     """Whether nothing is sent any more to those who watch, as if a packet filter had forgotten their connections."""
     expires_continue: bool = False
     """Whether a list's second page is refused, as after a compaction of the store."""
     version: int = 100
+    before_write: Callable[[dict[str, Any]], None] = lambda it: None
+    """Called with the body of each write before it is looked at, such as to have somebody else write first."""
+    is_deaf: bool = False
+    """Whether requests are read and never answered."""
     oldest: int = 0
     """The oldest version from which a watch may go on."""
     port: int = 0
@@ -69,6 +92,11 @@ class ScriptedApi:
         """Create or replace an object."""
         name = it["metadata"]["name"]
         kind = "MODIFIED" if name in self.objects else "ADDED"
+        if _kind(it) == "Model":
+            before = self.objects.get(name, {"metadata": {}})
+            generation = before["metadata"].get("generation", 0) + (before.get("spec") != it.get("spec"))
+            made = {"uid": f"uid-{self.version}", "creationTimestamp": f"2026-11-23T20:00:00.{self.version:06d}Z", **before["metadata"]}
+            it = {**it, "metadata": {**made, **it["metadata"], "generation": generation}}
         self.objects[name] = it
         self._note(kind, it)
 
@@ -126,46 +154,87 @@ class ScriptedApi:
         with suppress(ConnectionError, asyncio.IncompleteReadError, RuntimeError):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
-                await self._answer(head, writer)
+                length = re.search(r"(?i)\r\ncontent-length: *([0-9]+)", head)
+                body = json.loads(await reader.readexactly(int(length[1]))) if length and int(length[1]) else {}
+                if not self.is_deaf:
+                    await self._answer(head, body, writer)
         self._connections.discard(writer)
         writer.close()
 
-    async def _answer(self, head: str, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, head: str, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         method, target, _ = head.split("\r\n", 1)[0].split(" ")
         where = urlsplit(target)
         query = {name: values[0] for name, values in parse_qs(where.query).items()}
-        verb = "watch" if query.get("watch") == "true" else "list"
-        self.log.append(f"{verb} {query.get('resourceVersion', '')}{query.get('continue', '')}".strip())
-        assert (method, where.path) == ("GET", SLICES)
+        found = _PATH.fullmatch(where.path)
+        assert found, where.path
+        group, resource, name, part = found.groups()
+        verb = _VERBS[method] if method != "GET" or name else "watch" if query.get("watch") == "true" else "list"
+        told = f"{verb} {name}{part or ''}" if name else f"{verb} {query.get('resourceVersion', '')}{query.get('continue', '')}"
+        self.log.append(told.strip())
         if f"authorization: bearer {self.token}" not in head.lower():
             _respond(writer, 401, _status(401, "Unauthorized"))
-        elif verb not in self.verbs:
-            message = f'endpointslices.discovery.k8s.io is forbidden: User "system:serviceaccount:tidegate:gateway" cannot {verb} resource'
+        elif not self._may(group, resource + (part or ""), verb, name):
+            message = f'{resource}.{group} is forbidden: User "system:serviceaccount:tidegate:gateway" cannot {verb} resource'
             _respond(writer, 403, _status(403, "Forbidden", message))
+        elif (group, resource) in self.unknown:
+            _respond(writer, 404, _status(404, "NotFound", "the server could not find the requested resource"))
         elif verb == "list":
-            self._list(query, writer)
+            self._list(KINDS[group, resource], query, writer)
+        elif verb == "watch":
+            await self._watch(KINDS[group, resource], query, writer)
         else:
-            await self._watch(query, writer)
+            if body:
+                self.before_write(body)
+            code, answer = self._one(KINDS[group, resource], verb, name or body["metadata"]["name"], part, body)
+            _respond(writer, code, answer)
 
-    def _list(self, query: Mapping[str, str], writer: asyncio.StreamWriter) -> None:
+    def _may(self, group: str, resource: str, verb: str, name: str | None) -> bool:
+        """What RBAC does; it cannot restrict `create` to a name, which is not known then."""
+        return self.rules is None or any(
+            group in rule["apiGroups"]
+            and resource in rule["resources"]
+            and verb in rule["verbs"]
+            and ("resourceNames" not in rule or (verb != "create" and name in rule["resourceNames"]))
+            for rule in self.rules
+        )
+
+    def _one(self, kind: str, verb: str, name: str, part: str | None, body: dict[str, Any]) -> tuple[int, Object]:
+        """Read or write one object."""
+        now = self.objects.get(name)
+        now = now if now is not None and _kind(now) == kind else None
+        if verb == "create":
+            if now is not None:
+                return 409, _status(409, "AlreadyExists", f'{kind} "{name}" already exists')
+            self.apply({**body, "metadata": {**body["metadata"], "uid": f"uid-{self.version}"}})
+            return 201, self.objects[name]
+        if now is None:
+            return 404, _status(404, "NotFound", f'{kind} "{name}" not found')
+        if verb == "update":
+            if (based_on := body["metadata"].get("resourceVersion")) and based_on != now["metadata"]["resourceVersion"]:
+                return 409, _status(409, "Conflict", "the object has been modified; please apply your changes to the latest version")
+            if part:
+                body = {**now, "status": body["status"]}
+            elif kind == "Model":
+                body = {**body, "status": now.get("status")}
+            if json.dumps(body, sort_keys=True) != json.dumps(now, sort_keys=True):
+                self.apply(json.loads(json.dumps(body)))
+        return 200, self.objects[name]
+
+    def _list(self, kind: str, query: Mapping[str, str], writer: asyncio.StreamWriter) -> None:
         begin = int(query.get("continue", "0"))
         if begin and self.expires_continue:
             self.expires_continue = False
             _respond(writer, 410, _status(410, "Expired"))
             return
-        chosen = self._chosen(query)
+        chosen = [it for it in self.objects.values() if _is_chosen(it, kind, query)]
         size = min(self.page, int(query["limit"]))
         metadata = {"resourceVersion": str(self.version)}
         if begin + size < len(chosen):
             metadata["continue"] = str(begin + size)
-        _respond(writer, 200, {"kind": "EndpointSliceList", "metadata": metadata, "items": chosen[begin : begin + size]})
+        _respond(writer, 200, {"kind": f"{kind}List", "metadata": metadata, "items": chosen[begin : begin + size]})
 
-    def _chosen(self, query: Mapping[str, str]) -> list[dict[str, Any]]:
-        key, _, value = query["labelSelector"].partition("=")
-        return [it for it in self.objects.values() if it["metadata"]["labels"].get(key) == value]
-
-    async def _watch(self, query: Mapping[str, str], writer: asyncio.StreamWriter) -> None:
-        since, key_value = int(query["resourceVersion"]), query["labelSelector"].partition("=")
+    async def _watch(self, kind: str, query: Mapping[str, str], writer: asyncio.StreamWriter) -> None:
+        since = int(query["resourceVersion"])
         if since < self.oldest:
             _respond(writer, 410, _status(410, "Expired"))
             return
@@ -174,10 +243,9 @@ class ScriptedApi:
         ends = asyncio.get_running_loop().time() + float(query["timeoutSeconds"])
         while not writer.is_closing() and ((left := ends - asyncio.get_running_loop().time()) > 0 or self.is_silent):
             changed = self._changed
-            for _, kind, it in self._history[sent:] if not self.is_silent else ():
-                labels = it.get("metadata", {}).get("labels", {})
-                if kind in ("BOOKMARK", "ERROR") or labels.get(key_value[0]) == key_value[2]:
-                    line = json.dumps({"type": kind, "object": it}).encode() + b"\n"
+            for _, change, it in self._history[sent:] if not self.is_silent else ():
+                if change in ("BOOKMARK", "ERROR") or _is_chosen(it, kind, query):
+                    line = json.dumps({"type": change, "object": it}).encode() + b"\n"
                     # Never where a line ends: events come in whatever pieces the network makes.
                     _chunk(writer, line[: len(line) // 2])
                     await writer.drain()
@@ -195,6 +263,15 @@ class ScriptedApi:
         await writer.drain()
 
 
+def _kind(it: Mapping[str, Any]) -> str:
+    return str(it.get("kind", "EndpointSlice"))
+
+
+def _is_chosen(it: Mapping[str, Any], kind: str, query: Mapping[str, str]) -> bool:
+    key, _, value = query.get("labelSelector", "").partition("=")
+    return _kind(it) == kind and (not key or it["metadata"].get("labels", {}).get(key) == value)
+
+
 def _status(code: int, reason: str, message: str = "") -> dict[str, Any]:
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": reason, "message": message, "code": code}
 
@@ -209,7 +286,7 @@ def _chunk(writer: asyncio.StreamWriter, part: bytes) -> None:
 
 
 @contextmanager
-def api_in_a_thread(tls: ssl.SSLContext) -> Iterator[tuple[ScriptedApi, Callable[[dict[str, Any]], None]]]:
+def api_in_a_thread(tls: ssl.SSLContext | None = None) -> Iterator[tuple[ScriptedApi, Callable[[dict[str, Any]], None]]]:
     """A server for another process, and how to create or replace an object there."""
     api, loop = ScriptedApi(), asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
@@ -225,6 +302,13 @@ def api_in_a_thread(tls: ssl.SSLContext) -> Iterator[tuple[ScriptedApi, Callable
             task.cancel()
         loop.run_until_complete(asyncio.sleep(0))
         loop.close()
+
+
+def rules_of(manifest: str, *, without: str = "") -> list[Mapping[str, Any]]:
+    """The rules of the one Role in a manifest, without a verb."""
+    text = (Path(__file__).parents[1] / "deploy/kubernetes" / manifest).read_text()
+    (role,) = [each for each in yaml.safe_load_all(text) if each["kind"] == "Role"]
+    return [{**rule, "verbs": [verb for verb in rule["verbs"] if verb != without]} for rule in role["rules"]]
 
 
 def write_account(folder: Path, token: str = TOKEN) -> Path:

@@ -22,19 +22,27 @@ _PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # the one on the PATH 
 _START_TIMEOUT_S = 200.0
 
 
+CONFIG = f"""
+listeners.tcp.1 = 127.0.0.1:PORT
+default_user = {USER}
+default_pass = {PASSWORD}
+log.console = true
+log.console.level = info
+log.file = false
+"""
+
+
 class RabbitmqServer:
     """One that can be killed and started again with what it has on disk, and be held still."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, config: str = CONFIG) -> None:
+        """`config` is its rabbitmq.conf, with `PORT` where its port stands."""
         epmd = shutil.which("epmd")
         assert epmd is not None, "rabbitmq-server is missing: run apt-get install rabbitmq-server as root"
         assert _PROGRAM.exists(), "rabbitmq-server is missing: run apt-get install rabbitmq-server as root"
         self.port, names, distribution = free_port(), free_port(), free_port()
         self._log = folder / "rabbitmq.log"
-        (folder / "rabbitmq.conf").write_text(
-            f"listeners.tcp.1 = 127.0.0.1:{self.port}\ndefault_user = {USER}\ndefault_pass = {PASSWORD}\n"
-            "log.console = true\nlog.console.level = info\nlog.file = false\n"
-        )
+        (folder / "rabbitmq.conf").write_text(config.replace("PORT", str(self.port)))
         (folder / "plugins").write_text("[].\n")
         (folder / "environment").write_text("")
         self._environment = {
@@ -98,8 +106,8 @@ class RabbitmqServer:
 
 
 @contextmanager
-def rabbitmq_server(folder: Path) -> Iterator[RabbitmqServer]:
-    server = RabbitmqServer(folder)
+def rabbitmq_server(folder: Path, config: str = CONFIG) -> Iterator[RabbitmqServer]:
+    server = RabbitmqServer(folder, config)
     try:
         yield server
     finally:

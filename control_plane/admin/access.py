@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from control_plane.admin.actor import PRINCIPAL
 from control_plane.admin.errors import render_error, render_foreign_origin
 from control_plane.auth.access import Access
-from control_plane.auth.domain.authorization import need_of_admin_path
+from control_plane.auth.domain.authorization import need_of_admin_call
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.host.exposure import is_loopback
@@ -30,21 +30,21 @@ class AdminAccess:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        origin = headers.get("origin")
+        origin, accept = headers.get("origin"), ", ".join(headers.getlist("accept"))
         if origin is not None and not _is_own_page(origin, headers.get("host", "")):
-            await render_foreign_origin(origin)(scope, receive, send)
+            await render_foreign_origin(origin, accept)(scope, receive, send)
             return
         try:
             scope[PRINCIPAL] = self.authorize(scope, self._access)
         except ControlPlaneError as error:
-            await render_error(error)(scope, receive, send)
+            await render_error(error, accept)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
     @staticmethod
     def authorize(scope: Scope, access: Access) -> Principal:
         """Check that the caller may do this, and return who it is. Raises Unauthenticated, PermissionDenied, LimitExceeded."""
-        need, headers = need_of_admin_path(scope["path"]), Headers(scope=scope)
+        need, headers = need_of_admin_call(scope["method"], scope["path"]), Headers(scope=scope)
         if need is None:
             return ANONYMOUS
         principal = access.identify(

@@ -1,5 +1,5 @@
 """The admin API (FastAPI): health, models, fleet, keys, tenants, routes, rollouts, prices, declared objects, cache,
-usage, dead jobs and the audit log. OpenAPI at `/docs`.
+usage, dead jobs, the audit log and events. OpenAPI at `/docs`.
 
 The modules beside this one add the paths; they parse, call one service method and render.
 """
@@ -15,22 +15,25 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from control_plane.admin.access import AdminAccess
-from control_plane.admin.audit import add_audit_path
-from control_plane.admin.cache import add_cache_paths
-from control_plane.admin.declared import Declared
-from control_plane.admin.declared_paths import add_declared_paths
-from control_plane.admin.errors import answer_errors, error_responses
-from control_plane.admin.fleet import add_fleet_path
-from control_plane.admin.jobs import add_job_paths
-from control_plane.admin.keys import add_key_paths
-from control_plane.admin.models import add_model_paths
-from control_plane.admin.objects import add_price_paths, add_route_paths, add_tenant_paths
-from control_plane.admin.rollouts import add_rollout_paths
-from control_plane.admin.usage import add_usage_path
+from control_plane.admin.declared.paths import add_declared_paths
+from control_plane.admin.declared.service import Declared
+from control_plane.admin.errors import ProblemView, answer_errors, error_responses
+from control_plane.admin.event_feed import EventFeed
+from control_plane.admin.idempotency import Idempotency
+from control_plane.admin.paths.audit import add_audit_path
+from control_plane.admin.paths.cache import add_cache_paths
+from control_plane.admin.paths.events import add_event_path
+from control_plane.admin.paths.fleet import add_fleet_path
+from control_plane.admin.paths.jobs import add_job_paths
+from control_plane.admin.paths.keys import add_key_paths
+from control_plane.admin.paths.models import add_model_paths
+from control_plane.admin.paths.objects import add_price_paths, add_route_paths, add_tenant_paths
+from control_plane.admin.paths.rollouts import add_rollout_paths
+from control_plane.admin.paths.usage import add_usage_path
 from control_plane.audit.domain.entry import Actor
 from control_plane.audit.trail import AuditTrail
 from control_plane.auth.access import Access
-from control_plane.auth.domain.authorization import need_of_admin_path
+from control_plane.auth.domain.authorization import need_of_admin_call
 from control_plane.auth.keys import Keys
 from control_plane.cache.purges import Purges
 from control_plane.core.errors import ErrorCode
@@ -103,6 +106,7 @@ def make_admin_api(
     builds: ModelBuilds | None = None,
     jobs: Jobs | None = None,
     rollouts: Rollouts,
+    events: EventFeed,
 ) -> FastAPI:
     """Build the application, which has no state of its own.
 
@@ -112,7 +116,8 @@ def make_admin_api(
     # FastAPI's redirects (trailing slash) would go to whatever host the caller sent as Host.
     app = FastAPI(title="Tidegate admin API", version=version, redirect_slashes=False, responses=_PAGE_ERRORS | _KEY_ERRORS)
     app.openapi = lambda: _document(app, access)  # type: ignore[method-assign]
-    app.add_middleware(AdminAccess, access=access)
+    app.add_middleware(Idempotency)
+    app.add_middleware(AdminAccess, access=access)  # the last one added is the first one called
     answer_errors(app)
     _add_health_paths(app, servers, known, degraded, version)
     add_model_paths(app, models, trail, fleet, builds)
@@ -120,13 +125,14 @@ def make_admin_api(
     add_key_paths(app, keys)
     add_tenant_paths(app, objects)
     add_route_paths(app, objects)
-    add_rollout_paths(app, rollouts, trail)
+    add_rollout_paths(app, rollouts, objects, trail)
     add_price_paths(app, objects)
     add_declared_paths(app, Declared(objects, fleet.models if fleet is not None else None, trail, Actor("admin API")))
     add_cache_paths(app, purges)
     add_usage_path(app, usage)
     add_job_paths(app, jobs, trail)
     add_audit_path(app, trail)
+    add_event_path(app, events, access)
     return app
 
 
@@ -159,10 +165,10 @@ def _document(app: FastAPI, access: Access) -> dict[str, Any]:
             document["components"]["securitySchemes"] = _SECURITY_SCHEMES
         for unused in ("HTTPValidationError", "ValidationError"):
             document["components"]["schemas"].pop(unused, None)
+        document["components"]["schemas"]["ProblemView"] = ProblemView.model_json_schema()
         for path, operations in document["paths"].items():
-            needs_key = access.is_on and need_of_admin_path(path) is not None
-            for operation in operations.values():
-                _correct(operation, needs_key=needs_key)
+            for method, operation in operations.items():
+                _correct(operation, needs_key=access.is_on and need_of_admin_call(method.upper(), path) is not None)
         app.openapi_schema = document
     return app.openapi_schema
 

@@ -1,8 +1,8 @@
 """Bridge from our HTTP server to an ASGI application: the admin API gets the limits and timeouts of the data
 ports.
 
-Requests and responses are passed as a whole: nothing streams here, and bodies are small. Used by
-`admin/server`.
+Requests and responses are passed as a whole, since bodies are small. A response that streams hands its stream over
+(`admin/paths/events`). Used by `admin/server`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from urllib.parse import unquote
 
 from starlette.types import ASGIApp, Message, Scope
 
+from control_plane.admin.paths.events import STREAM
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
+from control_plane.triton.ports import HttpStream
 
 _log = logging.getLogger(__name__)
 
@@ -33,14 +35,14 @@ class AsgiBridge:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def answer(self, request: HttpRequest) -> HttpAnswer:
+    async def answer(self, request: HttpRequest) -> HttpAnswer | HttpStream:
         """Call the application and return its response; cancelled when the caller leaves."""
         exchange = _Exchange(request)
         try:
-            await self._app(scope_of(request), exchange.receive, exchange.send)
+            await self._app({**scope_of(request), "extensions": {STREAM: exchange}}, exchange.receive, exchange.send)
         except Exception:
             _log.exception("a request failed in the admin API; this is a defect")
-        return exchange.answer()
+        return exchange.stream or exchange.answer()
 
 
 def scope_of(request: HttpRequest) -> Scope:
@@ -69,6 +71,8 @@ class _Exchange:
         self._body: bytes | None = bytes(request.body)
         self._start: Message = {}
         self._pieces: list[bytes] = []
+        self.stream: HttpStream | None = None
+        """The response, where it is a stream."""
 
     async def receive(self) -> Message:
         if self._body is None:

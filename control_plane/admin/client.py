@@ -6,17 +6,23 @@ import json
 import re
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 
+from control_plane.admin.event_lines import parsed_events
+from control_plane.admin.wire import CONTINUE
 from control_plane.core.errors import ControlPlaneError, InvalidRequest, ObjectNotFound, UpstreamUnavailable
 
 _LOAD_TIMEOUT_S = 600.0  # above the gateway's own deadline of a load, whose error is more to the point than a timeout here
 _INFER_TIMEOUT_S = 60.0
 _LONGEST_PAUSE_S = 30.0
+_SILENCE_S = 45.0
+"""Three heartbeats of a stream of events."""
+_PAGE = 500
+"""Objects of a list that one answer has."""
 _SHOWABLE = re.compile("[!-~]+")
 
 
@@ -38,8 +44,7 @@ class AdminClient:
         """Trusts the system's authorities, or those in the file that SSL_CERT_FILE names."""
 
     def list_models(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.ask("GET", "models")
-        return found
+        return self.ask_all("models")
 
     def get(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = self.ask("GET", "models", name)
@@ -68,9 +73,46 @@ class AdminClient:
         """Make any call, by the segments of its path; return its JSON decoded, its CSV as text, or None
         without content.
         """
-        path = "".join(f"/{quote(segment, safe='')}" for segment in segments)
+        path = _path(segments)
         with _client(self._url, self._timeout_s, self._headers, self._verify) as client:
             return _content(self._url, lambda: client.request(method, path, json=body, params=query, headers=headers))
+
+    def ask_all(self, *segments: str) -> list[dict[str, Any]]:
+        """Read a list, by the segments of its path, page by page."""
+        found: list[dict[str, Any]] = []
+        token = ""
+        with _client(self._url, self._timeout_s, self._headers, self._verify) as client:
+            while True:
+                query = {"limit": str(_PAGE)} | ({"continue": token} if token else {})
+                answers: list[httpx.Response] = []
+
+                def send(query: Mapping[str, str] = query, answers: list[httpx.Response] = answers) -> httpx.Response:
+                    answers.append(client.get(_path(segments), params=query))
+                    return answers[-1]
+
+                found += _content(self._url, send)
+                token = answers[-1].headers.get(CONTINUE, "")
+                if not token:
+                    return found
+
+    def events(self, *, follow: bool, after: str = "") -> Iterator[dict[str, Any]]:
+        """Yield what has happened and, with `follow`, what happens, from the event after the id `after` on.
+
+        Ends where the stream does; raises UpstreamUnavailable where it breaks off.
+        """
+        headers = {"last-event-id": after} if after else {}
+        query = {"follow": str(follow).lower(), "backlog": "true"}
+        try:
+            with (
+                _client(self._url, _SILENCE_S, self._headers, self._verify) as client,
+                client.stream("GET", "/events", params=query, headers=headers) as response,
+            ):
+                if not response.is_success:
+                    response.read()
+                    raise _refusal(response)
+                yield from parsed_events(response.iter_lines())
+        except (httpx.HTTPError, ValueError) as exc:
+            raise UpstreamUnavailable(f"the stream of events from {self._url} has broken off: {exc}") from exc
 
 
 class EmbeddingClient:
@@ -155,6 +197,10 @@ class JobClient:
 
     def close(self) -> None:
         self._client.close()
+
+
+def _path(segments: Iterable[str]) -> str:
+    return "".join(f"/{quote(segment, safe='')}" for segment in segments)
 
 
 def _client(url: str, timeout_s: float, headers: dict[str, str], verify: ssl.SSLContext | bool) -> httpx.Client:

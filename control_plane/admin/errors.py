@@ -1,4 +1,8 @@
-"""Error responses of the admin API: one JSON form for all errors, also those of FastAPI and Starlette."""
+"""Error responses of the admin API: one form for all errors, also those of FastAPI and Starlette.
+
+Callers that accept `application/problem+json` get problem details (RFC 9457) with the same code. What is refused before
+a request has been read, such as a head that is too large, is plain JSON for everybody: nothing is known of the caller yet.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +29,29 @@ class ErrorView(BaseModel):
     retryable: bool
 
 
+class ProblemView(BaseModel):
+    """Why a call failed, as problem details (RFC 9457)."""
+
+    type: str
+    """`urn:tidegate:error:` and the code."""
+    title: str
+    """The code in words."""
+    status: int
+    detail: str
+    code: str
+    retryable: bool
+
+
+PROBLEM_TYPE = "application/problem+json"
+PROBLEM_CONTENT = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemView"}}}
+
 _FOREIGN_ORIGIN = "foreign_origin"
 """The only code that is not an `ErrorCode`, since no other frontend has this error."""
 
 
 def error_responses(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
     """Describe the responses of these errors for OpenAPI."""
-    return {STATUS[code].http: {"model": ErrorView} for code in codes}
+    return {STATUS[code].http: {"model": ErrorView, "content": PROBLEM_CONTENT} for code in codes}
 
 
 def answer_errors(app: FastAPI) -> None:
@@ -51,39 +71,71 @@ def render_answer(error: Exception, target: bytes = b"") -> HttpAnswer:
     return make_answer(response.status_code, bytes(response.body), headers=headers)
 
 
-def render_error(error: ControlPlaneError) -> Response:
-    """Render an error with its HTTP status, and with Retry-After where a retry may succeed."""
+def render_error(error: ControlPlaneError, accept: str = "") -> Response:
+    """Render an error with its HTTP status, and with Retry-After where a retry may succeed; `accept` is the caller's."""
     status = STATUS[error.code]
     headers = {"Retry-After": "1"} if status.retryable else {}
     headers |= {name.decode(): value.decode() for name, value in advice_of(error)}
-    return _render(ErrorView(error=str(error), code=error.code.value, retryable=status.retryable), status.http, headers)
+    return _render(ErrorView(error=str(error), code=error.code.value, retryable=status.retryable), status.http, headers, accept)
 
 
-def render_foreign_origin(origin: str) -> Response:
+def render_foreign_origin(origin: str, accept: str = "") -> Response:
     """Render the refusal (403) of a request from a web page of `origin`."""
     said = message_of(InvalidRequest(f"requests from pages of {origin} are refused"))
-    return _render(ErrorView(error=said, code=_FOREIGN_ORIGIN, retryable=False), STATUS[ErrorCode.PERMISSION_DENIED].http, {})
+    return _render(ErrorView(error=said, code=_FOREIGN_ORIGIN, retryable=False), STATUS[ErrorCode.PERMISSION_DENIED].http, {}, accept)
 
 
-def _render(view: ErrorView, status: int, headers: dict[str, str]) -> Response:
-    return JSONResponse(view.model_dump(), status_code=status, headers=headers)
+def wants_problem(accept: str) -> bool:
+    """Whether an Accept header (RFC 9110, 12.5.1) prefers problem details: it names them, and plain JSON no higher."""
+    quality = {"application/json": 0.0, PROBLEM_TYPE: 0.0}
+    for part in accept.lower().split(","):
+        media_type, *parameters = (each.strip() for each in part.split(";"))
+        quality[media_type] = _quality(parameters)
+    return quality[PROBLEM_TYPE] > 0 and quality[PROBLEM_TYPE] >= quality["application/json"]
+
+
+def _quality(parameters: list[str]) -> float:
+    given = next((each.removeprefix("q=") for each in parameters if each.startswith("q=")), "1")
+    try:
+        return float(given)
+    except ValueError:
+        return 0.0
+
+
+def _render(view: ErrorView, status: int, headers: dict[str, str], accept: str) -> Response:
+    headers = {"Vary": "Accept", **headers}
+    if not wants_problem(accept):
+        return JSONResponse(view.model_dump(), status_code=status, headers=headers)
+    problem = ProblemView(
+        type=f"urn:tidegate:error:{view.code}",
+        title=view.code.replace("_", " "),
+        status=status,
+        detail=view.error,
+        code=view.code,
+        retryable=view.retryable,
+    )
+    return JSONResponse(problem.model_dump(), status_code=status, headers=headers, media_type=PROBLEM_TYPE)
+
+
+def _accept(request: Request) -> str:
+    return ", ".join(request.headers.getlist("accept"))
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ControlPlaneError)
-    return render_error(error)
+    return render_error(error, _accept(request))
 
 
 async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     said = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-    return render_error(InvalidRequest(message_of(InvalidRequest(said))))
+    return render_error(InvalidRequest(message_of(InvalidRequest(said))), _accept(request))
 
 
 async def _on_framework_error(request: Request, error: Exception) -> Response:
     """Answer Starlette's own errors: no such path or method, or a body that cannot be read."""
     assert isinstance(error, HTTPException)
-    response = render_error(_error_of(request, error))
+    response = render_error(_error_of(request, error), _accept(request))
     response.headers.update(error.headers or {})
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         response.headers["Allow"] = _methods_at(request)

@@ -13,7 +13,7 @@ from control_plane.admin.asgi_bridge import AsgiBridge, scope_of
 from control_plane.admin.errors import render_answer
 from control_plane.auth.access import Access
 from control_plane.frontends.common.body_budget import BodyBudget
-from control_plane.frontends.http.request_reader import HttpLimits
+from control_plane.frontends.http.limits import HttpLimits
 from control_plane.frontends.http.server import HttpServer
 from control_plane.host.exposure import AllowedHosts
 from control_plane.protocols.http1 import HttpRequest

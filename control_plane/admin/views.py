@@ -33,7 +33,7 @@ from control_plane.objects.objects import Versioned
 
 NAME = f"^{MODEL_NAME.pattern}$"
 NAME_OR_NONE = f"^({MODEL_NAME.pattern})?$"
-_SCOPE = f"^(infer:{NAME_GLOB.pattern}|repository|admin|metrics)$"
+_SCOPE = f"^(infer:{NAME_GLOB.pattern}|repository|metrics|viewer|operator|admin)$"
 
 _MIN_RATE = 1e-6
 _MOST = 1e9
@@ -260,7 +260,7 @@ class KeySpec(Spec):
     tenant: _NameText
     """Tenant that requests with the key are counted for; it must exist."""
     scopes: list[_ScopeText] = Field(min_length=1, max_length=100)
-    """Permissions: `infer:GLOB` (names of models and routes), `repository`, `admin`, `metrics`."""
+    """Permissions: `infer:GLOB` (names of models and routes), `repository`, `metrics`, `viewer`, `operator`, `admin`."""
     lifetime_s: Annotated[float, Field(allow_inf_nan=False, ge=1, le=_MAX_LIFETIME_S)] | None = None
     """Seconds from now until it expires; null: never."""
     description: str = Field("", max_length=MAX_DESCRIPTION_CHARS)

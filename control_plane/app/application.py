@@ -18,8 +18,10 @@ from dataclasses import replace
 from importlib.metadata import version
 
 from control_plane.admin.api import make_admin_api
+from control_plane.admin.event_feed import EventFeed, EventSources
 from control_plane.admin.server import make_admin_server
 from control_plane.app.data_plane import DataPlane, DataSockets, connection_caps, http_limits
+from control_plane.app.kubernetes import make_model_controller
 from control_plane.app.request_services import RequestServices, open_request_services
 from control_plane.app.rollouts import RolloutServices
 from control_plane.app.servers import Tritons
@@ -35,7 +37,7 @@ from control_plane.core.cpus import format_cpus, is_range
 from control_plane.core.errors import StartupError, StoreUnavailable
 from control_plane.fleet.adapters.metrics import FleetMetrics
 from control_plane.frontends.common.http_errors import render_error
-from control_plane.frontends.http.request_reader import HttpLimits
+from control_plane.frontends.http.limits import HttpLimits
 from control_plane.frontends.http.server import HttpServer
 from control_plane.frontends.metrics_page import MetricsPage
 from control_plane.host.cpu_affinity import pin_worker, require_cpus
@@ -43,16 +45,17 @@ from control_plane.host.exposure import allowed_hosts, refusal
 from control_plane.host.listening import allow_restart, share_port
 from control_plane.host.service_sockets import ServiceSockets
 from control_plane.host.state_dir import StateDir
-from control_plane.host.tls import HTTP, make_tls, on_hangup
+from control_plane.host.tls import HTTP, make_admin_tls, make_tls, on_hangup
 from control_plane.host.unix_socket import UnixSocket
 from control_plane.metering.reports import UsageService
 from control_plane.models.adapters.build_program import ModelBuildProgram
 from control_plane.models.adapters.profile import with_profile
 from control_plane.models.builds import ModelBuilds
 from control_plane.models.fingerprints import Fingerprints
-from control_plane.models.model_service import LoadFailure
+from control_plane.models.model_service import LoadFailure, ModelService
 from control_plane.objects.audited_store import AuditedStore
 from control_plane.objects.objects import Objects
+from control_plane.operator.controller import ModelController
 from control_plane.settings import Settings
 from control_plane.storage.store_record import write_store_record
 from control_plane.telemetry.adapters.prometheus import OwnMetrics
@@ -84,6 +87,7 @@ class App:
         _require_cpus(settings)
         settings = self._settings = with_profile(settings)
         self._tls = make_tls(settings.tls)
+        self._admin_tls = make_admin_tls(settings.tls)
         self._sockets = ServiceSockets(settings)
         self._is_open = False
         try:
@@ -124,6 +128,8 @@ class App:
         hosts = allowed_hosts(gateway.host, gateway.allowed_hosts, authentication=access.is_on)
         self._metrics = HttpServer(page.answer, render_error, self._service_limits(access), admit=page.admit, hosts=hosts)
         self._rollouts = self._make_rollouts(governing)
+        self._events = self._make_events(governing)
+        self._model_controller = self._make_model_controller(governing, audit)
         self._admin = self._make_admin(governing, audit)
 
     async def run(self, announce: Announce) -> None:
@@ -168,17 +174,19 @@ class App:
             charges.collect = self._workers.collect_charges
             started.append(tasks.create_task(self._workers.run(self._models, charges), name="workers"))
         started.append(tasks.create_task(self._rollouts.run(), name="rollouts"))
+        started.append(tasks.create_task(self._event_sources.run(), name="events"))
+        if self._model_controller is not None:
+            started.append(tasks.create_task(self._model_controller.run(), name="model-resources"))
         if self._data_plane is not None:
             started.append(tasks.create_task(self._data_plane.run(), name="known-models"))
-        if self._tls is not None:
-            started.append(tasks.create_task(self._tls.watch(), name="tls-files"))
+        started += [tasks.create_task(tls.watch(), name="tls-files") for tls in (self._tls, self._admin_tls) if tls is not None]
         return started
 
     async def _open_when_up(self, tasks: asyncio.TaskGroup, state: StateDir, announce: Announce) -> None:
         await self._servers.wait_until_up()
         await self._tritons.open()
         tls = self._tls.context(HTTP) if self._tls else None
-        await self._admin.listen(tasks, allow_restart(self._sockets.admin), tls)
+        await self._admin.listen(tasks, allow_restart(self._sockets.admin), self._admin_tls.context(HTTP) if self._admin_tls else tls)
         if self._sockets.admin_unix is not None:
             await self._admin.listen(tasks, self._sockets.admin_unix.listening)
         if self._workers is not None:
@@ -206,7 +214,7 @@ class App:
             await self._workers.end()
 
     def _reload_tls(self) -> None:
-        on_hangup(self._tls)
+        on_hangup(self._tls, self._admin_tls)
         if self._workers is not None:
             self._workers.reload_tls()
 
@@ -249,16 +257,35 @@ class App:
             fleet=self._tritons.fleet,
             builds=self._builds,
             jobs=None if governing.jobs is None else governing.jobs.jobs,
+            events=self._events,
         )
         gateway, admin = self._settings.gateway, self._settings.admin
         hosts = allowed_hosts(admin.admin_host, gateway.allowed_hosts, authentication=access.is_on)
         return make_admin_server(api, access, self._service_limits(access), hosts)
+
+    def _make_events(self, governing: RequestServices) -> EventFeed:
+        feed, fleet = EventFeed(), self._tritons.fleet
+        if fleet is None and isinstance(self._models, ModelService):
+            self._models.on_event = lambda what, model, reason: feed.publish(f"model.{what}", {"model": model, "reason": reason})
+        self._event_sources = EventSources(
+            feed,
+            fleet=lambda: fleet.state.events.latest if fleet is not None else (),
+            rollouts=lambda: governing.known.rollouts.values(),
+        )
+        return feed
 
     def _make_rollouts(self, governing: RequestServices) -> RolloutServices:
         processes = self._workers or self._data_plane
         assert processes is not None
         give_up = self._workers.give_up if self._workers is not None else (lambda rollout_id: None)
         return RolloutServices(self._settings, governing, self._tritons, observed=processes.take_observed, give_up=give_up)
+
+    def _make_model_controller(self, governing: RequestServices, audit: AuditLog) -> ModelController | None:
+        if not self._settings.fleet.model_resources:
+            return None
+        trail = AuditTrail(audit)
+        objects = Objects(AuditedStore(governing.state, trail, Actor("gateway")))
+        return make_model_controller(self._settings.fleet, objects, self._tritons.fleet, trail, is_open=lambda: self._is_open)
 
     def _make_builds(self) -> ModelBuilds | None:
         triton = self._settings.triton

@@ -29,7 +29,7 @@ from control_plane.frontends.common.status import client_status_of
 from control_plane.frontends.data_http import DataHttp
 from control_plane.frontends.grpc.connection import GrpcLimits
 from control_plane.frontends.grpc.server import GrpcServer
-from control_plane.frontends.http.request_reader import HttpLimits
+from control_plane.frontends.http.limits import HttpLimits
 from control_plane.frontends.http.server import HttpServer
 from control_plane.frontends.jobs.compute import JobCompute
 from control_plane.frontends.jobs.http import JobsHttp
@@ -41,20 +41,23 @@ from control_plane.host.exposure import allowed_hosts
 from control_plane.host.listening import allow_restart
 from control_plane.host.open_files import allow_open_files
 from control_plane.host.tls import GRPC, HTTP, Tls
-from control_plane.inference.cached_inference import CachedInference
+from control_plane.inference.caching.cached_inference import CachedInference
+from control_plane.inference.dispatch import Dispatch
 from control_plane.inference.domain.observation import Observation
 from control_plane.inference.governance import Governance, Meter
-from control_plane.inference.inference import Dispatch, InferenceService
+from control_plane.inference.inference import InferenceService
 from control_plane.inference.model_names import ModelNames
-from control_plane.inference.queries_of_death import QueriesOfDeath
+from control_plane.inference.retries.queries_of_death import QueriesOfDeath
 from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.ports import ModelAdministration
 from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.rollout.shadow import ShadowCopies
 from control_plane.settings import AdminSettings, GatewaySettings
 from control_plane.telemetry.adapters.request_counter import RequestCounter
 from control_plane.telemetry.request_counts import (
     CacheStatusCount,
+    CopiedCount,
     FleetRefusalCount,
     HedgeCount,
     QueryOfDeathCounts,
@@ -109,6 +112,12 @@ class DataPlane:
         self._cache = cache
         self._cached = CachedInference(cache)
         self._inference = self._inference_with(governance, dispatch)
+        self._shadow = self._inference.shadow = ShadowCopies(
+            governance.access,
+            self._inference.dispatch,
+            self._inference.observations,
+            is_idle=lambda model: governance.admission.slots(model).are_idle,
+        )
         self._text_models = TextModels(self._inference.dispatch, fingerprints, governance.access)
         self._embeddings = self._embeddings_of(self._inference)
         budget = BodyBudget(gateway.max_buffered_bytes)
@@ -138,9 +147,10 @@ class DataPlane:
             self._jobs.open()
 
     async def run(self) -> None:
-        """Refresh the list of Triton's models, and run jobs, until cancelled; with neither to do, return at once."""
+        """Refresh the list of Triton's models, copy requests, and run jobs, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._models.run(), name="model-names")
+            tasks.create_task(self._shadow.run(), name="shadow")
             if self._jobs is not None:
                 tasks.create_task(self._jobs.run(), name="jobs")
 
@@ -172,6 +182,11 @@ class DataPlane:
             case FleetDispatcher() as fleet:
                 yield from fleet.awaited()
 
+    def given_up(self) -> Iterator[tuple[str, str, float]]:
+        """Yield the same of each replica's oldest request that its caller gave up, of a fleet's."""
+        if isinstance(dispatch := self._inference.dispatch, FleetDispatcher):
+            yield from dispatch.given_up()
+
     def take_observed(self) -> tuple[Observation, ...]:
         """Return what became of rollouts' requests since the last call."""
         return self._inference.observations.take()
@@ -188,6 +203,7 @@ class DataPlane:
             waited=WaitHistogram(tuple(fleet.waits.buckets), fleet.waits.seconds),
             hedges=tuple(HedgeCount(*each) for each in fleet.hedges.items()),
             hedged_units=fleet.hedged_units,
+            copied=tuple(CopiedCount(*each) for each in self._shadow.totals.items()),
             shed=tuple(ShedCount(*key, count) for key, count in admission.counts.items()),
             unmetered=self._governance.meter.dropped,
             cached=tuple(CacheStatusCount(*key, count) for key, count in self._cache.counts.items()),

@@ -49,7 +49,7 @@ class JobServices:
             policy=self._policy,
             keep_s=settings.batches_keep_s,
         )
-        self._sweeper = Sweeper(store=store, queue=queue, spool=spool, usage=usage, policy=self._policy)
+        self._sweeper = Sweeper(store=store, queue=queue, spool=spool, usage=usage, policy=self._policy, kept=_kept(settings))
         self.max_attempts = settings.jobs_attempts
         self._runner: JobRunner | None = None
         self._may_run = asyncio.Event()
@@ -127,3 +127,7 @@ def _bounds(settings: JobSettings) -> Bounds:
         of_tenant=Load(settings.jobs_open_per_tenant, settings.jobs_bytes_per_tenant),
         in_all=Load(settings.jobs_open, settings.jobs_bytes),
     )
+
+
+def _kept(settings: JobSettings) -> Load:
+    return Load(settings.jobs_kept_per_tenant, settings.jobs_kept_bytes_per_tenant)

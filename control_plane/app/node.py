@@ -1,5 +1,7 @@
 """The composition root of `tidegate node`: one embedded Triton, its models, and the port for gateways.
 
+With `--attach` the Triton is one that others start and stop.
+
 Start: bind the port -> Triton up -> models described -> listen -> write `endpoints.json`. Stop, on SIGTERM or
 SIGINT: say that Triton goes down -> pause -> end Triton.
 """
@@ -47,6 +49,9 @@ _log = logging.getLogger(__name__)
 _LEAVE_S = 0.5
 """Time for gateways to send no more requests before Triton is told to exit, which lets those it has finish."""
 
+_OF_AN_OWN_TRITON = frozenset(("tritonserver", "triton_user", "triton_arg", "triton_env", "triton_cpus", "model_cpus"))
+_PORTS_OF_AN_OWN_TRITON = frozenset(("node_triton_host", "node_triton_http_port", "node_triton_grpc_port", "node_triton_metrics_port"))
+
 Announce = Callable[[Mapping[str, str]], None]
 
 
@@ -58,10 +63,12 @@ class Node:
         """Raises StartupError."""
         _refuse_contradictions(settings)
         node, tls, secret = settings.node, server_context(settings.node), read_secret(settings.node)
-        if not is_loopback(node.node_triton_host):
+        if not node.attach and not is_loopback(node.node_triton_host):
             _log.warning("Triton at %s asks nobody who they are: let only gateways reach its ports", node.node_triton_host)
+        self._attached = node.attached
         triton = settings.triton.model_copy(update={"triton_transport": "tcp"})
-        self._settings = with_profile(replace(settings, triton=triton))
+        # Which configuration an attached Triton prefers says its own command line, not what this process finds here.
+        self._settings = with_profile(replace(settings, triton=triton)) if self._attached is None else settings
         self._bound = bind_tcp(node.node_host, node.node_port, setting="--node-port")
         try:
             sources = ModelSources(self._settings, FleetCounts())
@@ -78,13 +85,17 @@ class Node:
         self._servers = Servers(None, (ONLY,))
         member = self._servers.members[ONLY]
         board = NodeBoard(Promises(boot_time_s()), now_s=boot_time_s)
-        unit = self._unit = units.embedded(member, board, None, self._stub_died, partial(_ports, settings.node))
+        unit = self._unit = (
+            units.embedded(member, board, None, self._stub_died, partial(_ports, settings.node))
+            if self._attached is None
+            else units.adopted(member, board, self._stub_died, self._attached)
+        )
         config_name = config_name_in_force(settings.triton.model_config_name)
         parameters = settings.triton.model_parameter
         files = Files(
             ModelDescriptionFiles(sources.folders, config_name=config_name, parameters=parameters),
             ModelManifests(sources.folders, config_name=config_name, parameters=parameters),
-            units.repository(settings.process.state_dir),
+            units.repository(settings.process.state_dir, is_ours=self._attached is None),
             sources.tiers,
             timeout_s=settings.triton.load_timeout_s,
         )
@@ -119,8 +130,8 @@ class Node:
             tasks.create_task(self._service.run(), name="node")
             tasks.create_task(self._server.run(allow_restart(self._bound)), name="gateways")
             node = self._settings.node
-            triton = authority(node.node_triton_host, node.node_triton_http_port)
-            endpoints = {"node": address_of(self._bound), "triton": f"http://{triton}"}
+            triton = node.attach or f"http://{authority(node.node_triton_host, node.node_triton_http_port)}"
+            endpoints = {"node": address_of(self._bound), "triton": triton}
             state.write_endpoints(endpoints)
             announce(endpoints)
 
@@ -186,3 +197,6 @@ def _refuse_contradictions(settings: Settings) -> None:
         raise StartupError("TIDEGATE_LOCK_MODEL_CONTROL must be on for a node: it says with certainty what is loaded")
     if settings.triton.load is not None:
         raise StartupError("--load is for gateways: they decide what a node loads")
+    theirs = (settings.triton.model_fields_set & _OF_AN_OWN_TRITON) | (settings.node.model_fields_set & _PORTS_OF_AN_OWN_TRITON)
+    if settings.node.attach and theirs:
+        raise StartupError(f"--attach: {', '.join(sorted(theirs))} would be of a Triton that the node starts; give that one its own flags")

@@ -13,6 +13,7 @@ from uuid import uuid4
 from control_plane.app.request_services import RequestServices
 from control_plane.app.servers import Tritons
 from control_plane.fleet.adapters.redis_lease import make_redis_lease
+from control_plane.fleet.kept_replicas import KeptReplicas
 from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.inference.domain.observation import Observation
 from control_plane.objects.objects import Objects
@@ -49,9 +50,10 @@ class RolloutServices:
             self._election = LeaderElection(make_redis_lease(url, fleet=_LEASE_NAME), holder=process, of_what="the rollouts")
             self._shared = SharedEvidence(make_redis_evidence(url), governing.known, process=process)
         self._tritons = tritons
+        copies = None if tritons.fleet is None else KeptReplicas(tritons.fleet.state)
         self._load_timeout_s = settings.triton.load_timeout_s
         self.rollouts = Rollouts(
-            Objects(governing.state), governing.known, ContractReader(self._reading), shared=self._shared, leads=self._token
+            Objects(governing.state), governing.known, ContractReader(self._reading), shared=self._shared, copies=copies, leads=self._token
         )
         self.rollouts.sources.append(observed)
         self.rollouts.on_given_up = give_up

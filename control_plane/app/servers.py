@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
 from hashlib import sha256
 from uuid import uuid4
 
 from pydantic import SecretStr
 
+from control_plane.app.kubernetes import make_lease, make_pods
 from control_plane.app.model_sources import ModelSources
 from control_plane.app.nodes import Awaited, NodeUnit, NodeUnits, ProcessesBoard
 from control_plane.app.triton_instances import TritonInstance, TritonInstances
 from control_plane.core.endpoints import ListedServer, server_names
 from control_plane.core.errors import StartupError
-from control_plane.fleet.adapters.kubernetes.servers import KubernetesServers, make_kubernetes_servers
-from control_plane.fleet.adapters.local_lease import LocalLease
 from control_plane.fleet.adapters.local_memory import LocalFleetMemory
 from control_plane.fleet.adapters.own_instance import OwnInstance
 from control_plane.fleet.adapters.redis_leader_requests import make_redis_leader_channel
-from control_plane.fleet.adapters.redis_lease import make_redis_lease
 from control_plane.fleet.adapters.redis_memory import make_redis_fleet_memory
 from control_plane.fleet.adapters.servers_file import ServersFile
 from control_plane.fleet.administration import FleetModels
@@ -39,7 +36,7 @@ from control_plane.metering.ports import ModelCosts
 from control_plane.models.adapters.model_descriptions import ModelDescriptionFiles
 from control_plane.models.fleet_fingerprints import FleetFingerprints
 from control_plane.models.model_service import LoadFailure, ModelService
-from control_plane.settings import FleetSettings, Settings, parse_triton_urls
+from control_plane.settings import Settings, parse_triton_urls
 from control_plane.triton.config_name import config_name_in_force
 from control_plane.triton.server_state import ServerObserver, ServerState
 from control_plane.triton.servers import Servers
@@ -79,7 +76,7 @@ class Tritons:
         self.servers = Servers(None if is_fleet else follower, ())
         self._failures: list[LoadFailure] = []
         self.fleet = self._make_fleet() if is_fleet else None
-        self._pods = _make_pods(settings.fleet) if settings.fleet.triton_service else None
+        self._pods = make_pods(settings.fleet) if settings.fleet.triton_service else None
         if self.fleet is not None:
             self.fleet.notes = self.notes
         self._members = self._listed_members()
@@ -152,7 +149,7 @@ class Tritons:
         return FleetService(
             self.servers,
             ModelDescriptionFiles(self._sources, config_name=config_name, parameters=parameters),
-            LeaderElection(LocalLease() if url is None else make_redis_lease(url, fleet=self.fleet_name), holder=uuid4().hex),
+            LeaderElection(make_lease(settings.fleet, url, self.fleet_name), holder=uuid4().hex),
             memory=self._make_memory(url),
             budget_bytes=settings.fleet.memory_budget,
             wait_s=settings.fleet.load_wait_s,
@@ -294,10 +291,6 @@ class Tritons:
             self.fleet.join(unit.name, instance, pool=pool, listed=listed)
 
 
-def _make_pods(fleet: FleetSettings) -> KubernetesServers:
-    return make_kubernetes_servers(fleet.triton_service, os.environ, fleet.service_account_dir)
-
-
 def _refuse_contradictions(settings: Settings, attached: int) -> None:
     triton, fleet = settings.triton, settings.fleet
     if fleet.servers_file is not None and fleet.triton_service:
@@ -311,6 +304,8 @@ def _refuse_contradictions(settings: Settings, attached: int) -> None:
     if settings.is_attached and (triton.triton_arg or triton.triton_user):
         setting = "--triton-arg" if triton.triton_arg else "--triton-user"
         raise StartupError(f"{setting} is for the embedded Triton; attached Tritons stay as they were started")
+    if fleet.kubernetes_lease and not settings.is_fleet:
+        raise StartupError("--kubernetes-lease is for a fleet that gateways share; leave it out")
     if attached and fleet.servers > 1:
         raise StartupError("--servers is for embedded Tritons; list attached ones in --triton-url, separated by commas")
     if fleet.pools and settings.is_attached:

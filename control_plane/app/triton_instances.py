@@ -5,7 +5,7 @@ models.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from control_plane.app.upstreams import connect
+from control_plane.core.algorithms.backoff import RestartLimits
 from control_plane.core.endpoints import NO_CREDENTIALS, ONLY, Credentials, Endpoints, TritonEndpoints
 from control_plane.host.cpu_affinity import allowed_cpus
 from control_plane.models.adapters.managed_repository import ManagedRepository
@@ -22,12 +23,16 @@ from control_plane.models.model_service import LoadFailure, ModelService
 from control_plane.models.ports import FingerprintBoard, LoadWatch, ModelRepository, ModelStubs
 from control_plane.models.revivals import ModelRevivals
 from control_plane.models.tiers.warm_tier_manager import WarmTierManager
+from control_plane.node.locked_board import LockedBoard
 from control_plane.settings import Settings, TritonSettings
 from control_plane.triton.adapters.credentials import HTTP, make_context, read_headers
+from control_plane.triton.adopted.adoption import Adoption
+from control_plane.triton.adopted.launcher import AdoptedTritonLauncher
 from control_plane.triton.attachment import AttachedHealthCheck
 from control_plane.triton.config_name import config_name_in_force
 from control_plane.triton.embedded.backend_directory import backend_names
 from control_plane.triton.embedded.command import choose_ports
+from control_plane.triton.embedded.installation import own_installation
 from control_plane.triton.embedded.process import EmbeddedTritonLauncher
 from control_plane.triton.ports import Upstream
 from control_plane.triton.server_state import ServerState
@@ -36,6 +41,9 @@ from control_plane.triton.under_repair import ModelsUnderRepair
 
 DEFAULT_MODELS = ("text_embedding",)
 """Models of the project that are loaded at the start when `--load` is not given."""
+
+_WHEN_ADOPTED = RestartLimits(max_delay_s=2.0)
+"""Others restart an adopted Triton, with delays of their own: to look for it costs little."""
 
 ServerStubDied = Callable[[str, str, str], None]
 """Called with a server, a model of which a stub has died there, and how it ended."""
@@ -97,7 +105,6 @@ class TritonInstances:
         settings, triton = self._settings, self._settings.triton
         state_dir = self._state_dir(member.name)
         repository = self.repository(state_dir)
-        contents = self._loaded_contents(repository, board)
         # All CPUs must be named if the data plane is pinned: Triton would inherit the pinned process's CPUs.
         cpus = triton.triton_cpus or (allowed_cpus() if settings.process.gateway_cpus else ())
         launcher = EmbeddedTritonLauncher(
@@ -108,13 +115,38 @@ class TritonInstances:
             choose=choose,
             within=self._above(state_dir),
         )
-        models = self._models(member, repository, contents, launcher, launcher)
+        models = self._models(member, repository, self._loaded_contents(repository, board), launcher, launcher)
+        return self._supervised(member, models, launcher, Restore(member.name, models, self.failures), alone, died)
+
+    def adopted(self, member: ServerState, board: FingerprintBoard, died: ServerStubDied, endpoints: Endpoints) -> TritonInstance:
+        """Make the unit of a Triton that others start and stop, and into which only this process loads, from a folder
+        that both see. `died` is told of stubs that die. Raises StartupError."""
+        settings = self._settings
+        repository = self.repository(self._state_dir(member.name), is_ours=False)
+        locked = LockedBoard(board)
+        launcher = AdoptedTritonLauncher(endpoints, repository.root, start_timeout_s=settings.triton.start_timeout_s)
+        models = self._models(member, repository, self._loaded_contents(repository, locked), launcher, launcher)
+        restore = Restore(member.name, models, self.failures)
+        adoption = Adoption(endpoints, repository.root, locked.lock, restore, settings.triton.load_timeout_s)
+        return self._supervised(member, models, launcher, adoption, None, died, _WHEN_ADOPTED)
+
+    def _supervised(
+        self,
+        member: ServerState,
+        models: ModelService,
+        launcher: EmbeddedTritonLauncher | AdoptedTritonLauncher,
+        restore: Callable[[Upstream], Awaitable[None]],
+        alone: ModelsUnderRepair | None,
+        died: ServerStubDied,
+        limits: RestartLimits | None = None,
+    ) -> TritonInstance:
         supervisor = Supervisor(
             launcher=launcher,
             connect=self._connect,
             servers=member,
-            restore=Restore(member.name, models, self.failures),
-            start_timeout_s=triton.start_timeout_s,
+            restore=restore,
+            start_timeout_s=self._settings.triton.start_timeout_s,
+            limits=limits,
         )
         revivals = ModelRevivals(models, alone, oldest_s=lambda model: self.oldest_s(member.name, model))
 
@@ -123,7 +155,7 @@ class TritonInstances:
             died(member.name, model, how)
 
         watches = (revivals.run, partial(launcher.watch_stubs, stub_died))
-        return TritonInstance(member.name, models, contents, supervisor, watches, revivals.suspect, revivals.explain_death)
+        return TritonInstance(member.name, models, models.contents, supervisor, watches, revivals.suspect, revivals.explain_death)
 
     def attached(self, member: ServerState, endpoints: TritonEndpoints) -> TritonInstance:
         """Make the unit of a Triton that others run. Raises StartupError: its credentials cannot be used."""
@@ -140,17 +172,18 @@ class TritonInstances:
         """Return the endpoints of a Triton that others run, with what it is shown."""
         return replace(endpoints, credentials=self._credentials)
 
-    def repository(self, state_dir: Path) -> ManagedRepository:
-        """Make the model repository from which the embedded Triton of that state folder loads. Raises
-        StartupError.
+    def repository(self, state_dir: Path, *, is_ours: bool = True) -> ManagedRepository:
+        """Make the model repository from which the Triton of that state folder loads; which backends it has is
+        known if it is ours. Raises StartupError.
         """
         triton = self._settings.triton
+        others = None if triton.tritonserver is None or not is_ours else own_installation(triton.tritonserver.absolute()).backends
         return ManagedRepository(
             self._sources,
             state_dir,
             config_name=config_name_in_force(triton.model_config_name),
             parameters=triton.model_parameter,
-            backends=backend_names(triton.python_backends.absolute()),
+            backends=backend_names(triton.python_backends.absolute(), others) if is_ours else None,
         )
 
     def _state_dir(self, name: str) -> Path:
@@ -191,7 +224,10 @@ class TritonInstances:
         if not triton.lock_model_control:
             return None
         files = ModelFiles(
-            repository.root, config_name=config_name_in_force(triton.model_config_name), python_backends=triton.python_backends.absolute()
+            repository.root,
+            config_name=config_name_in_force(triton.model_config_name),
+            python_backends=triton.python_backends.absolute(),
+            image=self._settings.node.attach_image,
         )
         return LoadedContents(files, board)
 

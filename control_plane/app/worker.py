@@ -68,13 +68,16 @@ from control_plane.workers.messages import (
     StartFailed,
     Suspect,
     TokensDrawn,
+    TurnGiven,
     UnderRepair,
     UpstreamDown,
     UpstreamSilence,
     UpstreamUp,
+    WorkedOnElsewhere,
 )
 from control_plane.workers.parents_index import ParentsIndexes
 from control_plane.workers.remote_models import RemoteModels
+from control_plane.workers.suspect_turns import RemoteTurns
 from control_plane.workers.token_buckets import RemoteTokenBuckets
 
 _log = logging.getLogger(__name__)
@@ -134,6 +137,7 @@ class Worker:
             jobs=governing.jobs,
         )
         self._data_plane.deaths.tell = lambda finding: link.send(FindingShared.of(finding))
+        self._data_plane.deaths.turns = self._turns = RemoteTurns(link.send)
 
     async def run(self) -> None:
         """Serve until the parent sends `Drain`, SIGTERM arrives, or the link closes."""
@@ -181,12 +185,16 @@ class Worker:
                 case UpstreamSilence(is_silent, server):
                     member = self._servers.members[server]
                     (member.fell_silent if is_silent else member.heard)()
+                case WorkedOnElsewhere() if self._fleet is not None:
+                    self._fleet.apply(message)
                 case ServersChanged() | ModelsChanged() | ReplicasChanged() | LoadReported() if self._fleet is not None:
                     self._fleet.apply(message)
                     for server in self._upstreams.keys() - self._servers.members.keys():
                         await self._disconnect(server, "it has left the fleet")
                 case FindingShared():
                     self._data_plane.deaths.learn(message.finding)
+                case TurnGiven():
+                    self._turns.given(message)
                 case Listen():
                     await self._data_plane.listen(tasks)
                     self._link.send(Listening())
@@ -236,8 +244,7 @@ class Worker:
     async def _report_counts(self) -> None:
         while True:
             await asyncio.sleep(_COUNT_EVERY_S)
-            degraded, awaited = tuple(self._governing.degraded()), tuple(self._data_plane.awaited())
-            self._link.send(CountsReported(self._data_plane.counts(), degraded, awaited))
+            self._link.send(CountsReported(self._data_plane.counts(), tuple(self._governing.degraded())))
 
     async def _report_charges(self) -> None:
         """Report charges, and that this process runs (`workers/workers` listens for that)."""
@@ -246,7 +253,7 @@ class Worker:
             self._send_charges()
             if seen := self._data_plane.take_observed():
                 self._link.send(ArmsObserved(list(seen)))
-            self._link.send(Alive())
+            self._link.send(Alive(tuple(self._data_plane.awaited()), tuple(self._data_plane.given_up())))
 
     def _send_charges(self) -> None:
         charges = self._governing.costs.charges.take()

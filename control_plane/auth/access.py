@@ -17,6 +17,7 @@ from control_plane.core.errors import PermissionDenied
 from control_plane.core.model import ModelOverride
 from control_plane.core.principal import ANONYMOUS, Credentials, Principal
 from control_plane.core.scope import Right
+from control_plane.objects.domain.rollout import Rollout
 from control_plane.objects.domain.route import Route
 from control_plane.objects.mirror import ObjectMirror
 
@@ -128,6 +129,15 @@ class Access:
     def rollout(self, route: str) -> str | None:
         """Return the id of the rollout that is under way for a route; None if there is none."""
         return self._known.rollout_ids.get(route)
+
+    def shadow(self, route: str) -> Rollout | None:
+        """Return the rollout of a route whose next model gets copies of requests now; None if there is none."""
+        return self._known.shadows.get(route)
+
+    @property
+    def shadow_ids(self) -> Set[str]:
+        """Ids of the rollouts whose next models get copies of requests now."""
+        return {each.id for each in self._known.shadows.values()}
 
     def route(self, name: str) -> Route | None:
         """Return the route of that name; None if the name stands for a model."""

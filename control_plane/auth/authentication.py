@@ -15,7 +15,7 @@ from hashlib import sha256
 
 from control_plane.auth.domain.auth_backoff import AuthBackoff
 from control_plane.auth.ports import TokenVerifier
-from control_plane.core.bounded_cache import BoundedCache
+from control_plane.core.algorithms.bounded_cache import BoundedCache
 from control_plane.core.errors import LimitExceeded, Unauthenticated
 from control_plane.core.principal import Credentials, Principal
 from control_plane.core.scope import Scopes

@@ -4,7 +4,7 @@ An entry's key is a digest of everything that the response depends on: the finge
 the model's name (`Fingerprints`), the last purge, the caller's tenant where a route's cache is private, and
 the request. Where one of these is not certain nothing is cached, so a hit is the response that the model
 would give now. Frontends compute the part of the key that stands for the request
-(`cache/domain/cached_response`); `inference/cached_inference` and `embeddings/embeddings` look up and store.
+(`cache/domain/cached_response`); `inference/caching/cached_inference` and `embeddings/embeddings` look up and store.
 This module knows neither protocol: values are bytes to it.
 """
 
@@ -20,7 +20,7 @@ from control_plane.cache.domain.cached_response import identity_of
 from control_plane.cache.domain.eviction import CacheEntry, EvictingCache
 from control_plane.cache.domain.lookup_worth import RunningMedian
 from control_plane.cache.ports import SharedCache
-from control_plane.core.bounded_cache import BoundedCache
+from control_plane.core.algorithms.bounded_cache import BoundedCache
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.core.infer_call import CacheStatus
 from control_plane.models.fingerprints import Fingerprints

@@ -1,5 +1,5 @@
-"""The command line: one Typer application, and a module beside this one for each command or group of
-commands.
+"""The command line: one Typer application, and a module for each command or group of commands: in `admin` those that
+call a running gateway's admin API, in `planning` those that measure or simulate, beside this one the rest.
 
 Commands parse options and print. What they do is done by the admin API, or by `app` for `serve`; heavy
 packages are imported inside the commands that need them, so that `--help` stays quick.
@@ -12,41 +12,41 @@ import sys
 import typer
 from rich.console import Console
 
-from control_plane.cli import (
+from control_plane.cli import backup, config, doctor, embed, node, serve
+from control_plane.cli.admin import (
     apply,
     audit,
-    backup,
     cache,
-    config,
-    doctor,
-    embed,
+    events,
     fleet,
     jobs,
     keys,
+    model_files,
     models,
-    node,
     prices,
     rollouts,
     routes,
-    serve,
-    simulate,
     tenants,
-    tune,
+    top,
     usage,
 )
+from control_plane.cli.planning import simulate, tune
 from control_plane.core.errors import ControlPlaneError
 
 app = typer.Typer(
     help="Many models on NVIDIA Triton, behind one control plane.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
 app.command(name="serve")(serve.serve)
 app.command(name="node")(node.node)
+models.app.command(name="validate")(model_files.validate)
+models.app.command(name="init")(model_files.init)
 app.add_typer(models.app, name="models")
 app.command(name="fleet")(fleet.fleet)
+app.command(name="top")(top.top)
+app.command(name="events")(events.events)
 app.add_typer(keys.app, name="keys")
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(routes.app, name="routes")

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from control_plane.admin.client import AdminClient
 from control_plane.cli.common.options import StateDirOption
+from control_plane.cli.common.output import Shape, ShapeOption, print_found
 from control_plane.cli.common.printing import print_table
 from control_plane.core.cpus import format_cpus
 from control_plane.core.errors import ControlPlaneError, StartupError
@@ -55,11 +56,12 @@ class Check:
     advice: str = ""
 
 
-def doctor(state_dir: StateDirOption = None) -> None:
+def doctor(output: ShapeOption = Shape.TABLE, state_dir: StateDirOption = None) -> None:
     """Check what this machine has and lacks for serving; exit status 1 if serving cannot work."""
     checks = list(run_checks(load_settings({"state_dir": state_dir})))
     rows = [(check.name, Text.from_markup(check.verdict.value), check.found, check.advice) for check in checks]
-    print_table(("check", "", "found", "what to do"), rows, wraps=True)
+    told = [{"check": check.name, "verdict": check.verdict.name.lower(), "found": check.found, "advice": check.advice} for check in checks]
+    print_found(told, output, lambda: print_table(("check", "", "found", "what to do"), rows, wraps=True))
     if any(check.verdict is Verdict.MISSING for check in checks):
         raise typer.Exit(1)
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from control_plane.core.closure import closure
+from control_plane.core.algorithms.closure import closure
 
 DIGEST_BYTES = 32
 

@@ -23,7 +23,22 @@ class Right(StrEnum):
     the caller's code."""
     METRICS = "metrics"
     """The metrics page."""
+    VIEWER = "viewer"
+    """All that the admin API shows. It shows no secret; nothing on the data ports."""
+    OPERATOR = "operator"
+    """What runs day to day, over the admin API: models, rollouts, dead jobs, the cache; and all that a viewer may. Nothing that
+    says who may do what or what it costs: keys, tenants, routes, prices."""
 
+
+_INCLUDED = {right: frozenset((right,)) for right in Right} | {
+    Right.OPERATOR: frozenset((Right.OPERATOR, Right.VIEWER)),
+    Right.ADMIN: frozenset(Right),
+}
+"""Rights that come with each."""
+
+
+SCOPE_NAMES = "repository, metrics, viewer, operator or admin"
+"""The scopes without a pattern, for messages and help."""
 
 _MAX_NAMES = 1000
 """Names remembered for one principal; bounded, since callers can invent any number."""
@@ -41,13 +56,13 @@ class Scope:
 
 
 def parse_scope(text: str) -> Scope:
-    """Read `infer:GLOB`, `repository`, `admin` or `metrics`. Raises InvalidRequest."""
+    """Read `infer:GLOB` or the name of another right. Raises InvalidRequest."""
     right, colon, pattern = text.partition(":")
     if right == Right.INFER and NAME_GLOB.fullmatch(pattern):
         return Scope(Right.INFER, pattern)
     if right in set(Right) - {Right.INFER} and not colon:
         return Scope(Right(right))
-    raise InvalidRequest(f"scope {text[:100]!r}: expected infer:GLOB (such as infer:text_*), repository, admin or metrics")
+    raise InvalidRequest(f"scope {text[:100]!r}: expected infer:GLOB (such as infer:text_*), {SCOPE_NAMES}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +74,9 @@ class Scopes:
     """Names that a request has asked for and that are allowed: a memo, since matching globs takes longer."""
 
     def allow(self, right: Right, name: str = "") -> bool:
-        """Whether they include `right`, for INFER on the model or route `name`. ADMIN includes everything."""
+        """Whether they include `right`, for INFER on the model or route `name`. ADMIN includes everything, OPERATOR also VIEWER."""
         return any(
-            scope.right is Right.ADMIN or (scope.right is right and (right is not Right.INFER or fnmatchcase(name, scope.pattern)))
+            right in _INCLUDED[scope.right] and (scope.right is not Right.INFER or fnmatchcase(name, scope.pattern))
             for scope in self.scopes
         )
 

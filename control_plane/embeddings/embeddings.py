@@ -2,7 +2,7 @@
 
 For callers who send texts, not tensors (`frontends/openai`). Each text is cached by itself, so any earlier
 call may have computed a part of this one. Calls that lack the same texts at the same time share one
-computation (`inference/singleflight`): a task that holds the leader's permit and goes on when the leader's
+computation (`inference/caching/singleflight`): a task that holds the leader's permit and goes on when the leader's
 caller leaves. An error from the leader's own limits or deadline is not passed on to the followers, who try
 again.
 """
@@ -17,22 +17,23 @@ from typing import Protocol
 
 from control_plane.admission.admission import Permit
 from control_plane.cache.response_cache import CacheScope, ResponseCache
+from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, InvalidRequest, ModelNotFound, UpstreamUnavailable
 from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal
-from control_plane.core.steps import Steps
 from control_plane.core.tensor import Tensor
+from control_plane.embeddings.copies import MAX_TEXTS, CopyableEmbeddings
 from control_plane.embeddings.domain.embedding_tensors import EmbeddedText, read_embedded_text
 from control_plane.embeddings.domain.openai_request import EmbeddingsRequest
 from control_plane.embeddings.domain.text_model import TextModel
 from control_plane.embeddings.text_batches import MAX_BATCHES_IN_FLIGHT, TextBatches
 from control_plane.embeddings.text_models import TextModels
-from control_plane.inference.faults import model_fault_of_error
+from control_plane.inference.caching.singleflight import Singleflight
+from control_plane.inference.in_flight.running_request import AuthorizedRequest, Source
 from control_plane.inference.inference import InferenceService
+from control_plane.inference.retries.faults import model_fault_of_error
 from control_plane.inference.route_targets import Arm, Assignee
 from control_plane.inference.run_steps import run_in_steps
-from control_plane.inference.running_request import AuthorizedRequest, Source
-from control_plane.inference.singleflight import Singleflight
 from control_plane.objects.domain.route import Route
 
 _TEXTS_PER_STEP, _BYTES_PER_STEP = 128, 2**20
@@ -90,7 +91,7 @@ class _Computation:
 @dataclass(frozen=True, slots=True)
 class _Inputs:
     """Inputs that are computed for one call, as a request under which processes may die
-    (`inference/queries_of_death`)."""
+    (`inference/retries/queries_of_death`)."""
 
     inputs: Sequence[bytes]
 
@@ -151,11 +152,21 @@ class Embeddings:
             deadline_s = self._now_s() + self._timeout_s(request, route)
             if arm is None:
                 embedded = await self._embed(request, wanted, running, route, deadline_s)
+                self._offer(route, wanted, running, embedded)
             else:
                 embedded = await self._embed_by_arm(request, wanted, running, arm, deadline_s)
             running.outcome = Outcome.ANSWERED
             self._count(embedded)
             return embedded
+
+    def _offer(self, route: Route | None, wanted: EmbeddingsRequest, running: AuthorizedRequest, embedded: EmbeddingsAnswer) -> None:
+        """Offer a call to be copied to another model, if its route has a rollout in its shadow."""
+        shadow = self._inference.shadow
+        if route is None or shadow is None or not embedded.rows:
+            return
+        running.is_repeatable = True
+        call = CopyableEmbeddings(self._models, running.call, wanted.inputs, wanted.are_tokens)
+        shadow.offer(route, call, running, embedded.rows[:MAX_TEXTS])
 
     async def _embed(
         self, request: EmbeddingsCall, wanted: EmbeddingsRequest, running: AuthorizedRequest, route: Route | None, deadline_s: float

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 from control_plane.auth.access import Access
 from control_plane.auth.domain.authorization import Need
-from control_plane.core.bounded_cache import BoundedCache
+from control_plane.core.algorithms.bounded_cache import BoundedCache
 from control_plane.core.errors import InvalidRequest, ModelNotFound, PermissionDenied, UpstreamFailed, UpstreamUnavailable
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.core.principal import Principal
 from control_plane.core.scope import Right
 from control_plane.embeddings.domain.text_model import TextModel
 from control_plane.embeddings.domain.text_model_config import TEXT_MODEL_REQUIREMENTS, read_text_model
-from control_plane.inference.inference import Dispatch
+from control_plane.inference.dispatch import Dispatch
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.protocols.http1 import HttpRequest
 

@@ -18,7 +18,7 @@ from control_plane.core.errors import Conflict, ControlPlaneError, ModelLoadFail
 from control_plane.core.model import Model, ModelOverride, ModelState, ModelVersion, ServedVariant, summarise
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
-from control_plane.fleet.domain.memory import EVERYWHERE, DesiredState
+from control_plane.fleet.domain.memory import EVERYWHERE, DesiredState, Progress
 from control_plane.fleet.routing.model_router import ModelRouter
 from control_plane.fleet.view.catalogue import asked_of_all, best_lines
 from control_plane.fleet.view.memory import MemorySync
@@ -172,6 +172,17 @@ class FleetModels:
         """What administrators have said of models, by model."""
         return self._state.wishes
 
+    def progress(self, name: str) -> Progress:
+        """Return how far the fleet is with a model, as this process sees it."""
+        fleet, facts = self._state.fleet, self._state.fleet.models.get(name)
+        return Progress(
+            ready=len(fleet.ready_replicas(name)),
+            held=len(fleet.replicas(name)),
+            missing=len(self._without(facts)) if facts is not None else 0,
+            is_loading=fleet.is_loading(name),
+            failure=self._state.measurements.why_quarantined(name) or "",
+        )
+
     async def set_desired(self, name: str, desired: DesiredState | None) -> None:
         """Set what is wanted of a model, without waiting until it is so; None for what its folder says.
 
@@ -290,9 +301,9 @@ class FleetModels:
         return [] if most is not None and len(ready) >= most else [each for each in self._fitting(facts) if each.name not in ready]
 
     def _stays(self, replica: Replica) -> bool:
-        """Whether the replica must not be evicted, as its model has no more than its `min_replicas`."""
+        """Whether the replica must not be evicted, as its model has no more than it has to have."""
         facts = self._state.fleet.models.get(replica.model)
-        is_kept = facts is not None and 0 < len(self._state.fleet.ready_replicas(replica.model)) <= facts.spec.min_replicas
+        is_kept = facts is not None and 0 < len(self._state.fleet.ready_replicas(replica.model)) <= self._state.fleet.least_replicas(facts)
         return is_kept and replica.state is ModelState.READY and not replica.is_step
 
     async def _unload_here(self, name: str) -> None:

@@ -20,7 +20,7 @@ from control_plane.core.model import ModelVersion
 from control_plane.fleet.administration import FleetModels
 from control_plane.fleet.domain.counts import FleetCounts
 from control_plane.fleet.domain.fleet import Server
-from control_plane.fleet.domain.report import LoadReport, Wanted
+from control_plane.fleet.domain.leadership.report import LoadReport, Wanted
 from control_plane.fleet.loading.replica_loader import ReplicaLoader
 from control_plane.fleet.loading.server_loads import ServerLoads
 from control_plane.fleet.membership.draining import Drainer

@@ -11,9 +11,9 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from control_plane.core.endpoints import ListedServer
-from control_plane.fleet.domain.lease import Lease
+from control_plane.fleet.domain.leadership.lease import Lease
+from control_plane.fleet.domain.leadership.report import LoadReport
 from control_plane.fleet.domain.memory import DesiredState, Measured
-from control_plane.fleet.domain.report import LoadReport
 from control_plane.models.domain.description import DescribedModel
 
 
@@ -86,7 +86,7 @@ class LeaseStore(Protocol):
     """Store of the leader lease: one record, changed only by compare-and-set, so that processes agree on
     their fleet's leader.
 
-    It keeps no time: `fleet/domain/election` does. Each method raises StoreUnavailable; then its change may
+    It keeps no time: `fleet/domain/leadership/election` does. Each method raises StoreUnavailable; then its change may
     have been made, or not.
     """
 

@@ -17,10 +17,10 @@ from typing import Protocol
 from control_plane.concurrency.task_owner import TaskOwner
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.autoscaling import desired_replicas, pool_to_grow, replica_to_remove
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import ModelFacts, Server
-from control_plane.fleet.domain.placement import excess
+from control_plane.fleet.domain.placement.autoscaling import desired_replicas, pool_to_grow, replica_to_remove
+from control_plane.fleet.domain.placement.placement import excess
 from control_plane.fleet.routing.model_router import ModelRouter
 from control_plane.fleet.view.files import FleetFiles
 from control_plane.fleet.view.state import FleetState

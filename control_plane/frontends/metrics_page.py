@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 from control_plane.auth.access import Access
 from control_plane.auth.domain.authorization import METRICS_NEED
+from control_plane.core.algorithms.steps import Steps
 from control_plane.core.endpoints import ONLY
 from control_plane.core.errors import ControlPlaneError
-from control_plane.core.steps import Steps
 from control_plane.frontends.common.caller import identify
 from control_plane.frontends.merged_metrics import merged_metrics
 from control_plane.inference.run_steps import run_in_steps

@@ -14,10 +14,10 @@ from control_plane.auth.access import Access
 from control_plane.auth.domain.authorization import need_of_call
 from control_plane.cache.domain.cached_response import HEADER, forbids_cached_answer
 from control_plane.core.action import Action
+from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import InvalidRequest, ModelNotFound, PayloadTooLarge, RouteNotFound
 from control_plane.core.infer_call import Frontend, InferCall
 from control_plane.core.principal import Principal
-from control_plane.core.steps import Steps
 from control_plane.embeddings.domain.openai_request import (
     EmbeddingsRequest,
     answer_steps,

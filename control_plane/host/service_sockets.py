@@ -40,7 +40,7 @@ class ServiceSockets:
 
         The state folder must be locked by now: another tidegate's socket may be in it otherwise.
         """
-        if not self._settings.tls.tls_is_on:
+        if not self._settings.tls.admin_tls_is_on:
             return
         try:
             self.admin_unix = _bind_unix(self._settings.process.state_dir / "admin.sock", "--state-dir", self._bound)
@@ -60,7 +60,7 @@ class ServiceSockets:
             "http": url_of(self.http, scheme),
             "grpc": address_of(self.grpc),
             "metrics": url_of(self.metrics, scheme) + "/metrics",
-            "admin": url_of(self.admin, scheme),
+            "admin": url_of(self.admin, "https" if self._settings.tls.admin_tls_is_on else "http"),
         }
         for name, unix_socket in (("admin_socket", self.admin_unix), ("http_socket", self.http_unix), ("grpc_socket", self.grpc_unix)):
             if unix_socket is not None:

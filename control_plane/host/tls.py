@@ -28,9 +28,12 @@ GRPC = "h2"
 class Tls:
     """The TLS contexts of one process, one per protocol (ALPN), reloaded when their files change."""
 
-    def __init__(self, settings: TlsSettings) -> None:
-        """Read the files. Raises StartupError, which says which file cannot be used, and why."""
+    def __init__(self, settings: TlsSettings, *, setting: str = "--") -> None:
+        """Read the files; `setting` is how the names of their settings begin. Raises StartupError, which says which file
+        cannot be used, and why."""
         self._settings = settings
+        self._setting = setting
+        self._certificate = _certificate_of(setting)
         self._seen = self._stamps()
         self._current = self._read()
         self._fronts = {protocol: self._front(protocol) for protocol in (HTTP, GRPC)}
@@ -75,11 +78,13 @@ class Tls:
         context.set_alpn_protocols([protocol])
         # In TLS 1.2 a client could have the server carry out one handshake after the other on a connection.
         context.options |= ssl.OP_NO_RENEGOTIATION
-        certificate, key = _required(settings.tls_certificate, "--tls-certificate"), _required(settings.tls_key, "--tls-key")
+        of_certificate, of_key = f"{self._setting}tls-{self._certificate}", f"{self._setting}tls-key"
+        certificate = _required(settings.tls_certificate, of_certificate)
+        key = _required(settings.tls_key, of_key)
         try:
             context.load_cert_chain(certificate, key, password=_refuse_passphrase)
         except (OSError, ValueError) as exc:
-            raise StartupError(f"--tls-certificate {certificate} and --tls-key {key}: {_describe(exc)}") from exc
+            raise StartupError(f"{of_certificate} {certificate} and {of_key} {key}: {_describe(exc)}") from exc
         if settings.tls_client_ca is not None:
             self._demand_client_certificates(context, settings.tls_client_ca)
         return context
@@ -88,7 +93,7 @@ class Tls:
         try:
             context.load_verify_locations(authorities)
         except (OSError, ValueError) as exc:
-            raise StartupError(f"--tls-client-ca {authorities}: {_describe(exc)}") from exc
+            raise StartupError(f"{self._setting}tls-client-ca {authorities}: {_describe(exc)}") from exc
         context.verify_mode = ssl.CERT_REQUIRED
         # A resumed session shows no certificate, so a client whose authority is no longer accepted would
         # still get in.
@@ -107,21 +112,38 @@ def make_tls(settings: TlsSettings) -> Tls | None:
     """Make the TLS contexts; None if TLS is off. Raises StartupError for an unusable file, or a setting that
     is missing.
     """
+    return _made(settings, "--")
+
+
+def make_admin_tls(settings: TlsSettings) -> Tls | None:
+    """Make the TLS contexts of an admin port that has files of its own; None if it has what all ports have. Raises as `make_tls`."""
+    own = TlsSettings(tls_certificate=settings.admin_tls_cert, tls_key=settings.admin_tls_key, tls_client_ca=settings.admin_tls_client_ca)
+    return _made(own, "--admin-")
+
+
+def _made(settings: TlsSettings, setting: str) -> Tls | None:
     if settings.tls_is_on:
-        return Tls(settings)
-    for path, flag in ((settings.tls_key, "--tls-key"), (settings.tls_client_ca, "--tls-client-ca")):
+        return Tls(settings, setting=setting)
+    for path, name in ((settings.tls_key, "tls-key"), (settings.tls_client_ca, "tls-client-ca")):
         if path is not None:
-            raise StartupError(f"{flag} {path} has no effect: --tls-certificate, which turns TLS on, is not given")
+            certificate = f"{setting}tls-{_certificate_of(setting)}"
+            raise StartupError(f"{setting}{name} {path} has no effect: {certificate}, which turns TLS on, is not given")
     return None
 
 
-def on_hangup(tls: Tls | None) -> None:
+def _certificate_of(setting: str) -> str:
+    """The last word of the certificate's setting; the admin port's is short, so that the list of options shows it whole in 80 columns."""
+    return "certificate" if setting == "--" else "cert"
+
+
+def on_hangup(*used: Tls | None) -> None:
     """Carry out SIGHUP: read the TLS files again. Without TLS it is ignored; by default it would end the
     process.
     """
-    if tls is not None:
-        tls.reload()
-    else:
+    for tls in used:
+        if tls is not None:
+            tls.reload()
+    if not any(used):
         _log.info("SIGHUP is ignored: it reads the TLS files again, and TLS is off (see --tls-certificate)")
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from control_plane.auth.access import Access
 from control_plane.inference.domain.observation import Observation
-from control_plane.inference.faults import Fault
+from control_plane.inference.in_flight.running_request import AuthorizedRequest
+from control_plane.inference.retries.faults import DEATHS, Fault
 from control_plane.inference.route_targets import Arm
-from control_plane.inference.running_request import AuthorizedRequest
 
 MAX_HELD = 2_000
 """Observations between two looks; of more a part is kept that their units alone decide, so that it says the same."""
@@ -18,6 +18,11 @@ MAX_HELD = 2_000
 _FULL = 2**32
 _UNCOUNTED = frozenset((Fault.NOT_SENT, Fault.MODEL_MISSING, Fault.NOT_READY, Fault.QUEUE_FULL, Fault.EXPIRED_IN_QUEUE, Fault.STOPPING))
 """Faults that say nothing of how good a model is: it is loading, busy, or its server is going."""
+
+
+def says_something(fault: Fault | None) -> bool:
+    """Whether a fault, or that there is none, says how good a model is."""
+    return fault not in _UNCOUNTED
 
 
 class ArmObservations:
@@ -31,11 +36,18 @@ class ArmObservations:
     def add(self, arm: Arm, running: AuthorizedRequest, fault: Fault | None, *, now_s: float) -> None:
         """Observe a request that has just been answered, unless it was not computed or no rollout has assigned it."""
         rollout = self._access.rollout(arm.route.name)
-        if rollout is None or not arm.is_assigned or running.sent_s is None or running.is_cache_hit or fault in _UNCOUNTED:
+        if rollout is None or not arm.is_assigned or running.sent_s is None or running.is_cache_hit or not says_something(fault):
             return
-        if arm.digest >> 32 < self._below:
-            took_s = now_s - running.sent_s
-            self._held.append(Observation(arm.route.name, rollout, arm.is_stable, arm.digest, fault is not None, took_s))
+        took_s = now_s - running.sent_s
+        self._hold(Observation(arm.route.name, rollout, arm.is_stable, arm.digest, fault is not None, took_s, fault in DEATHS))
+
+    def add_pair(self, seen: Observation) -> None:
+        """Observe a copied request."""
+        self._hold(seen)
+
+    def _hold(self, seen: Observation) -> None:
+        if seen.digest >> 32 < self._below:
+            self._held.append(seen)
         while len(self._held) >= MAX_HELD:
             self._below //= 2
             self._held = [each for each in self._held if each.digest >> 32 < self._below]

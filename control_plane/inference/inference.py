@@ -10,36 +10,41 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from control_plane.admission.admission import Permit
 from control_plane.auth.domain.authorization import Need
 from control_plane.core.errors import ControlPlaneError, PermissionDenied
-from control_plane.core.infer_call import Frontend, InferCall, Outcome
+from control_plane.core.infer_call import Frontend, InferCall
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.scope import Right
-from control_plane.core.steps import Steps
 from control_plane.inference.arm_observations import ArmObservations
-from control_plane.inference.cached_inference import CacheableRequest, CachedInference
-from control_plane.inference.catalogue import Catalogue
+from control_plane.inference.caching.cached_inference import CachedInference
+from control_plane.inference.caching.verbatim_cache import VerbatimCache
+from control_plane.inference.dispatch import Dispatch
 from control_plane.inference.domain.retry_budget import SHARE
-from control_plane.inference.faults import FAULTS, Fault, Resend, model_fault_in, model_fault_of_error
 from control_plane.inference.governance import Governance
+from control_plane.inference.in_flight.recorded_stream import RecordedStream
+from control_plane.inference.in_flight.running_request import (
+    UNSEEN,
+    AdmittedRequest,
+    AuthorizedRequest,
+    ClientStatusOf,
+    Source,
+)
+from control_plane.inference.in_flight.running_requests import RunningRequests, unknown_client_status
 from control_plane.inference.model_names import ModelNames
-from control_plane.inference.queries_of_death import Hashable, QueriesOfDeath
-from control_plane.inference.retry_budget import RetryBudget
+from control_plane.inference.requests import FrontendRequest, GenerateRequest, InferRequest
+from control_plane.inference.retries.faults import FAULTS, Fault, Resend, model_fault_in, model_fault_of_error
 from control_plane.inference.route_targets import Arm, Assignee, RouteTargets
 from control_plane.inference.run_steps import run_in_steps
-from control_plane.inference.running_request import UNSEEN, AdmittedRequest, AuthorizedRequest, ClientStatusOf, RunningRequest, Source
-from control_plane.inference.running_requests import RunningRequests, unknown_client_status
+from control_plane.inference.shadowing import Shadow
 from control_plane.inference.single_server import SingleServerDispatch
-from control_plane.inference.verbatim_cache import VerbatimCache
 from control_plane.objects.domain.route import WHOLE, Route
 from control_plane.protocols.http1 import HttpAnswer
 from control_plane.telemetry.ports import RequestRecorder
-from control_plane.triton.ports import HttpStream, Slot, Upstream
+from control_plane.triton.ports import HttpStream
 from control_plane.triton.servers import Servers
 
 AnswerT = TypeVar("AnswerT")
@@ -48,122 +53,6 @@ _MAX_OWED = 20
 """Requests that the retry budget may owe for those that a route's own model answers in place of a target."""
 
 SHARED_MEMORY_IS_OFF = "shared memory is switched off on this server; --allow-shared-memory switches it on"
-
-
-class _FrontendRequest(Source, Assignee, Protocol):
-    """An inference request as its frontend holds it."""
-
-    frontend: Frontend
-    principal: Principal
-    slot: Slot | None
-    """The request's slot at its model, once it has one."""
-
-    @property
-    def timeout_s(self) -> float | None:
-        """The caller's timeout in seconds; None where the caller gives none. Raises InvalidRequest."""
-
-    def read_at_once(self) -> InferCall | None:
-        """Validate the request if it is small; None: `read` has to. Raises as `read` does."""
-
-    def read(self) -> Steps[InferCall]:
-        """Validate the request, in steps if it is large.
-
-        Raises InvalidRequest, UnparsableRequest, PayloadTooLarge, NotSupported.
-        """
-
-    def readdress(self, model_name: str, model_version: str) -> None:
-        """Readdress the request to this model: the name in it is a route's."""
-
-    def choose(self, model_name: str) -> None:
-        """Note the model that a route with targets has chosen for it, which its answer is to name."""
-
-
-class ServerRequest(Hashable, Protocol[AnswerT]):
-    """A request that can be sent to a server."""
-
-    def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[AnswerT]:
-        """Send the request and return Triton's answer, good or bad.
-
-        Raises UpstreamUnavailable, DeadlineExceeded.
-        """
-
-    def outcome(self, answer: AnswerT) -> Outcome:
-        """The outcome that Triton's answer amounts to."""
-
-
-class InferRequest(_FrontendRequest, CacheableRequest[AnswerT], ServerRequest[AnswerT], Protocol[AnswerT]):
-    """A unary inference request, whose answer may be cached."""
-
-    def with_model(self, answer: AnswerT) -> AnswerT:
-        """Add the name of the model that `choose` noted to an answer."""
-
-
-class GenerateRequest(_FrontendRequest, Protocol):
-    """A request whose answer may be streamed piece by piece (Triton's generate extension; HTTP only)."""
-
-    def stream(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer | HttpStream]:
-        """Send the request; the answer is a whole one or a stream.
-
-        Raises UpstreamUnavailable, DeadlineExceeded.
-        """
-
-    def outcome(self, answer: HttpAnswer | HttpStream) -> Outcome:
-        """The outcome that Triton's answer amounts to, provided that a stream reaches its end."""
-
-    def head_with_model(self, head: bytes) -> bytes:
-        """The head of an answer with the name of the model that `choose` noted."""
-
-
-class Dispatch(Protocol):
-    """Router: chooses the server of each request.
-
-    `inference/single_server`, or in a fleet `fleet/routing/dispatch`.
-    """
-
-    retries: RetryBudget
-    """Budget of what is sent to servers beyond what clients ask for."""
-    deaths: QueriesOfDeath
-    """Quarantine for requests under which processes die."""
-
-    @property
-    def catalogue(self) -> Catalogue | None:
-        """The merged model catalogue of a fleet; None where there is one server, which answers for itself."""
-
-    def send(
-        self, request: ServerRequest[AnswerT], call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None
-    ) -> Awaitable[AnswerT]:
-        """Choose a server, wait until the model is loaded there, and send; `running` says what it costs and
-        who asks.
-
-        Raises ModelNotFound, Overloaded, and what the request's own `send` raises.
-        """
-
-    def stream(
-        self, request: GenerateRequest, call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None
-    ) -> Awaitable[HttpAnswer | HttpStream]:
-        """As `send`, for a streamed answer, which holds its in-flight slot at the server until it is
-        closed."""
-
-    def server_for(
-        self, call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None, request: Hashable | None = None
-    ) -> AbstractAsyncContextManager[Upstream]:
-        """Reserve a server for a caller that sends by itself, for as long as the block lasts. With `request`, what it
-        sends, it is refused once two processes have died under that.
-
-        Raises as `send` does.
-        """
-
-    async def reading(self, model: str, *, timeout_s: float) -> Upstream:
-        """A server that can describe the model; it is loaded for that if it must be.
-
-        Raises as `send` does.
-        """
-
-    async def ready(self) -> set[str]:
-        """Names of the models that are loaded on any server now.
-
-        Raises UpstreamUnavailable, UpstreamFailed, DeadlineExceeded.
-        """
 
 
 class InferenceService:
@@ -199,6 +88,8 @@ class InferenceService:
         self._targets = RouteTargets(governance.access)
         self.observations = ArmObservations(governance.access)
         """What became of requests that a rollout has assigned, for the gateway to judge."""
+        self.shadow: Shadow | None = None
+        """Copies answered requests to another model; None where nothing is copied."""
         self._cached = cached
         self.dispatch: Dispatch = dispatch or SingleServerDispatch(servers, now_s=now_s)
         """Routes inference requests, and calls that only read metadata."""
@@ -234,6 +125,8 @@ class InferenceService:
             timeout_s = self._timeout_s(request, route)
             if arm is None:
                 answer = await self._ask(request, running, route, timeout_s)
+                if route is not None and self.shadow is not None:
+                    self.shadow.offer(route, request, running, answer)
             else:
                 answer = await self._ask_arm(request, running, arm, timeout_s)
             running.answered(request.outcome(answer), answer)
@@ -263,7 +156,7 @@ class InferenceService:
             if not self.observed_may_stand_in(arm, model_fault_in(answer), running, deadline_s):
                 return request.with_model(answer)
         request.readdress(arm.stable.model_name, arm.stable.model_version)
-        request.choose(arm.stable.model_name)
+        request.choose(replace(arm, call=arm.stable).name)
         running.begin_anew(arm.stable)
         answer = await self._ask(request, running, arm.route, deadline_s - self._now_s())
         return request.with_model(answer)
@@ -325,7 +218,7 @@ class InferenceService:
             head = answer.head if arm is None else request.head_with_model(answer.head)
             if isinstance(answer, HttpAnswer):
                 return answer if arm is None else HttpAnswer(answer.status, head, answer.body)
-            return _RecordedStream(answer, running, head)
+            return RecordedStream(answer, running, head)
 
     async def _stream_arm(
         self, request: GenerateRequest, running: AuthorizedRequest, arm: Arm, timeout_s: float
@@ -342,7 +235,7 @@ class InferenceService:
             if not self.observed_may_stand_in(arm, model_fault_in(answer), running, deadline_s):
                 return answer
         request.readdress(arm.stable.model_name, arm.stable.model_version)
-        request.choose(arm.stable.model_name)
+        request.choose(replace(arm, call=arm.stable).name)
         running.begin_anew(arm.stable)
         left_s = await self._turn(running, running.permit, deadline_s - self._now_s())
         request.slot = running.permit
@@ -408,7 +301,7 @@ class InferenceService:
         return await self.dispatch.send(request, running.call, timeout_s=timeout_s, running=running)
 
     def _authorize(
-        self, named: InferCall, request: _FrontendRequest, admitted: AdmittedRequest
+        self, named: InferCall, request: FrontendRequest, admitted: AdmittedRequest
     ) -> tuple[AuthorizedRequest, Route | None, Arm | None]:
         """Resolve, authorise and cost the call; return with it what `resolve` does."""
         admitted.model_name = named.model_name  # before `resolve`, so that a refusal is recorded under this name
@@ -416,43 +309,11 @@ class InferenceService:
         if route is not None:
             request.readdress(call.model_name, call.model_version)
         if arm is not None:
-            request.choose(call.model_name)
+            request.choose(arm.name)
         return admitted.authorize(call, named=named.model_name), route, arm
 
-    def _timeout_s(self, request: _FrontendRequest, route: Route | None) -> float:
+    def _timeout_s(self, request: FrontendRequest, route: Route | None) -> float:
         timeout_s = request.timeout_s  # a property that parses headers: read once
         if timeout_s is not None:
             return timeout_s
         return self._default_timeout_s if route is None or route.deadline_s is None else route.deadline_s
-
-
-class _RecordedStream:
-    """Recording wrapper of `triton/ports.HttpStream`: a stream that is closed before its end counts as
-    ABANDONED."""
-
-    def __init__(self, stream: HttpStream, running: RunningRequest, head: bytes) -> None:
-        self.status = stream.status
-        self.head = head
-        self._stream = stream
-        # The outcome holds only if the stream reaches its end; until then, closing it means that the caller
-        # has left.
-        self._outcome_at_end, running.outcome = running.outcome, Outcome.ABANDONED
-        self._running: RunningRequest | None = running
-        running.detach()
-
-    async def receive(self) -> bytes | None:
-        try:
-            piece = await self._stream.receive()
-        except BaseException as exc:
-            if self._running is not None:
-                self._running.mark_broken_off(exc)
-            raise
-        if piece is None and self._running is not None:
-            self._running.outcome = self._outcome_at_end
-        return piece
-
-    def close(self) -> None:
-        self._stream.close()
-        if self._running is not None:
-            self._running.end()
-            self._running = None

@@ -11,17 +11,18 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from control_plane.auth.access import Access
-from control_plane.core.bounded_cache import BoundedCache
+from control_plane.core.algorithms.bounded_cache import BoundedCache
 from control_plane.core.errors import InvalidRequest
 from control_plane.core.infer_call import InferCall
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.inference.domain.assignment import target_of, unit_digest
-from control_plane.objects.domain.route import WHOLE, Route
+from control_plane.objects.domain.route import WHOLE, Route, arm_name
 
 TARGET_HEADER = "tidegate-target"
-"""Request header (HTTP) or metadata (gRPC) by which a tester chooses a route's target, by the model's name."""
+"""Request header (HTTP) or metadata (gRPC) by which a tester chooses a route's target: `model`, or `model@version`."""
 MODEL_HEADER = "tidegate-model"
-"""Response header (HTTP) or trailer (gRPC) that names the model which a route with targets has chosen."""
+"""Response header (HTTP) or trailer (gRPC) that names the model which a route with targets has chosen, as `model@version`
+where several versions of it are targets."""
 HEADER_PREFIX = "header:"
 WHOLE_BYTES = 2**20
 """Largest request that is hashed as a whole; of a larger one, which is never cached, its two ends are."""
@@ -56,16 +57,25 @@ class Arm:
     def beside(self, other: Arm) -> Arm:
         """Return the assignment of this call to the model that `other`, of the same route, was assigned to, if that is one
         of its models yet."""
-        model = other.call.model_name
-        if not (self.is_assigned and other.is_assigned) or model == self.call.model_name or model not in self.route.models:
+        if not (self.is_assigned and other.is_assigned) or _is_to(self.call, other.place) or other.place not in self.route.arms:
             return self
-        call = self.stable if model == self.route.model else replace(self.call, model_name=model, model_version=other.call.model_version)
-        return replace(self, call=call)
+        return replace(self, call=_sent_to(self.call, self.stable, other.place, self.route))
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Model and version that were chosen."""
+        return self.call.model_name, self.call.model_version
+
+    @property
+    def name(self) -> str:
+        """Name of what was chosen, which the answer carries."""
+        model, version = self.place
+        return arm_name(model, version if self.route.models.count(model) > 1 else "")
 
     @property
     def weight(self) -> int:
         """Requests of 10,000 that the chosen target gets; all of them for the route's own model."""
-        return next((each.weight for each in self.route.targets if each.model == self.call.model_name), WHOLE)
+        return next((each.weight for each in self.route.targets if (each.model, each.version) == self.place), WHOLE)
 
     @property
     def is_stable(self) -> bool:
@@ -107,13 +117,16 @@ class RouteTargets:
         return Arm(route, chosen, stable, digest)
 
     def remembers(self, route: Route, call: InferCall, tenant: str) -> bool:
-        """Whether a sequence goes on that began while the route had targets: it ends where it began, though the route may
-        have one model again."""
-        if not self._sequences.keys:
+        """Whether a sequence of a route with one model goes on that began before: it ends where it began, though the
+        route may have had another model or targets then. One that begins is remembered, for it may have them soon."""
+        if not (self._sequences.keys or call.starts_sequence):
             return False
         key = _key(route, call, tenant)
         if call.starts_sequence:  # another one of the same id
             self._sequences.forget(key)
+            if not call.ends_sequence:
+                self._sequences.keep(key, (route.model, call.model_version or route.version))
+            return False
         return key in self._sequences.keys
 
     def _digest(self, route: Route, call: InferCall, principal: Principal, request: Assignee) -> int:
@@ -133,32 +146,38 @@ class RouteTargets:
         return unit_digest(salt, *request.unit(call))
 
     def _wanted(self, route: Route, wanted: str, call: InferCall, stable: InferCall, principal: Principal) -> InferCall:
-        if wanted not in route.models:
+        arm = route.arm_named(wanted)
+        if arm is None:
             raise InvalidRequest(
-                f"{TARGET_HEADER}: {wanted[:100]!r} is no target of route {route.name!r}; it has {', '.join(route.models)}",
+                f"{TARGET_HEADER}: {wanted[:100]!r} is no target of route {route.name!r}; it has "
+                + ", ".join(arm_name(model, version if route.models.count(model) > 1 else "") for model, version in route.arms),
                 field=TARGET_HEADER,
             )
         if principal is not ANONYMOUS:
-            self._access.require_inference(principal, wanted, self._access.route(wanted))
-        if wanted == route.model:
+            self._access.require_inference(principal, arm[0], self._access.route(arm[0]))
+        if arm == (route.model, route.version):
             return stable
-        version = next(target.version for target in route.targets if target.model == wanted)
-        return replace(call, model_name=wanted, model_version=call.model_version or version)
+        return replace(call, model_name=arm[0], model_version=call.model_version or arm[1])
 
     def _where_it_began(self, route: Route, call: InferCall, stable: InferCall, chosen: InferCall, tenant: str) -> InferCall:
         """The call to the model that the sequence began with, as far as this process has seen that."""
         key = _key(route, call, tenant)
         held = None if call.starts_sequence else self._sequences.get(key)
-        if held is not None:
-            model, version = held
-            if model == route.model:
-                chosen = stable
-            elif model != chosen.model_name:
-                chosen = replace(call, model_name=model, model_version=version)
+        if held is not None and not _is_to(chosen, held):
+            chosen = _sent_to(call, stable, held, route)
         self._sequences.forget(key)
         if not call.ends_sequence:
             self._sequences.keep(key, (chosen.model_name, chosen.model_version))
         return chosen
+
+
+def _is_to(call: InferCall, place: tuple[str, str]) -> bool:
+    return (call.model_name, call.model_version) == place
+
+
+def _sent_to(call: InferCall, stable: InferCall, place: tuple[str, str], route: Route) -> InferCall:
+    """The call to this model and version; `stable` itself where they are the route's own."""
+    return stable if place == (route.model, route.version) else replace(call, model_name=place[0], model_version=place[1])
 
 
 def _key(route: Route, call: InferCall, tenant: str) -> int:

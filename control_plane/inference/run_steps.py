@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import TypeVar
 
-from control_plane.core.steps import Steps
+from control_plane.core.algorithms.steps import Steps
 
 T = TypeVar("T")
 

@@ -9,19 +9,19 @@ died, wait for that.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import NamedTuple, Protocol, TypeVar
 
 from control_plane.core.endpoints import ONLY
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.infer_call import InferCall
 from control_plane.core.model import ModelState
-from control_plane.inference.attempt import AnswerT_co, Attempt, RepeatableRequest, Send, is_repeatable
 from control_plane.inference.domain.queries_of_death import StubDeaths
-from control_plane.inference.faults import FAULTS, Fault, Finding, Resend, fault_in, fault_of_error
-from control_plane.inference.queries_of_death import Hashable, QueriesOfDeath, Suspect
-from control_plane.inference.retry_budget import CostedRequest, RetryBudget, units_of
+from control_plane.inference.retries.attempt import AnswerT_co, Attempt, RepeatableRequest, Send, is_repeatable
+from control_plane.inference.retries.faults import FAULTS, Fault, Finding, Resend, fault_in, fault_of_error
+from control_plane.inference.retries.queries_of_death import Hashable, QueriesOfDeath, Suspect
+from control_plane.inference.retries.retry_budget import CostedRequest, RetryBudget, units_of
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Servers
 from control_plane.triton.silence_watch import SilenceWatch
@@ -36,7 +36,7 @@ _ENDED = frozenset((Finding.UNREACHABLE, Finding.BROKEN))
 
 
 class RunningOnOne(CostedRequest, RepeatableRequest, Protocol):
-    """The part of `inference/running_request.AuthorizedRequest` that is needed here; it is charged from when it is
+    """The part of `inference/in_flight/running_request.AuthorizedRequest` that is needed here; it is charged from when it is
     sent."""
 
     server: str
@@ -76,6 +76,8 @@ class SingleServerDispatch:
         self.deaths = QueriesOfDeath(now_s=now_s)
         self.silence = SilenceWatch(now_s)
         self._stub_deaths = StubDeaths()
+        self._copied_to: set[str] = set()
+        """Models that have a copy of a request under way."""
         self._servers = servers
         self._under_repair = servers.under_repair
         self._now_s = now_s
@@ -161,6 +163,24 @@ class SingleServerDispatch:
                 await self._judge(request, call, sent, attempt, suspect)
                 raise
             await self._judge(request, call, sent, attempt, suspect)
+
+    def idle_copy(self, call: InferCall) -> AbstractContextManager[Upstream] | None:
+        model = call.model_name
+        if model in self._copied_to or model in self._under_repair.ready_s or self.deaths.watches(model):
+            return None
+        try:
+            upstream = self._servers.pick()
+        except ControlPlaneError:
+            return None
+        self._copied_to.add(model)  # one at a time: how many more it could compute is not known here
+        return self._idle(model, upstream)
+
+    @contextmanager
+    def _idle(self, model: str, upstream: Upstream) -> Iterator[Upstream]:
+        try:
+            yield upstream
+        finally:
+            self._copied_to.discard(model)
 
     async def reading(self, model: str, *, timeout_s: float) -> Upstream:
         return self._servers.pick()

@@ -74,7 +74,11 @@ class Jobs:
             IdempotencyKeyReused: the idempotency key came before with another request.
             StoreUnavailable: nothing can be accepted now.
         """
-        await self._require_room(principal.tenant, len(wanted.body))
+        try:
+            await self._require_room(principal.tenant, len(wanted.body))
+        except LimitExceeded:
+            if not wanted.idempotency_key or not await self._store.knows_key(principal.tenant, wanted.idempotency_key):
+                raise
         key = principal.tenant, wanted.idempotency_key
         if wanted.idempotency_key and key in self._being_accepted:
             raise Conflict("a request with this Idempotency-Key is being accepted now; ask again shortly")
@@ -88,7 +92,7 @@ class Jobs:
         """Return a job. Raises ObjectNotFound, StoreUnavailable."""
         job = await self._store.get(job_id) if JOB_ID.fullmatch(job_id) else None
         if job is None or job.tenant != principal.tenant:
-            raise ObjectNotFound(f"there is no job {job_id!r}; one that has ended is kept for {self._policy.keep_s:g} s")
+            raise ObjectNotFound(f"there is no job {job_id!r}; one that has ended is kept for {self._policy.keep_s:g} s at most")
         return job
 
     async def place(self, job: Job) -> int | None:
@@ -98,6 +102,10 @@ class Jobs:
     async def jobs_of(self, tenant: str | None, *, state: JobState | None, before: str, limit: int) -> list[Job]:
         """Return a tenant's jobs (None: everybody's), the newest first, from the one after `before` on."""
         return await self._store.jobs_of(tenant, state=state, before=before, limit=limit)
+
+    async def is_known(self, job_id: str) -> bool:
+        """Whether there is such a job, of any tenant."""
+        return await self._store.get(job_id) is not None
 
     async def wait(self, job: Job, timeout_s: float) -> Job:
         """Wait until a job has ended, for at most `timeout_s`; return it as it is then. While this process drains, jobs that

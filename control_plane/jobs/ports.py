@@ -42,6 +42,9 @@ class JobStore(Protocol):
 
     async def get(self, job_id: str) -> Job | None: ...
 
+    async def knows_key(self, tenant: str, idempotency_key: str) -> bool:
+        """Return whether a record was made with this idempotency key of the tenant."""
+
     async def replace(self, job: Job) -> bool:
         """Replace the version before this one; False: there is another by now, or none, and nothing is changed."""
 
@@ -51,11 +54,14 @@ class JobStore(Protocol):
     async def waiting(self, now_s: float) -> list[TenantQueue]:
         """Return the first jobs of each tenant that may be claimed now (`domain/claims.HEADS` of each)."""
 
-    async def ready(self, now_s: float) -> int:
-        """Return how many jobs may be claimed now."""
+    async def ready(self, now_s: float, *, limit: int) -> int:
+        """Return how many jobs may be claimed now, or `limit` if there are more."""
 
     async def neglected(self, now_s: float, *, limit: int) -> list[Job]:
         """Return jobs whose `look_at_s` has come, the longest first."""
+
+    async def surplus(self, kept: Load, *, limit: int) -> list[Job]:
+        """Return the oldest ended jobs of each tenant that keeps more than that, as many as are too many."""
 
     async def place(self, job: Job) -> int:
         """Return how many queued jobs of its tenant come before this one."""

@@ -16,13 +16,15 @@ from control_plane.jobs.charging import charge
 from control_plane.jobs.domain.job import Job, JobState
 from control_plane.jobs.domain.sweeps import Care, sweep
 from control_plane.jobs.domain.transitions import RetryPolicy
-from control_plane.jobs.ports import JobQueue, JobStore, Spool, UsageSums
+from control_plane.jobs.ports import JobQueue, JobStore, Load, Spool, UsageSums
 
 _log = logging.getLogger(__name__)
 
 _PERIOD_S = 0.5
 _AFTER_DEFECT_S = 30.0
 _AT_ONCE, _MOST_BATCHES = 200, 20
+_MOST_READY = 1 << 30
+"""More than there can be."""
 _ORPHANS_EVERY_S = 600.0
 _ORPHAN_AFTER_S = 3600.0
 """Age from which files without a record are removed: longer than any body takes to be accepted."""
@@ -39,11 +41,13 @@ class Sweeper:
         spool: Spool,
         usage: UsageSums,
         policy: RetryPolicy,
+        kept: Load,
         today_s: Callable[[], float] = time.time,
     ) -> None:
-        """`today_s` is seconds since 1970."""
+        """`kept` is what each tenant keeps of its ended jobs at most; `today_s` is seconds since 1970."""
         self._store, self._queue, self._spool, self._usage = store, queue, spool, usage
         self._policy = policy
+        self._kept = kept
         self._today_s = today_s
         self._were_missing = 0
         self._is_away = False
@@ -75,6 +79,8 @@ class Sweeper:
                 await self._look_after(job, now_s)
             if len(neglected) < _AT_ONCE:
                 break
+        for job in await self._store.surplus(self._kept, limit=_AT_ONCE):
+            await self._remove(job)
         await self._write_missing_tickets(now_s)
         if now_s >= self._orphans_at_s:
             self._orphans_at_s = now_s + _ORPHANS_EVERY_S
@@ -90,12 +96,15 @@ class Sweeper:
             case Care.CHARGE:
                 await charge(job, store=self._store, usage=self._usage)
             case Care.REMOVE:
-                if await self._store.remove(job):
-                    await self._spool.prune(job.id)
+                await self._remove(job)
+
+    async def _remove(self, job: Job) -> None:
+        if await self._store.remove(job):
+            await self._spool.prune(job.id)
 
     async def _write_missing_tickets(self, now_s: float) -> None:
         """Write tickets for ready jobs that have none, once they were missing twice: some may be on their way."""
-        missing = max(0, await self._store.ready(now_s) - await self._queue.depth())
+        missing = max(0, await self._store.ready(now_s, limit=_MOST_READY) - await self._queue.depth())
         if missing and self._were_missing:
             await self._queue.publish(min(missing, self._were_missing))
             missing = 0

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import islice
 from uuid import uuid4
 
-from control_plane.core.backoff import RestartLimits, restart_delay_s
+from control_plane.core.algorithms.backoff import RestartLimits, restart_delay_s
 from control_plane.core.errors import StoreUnavailable
 from control_plane.core.infer_call import Outcome
 from control_plane.metering.domain.usage import COUNTED_AS, DAY_S, MOST, Usage, UsageBatch, UsageEvent, day_of, make_storable_key

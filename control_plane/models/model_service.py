@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -73,7 +73,7 @@ class ModelService:
         """
         self._servers = servers
         self._repository = repository
-        self._contents = contents
+        self._contents = self.contents = contents
         self._tiers = tiers
         self._restores = restores
         self._watch = watch or Unwatched()
@@ -86,6 +86,8 @@ class ModelService:
         self._load_timeout_s = load_timeout_s
         self._changes = ChangeQueue()
         self._desired: dict[str, ModelOverride | None] | None = None
+        self.on_event: Callable[[str, str, str], None] = lambda what, model, reason: None
+        """Told what has become of a model: `loaded`, `unloaded` or `failed`, its name, and why."""
 
     async def run(self) -> None:
         """Own the tasks of loads and unloads until cancelled; while it does not run, models cannot be
@@ -167,6 +169,7 @@ class ModelService:
             self._note_failure(name, exc)
             raise
         self._failures.pop(name, None)
+        self.on_event("loaded", name, "")
 
     async def unload_now(self, name: str, *, unload_dependents: bool = False) -> None:
         """Unload a model as `unload` does, but in the caller's task, which goes on when its own caller leaves
@@ -293,6 +296,7 @@ class ModelService:
                 self._desired.pop(each, None)
             if each in self._pinned:
                 self._pinned.pop(each).close()
+            self.on_event("unloaded", each, "")
         return gone
 
     async def _place(self, name: str, override: ModelOverride | None, stays: ExitStack) -> Sequence[str]:
@@ -319,6 +323,7 @@ class ModelService:
         if not isinstance(error, UpstreamUnavailable):  # that says nothing about the model
             self._failures.pop(name, None)
             self._failures[name] = brief(str(error))
+            self.on_event("failed", name, brief(str(error)))
         if len(self._failures) > _MAX_FAILURES:  # bounded: callers that bring the files along choose any name
             del self._failures[next(iter(self._failures))]
         if self._restores:  # otherwise the fleet logs it, with the server's name

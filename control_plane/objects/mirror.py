@@ -19,7 +19,7 @@ from control_plane.core.errors import InvalidRequest, StoreUnavailable
 from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.purge import EVERY_MODEL, Purge
-from control_plane.objects.domain.rollout import Rollout, in_force
+from control_plane.objects.domain.rollout import Phase, Rollout, in_force
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.domain.stored_objects import from_stored
@@ -46,8 +46,8 @@ _PAUSE_EVERY = 100
 for many of them.
 """
 
-_MIRRORED = tuple(kind for kind in Kind if kind is not Kind.APPLIED)
-"""Kinds that requests are decided by. Who applied an object matters only to those who apply."""
+_MIRRORED = tuple(kind for kind in Kind if kind not in (Kind.APPLIED, Kind.ROLLOUT_POLICY))
+"""Kinds that requests are decided by. Who applied an object matters only to those who apply, and a rollout has copied its policy."""
 
 _Tables = dict[Kind, dict[str, Any]]
 
@@ -70,6 +70,8 @@ class ObjectMirror:
         self.rollouts: Mapping[str, Rollout] = {}
         self.rollout_ids: Mapping[str, str] = {}
         """Ids of the rollouts under way, by route."""
+        self.shadows: Mapping[str, Rollout] = {}
+        """Rollouts whose next models get copies of requests, by route."""
         self._given_up: frozenset[str] = frozenset()
         self.resource_version = 0
         self.generation = 0
@@ -225,6 +227,7 @@ class ObjectMirror:
         under_way = {name: each for name, each in self.rollouts.items() if each.is_under_way and each.id not in self._given_up}
         self.routes = in_force(self.stored_routes, under_way)
         self.rollout_ids = {name: each.id for name, each in under_way.items()}
+        self.shadows = {name: each for name, each in under_way.items() if each.phase is Phase.SHADOW and each.shadow and each.shadow.weight}
 
     def _apply_one(self, stored: Stored, table: dict[str, Any]) -> None:
         """Apply one change to a table. An object that cannot be read counts as deleted: if a newer version

@@ -1,4 +1,4 @@
-"""Service for tenants, routes, prices, purges and rollouts: validates objects and writes them with optimistic
+"""Service for tenants, routes, prices, purges, rollouts and their policies: validates objects and writes them with optimistic
 concurrency.
 
 Called by the admin API, the command line and `cache/purges`. API keys have a service of their own
@@ -22,6 +22,7 @@ from control_plane.objects.domain.applied import Applied, record_name
 from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.purge import Purge
 from control_plane.objects.domain.rollout import Rollout
+from control_plane.objects.domain.rollout_policy import RolloutPolicy
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.domain.stored_objects import KIND_OF, StoredObject, from_stored, name_of, to_body
@@ -31,7 +32,7 @@ from control_plane.objects.ports import StateStore
 _log = logging.getLogger(__name__)
 
 ObjectT = TypeVar("ObjectT", bound=StoredObject)
-PutT = TypeVar("PutT", Tenant, Route, Price, Purge, Rollout, Applied)
+PutT = TypeVar("PutT", Tenant, Route, Price, Purge, Rollout, RolloutPolicy, Applied)
 PatchedT = TypeVar("PatchedT", Tenant, Route, Price)
 
 _ATTEMPTS = 5
@@ -124,7 +125,7 @@ class Objects:
         """Read every object of a type, by name; those that cannot be read are logged and left out."""
         return await read_all(self._store, type_)
 
-    async def delete(self, type_: type[Tenant] | type[Route] | type[Price], name: str, expected: int | None = None) -> None:
+    async def delete(self, type_: type[Tenant | Route | Price | RolloutPolicy], name: str, expected: int | None = None) -> None:
         """Delete an object. Raises ObjectNotFound, Conflict (it has another resource_version, or a tenant has
         valid keys).
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from control_plane.core.bounded_cache import BoundedCache
+from control_plane.core.algorithms.bounded_cache import BoundedCache
 from control_plane.core.errors import InvalidRequest, NotSupported, PayloadTooLarge
 from control_plane.core.infer_call import SendFailure
 from control_plane.protocols.http2.headers import Fields, size_of

@@ -6,12 +6,14 @@ Called by `rollout/rollouts` before a rollout begins.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import orjson
 
 from control_plane.core.errors import Conflict, InvalidRequest, ModelNotFound, UpstreamFailed
+from control_plane.objects.domain.route import arm_name
 from control_plane.protocols.http1 import HttpRequest
-from control_plane.rollout.domain.contract import Contract, breaks, contract_of
+from control_plane.rollout.domain.contract import Contract, breaks, contract_of, told_policy
 from control_plane.triton.ports import Upstream
 
 _TIMEOUT_S = 10.0
@@ -24,26 +26,51 @@ class ContractReader:
         """`reading` returns a server that can describe a model; in a fleet it has the model loaded for that."""
         self._reading = reading
 
-    async def require_kept(self, stable: tuple[str, str], candidate: tuple[str, str]) -> None:
-        """Make sure that callers of one model (name and version) find what they rely on in another.
+    async def require_kept(self, stable: tuple[str, str], candidate: tuple[str, str]) -> Contract:
+        """Make sure that callers of one model (name and version) find what they rely on in another, and return what that is.
 
-        Raises Conflict: they do not; the text says what differs. ModelNotFound: one is not loaded. UpstreamUnavailable,
-        UpstreamFailed, DeadlineExceeded.
+        Raises Conflict: they do not; the text says what differs, or that the model keeps only one of the two versions.
+        ModelNotFound: one is not loaded. UpstreamUnavailable, UpstreamFailed, DeadlineExceeded.
         """
-        broken = breaks(await self._contract(*stable), await self._contract(*candidate))
-        if broken:
-            raise Conflict(f"model {candidate[0]!r} would break callers of {stable[0]!r}: {'; '.join(broken)}")
+        if stable[0] == candidate[0]:
+            await self._require_versions(stable[0], stable[1], candidate[1])
+        before, after = await self._contract(*stable), await self._contract(*candidate)
+        if broken := breaks(before, after):
+            raise Conflict(f"model {arm_name(*candidate)!r} would break callers of {arm_name(*stable)!r}: {'; '.join(broken)}")
+        return before
+
+    async def _require_versions(self, model: str, *versions: str) -> None:
+        """Make sure that Triton has all these versions of a model loaded. Raises Conflict: it has not, and why."""
+        loaded = [str(each) for each in (await self._read(model, "", "")).get("versions") or ()]
+        missing = [each for each in versions if each not in loaded]
+        if not missing:
+            return
+        policy = (await self._read(model, "", "/config")).get("version_policy") or {}
+        specific = ", ".join(sorted({*versions}, key=int))
+        raise Conflict(
+            f"version {missing[0]} of model {model!r} is not loaded, and a rollout needs both: its version_policy, {told_policy(policy)}, "
+            f"keeps {', '.join(loaded) or 'none'}; set `version_policy: {{ specific: {{ versions: [{specific}] }} }}` and load it again: "
+            f"`tidegate models load {model}`"
+        )
 
     async def _contract(self, model: str, version: str) -> Contract:
+        what = arm_name(model, version)
+        try:
+            return contract_of(await self._read(model, version, "/config"))
+        except (KeyError, TypeError, ValueError) as exc:
+            raise InvalidRequest(f"the configuration of model {what!r} cannot be read") from exc
+
+    async def _read(self, model: str, version: str, path: str) -> dict[str, Any]:
         within = f"/versions/{version}" if version else ""
         server = await self._reading(model)
-        answer = await server.http.send(HttpRequest(b"GET", f"/v2/models/{model}{within}/config".encode()), timeout_s=_TIMEOUT_S)
-        what = f"{model!r}{f' version {version}' if version else ''}"
+        answer = await server.http.send(HttpRequest(b"GET", f"/v2/models/{model}{within}{path}".encode()), timeout_s=_TIMEOUT_S)
+        what = arm_name(model, version)
         if answer.status in (400, 404):
-            raise ModelNotFound(f"the model {what} is not loaded, and a rollout needs both models ready: `tidegate models load {model}`")
+            raise ModelNotFound(f"the model {what!r} is not loaded, and a rollout needs both models ready: `tidegate models load {model}`")
         if answer.status != 200:
-            raise UpstreamFailed(f"Triton does not say what model {what} is: status {answer.status}")
+            raise UpstreamFailed(f"Triton does not say what model {what!r} is: status {answer.status}")
         try:
-            return contract_of(orjson.loads(answer.body))
-        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as exc:
-            raise InvalidRequest(f"the configuration of model {what} cannot be read") from exc
+            found: dict[str, Any] = orjson.loads(answer.body)
+        except orjson.JSONDecodeError as exc:
+            raise InvalidRequest(f"what Triton says of model {what!r} cannot be read") from exc
+        return found

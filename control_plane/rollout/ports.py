@@ -1,6 +1,6 @@
-"""Port of rollouts: where gateways add up what they have seen.
+"""Ports of rollouts: where gateways add up what they have seen, and the copies of models that a fleet has.
 
-Called by `rollout/shared_evidence`; `rollout/adapters` implements it.
+Called by `rollout/shared_evidence` and `rollout/rollouts`; `rollout/adapters` and `fleet/kept_replicas` implement them.
 """
 
 from __future__ import annotations
@@ -24,3 +24,17 @@ class EvidenceBoard(Protocol):
         processes' are kept; of one too many they are not written."""
 
     async def close(self) -> None: ...
+
+
+class Copies(Protocol):
+    """The copies of models that a fleet has loaded. Where there is one server, there is none of this: it has each model
+    once, and a load that does not fit fails before a rollout can begin."""
+
+    def keep(self, wanted: Mapping[str, int]) -> None:
+        """Keep at least so many copies of these models, and load what is missing, in place of what was kept before."""
+
+    def ready(self, model: str) -> int:
+        """Return how many copies of a model can serve now."""
+
+    def why_no_room(self, model: str, count: int, stay: Mapping[str, int]) -> str:
+        """Return why there cannot be so many copies of a model while those of others stay; empty where there can."""

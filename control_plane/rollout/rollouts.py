@@ -18,15 +18,19 @@ from uuid import uuid4
 
 from control_plane.core.errors import Conflict, ControlPlaneError, ObjectNotFound, StoreUnavailable
 from control_plane.inference.domain.observation import Observation
-from control_plane.objects.domain.rollout import Phase, Rollout, Step
-from control_plane.objects.domain.route import Route
+from control_plane.objects.domain.rollout import Agreement, Phase, Rollout, Step
+from control_plane.objects.domain.route import WHOLE, Route, arm_name
 from control_plane.objects.domain.stored_objects import check
 from control_plane.objects.mirror import ObjectMirror
 from control_plane.objects.objects import Objects, Versioned
 from control_plane.rollout.contracts import ContractReader
+from control_plane.rollout.domain.agreement import completed
+from control_plane.rollout.domain.contract import Contract, why_not_copied
+from control_plane.rollout.domain.deaths import Deaths
 from control_plane.rollout.domain.evidence import Evidence
 from control_plane.rollout.domain.findings import Findings, GateStatus
 from control_plane.rollout.domain.machine import Verdict, began, next_by_itself, promoted_route
+from control_plane.rollout.ports import Copies
 from control_plane.rollout.shared_evidence import SharedEvidence
 
 _log = logging.getLogger(__name__)
@@ -45,6 +49,9 @@ class RolloutSpec:
     version: str = ""
     slower_by: float = 1.1
     alpha: float = 0.01
+    shadow: Step | None = None
+    agreement: Agreement | None = None
+    bake_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +74,27 @@ class Rollouts:
         contracts: ContractReader,
         *,
         shared: SharedEvidence | None = None,
+        copies: Copies | None = None,
         leads: Callable[[], int | None] = lambda: 0,
         now_s: Callable[[], float] = time.time,
         wait_s: float = _WAIT_S,
     ) -> None:
         """A change by an administrator waits up to `wait_s` until it shows in this process. `leads` returns the fencing token of
-        this process's lease, None while it is not the leader; 0 where no other process can be. `shared` is None there, too.
+        this process's lease, None while it is not the leader; 0 where no other process can be. `shared` is None there, too,
+        and `copies` where each server has all models.
         `now_s` is seconds since 1970."""
         self._objects = objects
         self._known = known
         self._contracts = contracts
         self._shared = shared
+        self._copies = copies
         self._leads = leads
         self.now_s = now_s
         self._wait_s = wait_s
         self._evidence: dict[str, tuple[Evidence, int]] = {}
-        """Evidence by the id of its rollout, with the step that it is at."""
+        """Evidence by the id of its rollout, with the stage that it is at."""
+        self._deaths: dict[str, Deaths] = {}
+        self._starting: dict[str, Rollout] = {}
         self.sources: list[Callable[[], Iterable[Observation]]] = []
         """Where observations are taken from, at each tick."""
         self.on_given_up: Callable[[str], None] = lambda rollout_id: None
@@ -101,24 +113,64 @@ class Rollouts:
         before = await self._last(route)
         if before is not None and before.value.is_under_way:
             raise Conflict(f"a rollout of route {route!r} is under way, to {before.value.model}; promote or abort it first")
-        fresh = Rollout(
-            route,
+        if (spec.model, spec.version) == (held.model, held.version):
+            raise Conflict(f"route {route!r} has model {arm_name(spec.model, spec.version)!r} already")
+        fresh = self._fresh(held, spec)
+        check(fresh)
+        self._require_room(fresh)
+        contract = await self._require_kept(fresh)
+        fresh, why_no_shadow = self._with_shadow(fresh, contract, held)
+        events = () if before is None else before.value.events
+        written = began(fresh, now_s=self.now_s(), by=by, before=events, why_no_shadow=why_no_shadow)
+        return await self._write(written, 0 if before is None else before.resource_version)
+
+    async def _require_kept(self, fresh: Rollout) -> Contract:
+        """Compare the models of a rollout that is to begin; neither copies go for the other's sake meanwhile."""
+        self._starting[fresh.route] = fresh
+        self._keep_copies()
+        try:
+            return await self._contracts.require_kept((fresh.stable, fresh.stable_version), (fresh.model, fresh.version))
+        finally:
+            self._starting.pop(fresh.route, None)
+
+    def _keep_copies(self) -> None:
+        if self._copies is not None:
+            self._copies.keep(_kept([*self._known.rollouts.values(), *self._starting.values()]))
+
+    def _fresh(self, route: Route, spec: RolloutSpec) -> Rollout:
+        return Rollout(
+            route.name,
             uuid4().hex,
             spec.model,
-            held.model,
+            route.model,
             spec.steps,
             spec.version,
-            held.version,
+            route.version,
             slower_by=spec.slower_by,
             alpha=spec.alpha,
+            shadow=spec.shadow,
+            agreement=None if spec.agreement is None else completed(spec.agreement),
+            bake_s=spec.bake_s,
+            copies=1 if self._copies is None else max(1, self._copies.ready(route.model)),
         )
-        if (spec.model, spec.version) == (held.model, held.version):
-            raise Conflict(f"route {route!r} has model {spec.model!r} already")
-        check(fresh)
-        await self._contracts.require_kept((held.model, held.version), (spec.model, spec.version))
-        events = () if before is None else before.value.events
-        written = began(fresh, now_s=self.now_s(), by=by, before=events)
-        return await self._write(written, 0 if before is None else before.resource_version)
+
+    def _require_room(self, rollout: Rollout) -> None:
+        """Raise Conflict if a fleet has no room for as many copies of the next model as of the present one, beside these."""
+        if self._copies is None or rollout.model == rollout.stable:
+            return
+        stay = {rollout.stable: rollout.copies}
+        if why := self._copies.why_no_room(rollout.model, rollout.copies_for(WHOLE), stay):
+            raise Conflict(why)
+
+    def _with_shadow(self, rollout: Rollout, contract: Contract, route: Route) -> tuple[Rollout, str]:
+        """Return the rollout with the phase before its first step, and why it has no shadow though one was asked for."""
+        why = why_not_copied(contract, route) if rollout.shadow is not None and rollout.shadow.weight else ""
+        if why and rollout.agreement is not None:
+            raise Conflict(f"answers can only be compared where requests are copied, and of route {route.name!r} {why}")
+        shadow = None if why else rollout.shadow
+        if shadow is None and self._copies is not None and self._copies.ready(rollout.model) < rollout.copies_for(rollout.steps[0].weight):
+            shadow = Step(0, 0, 0.0)  # nothing is copied, but copies of the model come before weight
+        return replace(rollout, shadow=shadow), why
 
     async def change(self, route: str, change: Callable[[Rollout], Rollout]) -> Versioned[Rollout]:
         """Change a rollout by hand: one of `domain/machine`'s `paused`, `resumed`, `promoted`, `aborted`.
@@ -144,7 +196,7 @@ class Rollouts:
             if rollout.id not in self._evidence:
                 return RolloutStatus()
             found = self._evidence[rollout.id][0].findings
-        left_s = found.left_s(rollout.steps[rollout.step].samples, self.now_s() - rollout.entered_s)
+        left_s = found.left_s(rollout.present_step.samples, self.now_s() - rollout.entered_s)
         return RolloutStatus(tuple(found.statuses), found.step_samples, left_s)
 
     async def run(self) -> None:
@@ -160,6 +212,7 @@ class Rollouts:
     async def tick(self) -> None:
         """Judge what has been seen since the last tick, and take each rollout a step further where that is due."""
         self._collect()
+        self._keep_copies()
         for rollout in list(self._known.rollouts.values()):
             if not rollout.is_under_way:
                 continue
@@ -179,27 +232,31 @@ class Rollouts:
         for rollout_id in [each for each in self._evidence if each not in under_way]:
             if rollout_id not in {each.id for each in self._known.rollouts.values()}:
                 del self._evidence[rollout_id]  # of one that has ended it is shown until the route's next begins
+        self._deaths = {each: deaths for each, deaths in self._deaths.items() if each in under_way}
         for source in self.sources:
             for seen in source():
                 rollout = under_way.get(seen.rollout)
                 if rollout is not None:
                     self._evidence_of(rollout).add(seen)
+                    self._deaths.setdefault(rollout.id, Deaths()).add(seen, self.now_s())
                     if self._shared is not None:
                         self._shared.add(rollout, seen)
 
     def _verdict(self, rollout: Rollout, alone: Findings) -> Verdict:
-        if self._shared is None:
-            return Verdict(alone.why, alone.step_samples)
-        together = self._shared.findings(rollout)
-        # Without the others' evidence no step is over, but what is worse by what was seen here is worse.
-        return Verdict(alone.why) if together is None else Verdict(together.why, together.step_samples)
+        copies = None if self._copies is None else self._copies.ready(rollout.model)
+        deaths = self._deaths[rollout.id].why if rollout.id in self._deaths else ""
+        together = alone if self._shared is None else self._shared.findings(rollout)
+        if together is None:
+            # Without the others' evidence no step is over, but what is worse by what was seen here is worse.
+            return Verdict(alone.why or deaths, 0, copies, knows_all=False)
+        return Verdict(together.why or deaths, together.step_samples, copies)
 
     def _evidence_of(self, rollout: Rollout) -> Evidence:
         held = self._evidence.get(rollout.id)
-        evidence = Evidence(alpha=rollout.alpha, slower_by=rollout.slower_by) if held is None else held[0]
-        if held is not None and held[1] != rollout.step:
+        evidence = Evidence(rollout) if held is None else held[0]
+        if held is not None and held[1] != rollout.stage:
             evidence.begin_step()
-        self._evidence[rollout.id] = (evidence, rollout.step)
+        self._evidence[rollout.id] = (evidence, rollout.stage)
         return evidence
 
     async def _step(self, rollout: Rollout, verdict: Verdict) -> None:
@@ -241,3 +298,12 @@ class Rollouts:
         written = await self._objects.put(rollout, expected)
         await self._known.wait_for(written.resource_version, timeout_s=self._wait_s)
         return written
+
+
+def _kept(rollouts: Iterable[Rollout]) -> dict[str, int]:
+    """The copies that all rollouts under way need, by model."""
+    kept: dict[str, int] = {}
+    for rollout in rollouts:
+        for model, count in rollout.kept.items():
+            kept[model] = max(count, kept.get(model, 0))
+    return kept

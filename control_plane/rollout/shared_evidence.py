@@ -41,7 +41,7 @@ class _Part:
     """This process's part of a rollout's evidence, with what it knows of the others'."""
 
     evidence: Evidence
-    step: int
+    stage: int
     held: list[Observation] = field(default_factory=list)
     owned: set[int] = field(default_factory=set)
     foreign: set[int] = field(default_factory=set)
@@ -80,7 +80,7 @@ class SharedEvidence:
             return None
         if rollout.is_under_way and (self._is_away or self._now_s() - part.exchanged_s > FRESH_S):
             return None
-        return added([*part.others.values(), part.evidence.sums(part.step)], step=rollout.step, alpha=rollout.alpha)
+        return added([*part.others.values(), part.evidence.sums(part.stage)], rollout)
 
     async def run(self) -> None:
         """Exchange evidence until cancelled."""
@@ -116,8 +116,7 @@ class SharedEvidence:
     def _part(self, rollout: Rollout) -> _Part:
         part = self._parts.get(rollout.id)
         if part is None:
-            evidence = Evidence(alpha=rollout.alpha, slower_by=rollout.slower_by)
-            part = self._parts[rollout.id] = _Part(evidence, rollout.step)
+            part = self._parts[rollout.id] = _Part(Evidence(rollout), rollout.stage)
         return part
 
     async def _exchange(self, rollout: Rollout, part: _Part) -> None:
@@ -127,10 +126,10 @@ class SharedEvidence:
             if seen.digest in part.owned:
                 part.evidence.add(seen)
         part.evidence.tick()
-        if part.step != rollout.step:
-            part.evidence.begin_step()  # after what was held, most of which is of the step before
-            part.step = rollout.step
-        own = part.evidence.sums(part.step)
+        if part.stage != rollout.stage:
+            part.evidence.begin_step()  # after what was held, most of which is of the stage before
+            part.stage = rollout.stage
+        own = part.evidence.sums(part.stage)
         found = await self._board.exchange(rollout.id, self._process, own if own.samples or own.step_samples else None)
         for process, sums in found.items():
             if process != self._process:

@@ -169,7 +169,8 @@ class GatewaySettings(Group):
 
 
 class TlsSettings(Group):
-    """TLS on all four ports. New connections use changed files within seconds, or at once after SIGHUP."""
+    """TLS on all four ports, with files of its own for the admin port where they are given. New connections use changed files
+    within seconds, or at once after SIGHUP."""
 
     tls_certificate: Path | None = None
     """PEM file with the server's certificate and its chain of intermediates; turns TLS on. Needs
@@ -182,9 +183,24 @@ class TlsSettings(Group):
     """PEM file with the authorities whose client certificates are accepted. Every client must then show a
     certificate (mutual TLS), which counts as authentication."""
 
+    admin_tls_cert: Path | None = None
+    """PEM file with the certificate of the admin port alone, such as one of an authority within the house; turns TLS on
+    there, also where the other ports have none. Needs `admin_tls_key`. Not given: the admin port has what all have."""
+
+    admin_tls_key: Path | None = None
+    """PEM file with that certificate's private key, without a passphrase."""
+
+    admin_tls_client_ca: Path | None = None
+    """PEM file with the authorities whose client certificates the admin port accepts; `tls_client_ca` does not hold there once
+    it has a certificate of its own. Callers need a key or token beside it, as ever."""
+
     @property
     def tls_is_on(self) -> bool:
         return self.tls_certificate is not None
+
+    @property
+    def admin_tls_is_on(self) -> bool:
+        return self.tls_is_on or self.admin_tls_cert is not None
 
 
 class AuthenticationSettings(Group):

@@ -45,6 +45,13 @@ class JobSettings(Group):
     jobs_bytes_per_tenant: ByteCount = ByteSize(4 * 2**30)
     """Most bytes in the bodies of one tenant's open jobs."""
 
+    jobs_kept_per_tenant: int = Field(100_000, ge=1)
+    """Most jobs of one tenant that are kept once they have ended. Of more the oldest go before their time; parts of a
+    batch do not count."""
+
+    jobs_kept_bytes_per_tenant: ByteCount = ByteSize(4 * 2**30)
+    """Most bytes in the results of one tenant's ended jobs."""
+
     jobs_attempts: int = Field(4, ge=1, le=100)
     """Attempts after which a job is dead. One that ends the process that computes it has ended as many."""
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import Field
 
-from control_plane.settings.fields import Group, Port, SecretFile
+from control_plane.core.endpoints import Endpoints, TritonSockets
+from control_plane.core.errors import StartupError
+from control_plane.settings.fields import Group, Port, SecretFile, first_line
+from control_plane.settings.triton_urls import parse_triton_url
 
 
 class NodeSettings(Group):
@@ -49,3 +53,35 @@ class NodeSettings(Group):
 
     node_triton_metrics_port: int = Field(8002, ge=1, le=65535)
     """Port of the metrics page of the node's Triton."""
+
+    attach: str = ""
+    """A Triton that runs already, to attach to instead of starting one: `http://HOST:HTTP_PORT`, with
+    `?grpc_port=N&metrics_port=N` as in `triton_url`, or `unix:/FOLDER` with its sockets `http.sock` and `grpc.sock`
+    (`--grpc-port=1`). It must run with `--model-control-mode=explicit` and load from the folder
+    `triton/repository` in the node's `state_dir`, under the same path for both, as all folders of models are. The
+    node unloads what it finds loaded there, and never starts, stops or signals it."""
+
+    attach_secret_file: SecretFile | None = None
+    """File whose first line is the secret of an attached Triton's calls for models, which it got by
+    `--grpc-restricted-protocol=model-repository:tidegate-control=SECRET` and the same in
+    `--http-restricted-api`. Without such a lock others may load models there, and nothing is cached."""
+
+    attach_image: str = ""
+    """What an attached Triton runs in, such as its image with digest. It is part of the cache's keys: the node sees
+    the models' files, and not the backends and packages in another container."""
+
+    @property
+    def attached(self) -> Endpoints | None:
+        """The Triton to attach to; None where one is started. Raises StartupError."""
+        if not self.attach:
+            return None
+        secret = first_line(self.attach_secret_file) or ""
+        scheme, _, folder = self.attach.partition(":")
+        if scheme == "unix":
+            if not folder.startswith("/"):
+                raise StartupError(f"--attach {self.attach}: expected unix:/FOLDER, the folder of http.sock and grpc.sock")
+            return TritonSockets(folder.rstrip("/"), control_secret=secret)
+        endpoints = parse_triton_url(self.attach, setting="--attach")
+        if endpoints.http_is_tls or endpoints.grpc_is_tls or endpoints.node:
+            raise StartupError(f"--attach {self.attach}: expected http://HOST:PORT or unix:/FOLDER, without TLS: it is beside the node")
+        return replace(endpoints, control_secret=secret)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ByteSize, Field
+from pydantic import ByteSize, Field, model_validator
 
+from control_plane.core.endpoints import authority
 from control_plane.settings.fields import (
     PROJECT_ROOT,
     ByteCount,
@@ -93,6 +95,12 @@ class TritonSettings(Group):
     NVIDIA device and a library that computes on it (and, for models with variants, a variant for it), else
     the plain `config.pbtxt`."""
 
+    tritonserver: Path | None = None
+    """Program to start as the embedded Triton instead of the one in the wheel of `make setup`, such as
+    `/opt/tritonserver/bin/tritonserver` in NVIDIA's image: release 24.10 or later. All backends in its folder
+    `backends` are used, but where `python_backends` has one of the same name. Its Python models run in the Python
+    that its stub was built for."""
+
     triton_transport: Literal["unix", "tcp"] = "unix"
     """How the gateway reaches the embedded Triton: `unix` uses sockets that only this user can open; `tcp`
     uses free ports on loopback, so that Triton can be measured directly. With `tcp` every user of this
@@ -163,13 +171,30 @@ class FleetSettings(Group):
     triton_service: str = Field("", pattern=_SERVICE)
     """Kubernetes Service, `NAME` or `NAMESPACE/NAME`, whose pods are the fleet's Tritons, instead of
     `servers_file`: for a gateway that is itself a pod there, and may list and watch `endpointslices` in that
-    namespace (not given: its own). The Service's ports are named `http`, `grpc` and `metrics`; its labels
-    `tidegate.io/pool` and `tidegate.io/memory-budget` (such as `70Gi`) hold for each pod. A pod joins once it
-    is ready, and is drained when it ends. While the API server is away the servers stay as they are."""
+    namespace (not given: its own). The Service's ports are named `http`, `grpc` and `metrics`, and
+    `node` where a `tidegate node` runs each Triton; its labels `tidegate.io/pool` and
+    `tidegate.io/memory-budget` (such as `70Gi`) hold for each pod. A pod joins once it is ready, and is drained
+    when it ends. While the API server is away the servers stay as they are."""
+
+    kubernetes_lease: str = Field("", pattern=_SERVICE)
+    """Lease of Kubernetes, `NAME` or `NAMESPACE/NAME`, by which gateways that are pods elect their
+    fleet's leader, instead of a record in the Redis of `state_url`: the leader then goes on loading while that
+    is away. The gateway may `create`, `get` and `update` it. All gateways of a fleet must have the same; stop
+    all of them to change it, or two would lead."""
+
+    model_resources: bool = False
+    """Take what is wanted of the fleet's models from resources of kind `Model` (`kubectl apply`) in the pod's
+    namespace, too: the gateway that leads applies them as owner `kubernetes`, and writes what came of it into
+    their status. It may `list` and `watch` `models` of `tidegate.io`, and `update` `models/status`. While the API
+    server is away all stays as it is."""
+
+    kubernetes_api: str = Field("", pattern=r"^(([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?)?$")
+    """Host and port of the API server that the settings above ask, such as `10.0.0.1:443`. Not given: the one
+    of the cluster that the gateway's pod is in, by the variables that Kubernetes gives each pod."""
 
     service_account_dir: Path = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-    """Folder with the pod's `token`, `namespace` and `ca.crt`, by which `triton_service` asks the API server.
-    The default is where Kubernetes mounts them; another one for a token that is mounted by itself (a
+    """Folder with the pod's `token`, `namespace` and `ca.crt`, by which the settings above ask the API
+    server. The default is where Kubernetes mounts them; another one for a token that is mounted by itself (a
     projected volume)."""
 
     pools: NameList = Field(default_factory=list)
@@ -199,6 +224,16 @@ class FleetSettings(Group):
     take the first answer. Only for models whose responses are cached or that declare `tidegate_repeatable`; for at
     most 10 % of the compute units asked for. When off, only routes with hedging of their own do so.
     Off by default: what it gains on a quiet machine has not been shown yet (`make perf-hedging`)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_pods_variables(cls, given: dict[str, object]) -> dict[str, object]:
+        host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+        # Only where it is asked for: others run in pods too, and a run's settings should not tell of the cluster.
+        asks = any(given.get(name) for name in ("triton_service", "kubernetes_lease", "model_resources"))
+        if asks and not given.get("kubernetes_api") and host and port.isdecimal():
+            return {**given, "kubernetes_api": authority(host, int(port))}
+        return given
 
     @property
     def is_on(self) -> bool:

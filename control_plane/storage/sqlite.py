@@ -1,6 +1,7 @@
 """SQLite database on a thread of its own, so that the event loop never waits for the disk.
 
-Survives `kill -9` and a loss of power: what `run` has returned is on disk (WAL, synchronous=FULL). Several
+Survives `kill -9` and a loss of power: what `run` has returned is on disk (WAL, synchronous=FULL). What many
+callers want at the same time is committed together, since a commit waits for the disk, whatever is in it. Several
 processes may have the same file open; each waits at most `_BUSY_S` for another's write.
 """
 
@@ -10,21 +11,50 @@ import asyncio
 import contextlib
 import os
 import sqlite3
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from control_plane.core.errors import StartupError, StoreUnavailable
 
 T = TypeVar("T")
 
 _BUSY_S = 5.0
+_AT_ONCE = 64
+"""Works that are committed together at most: other processes wait for their turn meanwhile."""
 
 Migrations = Sequence[Sequence[str]]
 """For each layout of the database the statements that make it from the one before; the first from an empty
 file."""
+
+
+class _Connection(sqlite3.Connection):
+    """Connection that may have one transaction for several works, each a savepoint of it."""
+
+    is_grouped = False
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """Something to do on the database, and what came of it."""
+
+    do: Callable[[sqlite3.Connection], Any]
+    done: asyncio.Future[Any]
+    result: Any = None
+    error: BaseException | None = None
+
+    def tell(self) -> None:
+        """Tell the caller; on the event loop."""
+        if self.done.done():  # he has left
+            return
+        if self.error is None:
+            self.done.set_result(self.result)
+        else:
+            self.done.set_exception(self.error)
 
 
 class SqliteFile:
@@ -33,7 +63,8 @@ class SqliteFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=path.name)
-        self._connection: sqlite3.Connection | None = None
+        self._connection: _Connection | None = None
+        self._waiting: deque[_Work] = deque()
 
     async def open(self, migrations: Migrations) -> None:
         """Open the file and migrate it. Raises StartupError if it cannot be used, or a newer tidegate wrote
@@ -51,11 +82,17 @@ class SqliteFile:
         """
         if self._connection is None:
             raise StoreUnavailable(f"{self._path} is closed")
+        loop = asyncio.get_running_loop()
+        given = _Work(work, loop.create_future())
+        self._waiting.append(given)
+        if len(self._waiting) <= 1:  # otherwise somebody before has asked for it, and it was not begun
+            self._thread.submit(self._work_off, self._connection, loop)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work, self._connection)
+            result: T = await given.done
         except sqlite3.Error as exc:
             is_full = getattr(exc, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
             raise StoreUnavailable(f"{self._path}: {exc}", is_full=is_full) from exc
+        return result
 
     async def close(self) -> None:
         """Close the database after all work given before. Idempotent."""
@@ -63,6 +100,13 @@ class SqliteFile:
         if connection is not None:
             await asyncio.get_running_loop().run_in_executor(self._thread, connection.close)
         self._thread.shutdown(wait=False)
+
+    def _work_off(self, connection: _Connection, loop: asyncio.AbstractEventLoop) -> None:
+        """Do what waits, as much at once as there is; on the database's thread."""
+        while works := [self._waiting.popleft() for _ in range(min(len(self._waiting), _AT_ONCE))]:
+            _do_together(connection, works)
+            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                loop.call_soon_threadsafe(_tell, works)
 
 
 async def open_sqlite(path: Path, migrations: Migrations) -> SqliteFile:
@@ -80,24 +124,64 @@ async def open_sqlite(path: Path, migrations: Migrations) -> SqliteFile:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Run the block as one transaction, during which no other process writes."""
-    connection.execute("BEGIN IMMEDIATE")  # takes the write lock now: to upgrade a read lock later can fail at once
+    """Run the block as one transaction, during which no other process writes. In a work of `SqliteFile.run` it is
+    committed with others', before its caller is told.
+    """
+    if not connection.in_transaction:
+        connection.execute("BEGIN IMMEDIATE")  # takes the write lock now: to upgrade a read lock later can fail at once
+    is_grouped = isinstance(connection, _Connection) and connection.is_grouped
+    if is_grouped:
+        connection.execute("SAVEPOINT work")
     try:
         yield
-        connection.execute("COMMIT")
+        connection.execute("RELEASE work" if is_grouped else "COMMIT")
     except BaseException:
         if connection.in_transaction:  # on a full disk SQLite has rolled back by itself
-            connection.execute("ROLLBACK")
+            connection.execute("ROLLBACK TO work" if is_grouped else "ROLLBACK")
         raise
 
 
-def _open(path: Path, migrations: Migrations) -> sqlite3.Connection:
+def _tell(works: Sequence[_Work]) -> None:
+    for work in works:
+        work.tell()
+
+
+def _do_together(connection: _Connection, works: Sequence[_Work]) -> None:
+    """Do works in one transaction. One that fails leaves the others as they are; where the transaction itself fails,
+    all of them have failed.
+    """
+    connection.is_grouped = True
+    try:
+        for number, work in enumerate(works):
+            was_open = connection.in_transaction
+            try:
+                work.result = work.do(connection)
+            except BaseException as exc:  # told to who asked for it
+                work.error = exc
+                if was_open and not connection.in_transaction:
+                    _fail(works[:number], exc)
+        if connection.in_transaction:
+            connection.execute("COMMIT")
+    except BaseException as exc:
+        _fail(works, exc)
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    finally:
+        connection.is_grouped = False
+
+
+def _fail(works: Sequence[_Work], why: BaseException) -> None:
+    for work in works:
+        work.error = work.error or why
+
+
+def _open(path: Path, migrations: Migrations) -> _Connection:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # Created before SQLite does, to set its mode. Not by open(): closing a descriptor of the file drops all
     # POSIX locks that this process holds on it, also those of another connection.
     with contextlib.suppress(FileExistsError):
         os.mknod(path, mode=0o600)
-    connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False, factory=_Connection)
     try:
         connection.execute("PRAGMA synchronous = FULL")
         with transaction(connection):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import accumulate
 
-from control_plane.core.steps import Steps
+from control_plane.core.algorithms.steps import Steps
 from control_plane.telemetry.request_counts import BUCKETS_S, DurationHistogram, RequestCounts
 
 _PER_STEP = 100

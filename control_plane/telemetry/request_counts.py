@@ -5,11 +5,13 @@ metrics page.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import astuple, dataclass, replace
-from itertools import zip_longest
-from operator import add
-from typing import TypeVar
+from enum import StrEnum
+from functools import reduce
+from itertools import chain, zip_longest
+from operator import add, attrgetter
+from typing import Any, TypeVar
 
 from control_plane.core.infer_call import CacheStatus, Frontend, Outcome
 from control_plane.telemetry.shared_cache_counts import SharedCacheCounts
@@ -99,6 +101,37 @@ class QueryOfDeathCounts:
     """Requests that were refused because of that."""
 
 
+class Copied(StrEnum):
+    """What became of a request that was to be copied to a rollout's next model; label `result` of the metrics."""
+
+    AGREES = "agrees"
+    """Its answer agrees with stable's, by the rollout's agreement."""
+    DIFFERS = "differs"
+    ANSWERED = "answered"
+    """It was answered, and the answers were not compared."""
+    FAILED = "failed"
+    UNCOUNTED = "uncounted"
+    """The next model was loading or busy, which says nothing of it."""
+    UNREADABLE = "unreadable"
+    """A defect of the gateway's."""
+    BUSY = "busy"
+    """Not sent: no copy of the next model was idle."""
+    OVER_BUDGET = "over_budget"
+    """Not sent: the retry budget was spent."""
+    DROPPED = "dropped"
+    """Not sent: too many waited, or it had waited for too long."""
+    TOO_LARGE = "too_large"
+    """Not sent: the request or its answer is too large to be held."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedCount:
+    """Count of requests that were to be copied, by what became of them."""
+
+    result: Copied
+    count: int
+
+
 @dataclass(frozen=True, slots=True)
 class HedgeCount:
     """Count of a fleet's requests that were late enough to be hedged, by what became of that."""
@@ -147,6 +180,7 @@ class RequestCounts:
     hedges: tuple[HedgeCount, ...] = ()
     hedged_units: float = 0.0
     """Compute units that the second sends of hedged requests were expected to take."""
+    copied: tuple[CopiedCount, ...] = ()
 
     def retired(self) -> RequestCounts:
         """Return the counts of a process that has ended: counters stay, so that they never fall; present
@@ -157,63 +191,44 @@ class RequestCounts:
 
 def total(parts: Iterable[RequestCounts]) -> RequestCounts:
     """Sum the counts of several processes."""
-    ended: dict[tuple[str, Frontend, Outcome], int] = {}
+    parts = list(parts)
     took: dict[tuple[str, Frontend], DurationHistogram] = {}
-    shed: Counter[tuple[str, ShedReason]] = Counter()
-    cached: Counter[tuple[str, CacheStatus]] = Counter()
-    refused: Counter[str] = Counter()
-    hedges: Counter[str] = Counter()
-    hedged_units = 0.0
-    waited = WaitHistogram()
-    retries: Counter[tuple[str, bool]] = Counter()
-    queries_of_death = QueryOfDeathCounts()
-    holding, shared_cache = CacheSize(), None
-    in_flight = unmetered = away = 0
-    answer_s = 0.0
-    for part in parts:
-        in_flight += part.in_flight
-        unmetered += part.unmetered
-        away += part.shared_cache_away
-        answer_s = max(answer_s, part.shared_cache_answer_s)
-        holding = _sum(holding, part.holding)
-        if part.shared_cache is not None:
-            shared_cache = part.shared_cache if shared_cache is None else _sum(shared_cache, part.shared_cache)
-        for one_status in part.cached:
-            cached[one_status.model, one_status.status] += one_status.count
-        waited = _sum_of_waits(waited, part.waited)
-        queries_of_death = _sum(queries_of_death, part.queries_of_death)
-        for one_kind in part.retries:
-            retries[one_kind.kind, one_kind.is_allowed] += one_kind.count
-        hedged_units += part.hedged_units
-        for one_result in part.hedges:
-            hedges[one_result.result] += one_result.count
-        for one_reason in part.refused:
-            refused[one_reason.reason] += one_reason.count
-        for turned_away in part.shed:
-            shed[turned_away.tenant, turned_away.reason] += turned_away.count
-        for each in part.ended:
-            key = (each.model, each.frontend, each.outcome)
-            ended[key] = ended.get(key, 0) + each.count
-        for one in part.took:
-            took[one.model, one.frontend] = _add(took.get((one.model, one.frontend)), one)
+    for one in chain.from_iterable(part.took for part in parts):
+        took[one.model, one.frontend] = _add(took.get((one.model, one.frontend)), one)
+    shared = [part.shared_cache for part in parts if part.shared_cache is not None]
     return RequestCounts(
-        tuple(OutcomeCount(*key, count) for key, count in ended.items()),
-        tuple(took.values()),
-        in_flight,
-        tuple(ShedCount(*key, count) for key, count in shed.items()),
-        unmetered,
-        tuple(CacheStatusCount(*key, count) for key, count in cached.items()),
-        holding,
-        shared_cache,
-        away,
-        answer_s,
-        tuple(FleetRefusalCount(*each) for each in refused.items()),
-        waited,
-        tuple(RetryCount(*key, count) for key, count in retries.items()),
-        queries_of_death,
-        tuple(HedgeCount(*each) for each in hedges.items()),
-        hedged_units,
+        ended=_sum_rows(OutcomeCount, (part.ended for part in parts)),
+        took=tuple(took.values()),
+        in_flight=sum(part.in_flight for part in parts),
+        shed=_sum_rows(ShedCount, (part.shed for part in parts)),
+        unmetered=sum(part.unmetered for part in parts),
+        cached=_sum_rows(CacheStatusCount, (part.cached for part in parts)),
+        holding=reduce(_sum, (part.holding for part in parts), CacheSize()),
+        shared_cache=reduce(_sum, shared) if shared else None,
+        shared_cache_away=sum(part.shared_cache_away for part in parts),
+        shared_cache_answer_s=max((part.shared_cache_answer_s for part in parts), default=0.0),
+        refused=_sum_rows(FleetRefusalCount, (part.refused for part in parts)),
+        waited=reduce(_sum_of_waits, (part.waited for part in parts), WaitHistogram()),
+        retries=_sum_rows(RetryCount, (part.retries for part in parts)),
+        queries_of_death=reduce(_sum, (part.queries_of_death for part in parts), QueryOfDeathCounts()),
+        hedges=_sum_rows(HedgeCount, (part.hedges for part in parts)),
+        hedged_units=sum((part.hedged_units for part in parts), 0.0),
+        copied=_sum_rows(CopiedCount, (part.copied for part in parts)),
     )
+
+
+RowT = TypeVar("RowT", OutcomeCount, ShedCount, CacheStatusCount, FleetRefusalCount, RetryCount, HedgeCount, CopiedCount)
+
+
+def _sum_rows(kind: type[RowT], parts: Iterable[tuple[RowT, ...]]) -> tuple[RowT, ...]:
+    """Add the counts of rows that are equal but for their `count`, which is the last field of each kind."""
+    values_of = attrgetter(*kind.__match_args__)
+    sums: Counter[tuple[Any, ...]] = Counter()
+    for row in chain.from_iterable(parts):
+        *key, count = values_of(row)
+        sums[tuple(key)] += count
+    make: Callable[..., RowT] = kind
+    return tuple(make(*key, count) for key, count in sums.items())
 
 
 def _sum_of_waits(one: WaitHistogram, other: WaitHistogram) -> WaitHistogram:

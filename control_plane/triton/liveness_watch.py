@@ -12,7 +12,7 @@ import asyncio
 import logging
 from math import inf
 
-from control_plane.core.silence import SilenceDetector
+from control_plane.core.algorithms.silence import SilenceDetector
 from control_plane.triton.ports import Liveness, LivenessProbe
 from control_plane.triton.server_state import ServerSlot
 

@@ -261,7 +261,11 @@ class TritonProcess(Protocol):
 
 
 class TritonLauncher(Protocol):
-    """Launcher of embedded Tritons."""
+    """Launcher of embedded Tritons, or of the connection to one that others start."""
+
+    @property
+    def again(self) -> str:
+        """What happens to a Triton that has ended, after `is being`: `restarted`."""
 
     async def start(self) -> TritonProcess:
         """Start a Triton, which need not be live when this returns. Raises StartupError: it cannot be started

@@ -13,7 +13,7 @@ import itertools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 
-from control_plane.core.backoff import RestartLimits, count_failures, restart_delay_s
+from control_plane.core.algorithms.backoff import RestartLimits, count_failures, restart_delay_s
 from control_plane.core.errors import ControlPlaneError, StartupError
 from control_plane.triton.liveness_watch import LivenessWatch
 from control_plane.triton.ports import Connect, TritonLauncher, TritonProcess, Upstream
@@ -91,7 +91,7 @@ class Supervisor:
                 raise StartupError(reason)
             failures = count_failures(failures, life_s=now_s() - started_s, limits=self._limits)
             delay_s = restart_delay_s(failures, limits=self._limits)
-            _log.error("Triton is restarted in %.1f s: %s", delay_s, reason)
+            _log.error("Triton is %s in %.1f s: %s", self._launcher.again, delay_s, reason)
             await asyncio.sleep(delay_s)
 
     async def _live_once(self) -> str:
@@ -117,14 +117,15 @@ class Supervisor:
     async def _serve(self, process: TritonProcess) -> str:
         """Connect, restore the models, report the server up, and return how its process ended."""
         upstream = self._connect(process.endpoints)
-        reason, report = "Triton has ended and is being restarted", self._servers.down
+        again = self._launcher.again
+        reason, report = f"Triton has ended and is being {again}", self._servers.down
         try:
             await _unless_ended(process, self._bring_up(upstream))
             self._servers.up(upstream)
             self._has_been_up = True
             _log.info("Triton is up, gRPC at %s", process.endpoints.grpc)
             ended = await self._watched(process, upstream)
-            reason, report = f"{ended.partition(';')[0]} and is being restarted", self._servers.lost
+            reason, report = f"{ended.partition(';')[0]} and is being {again}", self._servers.lost
             return ended
         except _Ended as exc:
             return str(exc)

@@ -1,4 +1,4 @@
-"""What workers find out about requests under which processes die (`inference/queries_of_death`), kept by the parent for
+"""What workers find out about requests under which processes die (`inference/retries/queries_of_death`), kept by the parent for
 workers that start later, and told to whoever repairs what died. `workers/workers` passes it on between them.
 """
 

@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from control_plane.fleet.domain.report import LoadReport
+from control_plane.fleet.domain.leadership.report import LoadReport
 from control_plane.fleet.loading.replica_loader import ReplicaLoader
 from control_plane.fleet.ownership.leader_requests import LeaderForwarding
 from control_plane.fleet.ownership.reports import ReportBuilder, ReportCollector
@@ -22,7 +22,7 @@ from control_plane.fleet.view.catalogue import FleetCatalogue
 from control_plane.fleet.view.mirror import FleetMirror
 from control_plane.fleet.view.state import FleetState
 from control_plane.triton.servers import Servers
-from control_plane.workers.messages import LoadReported, ModelsChanged, ReplicasChanged, ServersChanged
+from control_plane.workers.messages import LoadReported, ModelsChanged, ReplicasChanged, ServersChanged, WorkedOnElsewhere
 
 _TICK_S = 0.5
 
@@ -71,7 +71,7 @@ class FleetFollower:
             self._mirror.apply_again()
             self.state.changed()  # wakes waiting requests, which ask for their models again
 
-    def apply(self, message: ServersChanged | ModelsChanged | ReplicasChanged | LoadReported) -> None:
+    def apply(self, message: ServersChanged | ModelsChanged | ReplicasChanged | LoadReported | WorkedOnElsewhere) -> None:
         """Apply a message from the parent."""
         match message:
             case ServersChanged(servers):
@@ -85,6 +85,9 @@ class FleetFollower:
                 if report.process != self._process:
                     self._others.apply(report)
                 return  # no request waits for another process's load: nobody is woken
+            case WorkedOnElsewhere(requests):
+                self.state.doubts.others_work_on(requests)
+                return
         self.state.changed()
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
-from control_plane.fleet.domain.report import LoadReport
+from control_plane.fleet.domain.leadership.report import LoadReport
 from control_plane.fleet.domain.snapshot import ModelSnapshot, ReplicaSnapshot, ServerSnapshot
 from control_plane.fleet.ownership.reports import ReportCollector
 from control_plane.fleet.view.state import FleetState

@@ -13,7 +13,7 @@ import orjson
 from pydantic import Base64Bytes, TypeAdapter
 
 from control_plane.core.endpoints import ONLY, Endpoints
-from control_plane.fleet.domain.report import LoadReport
+from control_plane.fleet.domain.leadership.report import LoadReport
 from control_plane.fleet.domain.snapshot import ModelSnapshot, ReplicaSnapshot, ServerSnapshot
 from control_plane.inference.domain.observation import Observation
 from control_plane.inference.domain.queries_of_death import Finding, Record
@@ -97,6 +97,13 @@ class ModelsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkedOnElsewhere:
+    """The oldest requests that other workers have at replicas, of those that are there for long."""
+
+    requests: tuple[tuple[str, str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FindingShared:
     """What a worker has found out about a request under which a process died; the parent forwards it to the other
     workers. Times are on the machine's monotonic clock."""
@@ -113,6 +120,13 @@ class FindingShared:
     @property
     def finding(self) -> Finding:
         return Finding((self.model, self.digest), self.record, self.is_stub)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnGiven:
+    """The answer to the `AskTurn` of this number, once the suspect may be sent."""
+
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +218,18 @@ class Drained:
     """The drain is over: no request is in flight, and all their charges have been sent."""
 
 
+Sent = tuple[str, str, float]
+"""Server, model and time of a request that was sent there, on the machine's monotonic clock."""
+
+
 @dataclass(frozen=True, slots=True)
 class Alive:
     """The worker's event loop runs; sent four times a second."""
+
+    awaited: tuple[Sent, ...] = ()
+    """Each model's oldest request, of those that have waited for long."""
+    given_up: tuple[Sent, ...] = ()
+    """Each replica's oldest request that its caller gave up, and on which the replica may work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +253,6 @@ class CountsReported:
     counts: RequestCounts
     degraded: tuple[str, ...] = ()
     """Degradations of the worker, a sentence each: it serves, but not all of it works as it should."""
-    awaited: tuple[tuple[str, str, float], ...] = ()
-    """Server, model and time it was sent of each model's oldest request, of those that have waited for long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +278,22 @@ class DrawTokens:
     burst: float
     want: int
     spent: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskTurn:
+    """Asks whether a suspect of the model may be sent; answered by `TurnGiven` when it may."""
+
+    number: int
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndTurn:
+    """The suspect of this number is done with, or waits for its turn no longer."""
+
+    number: int
+    was_answered: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +365,9 @@ ToWorker = (
     | ReplicasChanged
     | ModelsChanged
     | LoadReported
+    | WorkedOnElsewhere
     | FindingShared
+    | TurnGiven
     | Listen
     | ReloadTls
     | CollectCharges
@@ -352,6 +391,8 @@ FromWorker = (
     | DrawTokens
     | LoadReported
     | FindingShared
+    | AskTurn
+    | EndTurn
     | Suspect
     | LoadModel
     | UnloadModel

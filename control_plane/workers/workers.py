@@ -12,14 +12,13 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from typing import Protocol, TypeVar
 
-from control_plane.core.backoff import RestartLimits, count_failures, restart_delay_s
+from control_plane.core.algorithms.backoff import RestartLimits, count_failures, restart_delay_s
 from control_plane.core.errors import StartupError
 from control_plane.core.fingerprint import Fingerprint
-from control_plane.core.silence import SilenceDetector, SilenceLimits
 from control_plane.inference.domain.observation import Observation
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.ports import ModelAdministration
@@ -29,14 +28,17 @@ from control_plane.triton.ports import Upstream
 from control_plane.workers.findings import Findings
 from control_plane.workers.fleet_publisher import FleetPublisher
 from control_plane.workers.messages import (
+    Alive,
     AnnounceDrain,
     ArmsObserved,
+    AskTurn,
     Charges,
     CollectCharges,
     CountsReported,
     Drain,
     Drained,
     DrawTokens,
+    EndTurn,
     FindingShared,
     FingerprintsAcknowledged,
     FingerprintsChanged,
@@ -59,8 +61,11 @@ from control_plane.workers.messages import (
     UpstreamUp,
 )
 from control_plane.workers.pending_changes import PendingChanges, carry_out, read_index
-from control_plane.workers.ports import WorkerLauncher, WorkerProcess
+from control_plane.workers.ports import WorkerLauncher
+from control_plane.workers.suspect_turns import WorkersTurns
 from control_plane.workers.token_buckets import TokenBuckets
+from control_plane.workers.worked_on import worked_on
+from control_plane.workers.worker import Worker
 
 T = TypeVar("T")
 
@@ -69,42 +74,16 @@ _log = logging.getLogger(__name__)
 _START_ATTEMPTS = 3
 _MAX_SILENCE_S = 30.0
 """Seconds after which a worker that says nothing is killed."""
-_FROZEN = SilenceLimits(interval_s=0.25, max_misses=6)
-"""Silence after which a worker gets no new connections, which would wait in it: 1.5 s, and the interval before
-them. It is not killed: what it has goes on if it does."""
-_THAWED_DRAIN_S = 30.0
-"""Seconds for a worker that was frozen to end what it has; then another one takes its place."""
 _DRAIN_GRACE_S = 1.0
 """Seconds beyond a drain's own for a worker to say that it is over, before it is killed."""
 _END_GRACE_S = 2.5
 """Seconds after its drain before a worker is killed; two of them are for storing what it has metered."""
-
-
 _MAX_OBSERVED = 50_000
 """Observations that may wait for the rollouts' next tick; the oldest are dropped."""
 _TELL_TIMEOUT_S = 0.25
 _TAKE_TIMEOUT_S = 5.0
 """Seconds for a worker to acknowledge new fingerprints; a later one might still answer from another model's
 cached answers, and is killed."""
-
-
-@dataclass(slots=True, eq=False)
-class _Worker:
-    """One life of a worker, as the parent knows it."""
-
-    process: WorkerProcess
-    counts: RequestCounts = field(default_factory=RequestCounts)
-    degraded: tuple[str, ...] = ()
-    awaited: tuple[tuple[str, str, float], ...] = ()
-    taken: int = -1
-    """Number of the newest fingerprints that it has acknowledged; before the first, it is not told to
-    listen."""
-    charges_collected: int = 0
-    messages: int = 0
-    silence: SilenceDetector = field(default_factory=lambda: SilenceDetector(_FROZEN))
-    was_told_to_listen: bool = False
-    is_listening: bool = False
-    is_drained: bool = False
 
 
 class ChargeSink(Protocol):
@@ -124,7 +103,7 @@ class Workers:
         self._count = count
         self._launcher = launcher
         self._limits = limits or RestartLimits()
-        self._live: dict[int, _Worker] = {}
+        self._live: dict[int, Worker] = {}
         self._retired = RequestCounts()
         self._upstream_state: UpstreamUp | UpstreamDown = UpstreamDown("Triton is starting")
         self._under_repair = UnderRepair({})
@@ -142,6 +121,7 @@ class Workers:
         self._charges_asked = 0
         self._observed: deque[Observation] = deque(maxlen=_MAX_OBSERVED)
         self._buckets = TokenBuckets()
+        self._turns = WorkersTurns()
         self._changed = asyncio.Event()
 
     def join_fleet(self, fleet: FleetPublisher) -> None:
@@ -196,9 +176,7 @@ class Workers:
         self._is_open = True
         for worker in self._live.values():
             self._let_listen(worker)
-        while self.listening < self._count:
-            self._changed.clear()
-            await self._changed.wait()
+        await self._until(lambda: self.listening >= self._count)
         self._has_opened = True
 
     def announce_drain(self) -> None:
@@ -218,17 +196,19 @@ class Workers:
         """Return when all workers have ended after their drain, the late ones by being killed."""
         await self._kill_after(_END_GRACE_S, lambda worker: True)
 
-    async def _kill_after(self, timeout_s: float, is_late: Callable[[_Worker], bool]) -> None:
+    async def _kill_after(self, timeout_s: float, is_late: Callable[[Worker], bool]) -> None:
         try:
-            await asyncio.wait_for(self._until_none(is_late), timeout_s)  # not asyncio.timeout: see `supervisor._close`
+            await asyncio.wait_for(
+                self._until(lambda: not any(map(is_late, self._live.values()))), timeout_s
+            )  # not asyncio.timeout: see `supervisor._close`
         except TimeoutError:
             late = [worker for worker in self._live.values() if is_late(worker)]
             _log.warning("%d workers did not end in time and are killed", len(late))
             for worker in late:
                 worker.process.kill()
 
-    async def _until_none(self, is_late: Callable[[_Worker], bool]) -> None:
-        while any(map(is_late, self._live.values())):
+    async def _until(self, has_happened: Callable[[], bool]) -> None:
+        while not has_happened():
             self._changed.clear()
             await self._changed.wait()
 
@@ -241,9 +221,7 @@ class Workers:
         self._tell(CollectCharges(number))
         with suppress(TimeoutError):
             async with asyncio.timeout(_TELL_TIMEOUT_S):
-                while any(worker.charges_collected < number and worker in self._live.values() for worker in asked):
-                    self._changed.clear()
-                    await self._changed.wait()
+                await self._until(lambda: not any(worker.charges_collected < number and worker in self._live.values() for worker in asked))
 
     def take_observed(self) -> list[Observation]:
         """Return what workers have observed of rollouts' requests since the last call."""
@@ -289,9 +267,7 @@ class Workers:
         self._tell(_message_of(number, changes))
         try:
             async with asyncio.timeout(_TAKE_TIMEOUT_S):
-                while self._late(asked, number):
-                    self._changed.clear()
-                    await self._changed.wait()
+                await self._until(lambda: not self._late(asked, number))
         except TimeoutError:
             late = self._late(asked, number)
             _log.error("%d workers did not acknowledge in time which models are loaded and are killed", len(late))
@@ -309,11 +285,11 @@ class Workers:
     async def forget(self, models: Iterable[str]) -> None:
         """Nothing to do, for the same reason as in `doubt`."""
 
-    def _late(self, asked: list[_Worker], number: int) -> list[_Worker]:
+    def _late(self, asked: list[Worker], number: int) -> list[Worker]:
         live = self._live.values()
         return [worker for worker in asked if worker.taken < number and worker in live]
 
-    def _let_listen(self, worker: _Worker) -> None:
+    def _let_listen(self, worker: Worker) -> None:
         """Let a worker listen once it has acknowledged the fingerprints; the link keeps messages in order."""
         if self._is_open and worker.taken >= 0 and not worker.was_told_to_listen:
             worker.was_told_to_listen = True
@@ -333,6 +309,15 @@ class Workers:
     def _tell(self, message: ToWorker) -> None:
         for worker in self._live.values():
             worker.process.send(message)
+
+    def _tell_worked_on(self) -> None:
+        """Tell each worker what replicas work on for the others, where that has changed."""
+        for worker in self._live.values():
+            others = (each for each in self._live.values() if each is not worker)
+            found = worked_on(request for each in others for request in (*each.awaited, *each.given_up))
+            if found != worker.told_worked_on:
+                worker.told_worked_on = found
+                worker.process.send(found)
 
     async def _keep(self, number: int, models: ModelAdministration) -> None:
         now_s = asyncio.get_running_loop().time
@@ -360,7 +345,7 @@ class Workers:
             if not self._has_opened:
                 raise
             return str(exc)
-        worker = self._live[number] = _Worker(process)
+        worker = self._live[number] = Worker(process)
         try:
             for message in self._snapshot() if self._fleet is None else self._fleet.snapshot():
                 process.send(message)
@@ -375,7 +360,9 @@ class Workers:
                 process.send(Drain(0))
             asked = PendingChanges(models, self._fleet)
             async with asyncio.TaskGroup() as asked.tasks:
-                watch = asked.tasks.create_task(self._watch(number, worker), name=f"watch-worker-{number}")
+                watch = asked.tasks.create_task(
+                    worker.watch(number, on_freeze=partial(self._turns.left, worker.process.send)), name=f"watch-worker-{number}"
+                )
                 await self._listen_to(number, worker, asked)
                 worker.is_listening = False
                 watch.cancel()
@@ -388,39 +375,26 @@ class Workers:
         finally:
             process.kill()  # also on cancellation; does nothing to a process that has ended
             del self._live[number]
+            self._turns.left(process.send)
             self._retired = total([self._retired, worker.counts.retired()])  # totals must not drop when a worker ends
             self._changed.set()
 
-    async def _listen_to(self, number: int, worker: _Worker, asked: PendingChanges) -> None:
+    async def _listen_to(self, number: int, worker: Worker, asked: PendingChanges) -> None:
         """Handle a worker's messages until its link closes or it hangs: a healthy worker sends its counts
         every second."""
         with suppress(TimeoutError):
             while (message := await _within(_MAX_SILENCE_S, worker.process.receive())) is not None:
                 self._take(number, worker, message, asked)
 
-    async def _watch(self, number: int, worker: _Worker) -> None:
-        """Take the ports from a worker that freezes, and have it replaced if it comes back. Watches until
-        cancelled."""
-        loop, interval_s = asyncio.get_running_loop(), _FROZEN.interval_s
-        while True:
-            before, due_s = worker.messages, loop.time() + interval_s
-            await asyncio.sleep(interval_s)
-            if worker.messages != before:
-                if worker.silence.heard(loop.time()):
-                    _log.warning("worker %d runs again, after %.1f s, and is replaced", number, loop.time() - worker.silence.since_s)
-                    worker.process.send(Drain(_THAWED_DRAIN_S))
-            # By how late this process is itself: what holds up both is no silence of the worker's.
-            elif worker.is_listening and worker.silence.missed(late_s=loop.time() - due_s):
-                silent_s = loop.time() - worker.silence.since_s
-                _log.error("worker %d has said nothing for %.1f s: it gets no new connections", number, silent_s)
-                worker.is_listening = False
-                worker.process.stop_accepting()
-
-    def _take(self, number: int, worker: _Worker, message: FromWorker, asked: PendingChanges) -> None:
+    def _take(self, number: int, worker: Worker, message: FromWorker, asked: PendingChanges) -> None:
         worker.messages += 1
         match message:
-            case CountsReported(counts, degraded, awaited):
-                worker.counts, worker.degraded, worker.awaited = counts, degraded, awaited
+            case Alive(awaited, given_up):
+                worker.awaited, worker.given_up = awaited, given_up
+                if self._fleet is not None:
+                    self._tell_worked_on()
+            case CountsReported(counts, degraded):
+                worker.counts, worker.degraded = counts, degraded
             case Charges(open_, asked_number):
                 self._charges.include(open_)
                 worker.charges_collected = asked_number
@@ -447,9 +421,12 @@ class Workers:
                 self._fleet.reported(report)
             case FindingShared():
                 self.findings.take(message)
+                self._turns.found(message.finding)
                 for other in self._live.values():
                     if other is not worker:
                         other.process.send(message)
+            case AskTurn() | EndTurn():
+                self._turns.take(message, worker.process.send)
             case Suspect(server, model, since_s):
                 self.suspect(server, model, since_s)
             case ReadIndex():

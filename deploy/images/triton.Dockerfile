@@ -1,4 +1,5 @@
-# Triton as NVIDIA ships it, with Tidegate's Python-based backends and the program that lets a pod drain.
+# Triton as NVIDIA ships it, with `tidegate node`, which runs it, Tidegate's Python-based backends, and the program that
+# lets a pod drain.
 #
 #   docker build -f deploy/images/triton.Dockerfile \
 #     --build-arg TRITON_IMAGE=nvcr.io/nvidia/tritonserver:26.11-py3@sha256:... -t REGISTRY/tidegate-triton .
@@ -7,20 +8,34 @@
 # without its digest is another one tomorrow.
 ARG TRITON_IMAGE
 # hadolint ignore=DL3006
-FROM ${TRITON_IMAGE}
+FROM ${TRITON_IMAGE} AS build
 
+WORKDIR /src
+COPY pyproject.toml constraints.txt README.md ./
+COPY dependencies dependencies
+# An environment of its own beside the packages of NVIDIA's image, which Triton's stubs and models keep. Without a pip in
+# it, which that image could not give it: the image's own installs there. What is pinned, by the digests of its files.
+RUN python3 -m venv --without-pip /opt/tidegate/node \
+    && python3 -m dependencies.sections serve extras > /tmp/requirements.txt \
+    && python3 -m pip --python /opt/tidegate/node install --no-cache-dir --no-deps --require-hashes --requirement /tmp/requirements.txt \
+    && python3 -m dependencies.bill serve extras > /opt/tidegate/sbom.cdx.json
+COPY control_plane control_plane
+COPY python_backends python_backends
+RUN python3 -m pip --python /opt/tidegate/node install --no-cache-dir --no-deps --no-build-isolation --no-index .
+
+# hadolint ignore=DL3006
+FROM ${TRITON_IMAGE}
+COPY --from=build /opt/tidegate /opt/tidegate
 COPY python_backends /opt/tidegate/python_backends
 COPY deploy/images/wait_until_drained.py /opt/tidegate/wait_until_drained.py
-
-# Backends of NVIDIA's image stay where they are: ours have names of their own, but for `onnxruntime`, which is there
-# already and native.
-RUN for backend in /opt/tidegate/python_backends/*/model.py; do \
-      name="$(basename "$(dirname "$backend")")"; \
-      [ -e "/opt/tritonserver/backends/$name" ] || ln -s "$(dirname "$backend")" "/opt/tritonserver/backends/$name"; \
-    done \
-    && mkdir -p /models && chown 1000:1000 /models
-ENV PYTHONPATH=/opt/tidegate
+RUN mkdir -p /models /var/lib/tidegate && chown 1000:1000 /models /var/lib/tidegate
+ENV TIDEGATE_TRITONSERVER=/opt/tritonserver/bin/tritonserver \
+    TIDEGATE_PYTHON_BACKENDS=/opt/tidegate/python_backends \
+    TIDEGATE_MODEL_REPOSITORY=/models \
+    TIDEGATE_STATE_DIR=/var/lib/tidegate
 
 USER 1000:1000
-ENTRYPOINT ["tritonserver"]
-CMD ["--model-repository=/models", "--model-control-mode=explicit", "--strict-readiness=false"]
+WORKDIR /var/lib/tidegate
+EXPOSE 8000 8001 8002 8500
+ENTRYPOINT ["/opt/tidegate/node/bin/tidegate"]
+CMD ["node"]

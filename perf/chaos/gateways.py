@@ -51,6 +51,11 @@ class Gateway:
         """The URL of its metrics page."""
         return f"http://127.0.0.1:{self._ports['metrics']}/metrics"
 
+    @property
+    def admin_url(self) -> str:
+        """The URL of its admin API."""
+        return f"http://127.0.0.1:{self._ports['admin']}"
+
     def address(self, protocol: str) -> str:
         return f"127.0.0.1:{self._ports[protocol]}"
 
@@ -112,7 +117,7 @@ class Gateway:
         ]
 
     def _client(self, timeout_s: float) -> AdminClient:
-        return AdminClient(f"http://127.0.0.1:{self._ports['admin']}", self._key or None, timeout_s=timeout_s)
+        return AdminClient(self.admin_url, self._key or None, timeout_s=timeout_s)
 
     def _processes(self) -> Iterator[tuple[int, list[bytes]]]:
         """With their command lines, zombies left out."""

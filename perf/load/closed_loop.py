@@ -198,7 +198,7 @@ class _Http(_Connection):
             self._end = self._start + int(head.partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0])
             self._is_last = b"\r\nconnection: close" in head
         if len(self._buffer) >= self._end:
-            body = self._buffer[self._start : self._end] if self._buffer[9:12] == b"200" else None
+            body = self._buffer[self._start : self._end] if self._buffer[9:10] == b"2" else None
             self._buffer, self._end = self._buffer[self._end :], 0
             self._answered(body, is_last=self._is_last)
 

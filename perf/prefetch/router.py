@@ -13,7 +13,7 @@ from math import expm1, inf
 from random import Random
 
 from control_plane.fleet.domain.fleet import Fleet, Server
-from control_plane.fleet.domain.placement import victims_on
+from control_plane.fleet.domain.placement.placement import victims_on
 from control_plane.fleet.simulation.production_router import ProductionRouter
 from control_plane.fleet.simulation.router import Choice, Load, Refusal, Unload
 from control_plane.fleet.simulation.workload import Request

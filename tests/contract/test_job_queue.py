@@ -28,7 +28,7 @@ from control_plane.jobs.jobs import Jobs, Submission
 from control_plane.jobs.ports import JobQueue, JobStore, Load
 from control_plane.jobs.runner import JobRunner
 from control_plane.jobs.sweeper import Sweeper
-from tests.fakes.jobs import ROOMY, FakeCompute, FakeUsage, job
+from tests.fakes.jobs import PLENTY, ROOMY, FakeCompute, FakeUsage, job
 from tests.rabbitmq_server import RabbitmqServer
 from tests.redis_server import RedisServer
 from tests.unit.jobs.world import Fate
@@ -224,6 +224,21 @@ async def test_a_broker_that_says_nothing_is_away(broker: RabbitmqServer, tmp_pa
         await taken(queue)
 
 
+async def test_a_broker_that_says_nothing_holds_up_no_end(broker: RabbitmqServer, tmp_path: Path) -> None:
+    async with bench("rabbitmq", broker.url, tmp_path) as it:
+        queue = await it.process()
+        taking = asyncio.get_running_loop().create_task(queue.take())
+        await asyncio.sleep(1.0)  # it waits with a consumer by now
+        broker.hold()
+        try:
+            began_s = asyncio.get_running_loop().time()
+            taking.cancel()
+            await asyncio.wait([taking])
+            assert asyncio.get_running_loop().time() - began_s < 4.0
+        finally:
+            broker.go_on()
+
+
 async def test_a_queue_that_somebody_deletes_is_made_anew_and_the_loss_is_told(broker: RabbitmqServer, tmp_path: Path) -> None:
     async with bench("rabbitmq", broker.url, tmp_path) as it:
         queue = await it.process()
@@ -302,7 +317,7 @@ class _Process:
         self._queue = queue
         runner = JobRunner(**parts, compute=self.compute, usage=usage, gate=BulkGate(2, 2.0), holder="h")
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(each.run()) for each in (queue, runner, Sweeper(**parts, usage=usage))]
+        self._tasks = [loop.create_task(each.run()) for each in (queue, runner, Sweeper(**parts, usage=usage, kept=PLENTY))]
 
     def die(self) -> None:
         """End as by kill -9: from now on nothing of it reaches the stores, so that no claim is released."""

@@ -79,7 +79,8 @@ async def test_waiting_jobs_are_told_by_tenant_in_order_of_their_due_times(openi
         first, second = queues["team"].waiting
         assert (first.id, first.model, first.due_s, first.price_class) == (job_id(1), "n", 9.0, PriceClass.ECONOMY)
         assert second.id == job_id(2)
-        assert (await store.ready(5.0), await store.ready(6.0)) == (2 * HEADS + 2, 2 * HEADS + 3)
+        assert (await store.ready(5.0, limit=99), await store.ready(6.0, limit=99)) == (2 * HEADS + 2, 2 * HEADS + 3)
+        assert await store.ready(6.0, limit=4) == 4
         assert [await store.place(each) for each in (*few, many[0])] == [2, 1, 0, 2 * HEADS - 1]
 
 
@@ -157,7 +158,10 @@ async def test_an_idempotency_key_makes_one_job_of_its_tenant_until_that_is_remo
         await put(one, job(8), job(9))  # without a key
         ended = await changed(one, cancelled(made[0], now_s=1.0, policy=POLICY))
         assert (await other.add(keyed(10), ROOMY)) == ended
+        assert await other.knows_key("team", "k")
+        assert not await other.knows_key("others", "k")
         assert await one.remove(ended)
+        assert not await other.knows_key("team", "k")
         assert (await one.add(keyed(11), ROOMY)).id == job_id(11)
 
 
@@ -189,7 +193,7 @@ async def test_nothing_of_a_removed_job_is_left(opening: Opening[JobStore], requ
 
         assert await store.get(running.id) is None
         assert await store.load("team") == (Load(0, 0, 1), Load(0, 0, 1))
-        assert (await store.waiting(5.0), await store.ready(5.0), await store.neglected(1e9, limit=9)) == ([], 0, [])
+        assert (await store.waiting(5.0), await store.ready(5.0, limit=9), await store.neglected(1e9, limit=9)) == ([], 0, [])
         assert await store.jobs_of(None, state=None, before="", limit=9) == []
 
 
@@ -204,3 +208,28 @@ async def test_while_it_is_away_it_says_so(request: pytest.FixtureRequest, tmp_p
         server.start()
     assert await store.add(job(), ROOMY) == job()
     await store.close()
+
+
+async def test_the_oldest_of_too_many_ended_jobs_are_told_and_no_part_of_a_batch(opening: Opening[JobStore]) -> None:
+    async with handles(opening, 2) as (one, other):
+        part = job(1, submitted_s=1.0, keep_at_least_until_s=1e9)
+        due = job(2, submitted_s=2.0)
+        plain = [job(number, submitted_s=float(number)) for number in range(3, 7)]
+        elsewhere = job(9, tenant="other")
+        await put(one, part, due, *plain, elsewhere, job(7, submitted_s=7.0))
+        for each in (part, *plain, elsewhere):
+            await changed(one, cancelled(each, now_s=9.0, policy=POLICY))
+        running = await changed(one, claim(due))
+        computed = await changed(one, finished(running, RESULT, Charge("d", "m", Usage(1)), now_s=9.0, policy=POLICY))
+
+        async def surplus(jobs: int, size_bytes: int = 99, limit: int = 9) -> list[str]:
+            return [each.id for each in await other.surplus(Load(jobs, size_bytes), limit=limit)]
+
+        assert await surplus(5) == []
+        assert await surplus(3) == [job_id(3), job_id(4)], "the second is not charged yet"
+        assert await surplus(1, limit=2) == [job_id(3), job_id(4)]
+        await changed(one, charged(computed))
+        assert await surplus(5, size_bytes=0) == [job_id(2)], "no other has bytes"
+        (oldest,) = await other.surplus(Load(4, 99), limit=9)
+        assert await other.remove(oldest)
+        assert await surplus(4) == []

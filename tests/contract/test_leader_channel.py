@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from control_plane.core.errors import StoreUnavailable
 from control_plane.fleet.adapters.redis_leader_requests import make_redis_leader_channel
-from control_plane.fleet.domain.report import LoadReport, ReplicaUse, Wanted
+from control_plane.fleet.domain.leadership.report import LoadReport, ReplicaUse, Wanted
 from control_plane.fleet.ports import LeaderChannel
 from tests.aio import run
 from tests.contract.stores import Opening, empty_redis, handles

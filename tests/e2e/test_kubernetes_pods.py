@@ -21,19 +21,18 @@ import pytest
 from deploy.images.wait_until_drained import TABLES, connected
 from deploy.secrets import make_secrets
 from tests.e2e import tidegate as servers
+from tests.e2e.nodes import RunningNode, free_ports
 from tests.e2e.raw_http import exchange, status
 from tests.e2e.test_fleet import answer_of, write_models
 from tests.e2e.tidegate import LONG_S, Tidegate, run_cli, wait_for
-from tests.kubernetes_api import api_in_a_thread, endpoint, endpoint_slice, write_account
+from tests.kubernetes_api import ScriptedApi, api_in_a_thread, endpoint, endpoint_slice, model_resource, rules_of, write_account
 from tests.redis_server import free_port
 from tests.tls_files import Authority, needs_openssl
 from tests.unit.deploy.rendered import Case, containers, env, named, pod_spec, render
 
-UNLOCKED = {"TIDEGATE_LOCK_MODEL_CONTROL": "false"}
-"""Of the one whose Triton it is: the gateway in the pod loads there. That Triton is on Unix sockets, and the ports before
-them are the pod's gateway's alone."""
 IN_POD = "/run/secrets/tidegate/state-url"
-OBJECTS = render(Case("local"))
+RIGHTS = ("base/gateway/discovery.yaml", "components/lease/rights.yaml", "components/model-resources/rights.yaml")
+OBJECTS = render(Case("local", ("lease", "model-resources")))
 
 
 @dataclass
@@ -78,20 +77,46 @@ class Pod:
     """The gateway's container, its Triton's, and how to say that the latter's pod ends."""
 
     gateway: Tidegate
-    triton: Tidegate
+    node: RunningNode
     key: str
     apply: Any
-    variables: dict[str, str]
+    api: ScriptedApi
 
     def ask(self, path: str, body: bytes = b"") -> bytes:
         fields = [("authorization", f"Bearer {self.key}")]
         return exchange(self.gateway.port("http"), "POST" if body else "GET", path, body, fields)
 
     def slice(self, **conditions: bool) -> dict[str, Any]:
-        it = endpoint_slice("triton-abc12", endpoint("triton-0", "127.0.0.1", **conditions), memory_budget="50Mi")
-        services = {"http": "HTTPService", "grpc": "GRPCInferenceService", "metrics": "Metrics Service"}
-        it["ports"] = [{"name": name, "port": self.triton.triton_port(service)} for name, service in services.items()]
+        return self.slice_of("triton-0", **conditions)
+
+    def slice_of(self, name: str, **conditions: bool) -> dict[str, Any]:
+        it = endpoint_slice("triton-abc12", endpoint(name, "127.0.0.1", **conditions), memory_budget="50Mi")
+        node = self.node
+        ports = {"http": node.http_port, "grpc": node.grpc_port, "metrics": node.metrics_port, "node": int(node.address.rpartition(":")[2])}
+        assert ports.keys() == {port["name"] for port in named(OBJECTS, "Service", "triton")["spec"]["ports"]}
+        it["ports"] = [{"name": name, "port": port} for name, port in ports.items()]
         return it
+
+
+def start_triton(folder: Path, secret: Path) -> RunningNode:
+    """Start the Triton's container: its own words and variables, but for folders, addresses and ports of this machine."""
+    (container,) = containers(named(OBJECTS, "Deployment", "triton"))
+    assert container["args"] == ["node"]
+    assert env(container)["TIDEGATE_NODE_SECRET_FILE"].endswith("/secret")
+    given = {
+        **env(container),
+        "TIDEGATE_NODE_HOST": "127.0.0.1",
+        "TIDEGATE_NODE_TRITON_HOST": "127.0.0.1",
+        "TIDEGATE_NODE_SECRET_FILE": str(secret),
+        "TIDEGATE_MODEL_REPOSITORY": str(folder / "models"),
+        "TIDEGATE_PYTHON_BACKENDS": str(servers.PROJECT / "python_backends"),
+        "HOME": str(folder),
+    }
+    del given["TIDEGATE_STATE_DIR"], given["TIDEGATE_TRITONSERVER"]
+    http, grpc, metrics = free_ports(3)
+    ports = {"NODE": 0, "NODE_TRITON_HTTP": http, "NODE_TRITON_GRPC": grpc, "NODE_TRITON_METRICS": metrics}
+    given |= {f"TIDEGATE_{name}_PORT": str(port) for name, port in ports.items()}
+    return RunningNode(servers.start_program(folder / "triton", ("node",), env=given), http, grpc, metrics, ())
 
 
 @pytest.fixture
@@ -107,11 +132,14 @@ def pod(tmp_path: Path, redis: Redis) -> Iterator[Pod]:
     (container,) = containers(named(OBJECTS, "Deployment", "gateway"))
     assert env(container)["TIDEGATE_STATE_URL_FILE"] == IN_POD
     assert container["args"] == ["serve"]
-    triton = servers.start(tmp_path / "triton", "--model-repository", str(tmp_path / "models"), env=UNLOCKED)
+    (tmp_path / "secret").write_text(make_secrets()["tidegate-node"]["secret"])
+    node = start_triton(tmp_path, tmp_path / "secret")
     with api_in_a_thread(tls) as (api, apply):
+        api.rules = [rule for path in RIGHTS for rule in rules_of(path)]
         variables = {
             **env(container),
             "TIDEGATE_STATE_URL_FILE": str(tmp_path / "state-url"),
+            "TIDEGATE_NODE_SECRET_FILE": str(tmp_path / "secret"),
             "TIDEGATE_SERVICE_ACCOUNT_DIR": str(account),
             "KUBERNETES_SERVICE_HOST": "127.0.0.1",
             "KUBERNETES_SERVICE_PORT": str(api.port),
@@ -119,11 +147,11 @@ def pod(tmp_path: Path, redis: Redis) -> Iterator[Pod]:
         asked = ("keys", "create", "--tenant", "smoke", "--scope", "infer:*", "--scope", "repository", "--expires", "600s", "--offline")
         made = run_cli(*asked, env={**variables, "TIDEGATE_STATE_DIR": str(tmp_path / "gateway")})
         assert made.returncode == 0, made.stderr
-        it = Pod(triton, triton, made.stdout.strip(), apply, variables)
+        it = Pod(node.tidegate, node, made.stdout.strip(), apply, api)
         apply(it.slice())
         it.gateway = servers.start(tmp_path / "gateway", env=variables)
         yield it
-        for each in (it.gateway, it.triton):
+        for each in (it.gateway, node.tidegate):
             each.kill()
 
 
@@ -143,21 +171,23 @@ def test_the_gateways_container_finds_its_triton_answers_its_probes_and_drains(p
         assert status(exchange(pod.gateway.port("http"), "GET", container[name]["httpGet"]["path"])) == 200
     (of_triton,) = containers(named(OBJECTS, "Deployment", "triton"))
     for name in ("startupProbe", "livenessProbe", "readinessProbe"):
-        assert status(exchange(pod.triton.triton_port("HTTPService"), "GET", of_triton[name]["httpGet"]["path"])) == 200
+        assert status(exchange(pod.node.http_port, "GET", of_triton[name]["httpGet"]["path"])) == 200
     body = b'{"inputs":[{"name":"INPUT0","shape":[1,1],"datatype":"FP32","data":[1.0]}]}'
     for model in ("m1", "m2", "m3"):  # 24 MiB each, into 50: the budget is that of the Service's label
         assert answer_of(pod.ask(f"/v2/models/{model}/infer", body)) == 1 + int(model[1])
     assert status(exchange(pod.gateway.port("http"), "GET", "/v2/models/m1")) == 401
 
     # The pod of the Triton ends: the gateway drains it and closes its connections, and then the hook lets it go.
-    ports = {pod.triton.triton_port(name) for name in ("HTTPService", "GRPCInferenceService")}
-    assert connected(TABLES, ports) > 0
+    # Gateway and node are on one machine here, so that only the node's port tells one from the other.
+    node_port = int(pod.node.address.rpartition(":")[2])
+    assert connected(TABLES, {node_port}) > 0
     pod.apply(pod.slice(ready=False, serving=True, terminating=True))
     command, source = hook()
-    quick = [word for word in command if not word.startswith("--notice-s")]
+    own = {"--notice-s": "0", "--ports": str(node_port), "--ports-of-triton": f"{pod.node.http_port},{pod.node.grpc_port}"}
+    here = {command[1]: str(source), **{word: f"{name}={own[name]}" for word in command if (name := word.partition("=")[0]) in own}}
     begun_s = time.monotonic()
     ended = subprocess.run(
-        [*[str(source) if word == command[1] else word for word in quick], "--notice-s=0", f"--ports={','.join(map(str, ports))}"],
+        [here.get(word, word) for word in command],
         capture_output=True,
         text=True,
         timeout=300,
@@ -167,8 +197,7 @@ def test_the_gateways_container_finds_its_triton_answers_its_probes_and_drains(p
     assert time.monotonic() - begun_s < 195
 
     # Its successor joins.
-    triton = endpoint_slice("triton-abc12", endpoint("triton-1", "127.0.0.1"), memory_budget="50Mi")
-    pod.apply({**triton, "ports": pod.slice()["ports"]})
+    pod.apply(pod.slice_of("triton-1"))
     wait_for(lambda: status(pod.ask("/v2/models/m1/infer", body)) == 200)
 
     # The gateway's own end: not ready at once, and gone within the grace period.
@@ -178,6 +207,23 @@ def test_the_gateways_container_finds_its_triton_answers_its_probes_and_drains(p
     wait_for(lambda: status(exchange(pod.gateway.port("http"), "GET", readiness)) == 503)
     assert pod.gateway.process.wait(timeout=LONG_S) == 0
     assert grace_s >= 40
+
+
+@needs_openssl
+def test_the_gateway_leads_by_its_lease_and_does_as_model_resources_say(pod: Pod) -> None:
+    def reasons() -> list[str]:
+        return [each["reason"] for each in (pod.api.objects.get("m2", {}).get("status") or {}).get("conditions", ())]
+
+    wait_for(lambda: "tidegate" in pod.api.objects)
+    assert pod.api.objects["tidegate"]["kind"] == "Lease"
+    pod.apply(model_resource("m2", min_replicas=1))
+    wait_for(lambda: reasons() == ["Applied", "Loaded"])
+    body = b'{"inputs":[{"name":"INPUT0","shape":[1,1],"datatype":"FP32","data":[1.0]}]}'
+    assert answer_of(pod.ask("/v2/models/m2/infer", body)) == 3
+    pod.apply({**pod.api.objects["m2"], "spec": {"is_suspended": True}})
+    wait_for(lambda: reasons() == ["Applied", "Suspended"])
+    assert status(pod.ask("/v2/models/m2/infer", body)) != 200
+    assert status(exchange(pod.node.http_port, "POST", "/v2/repository/models/m2/load", b"{}")) == 403, "only the node loads there"
 
 
 def test_redis_has_users_and_its_probe_needs_none(redis: Redis) -> None:

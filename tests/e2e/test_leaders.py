@@ -18,7 +18,7 @@ from pydantic import SecretStr
 from control_plane.core.endpoints import Endpoints
 from control_plane.core.model import ModelState
 from control_plane.fleet.adapters.redis_lease import make_redis_lease
-from control_plane.fleet.domain.load_plan import states_of
+from control_plane.fleet.domain.placement.load_plan import states_of
 from control_plane.models.adapters.managed_repository import ManagedRepository
 from control_plane.settings import TritonSettings
 from control_plane.triton.adapters.control import ControlClient

@@ -19,6 +19,8 @@ from perf.chaos.report import Report as ChaosReport
 from perf.embedding.report import Report as EmbeddingReport
 from perf.floods.report import Report as FloodsReport
 from perf.hedging.report import OFF_AGAIN, ON
+from perf.jobs.report import BESIDE
+from perf.jobs.report import Case as JobsCase
 from perf.measurement.report import Report
 from perf.repeats.report import NO_CACHE, SHIPPED, Case
 from perf.rollout_gates.report import Case as GatesCase
@@ -63,6 +65,14 @@ def quick_drills_cost_nobody_a_request(report: ChaosReport) -> None:
     assert all(run.asked > 0 for runs in report.runs.values() for run in runs)
 
 
+def rollouts_cost_nobody_a_request(report: Report) -> None:
+    figures = report.figures()
+    assert {name: figures[name] for name in ("failed", "misassigned", "wrong", "not_as_wanted", "not_caught")} == dict.fromkeys(
+        ("failed", "misassigned", "wrong", "not_as_wanted", "not_caught"), 0
+    )
+    assert figures["asked"] > 200
+
+
 def only_hedged_where_it_is_on(report: Report) -> None:
     for case, runs in report.runs.items():
         assert all(run.executions >= 1.0 and (case.way == ON or run.hedged == 0.0) for run in runs)
@@ -75,6 +85,12 @@ def only_hedged_where_it_is_on(report: Report) -> None:
 def few_are_rolled_back_that_are_no_worse(report: RolloutGatesReport) -> None:
     assert report.figures()["false_rollbacks_percent"] <= 15, "3 of 20; the scenario itself has a target, of 10,000"
     assert report.median(GatesCase("fails always", "gates", False)).failed == 2
+
+
+def every_job_is_done(report: Report) -> None:
+    assert report.figures()["errors"] == 0
+    assert all(run.per_s > 0 for runs in report.runs.values() for run in runs)
+    assert report.median(JobsCase(BESIDE)).jobs_per_s > 0
 
 
 ONE_ROUND = ("--rounds", "1")
@@ -108,8 +124,12 @@ RUNS = [
         "hedging", *ONE_ROUND, "--requests", "250", "--learn", "400", "--works", "stragglers", "--loads", "0.2", "--half-s", "1",
         check=only_hedged_where_it_is_on,
     ),
+    run(
+        "jobs", *ONE_ROUND, "--seconds", "0.3", "--texts", "20", "--accept-per-s", "20", check=every_job_is_done,
+    ),
     run("eviction", "--requests", "3000", "--sizes", "10"),
     run("simulate", "--seeds", "1", "--cases", "8x5", "--policies", "round robin", "Tidegate"),
+    run("rollouts", *ONE_ROUND, "--rollouts", "2", "--bad", "fails", "--cost", "1", check=rollouts_cost_nobody_a_request),
     run("rollout-gates", "--alike", "20", "--worse", "2", "--ticks", "10", check=few_are_rolled_back_that_are_no_worse),
     run("prefetch", "--seeds", "1", "--cases", "own times", "--forecasts", "none", "idle times and successions", "clairvoyant"),
 ]  # fmt: skip

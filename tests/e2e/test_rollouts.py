@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 
+from tests.e2e import raw_http
 from tests.e2e import tidegate as servers
 from tests.e2e.test_access import triton_url
 from tests.e2e.tidegate import LONG_S, SHARED_TRITON, Tidegate, run_cli, wait_for
@@ -42,6 +43,8 @@ BODIES = {
     "slow": "time.sleep(0.1); " + ANSWER,
     "good": ANSWER,
     "other": ANSWER,
+    "wrong": 'answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", x.as_numpy() + 1)]))',
+    "hangs": "time.sleep(30)",
 }
 CONFIG = """
 backend: "python"
@@ -152,7 +155,8 @@ def cli(tidegate: Tidegate, *arguments: str) -> str:
 
 def rolled_out(tidegate: Tidegate, model: str, *options: str) -> str:
     """The last event of a rollout to that model."""
-    cli(tidegate, "rollouts", "start", "route", "--to", model, "--samples", "100", "--seconds", "1", *options)
+    how = ("--samples", "100", "--seconds", "1", *(() if "--shadow-samples" in options else ("--no-shadow",)))
+    cli(tidegate, "rollouts", "start", "route", "--to", model, *how, *options)
     history: list[str] = []
 
     def has_ended() -> bool:
@@ -179,6 +183,30 @@ def test_bad_versions_are_rolled_back_a_good_one_is_promoted_and_no_request_fail
     assert (refused.returncode, "output Y was FP32[1] and is FP32[2]" in refused.stderr) == (1, True)
 
 
+def test_what_is_wrong_is_found_in_its_shadow_and_answers_nobody(running: Tidegate) -> None:
+    cli(running, "routes", "set", "route", "--model", "v1", "--repeatable")
+    wait_for(lambda: all(asked(running) == 200 for _ in range(20)), what="the route, in both workers")
+    before = copied(running)
+    shadow = ("--shadow-samples", "60", "--shadow-percent", "30", "--agreement", "tolerance", "--steps", "20")
+    with Callers(running) as callers:
+        assert "rolled back: disagreement: " in rolled_out(running, "wrong", *shadow)
+        assert "rolled back: faults: " in rolled_out(running, "fails", *shadow)
+        assert "rolled back: faults: " in rolled_out(running, "hangs", *shadow)
+        assert set(callers.answered) == {"v1"}
+        assert " promoted" in rolled_out(running, "good", *shadow, "--bake", "1")
+    assert callers.wrong == []
+    after = copied(running)
+    assert all(after[result] > before[result] for result in ("agrees", "differs", "failed")), after
+    whats = cli(running, "rollouts", "history", "route").splitlines()[-5:]
+    assert ["shadow first" in whats[0], "step 1: 20 %" in whats[1], "all requests, for 1 s beside v1" in whats[2]] == [True] * 3
+
+
+def copied(tidegate: Tidegate) -> dict[str, float]:
+    """Requests to be copied, by what became of them, of all workers."""
+    page = raw_http.exchange(tidegate.port_of_metrics(), "GET", "/metrics").decode()
+    return {line.split('"')[1]: float(line.split()[-1]) for line in page.splitlines() if line.startswith("tidegate_copied_requests_total{")}
+
+
 def test_when_the_leader_is_killed_another_gateway_goes_on(running: Tidegate, tmp_path: Path) -> None:
     with redis_server(tmp_path) as redis, ExitStack() as ends:
         gateways = []
@@ -190,7 +218,9 @@ def test_when_the_leader_is_killed_another_gateway_goes_on(running: Tidegate, tm
         leader, other = sorted(gateways, key=lambda each: "leads the rollouts, token" not in each.said())
         wait_for(lambda: asked(other) == 200, what="the route")
         with Callers(other) as callers:
-            cli(leader, "rollouts", "start", "route", "--to", "good", "--steps", "20,50", "--samples", "50", "--seconds", "3")
+            cli(
+                leader, "rollouts", "start", "route", "--to", "good", "--steps", "20,50", "--samples", "50", "--seconds", "3", "--no-shadow"
+            )
             # The leader serves none of these requests: it goes forward by what the other has seen.
             wait_for(lambda: "2 of 2" in cli(other, "rollouts", "status", "route"), what="the second step")
             leader.kill()

@@ -17,9 +17,9 @@ from control_plane.core.endpoints import UnixAddress
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.model import ModelState
 from control_plane.fleet.adapters.redis_lease import make_redis_lease
-from control_plane.fleet.domain.election import LeaseLimits
 from control_plane.fleet.domain.fleet import ModelFacts, Server
-from control_plane.fleet.domain.load_plan import states_of
+from control_plane.fleet.domain.leadership.election import LeaseLimits
+from control_plane.fleet.domain.placement.load_plan import states_of
 from control_plane.fleet.loading.load_plans import LoadPlans, PlanLimits
 from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.models.domain.description import ModelSpec

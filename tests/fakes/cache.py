@@ -5,7 +5,7 @@ from __future__ import annotations
 from control_plane.cache.domain.eviction import EvictingCache
 from control_plane.cache.response_cache import ResponseCache
 from control_plane.core.fingerprint import Fingerprint
-from control_plane.inference.cached_inference import CachedInference
+from control_plane.inference.caching.cached_inference import CachedInference
 from control_plane.models.fingerprints import Fingerprints
 
 

@@ -14,7 +14,8 @@ from control_plane.jobs.ports import Bounds, Computed, Load
 from control_plane.metering.domain.usage import Usage, UsageBatch
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 
-ROOMY = Bounds(Load(1000, 1 << 30), Load(1000, 1 << 30))
+PLENTY = Load(1000, 1 << 30)
+ROOMY = Bounds(PLENTY, PLENTY)
 
 
 def job_id(number: int) -> str:

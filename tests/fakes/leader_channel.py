@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from control_plane.core.errors import StoreUnavailable
-from control_plane.fleet.domain.report import LoadReport
+from control_plane.fleet.domain.leadership.report import LoadReport
 
 
 @dataclass

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from control_plane.core.errors import StoreUnavailable
-from control_plane.fleet.domain.lease import Lease
+from control_plane.fleet.domain.leadership.lease import Lease
 
 
 @dataclass

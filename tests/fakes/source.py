@@ -2,7 +2,7 @@ from __future__ import annotations
 
 
 class FakeSource:
-    """`inference/running_request.Source`: what can be seen of a request before it has been read."""
+    """`inference/in_flight/running_request.Source`: what can be seen of a request before it has been read."""
 
     seen_name = "m"
     seen_id = ""

@@ -7,8 +7,8 @@ import struct
 from tests.fuzz.harness import fuzz, instrumented
 
 with instrumented():
+    from control_plane.core.algorithms.steps import finish
     from control_plane.core.errors import InvalidRequest
-    from control_plane.core.steps import finish
     from control_plane.core.tensor import Tensor
     from control_plane.protocols.kserve.bytes_tensor import bytes_tensor_steps
 

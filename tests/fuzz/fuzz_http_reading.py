@@ -10,7 +10,8 @@ from tests.fuzz.harness import fuzz, instrumented, slices
 
 with instrumented():
     from control_plane.core.errors import ControlPlaneError
-    from control_plane.frontends.http.request_reader import HttpLimits, RequestReader
+    from control_plane.frontends.http.limits import HttpLimits
+    from control_plane.frontends.http.request_reader import RequestReader
     from control_plane.protocols.http1 import HttpRequest, upstream_pieces
 
 LIMITS = HttpLimits(max_body_bytes=3000, max_header_bytes=16 << 10, max_connections=1)

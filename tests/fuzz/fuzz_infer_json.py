@@ -12,9 +12,9 @@ import rapidjson
 from tests.fuzz.harness import fuzz, instrumented
 
 with instrumented():
+    from control_plane.core.algorithms.steps import finish
     from control_plane.core.errors import InvalidRequest, PayloadTooLarge, UnparsableRequest
     from control_plane.core.infer_call import InferCall
-    from control_plane.core.steps import finish
     from control_plane.protocols.kserve.infer_json import infer_request_steps
 
 LARGE_BYTES = 300 * 1024

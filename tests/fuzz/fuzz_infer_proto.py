@@ -9,9 +9,9 @@ from tritonclient.grpc import service_pb2
 from tests.fuzz.harness import fuzz, instrumented
 
 with instrumented():
+    from control_plane.core.algorithms.steps import finish
     from control_plane.core.errors import InvalidRequest, PayloadTooLarge, UnparsableRequest
     from control_plane.core.infer_call import InferCall
-    from control_plane.core.steps import finish
     from control_plane.protocols.kserve.infer_proto import infer_request_steps
 
 UNKNOWN_BYTES = 70_000

@@ -9,9 +9,9 @@ import orjson
 from tests.fuzz.harness import fuzz, instrumented
 
 with instrumented():
+    from control_plane.core.algorithms.steps import finish
     from control_plane.core.errors import InvalidRequest, ModelNotFound
     from control_plane.core.model import MODEL_NAME
-    from control_plane.core.steps import finish
     from control_plane.embeddings.domain.openai_large_input import MAX_TEXTS, large_request_steps
     from control_plane.embeddings.domain.openai_request import EmbeddingsRequest, request_steps
 

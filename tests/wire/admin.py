@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from control_plane.admin.server import make_admin_server
-from control_plane.frontends.http.request_reader import HttpLimits
+from control_plane.frontends.http.limits import HttpLimits
 from control_plane.frontends.http.server import HttpServer
 from control_plane.host.exposure import AllowedHosts
 from control_plane.host.listening import bind_tcp
@@ -41,6 +41,7 @@ def admin_server(bench: Bench, limits: HttpLimits = LIMITS) -> Iterator[str]:
 
 
 async def _serve(bench: Bench, limits: HttpLimits, bound: socket.socket, ready: threading.Event, over: threading.Event) -> None:
+    bench.loop = asyncio.get_running_loop()
     await bench.known.start()
     async with changing(bench.models), asyncio.TaskGroup() as tasks:
         following = tasks.create_task(bench.known.run())

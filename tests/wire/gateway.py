@@ -17,7 +17,7 @@ from control_plane.embeddings.embeddings import Embeddings
 from control_plane.embeddings.text_models import TextModels
 from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.data_http import DataHttp
-from control_plane.frontends.http.request_reader import HttpLimits
+from control_plane.frontends.http.limits import HttpLimits
 from control_plane.frontends.http.server import HttpServer
 from control_plane.frontends.kserve.http import JobsApplication, V2Http
 from control_plane.frontends.openai import BatchesApplication, OpenaiHttp

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.status import client_status_of
-from control_plane.inference.cached_inference import CachedInference
+from control_plane.inference.caching.cached_inference import CachedInference
 from control_plane.inference.governance import Governance
 from control_plane.inference.inference import InferenceService
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding

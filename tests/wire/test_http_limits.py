@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from control_plane.frontends.http.connection import HttpLimits
+from control_plane.frontends.http.limits import HttpLimits
 from tests.aio import settle
 from tests.wire.gateway import INFER, LIVE, Answer, Client, Gateway, gateway, infer_request
 

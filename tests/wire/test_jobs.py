@@ -119,6 +119,15 @@ async def test_beyond_the_bounds_jobs_are_refused_until_some_have_ended(tmp_path
         await mine.submit()
 
 
+async def test_who_repeats_himself_where_no_room_is_left_gets_his_first_answer(tmp_path: Path) -> None:
+    async with serving(tmp_path, bounds=Bounds(Load(1, 1 << 30), Load(9, 1 << 30))) as (here, mine, _, _):
+        first = await mine.submit(Idempotency_Key="one")
+        assert (await mine.submit(Idempotency_Key="one"))["id"] == first["id"]
+        assert (await mine.ask("POST", "/v2/models/m/jobs", INFER, Idempotency_Key="two")).status == 429
+        assert (await mine.ask("POST", "/v2/models/m/jobs", INFER + b" ", Idempotency_Key="one")).status == 422
+        assert len(here.files()) == 1
+
+
 @pytest.mark.parametrize(
     ("headers", "status"),
     [

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import yaml
 
 from control_plane.core.errors import StartupError
-from control_plane.fleet.adapters.kubernetes.api import Watching
 from control_plane.fleet.adapters.kubernetes.servers import KubernetesServers, make_kubernetes_servers
-from tests.kubernetes_api import ScriptedApi, client, endpoint, endpoint_slice, scripted_api, write_account
+from control_plane.storage.kubernetes import Watching
+from tests.kubernetes_api import ScriptedApi, client, endpoint, endpoint_slice, rules_of, scripted_api, write_account
 
 SOON_S = 20.0
 """Far more than anything here takes; the machine may be busy."""
@@ -162,19 +161,14 @@ async def test_a_token_that_was_replaced_is_read_again(tmp_path: Path, caplog: p
         assert "a-token" not in caplog.text
 
 
-def rules_of_the_gateway() -> list[str]:
-    """The verbs that the rendered role gives."""
-    text = (Path(__file__).parents[2] / "deploy/kubernetes/base/gateway/discovery.yaml").read_text()
-    (role,) = [each for each in yaml.safe_load_all(text) if each["kind"] == "Role"]
-    (rule,) = role["rules"]
-    return list(rule["verbs"])
+VERBS = [verb for rule in rules_of("base/gateway/discovery.yaml") for verb in rule["verbs"]]
 
 
-@pytest.mark.parametrize("dropped", ["", *rules_of_the_gateway()])
+@pytest.mark.parametrize("dropped", ["", *VERBS])
 async def test_each_verb_of_the_role_is_needed(tmp_path: Path, dropped: str, caplog: pytest.LogCaptureFixture) -> None:
     account = write_account(tmp_path / "account")
     async with scripted_api() as api:
-        api.verbs = set(rules_of_the_gateway()) - {dropped}
+        api.rules = rules_of("base/gateway/discovery.yaml", without=dropped)
         api.apply(endpoint_slice("s1", A))
         servers = KubernetesServers(client(api, account), namespace="tidegate", service="triton")
         running = asyncio.get_running_loop().create_task(servers.run())
@@ -236,7 +230,6 @@ async def test_a_service_that_cannot_be_used_is_told_of_and_changes_nothing(
 
 def test_outside_a_pod_the_setting_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match="not running in a pod"):
-        make_kubernetes_servers("triton", {}, tmp_path)
-    pod = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
+        make_kubernetes_servers("triton", "", tmp_path)
     with pytest.raises(StartupError, match="automountServiceAccountToken"):
-        make_kubernetes_servers("models/triton", pod, tmp_path)
+        make_kubernetes_servers("models/triton", "[fd00::1]:443", tmp_path)

@@ -14,7 +14,7 @@ from control_plane.core.errors import UpstreamUnavailable
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.core.infer_call import Outcome
 from control_plane.core.model import ModelState
-from control_plane.frontends.http.request_reader import HttpLimits
+from control_plane.frontends.http.limits import HttpLimits
 from control_plane.inference.governance import Governance
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.objects.domain.route import Route

@@ -16,7 +16,7 @@ from control_plane.core.errors import DeadlineExceeded, UpstreamUnavailable
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.core.infer_call import Outcome
 from control_plane.core.model import UNKNOWN_MODEL, ModelState
-from control_plane.inference.cached_inference import CachedInference
+from control_plane.inference.caching.cached_inference import CachedInference
 from control_plane.inference.governance import Governance
 from control_plane.metering.domain.usage import UsageEvent
 from control_plane.models.fingerprints import Fingerprints

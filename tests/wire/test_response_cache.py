@@ -17,7 +17,7 @@ from control_plane.cache.response_cache import ResponseCache
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.core.infer_call import Outcome
 from control_plane.frontends.kserve.http_infer import MAX_CACHEABLE_REQUEST_BYTES
-from control_plane.inference.cached_inference import CachedInference
+from control_plane.inference.caching.cached_inference import CachedInference
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.route import CachePolicy, Route

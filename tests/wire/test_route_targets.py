@@ -173,6 +173,24 @@ async def test_a_sequence_stays_where_it_began_while_weights_change_and_begins_a
         assert model_in(running.upstream.http.requests[-1]) == "next"
 
 
+async def test_a_sequence_that_began_before_the_route_had_targets_ends_where_it_began() -> None:
+    rights = governed(Route("r", "stable"))
+    async with gateway(FakeUpstream(http=FakeHttp(answer=echo)), governed=rights) as running:
+        client, known = await running.connect(), rights.access._known
+
+        async def step(sequence: int, *, start: bool = False, end: bool = False) -> str:
+            parameters = {"sequence_id": sequence, "sequence_start": start, "sequence_end": end}
+            await ask(client, float(sequence), parameters=parameters)
+            return model_in(running.upstream.http.requests[-1])
+
+        assert {await step(sequence, start=True) for sequence in range(1, 9)} == {"stable"}
+        known.routes = {"r": replace(HALF, targets=(Target("canary", 10_000),))}
+        assert {await step(sequence) for sequence in range(1, 9)} == {"stable"}
+        known.routes = {"r": Route("r", "canary")}  # promoted
+        assert {await step(sequence, end=True) for sequence in range(1, 9)} == {"stable"}
+        assert {await step(sequence, start=True, end=True) for sequence in range(1, 9)} == {"canary"}
+
+
 async def test_testers_choose_their_target_and_nobody_else_does() -> None:
     keys = (api_key(1, "infer:r", "infer:canary"), api_key(2, "infer:r"))
     known = known_state(routes=(replace(HALF, targets=(Target("canary", 0),)),), keys=keys, tenants=(Tenant("team"),))
@@ -195,6 +213,44 @@ async def test_a_caller_who_names_a_version_gets_it_of_the_routes_own_model() ->
         await client.ask(infer_request(body(1.0), model=b"r/versions/3"))
         targets = [request.target for request in running.upstream.http.requests]
         assert targets == [b"/v2/models/canary/versions/7/infer", b"/v2/models/stable/versions/3/infer"]
+
+
+VERSIONS = Route("r", "stable", "1", targets=(Target("stable", 5000, "2"),))
+
+
+def versioned(request: HttpRequest) -> HttpAnswer:
+    parts, asked = request.target.decode().split("/"), json.loads(request.body)
+    given = {"id": asked["id"]} if asked.get("id") else {}
+    return make_answer(200, json.dumps({**given, "model_name": f"{parts[3]}@{parts[5]}"}, separators=(",", ":")).encode())
+
+
+async def test_versions_of_one_model_are_targets_and_answers_say_which() -> None:
+    rights = governed(VERSIONS)
+    async with gateway(FakeUpstream(http=FakeHttp(answer=versioned)), cached=keeping("stable"), governed=rights) as running:
+        client = await running.connect()
+        rounds = [[said(await ask(client, float(number), id="1234")) for number in range(40)] for _ in range(3)]
+        assert rounds[0] == rounds[1] == rounds[2], "no version's cached answer is the other's"
+        assert set(rounds[0]) == {"stable@1", "stable@2"}
+        assert len(running.upstream.http.requests) == 40
+        for wanted in ("stable@1", "stable@2"):
+            assert said(await ask(client, 1.0, headers=b"tidegate-target: %b\r\n" % wanted.encode())) == wanted
+        unclear = await ask(client, 1.0, headers=b"tidegate-target: stable\r\n")
+        assert (unclear.status, b"it has stable@1, stable@2" in unclear.body) == (400, True)
+
+
+async def test_a_sequence_stays_at_its_version() -> None:
+    rights = governed(VERSIONS)
+    async with gateway(FakeUpstream(http=FakeHttp(answer=versioned)), governed=rights) as running:
+        client, known = await running.connect(), rights.access._known
+
+        async def step(sequence: int, **flags: bool) -> str:
+            return said(await ask(client, 1.0, parameters={"sequence_id": sequence, **flags}))
+
+        began = {sequence: await step(sequence, sequence_start=True) for sequence in range(1, 17)}
+        assert set(began.values()) == {"stable@1", "stable@2"}
+        for weight in (10_000, 0):
+            known.routes = {"r": replace(VERSIONS, targets=(Target("stable", weight, "2"),))}
+            assert {sequence: await step(sequence) for sequence in began} == began
 
 
 @pytest.mark.parametrize(

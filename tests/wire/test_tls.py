@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from control_plane.frontends.common.http_errors import render_error
-from control_plane.frontends.http.request_reader import HttpLimits
+from control_plane.frontends.http.limits import HttpLimits
 from control_plane.frontends.http.server import HttpServer
 from control_plane.host.listening import bind_tcp, port_of
 from control_plane.host.tls import HTTP, Tls

@@ -101,7 +101,7 @@ GRPC_CALLS = {
 BODIES = {"infer": INFER.decode(), "embeddings": '{"model":"m","input":"a"}'}
 """Bodies of POST requests, by the path's last part."""
 
-VALID = {1: "infer:m", 2: "infer:*", 3: "infer:other", 4: "repository", 5: "metrics", 6: "admin"}
+VALID = {1: "infer:m", 2: "infer:*", 3: "infer:other", 4: "repository", 5: "metrics", 6: "admin", 11: "viewer", 12: "operator"}
 EXPIRED, REVOKED, OF_NOBODY, WRONG_SECRET = 7, 8, 9, 10
 KEYS = (
     *(api_key(number, scope) for number, scope in VALID.items()),

@@ -17,7 +17,7 @@ import pytest
 from control_plane.core.endpoints import TritonEndpoints
 from control_plane.core.errors import StartupError
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.report import Wanted
+from control_plane.fleet.domain.leadership.report import Wanted
 from control_plane.fleet.domain.snapshot import ModelSnapshot, ReplicaSnapshot, ServerSnapshot
 from control_plane.host.listening import share_port
 from control_plane.host.service_sockets import ServiceSockets

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import jwt
 
 from control_plane.auth.adapters.jwks import JwksCache, RefreshIntervals
-from control_plane.core.bounded_cache import BoundedCache
+from control_plane.core.algorithms.bounded_cache import BoundedCache
 from control_plane.core.errors import InvalidRequest, StartupError, Unauthenticated
 from control_plane.core.model import MODEL_NAME
 from control_plane.core.principal import Principal

@@ -27,6 +27,8 @@ class Need:
     """
     why: str = ""
     """Reason for the caller, where the call needs more than calls of its kind usually do."""
+    also: tuple[Right, ...] = ()
+    """Rights each of which is enough as well."""
 
 
 METRICS_NEED = Need(Right.METRICS)
@@ -62,8 +64,26 @@ _OF_ACTION: Mapping[Action, Right | None] = {
     Action.SHARED_MEMORY: Right.REPOSITORY,
 }
 
-_OF_ADMIN_PATH: Mapping[str, Right | None] = {"health": None, "version": None, "models": Right.REPOSITORY, "fleet": Right.REPOSITORY}
-"""Rights for the admin API by the first segment of the path; all other paths need ADMIN."""
+_READ, _RUN, _ADMIN = Need(Right.VIEWER), Need(Right.OPERATOR), Need(Right.ADMIN)
+_OF_ADMIN_PATH: Mapping[str, tuple[Need | None, Need | None]] = {
+    "health": (None, None),
+    "version": (None, None),
+    "models": (Need(Right.VIEWER, also=(Right.REPOSITORY,)), Need(Right.OPERATOR, also=(Right.REPOSITORY,))),
+    "fleet": (Need(Right.VIEWER, also=(Right.REPOSITORY,)), _ADMIN),
+    "rollouts": (_READ, _RUN),
+    "dead-jobs": (_READ, _RUN),
+    "cache": (_READ, _RUN),
+    "objects/Model": (_READ, _RUN),
+    "objects/RolloutPolicy": (_READ, _RUN),
+    **dict.fromkeys(("objects", "keys", "tenants", "routes", "prices"), (_READ, _ADMIN)),
+    **dict.fromkeys(("usage", "audit", "events", "schema", "openapi.json", "docs", "redoc"), (_READ, _ADMIN)),
+}
+"""Needs of the admin API, to read and to change, by the first one or two segments of the path; what is not here needs ADMIN.
+
+Whoever may change routes decides who may call which model, so that is no day-to-day work. The audit log may be read by
+whoever may read what it is about: it has no secrets.
+"""
+_READING = frozenset(("GET", "HEAD"))
 
 _MAX_NAME_CHARS = 100
 
@@ -76,11 +96,13 @@ def need_of_call(action: Action, name: str = "") -> Need | None:
     return None if right is None else Need(right, name)
 
 
-def need_of_admin_path(path: str) -> Need | None:
-    """Return the need of a call to the admin API by its decoded path, None if it needs no right."""
+def need_of_admin_call(method: str, path: str) -> Need | None:
+    """Return the need of a call to the admin API by its method and decoded path, None if it needs no right."""
+    first, _, rest = path.removeprefix("/").partition("/")
     # A path that is not in the table needs the most, so that a new one is not open by oversight.
-    right = _OF_ADMIN_PATH.get(path.removeprefix("/").partition("/")[0], Right.ADMIN)
-    return None if right is None else Need(right)
+    otherwise = _OF_ADMIN_PATH.get(first, (_ADMIN, _ADMIN))
+    read, change = _OF_ADMIN_PATH.get(f"{first}/{rest.partition('/')[0]}", otherwise)
+    return read if method in _READING else change
 
 
 def refusal(principal: Principal, need: Need | None, *, route: Route | None = None) -> str | None:
@@ -90,7 +112,7 @@ def refusal(principal: Principal, need: Need | None, *, route: Route | None = No
     if need is None or _has(principal, need):
         return _refusal_of_route(principal, need, route)
     if need.right is not Right.INFER:
-        return f"this needs the scope {need.right}" + (f": {need.why}" if need.why else "")
+        return f"this needs the scope {' or '.join((need.right, *need.also))}" + (f": {need.why}" if need.why else "")
     if not need.name:
         return "this needs the right to infer: a scope infer:GLOB"
     name = need.name[:_MAX_NAME_CHARS]
@@ -100,7 +122,7 @@ def refusal(principal: Principal, need: Need | None, *, route: Route | None = No
 def _has(principal: Principal, need: Need) -> bool:
     if need.right is Right.INFER and not need.name:
         return principal.scopes.allow_any_inference()
-    return principal.scopes.allow(need.right, need.name)
+    return any(principal.scopes.allow(right, need.name) for right in (need.right, *need.also))
 
 
 def _refusal_of_route(principal: Principal, need: Need | None, route: Route | None) -> str | None:

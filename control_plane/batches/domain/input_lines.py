@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 
 from control_plane.batches.domain.batch import EMBEDDINGS, Chunk
+from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import ControlPlaneError, InvalidRequest
-from control_plane.core.steps import Steps
 from control_plane.embeddings.domain.openai_request import request_steps
 
 MAX_LINES = 50_000

@@ -5,7 +5,7 @@ its own id back. Where it is not certain which bytes are the id they stay in the
 is fewer hits. Triton's bytes are stored as they came; only the field `id` and, over HTTP, the lengths in the
 head are written anew.
 
-Called by the KServe frontends and `inference/cached_inference`. It knows no models and no cache: bytes in,
+Called by the KServe frontends and `inference/caching/cached_inference`. It knows no models and no cache: bytes in,
 bytes out.
 
 Source: KServe v2 inference protocol (JSON, `grpc_service.proto`) and Triton's binary tensor data extension.

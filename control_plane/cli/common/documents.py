@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from control_plane.admin.declared_kinds import DeclaredKind, Place, kind_named, problems_of
+from control_plane.admin.declared.kinds import DeclaredKind, Place, kind_named, problems_of
 from control_plane.core.errors import InvalidRequest
 from control_plane.core.model import MODEL_NAME, NAME_RULE
 

@@ -1,11 +1,11 @@
-"""Output of commands as JSON or YAML, for programs and files."""
+"""Output of commands: tables for people, JSON or YAML for programs and files."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +15,33 @@ class Output(StrEnum):
 
     YAML = "yaml"
     JSON = "json"
+
+
+class Shape(StrEnum):
+    """Shape of what a command prints."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+ShapeOption = Annotated[Shape, typer.Option("--output", "-o", help="table for people; json and yaml, with every field, for programs.")]
+
+
+def print_found(found: Any, shape: Shape, as_table: Callable[[], object]) -> None:
+    """Print what the admin API or a check has found: as it is for programs, as `as_table` prints it for people."""
+    match shape:
+        case Shape.TABLE:
+            as_table()
+        case Shape.JSON:
+            typer.echo(json.dumps(found, indent=2))
+        case Shape.YAML:
+            typer.echo(as_yaml(found), nl=False)
+
+
+def listed(found: Any) -> list[Any]:
+    """Return the objects to show: a list as it is, one object as a list of one."""
+    return found if isinstance(found, list) else [found]
 
 
 def print_documents(documents: Iterable[Mapping[str, Any]], output: Output, *, is_one: bool = False) -> None:
@@ -28,8 +55,10 @@ def print_documents(documents: Iterable[Mapping[str, Any]], output: Output, *, i
     typer.echo(json.dumps(found[0] if is_one else found, indent=2))
 
 
-def as_yaml(document: Mapping[str, Any]) -> str:
+def as_yaml(document: Any) -> str:
     """Render one document, its fields in the order that they have."""
     import yaml  # here: most commands need none of it
 
-    return str(yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True, width=100))
+    return str(
+        yaml.safe_dump(dict(document) if isinstance(document, Mapping) else document, sort_keys=False, allow_unicode=True, width=100)
+    )

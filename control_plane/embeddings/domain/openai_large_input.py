@@ -14,8 +14,8 @@ from typing import Any
 
 import orjson
 
+from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import InvalidRequest
-from control_plane.core.steps import Steps
 
 Body = bytes | bytearray
 

@@ -1,7 +1,7 @@
 """Codec of OpenAI's embeddings API: parses requests and writes answers.
 
 A request of 2048 pages is megabytes of JSON, and its answer is larger: large requests are parsed in pieces
-(`openai_large_input`) and answers are written row by row, in steps (`core/steps`). Unknown fields are
+(`openai_large_input`) and answers are written row by row, in steps (`core/algorithms/steps`). Unknown fields are
 ignored, as OpenAI ignores them; `user` is one of them. Source:
 https://platform.openai.com/docs/api-reference/embeddings.
 """
@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import orjson
 
+from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import InvalidRequest, ModelNotFound
 from control_plane.core.model import MODEL_NAME
-from control_plane.core.steps import Steps
 from control_plane.embeddings.domain.embedding_tensors import EmbeddedText
 from control_plane.embeddings.domain.openai_large_input import MAX_TEXT_BYTES, MAX_TEXTS, MAX_TOKEN, large_request_steps
 

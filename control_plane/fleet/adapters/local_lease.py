@@ -4,7 +4,7 @@ there is nothing to wait for.
 
 from __future__ import annotations
 
-from control_plane.fleet.domain.lease import Lease
+from control_plane.fleet.domain.leadership.lease import Lease
 
 
 class LocalLease:

@@ -20,7 +20,7 @@ from control_plane.core.model import ModelState
 from control_plane.fleet.domain.counts import LOAD_BUCKETS_S, FleetCounts, Hedge
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import Fleet, Server
-from control_plane.fleet.domain.offered_work import OfferedWork, Requests, loading_s, pending_s, pools, serving
+from control_plane.fleet.domain.placement.offered_work import OfferedWork, Requests, loading_s, pending_s, pools, serving
 from control_plane.fleet.view.state import NO_BUDGET
 from control_plane.models.domain.description import Tier
 from control_plane.telemetry.request_counts import RequestCounts

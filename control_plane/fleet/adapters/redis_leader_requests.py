@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import orjson
 from pydantic import SecretStr, TypeAdapter, ValidationError
 
-from control_plane.fleet.domain.report import LoadReport
+from control_plane.fleet.domain.leadership.report import LoadReport
 from control_plane.storage.redis import RedisLink
 
 _log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pydantic import SecretStr
 
-from control_plane.fleet.domain.lease import Lease
+from control_plane.fleet.domain.leadership.lease import Lease
 from control_plane.storage.redis import RedisLink
 
 _KEY = "tidegate:lease"

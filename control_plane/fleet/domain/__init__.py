@@ -1,0 +1,1 @@
+"""Decisions and values of a fleet: `fleet` is the model of it by which all others decide. Pure."""

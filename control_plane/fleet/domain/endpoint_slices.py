@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from control_plane.core.endpoints import ListedServer, TritonEndpoints
+from control_plane.core.endpoints import ListedServer, TritonEndpoints, authority
 from control_plane.core.names import POOL_NAME
 
 POOL_LABEL = "tidegate.io/pool"
@@ -73,7 +73,8 @@ def _read(it: Slice) -> Iterator[tuple[ListedServer, Mapping[str, Any]]]:
     for each in members:
         address = each["addresses"][0]
         # Of a slice's addresses only the first is to be used; a controller never writes more.
-        where = TritonEndpoints(address, ports["http"], ports["grpc"], ports.get("metrics"))
+        node = authority(address, ports["node"]) if "node" in ports else ""
+        where = TritonEndpoints(address, ports["http"], ports["grpc"], ports.get("metrics"), node=node)
         place = {"zone": each.get("zone"), "node": each.get("nodeName")}
         server = ListedServer(
             (each.get("targetRef") or {}).get("name") or address,
@@ -88,7 +89,10 @@ def _read(it: Slice) -> Iterator[tuple[ListedServer, Mapping[str, Any]]]:
 def _ports(it: Slice) -> dict[str, int]:
     ports = {each.get("name"): each.get("port") for each in it.get("ports") or ()}
     if missing := [name for name in ("http", "grpc") if not isinstance(ports.get(name), int)]:
-        raise UnusableSlices(f"the Service has no port named {' and none named '.join(missing)}; name its ports http, grpc and metrics")
+        raise UnusableSlices(
+            f"the Service has no port named {' and none named '.join(missing)}; name its ports http, grpc and metrics, "
+            "and node, where nodes run its Tritons"
+        )
     return {name: port for name, port in ports.items() if isinstance(port, int)}
 
 

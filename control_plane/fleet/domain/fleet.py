@@ -127,6 +127,9 @@ class Replica:
     """The longest time that it has lately taken for an answer."""
     abandoned_s: float = inf
     """When the oldest request was sent that its caller gave up since that answer."""
+    worked_on_elsewhere_s: float = inf
+    """When the oldest request was sent that another process waits for, or has given up, since the last answer to this
+    process; as far as that process is told."""
     is_dead: bool = False
     """Its stub has died, and it is to be loaded anew."""
 
@@ -143,7 +146,7 @@ class Server:
     labels: Mapping[str, str] = field(default_factory=dict)
     is_up: bool = True
     is_ejected: bool = False
-    """Outlier ejection: it answers too slowly or with errors (`fleet/domain/outliers`), and gets no requests
+    """Outlier ejection: it answers too slowly or with errors (`fleet/domain/health/outliers`), and gets no requests
     but probes."""
     silent_from_s: float | None = None
     """Since when it says nothing, although nobody knows it to be down; None: it answers."""
@@ -222,6 +225,12 @@ class Fleet:
     through all servers."""
     pools: dict[str, dict[str, Server]] = field(default_factory=dict)
     """Index: pool -> its servers by name."""
+    kept: dict[str, int] = field(default_factory=dict)
+    """Ready replicas, by model, that a rollout needs, beside what the model's spec says."""
+
+    def least_replicas(self, facts: ModelFacts) -> int:
+        """Return how many replicas of a model there have to be."""
+        return max(facts.spec.min_replicas, self.kept.get(facts.name, 0))
 
     def replicas(self, model: str) -> list[tuple[Server, Replica]]:
         """Return the replicas of a model in any state, each with its server."""

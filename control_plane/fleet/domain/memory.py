@@ -51,3 +51,18 @@ class DesiredState:
     asked: str = ""
     """Unique identifier of a request to load the model anew; whoever made it waits until `Measured.answered`
     equals it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the fleet is with what is desired of a model."""
+
+    ready: int
+    """Servers that serve it now."""
+    held: int
+    """Servers on which it is in any state, also on its way out."""
+    missing: int
+    """Further servers that suit it."""
+    is_loading: bool = False
+    failure: str = ""
+    """Why it is not tried at present; empty where it is."""

@@ -1,4 +1,4 @@
-"""Carries out the plans of `fleet/domain/load_plan` on one server, one plan at a time;
+"""Carries out the plans of `fleet/domain/placement/load_plan` on one server, one plan at a time;
 `fleet/loading/server_loads` calls it.
 
 Nothing is remembered from one plan to the next but calls whose answer never came. Right before each load
@@ -19,7 +19,7 @@ from typing import Protocol, assert_never
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, Overloaded
 from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
-from control_plane.fleet.domain.load_plan import AwaitReady, AwaitReleased, Load, Step, Unload, held_bytes, plan, replicas_of
+from control_plane.fleet.domain.placement.load_plan import AwaitReady, AwaitReleased, Load, Step, Unload, held_bytes, plan, replicas_of
 from control_plane.fleet.ports import PreparedLoad
 from control_plane.host.boot_clock import boot_time_s
 from control_plane.triton.ports import ModelControl

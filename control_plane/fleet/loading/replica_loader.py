@@ -2,7 +2,7 @@
 others wait for.
 
 `fleet/routing/model_router` and `fleet/reconciler` call it, and decide what should be where. One plan of
-`fleet/domain/load_plan` runs at a time on each server (`fleet/loading/load_plans`); victims are chosen when a
+`fleet/domain/placement/load_plan` runs at a time on each server (`fleet/loading/load_plans`); victims are chosen when a
 load's turn has come, not when it is asked for.
 """
 
@@ -21,7 +21,8 @@ from control_plane.core.errors import ControlPlaneError
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
-from control_plane.fleet.domain.placement import LIMITS, Obstacle, Placement, PlacementLimits, Refusal, place, victims_on
+from control_plane.fleet.domain.placement.limits import LIMITS, PlacementLimits
+from control_plane.fleet.domain.placement.placement import Obstacle, Placement, Refusal, place, victims_on
 from control_plane.fleet.loading.replica_repairs import RepairLeader, ReplicaRepairs
 from control_plane.fleet.loading.server_turns import Plans, ServerTurns
 from control_plane.fleet.view.state import FleetState

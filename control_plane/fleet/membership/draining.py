@@ -17,7 +17,7 @@ from control_plane.core.errors import ControlPlaneError
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import Fleet, Replica, Server
-from control_plane.fleet.domain.placement import Obstacle, Refusal, place
+from control_plane.fleet.domain.placement.placement import Obstacle, Refusal, place
 from control_plane.fleet.loading.replica_loader import ReplicaLoader
 from control_plane.fleet.view.state import FleetState
 
@@ -93,7 +93,7 @@ class Drainer:
 
     def _must_be_elsewhere(self, model: str) -> bool:
         fleet, facts = self._state.fleet, self._state.fleet.models.get(model)
-        if facts is None or _ready_to_stay(fleet, model) >= facts.spec.min_replicas:
+        if facts is None or _ready_to_stay(fleet, model) >= fleet.least_replicas(facts):
             return False
         if self._loads.is_loading(model):
             return True

@@ -1,7 +1,7 @@
 """Leader election: takes the fleet's lease when it may, renews it, and knows when this process must not act
 any more.
 
-`fleet/domain/election` decides when that is. `fleet/loading/load_plans` calls `require` right before each
+`fleet/domain/leadership/election` decides when that is. `fleet/loading/load_plans` calls `require` right before each
 call to Triton. The lease expires by itself while the store is away or this process is paused, as time counts
 by a clock that runs on meanwhile.
 """
@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import assert_never
 
 from control_plane.core.errors import StoreUnavailable, UpstreamUnavailable
-from control_plane.fleet.domain.election import (
+from control_plane.fleet.domain.leadership.election import (
     Following,
     Leading,
     LeaseLimits,
@@ -27,7 +27,7 @@ from control_plane.fleet.domain.election import (
     next_request,
     pause_s,
 )
-from control_plane.fleet.domain.lease import Lease
+from control_plane.fleet.domain.leadership.lease import Lease
 from control_plane.fleet.ports import LeaseStore
 from control_plane.host.boot_clock import boot_time_s
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 
 from control_plane.fleet.domain.fleet import Replica, Server
-from control_plane.fleet.domain.report import LoadReport, ReplicaUse, Wanted
+from control_plane.fleet.domain.leadership.report import LoadReport, ReplicaUse, Wanted
 from control_plane.fleet.view.reservations import RemoteReservations
 from control_plane.fleet.view.state import FleetState
 from control_plane.triton.servers import Servers

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from control_plane.fleet.domain.report import Wanted
+from control_plane.fleet.domain.leadership.report import Wanted
 
 _SEES_WITHIN_S = 2.0
 """Time within which a process that waits for a model sees a replica that it can see at all: it reads the

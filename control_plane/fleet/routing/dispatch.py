@@ -1,21 +1,22 @@
 """Sends each request of a fleet to a server, and to another one where that is safe and may help;
 `inference/inference` calls it once a request may go to Triton.
 
-`inference/faults` is the table of what may be sent again, `fleet/routing/resending` decides by it, and
-`inference/queries_of_death` stops a request under which one process after the other dies.
+`inference/retries/faults` is the table of what may be sent again, `fleet/routing/resending` decides by it, and
+`inference/retries/queries_of_death` stops a request under which one process after the other dies.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelNotFound, UpstreamUnavailable
 from control_plane.core.infer_call import InferCall
+from control_plane.fleet.domain.routing.hedging import idle_server
 from control_plane.fleet.routing.hedging import Hedging
 from control_plane.fleet.routing.model_router import ModelRouter
 from control_plane.fleet.routing.overdue_watch import OverdueWatch
@@ -23,13 +24,13 @@ from control_plane.fleet.routing.resending import Resending, recall_of
 from control_plane.fleet.routing.workloads import RequestClassifier, RoutingHint
 from control_plane.fleet.view.catalogue import FleetCatalogue
 from control_plane.fleet.view.reservations import Reservation
-from control_plane.inference.attempt import Attempt, Send, is_repeatable
-from control_plane.inference.faults import FAULTS, Fault, Resend, fault_of_error
-from control_plane.inference.inference import GenerateRequest, ServerRequest
-from control_plane.inference.queries_of_death import Hashable, QueriesOfDeath, Suspect
-from control_plane.inference.retry_budget import RetryBudget, units_of
-from control_plane.inference.running_request import AuthorizedRequest
-from control_plane.inference.server_fault import dead_stub_model_in
+from control_plane.inference.in_flight.running_request import AuthorizedRequest
+from control_plane.inference.requests import GenerateRequest, ServerRequest
+from control_plane.inference.retries.attempt import Attempt, Send, is_repeatable
+from control_plane.inference.retries.faults import FAULTS, Fault, Resend, fault_of_error
+from control_plane.inference.retries.queries_of_death import Hashable, QueriesOfDeath, Suspect
+from control_plane.inference.retries.retry_budget import RetryBudget, units_of
+from control_plane.inference.retries.server_fault import dead_stub_model_in
 from control_plane.protocols.http1 import HttpAnswer
 from control_plane.triton.ports import HttpStream, Upstream
 
@@ -251,6 +252,16 @@ class FleetDispatcher:
         finally:
             reservation.release(answered=False)
 
+    def idle_copy(self, call: InferCall) -> AbstractContextManager[Upstream] | None:
+        """Reserve a replica that has nothing to do, for as long as the block lasts; None if there is none."""
+        state, model = self._router.state, call.model_name
+        if self.deaths.watches(model) or state.is_suspended(model):
+            return None
+        avoided = state.doubts.avoided(model) | {name for name, server in state.fleet.servers.items() if server.is_avoided}
+        server = idle_server(state.fleet, model, avoid=avoided)
+        reservation = None if server is None else state.reserve(model, server.name)
+        return None if reservation is None else _idle(reservation)
+
     async def reading(self, model: str, *, timeout_s: float) -> Upstream:
         """Return a server with the model, to ask about it; a model that is nowhere, but could be, is loaded
         for this."""
@@ -262,9 +273,21 @@ class FleetDispatcher:
         """Yield what requests have waited for for long, as `ModelRouter.awaited` does."""
         return self._router.awaited()
 
+    def given_up(self) -> Iterator[tuple[str, str, float]]:
+        """Yield what callers have given up and replicas may work on, as `ModelRouter.given_up` does."""
+        return self._router.given_up()
+
     async def ready(self) -> set[str]:
         """Return the models with a ready replica."""
         return self._router.ready()
+
+
+@contextmanager
+def _idle(reservation: Reservation) -> Iterator[Upstream]:
+    try:
+        yield reservation.upstream
+    finally:
+        reservation.release(answered=False)
 
 
 def _may_go_to_a_third(fault: Fault) -> bool:

@@ -1,5 +1,5 @@
 """Carries out hedges: sends a request that is late to a second server, takes the first good answer, and ends the
-other send. `fleet/domain/hedging` decides; `fleet/routing/dispatch` sends through this.
+other send. `fleet/domain/routing/hedging` decides; `fleet/routing/dispatch` sends through this.
 
 The loser is cancelled over gRPC, after the pause that every cancellation has; over HTTP, where Triton cannot be
 told, its answer is read to nobody. Its server counts as busy for as long. Its answer says nothing of service
@@ -17,18 +17,18 @@ from control_plane.concurrency.task_owner import TaskOwner
 from control_plane.core.errors import DeadlineExceeded
 from control_plane.core.infer_call import Frontend, InferCall, Outcome
 from control_plane.fleet.domain.counts import Hedge
-from control_plane.fleet.domain.hedging import HedgeDelays, idle_server, looks_again_after_s, may_be_hedged, size_class
+from control_plane.fleet.domain.routing.hedging import HedgeDelays, idle_server, looks_again_after_s, may_be_hedged, size_class
 from control_plane.fleet.routing.lingering import LingeringReservations
 from control_plane.fleet.routing.model_router import ModelRouter
 from control_plane.fleet.routing.racing_send import RacingSend, SlottedRequest, first_good
 from control_plane.fleet.routing.resending import Resending
 from control_plane.fleet.routing.workloads import RoutingHint
 from control_plane.fleet.view.reservations import Reservation
-from control_plane.inference.attempt import Send
-from control_plane.inference.faults import Fault, fault_in, fault_of_error
-from control_plane.inference.inference import ServerRequest
-from control_plane.inference.retry_budget import RetryBudget, RetryKind, units_of
-from control_plane.inference.running_request import AuthorizedRequest
+from control_plane.inference.in_flight.running_request import AuthorizedRequest
+from control_plane.inference.requests import ServerRequest
+from control_plane.inference.retries.attempt import Send
+from control_plane.inference.retries.faults import Fault, fault_in, fault_of_error
+from control_plane.inference.retries.retry_budget import RetryBudget, RetryKind, units_of
 from control_plane.objects.domain.route import HedgingPolicy
 from control_plane.triton.ports import CANCEL_AFTER_S, Upstream
 

@@ -7,7 +7,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 
-from control_plane.fleet.domain.hedging import lingers_s
+from control_plane.fleet.domain.routing.hedging import lingers_s
 from control_plane.fleet.view.reservations import Reservation
 
 

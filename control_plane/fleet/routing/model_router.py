@@ -19,16 +19,17 @@ from control_plane.core.model import ModelState
 from control_plane.fleet.domain.counts import LOADING
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import NEVER_S, ModelFacts, Replica
-from control_plane.fleet.domain.placement import LIMITS, Obstacle, Refusal, place
-from control_plane.fleet.domain.report import Wanted
-from control_plane.fleet.domain.routing import Choice, choose
+from control_plane.fleet.domain.leadership.report import Wanted
+from control_plane.fleet.domain.placement.limits import LIMITS
+from control_plane.fleet.domain.placement.placement import Obstacle, Refusal, place
+from control_plane.fleet.domain.routing.routing import Choice, choose
 from control_plane.fleet.loading.dead_stubs import DeadStubDetector
 from control_plane.fleet.loading.replica_loader import ReplicaLoader
 from control_plane.fleet.routing.workloads import ANY, RoutingHint
 from control_plane.fleet.view.reservations import Reservation, waiting_at
 from control_plane.fleet.view.sequences import Sequences
 from control_plane.fleet.view.state import FleetState
-from control_plane.triton.copy_silence import CopySilence
+from control_plane.triton.copy_silence import UNSEEN_S, CopySilence
 from control_plane.triton.silence_watch import LONG_S, Suspect
 
 _RESTART_S = 2.0
@@ -202,6 +203,14 @@ class ModelRouter:
             for replica in server.replicas.values():
                 if (oldest_s := next(iter(replica.waiting.values()), math.inf)) <= long_ago_s:
                     yield server.name, replica.model, oldest_s
+
+    def given_up(self) -> Iterator[tuple[str, str, float]]:
+        """Yield the same of each replica's oldest request that its caller gave up and that it has lately been sent."""
+        now_s = self.state.now_s()
+        for server in self.state.fleet.servers.values():
+            for replica in server.replicas.values():
+                if now_s - UNSEEN_S < replica.abandoned_s <= now_s - LONG_S:
+                    yield server.name, replica.model, replica.abandoned_s
 
     def lost(self, reservation: Reservation, *, is_gone: bool) -> None:
         """Note that a connection failed: others are preferred until the server has been looked at. `is_gone`:

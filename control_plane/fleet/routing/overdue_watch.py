@@ -1,14 +1,15 @@
 """Watches, in each process that sends requests to a fleet, for requests that are overdue at one replica while others
 answer, and has them taken back (`fleet/view/recalls`), so that they are sent to another one; and for replicas that hang.
 
-`fleet/domain/overdue` and `triton/copy_silence` decide. `fleet/routing/dispatch` owns it; the fleet's service and each worker run it.
+`fleet/domain/health/overdue` and `triton/copy_silence` decide. `fleet/routing/dispatch` owns it; the fleet's service
+and each worker run it.
 """
 
 from __future__ import annotations
 
 import asyncio
 
-from control_plane.core.silence import SilenceLimits
+from control_plane.core.algorithms.silence import SilenceLimits
 from control_plane.fleet.routing.model_router import ModelRouter
 
 _LIMITS = SilenceLimits()

@@ -11,8 +11,8 @@ from control_plane.concurrency.task_owner import TaskOwner
 from control_plane.core.errors import GatewayStopping
 from control_plane.core.infer_call import Outcome
 from control_plane.fleet.view.reservations import Reservation
-from control_plane.inference.attempt import Send
-from control_plane.inference.inference import ServerRequest
+from control_plane.inference.requests import ServerRequest
+from control_plane.inference.retries.attempt import Send
 from control_plane.triton.ports import Slot, Upstream
 
 AnswerT = TypeVar("AnswerT")

@@ -1,7 +1,7 @@
 """Decides whether a request of a fleet that has failed is sent to another replica, and tells the view what its fault
 says of the server.
 
-`inference/faults` is the table; this adds what only a fleet knows: whether there is another replica, and whether the
+`inference/retries/faults` is the table; this adds what only a fleet knows: whether there is another replica, and whether the
 retry budget has anything left. `fleet/routing/dispatch` asks for each request that was not answered.
 """
 
@@ -16,16 +16,16 @@ from typing import TypeVar
 from control_plane.core.errors import Recall, UpstreamUnavailable
 from control_plane.core.infer_call import InferCall
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.routing import has_other
+from control_plane.fleet.domain.routing.routing import has_other
 from control_plane.fleet.routing.model_router import ModelRouter
 from control_plane.fleet.routing.workloads import RoutingHint
 from control_plane.fleet.view.reservations import Reservation
-from control_plane.inference.attempt import Send, is_repeatable
 from control_plane.inference.domain.queries_of_death import StubDeaths
-from control_plane.inference.faults import FAULTS, Fault, Finding, Resend, fault_of_recall
-from control_plane.inference.retry_budget import RetryBudget, units_of
-from control_plane.inference.running_request import AuthorizedRequest
-from control_plane.inference.server_fault import dead_stub_model_of
+from control_plane.inference.in_flight.running_request import AuthorizedRequest
+from control_plane.inference.retries.attempt import Send, is_repeatable
+from control_plane.inference.retries.faults import FAULTS, Fault, Finding, Resend, fault_of_recall
+from control_plane.inference.retries.retry_budget import RetryBudget, units_of
+from control_plane.inference.retries.server_fault import dead_stub_model_of
 
 AnswerT = TypeVar("AnswerT")
 

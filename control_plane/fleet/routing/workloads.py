@@ -15,8 +15,8 @@ from zlib import crc32
 
 from control_plane.core.infer_call import InferCall
 from control_plane.fleet.domain.fleet import Fleet
-from control_plane.fleet.domain.workload import Workload, WorkloadLimits, classify, learned_threshold, pool_for
-from control_plane.inference.faults import Fault
+from control_plane.fleet.domain.routing.workload import Workload, WorkloadLimits, classify, learned_threshold, pool_for
+from control_plane.inference.retries.faults import Fault
 
 _BYTES_OF_A_NUMBER = 4
 """Assumed bytes of a tensor's element, as of FP32 and INT32."""
@@ -27,7 +27,7 @@ the costs of a model whose requests all cost about the same, and part them by ch
 
 
 class CostedRequest(Protocol):
-    """Request in flight, as it tells of itself (`inference/running_request.AuthorizedRequest`): its cost, its
+    """Request in flight, as it tells of itself (`inference/in_flight/running_request.AuthorizedRequest`): its cost, its
     tenant's priority, its route's pool."""
 
     @property

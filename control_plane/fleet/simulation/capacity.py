@@ -1,4 +1,4 @@
-"""Capacity planning: how many servers a trace needs."""
+"""Capacity planning: how many servers a trace needs, and how many an autoscaler would keep for it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from control_plane.fleet.simulation.engine import simulate
 from control_plane.fleet.simulation.outcome import Outcome
 from control_plane.fleet.simulation.router import Router
 from control_plane.fleet.simulation.workload import FleetShape, Workload
+
+WINDOW_S, UTILISATION, PERIOD_S, STABLE_S = 30.0, 0.7, 15.0, 600.0
+"""The rule `tidegate_needed_servers` of `deploy/kubernetes/components/monitoring`, and how its components `keda` and `hpa`
+scale by it: work offered over so long, servers that are to be so busy, a look every 15 s, and never fewer servers than any
+look of the last ten minutes wanted. A test compares both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,30 @@ def fewest_servers(
         middle = (too_few + enough) // 2
         too_few, enough = (too_few, middle) if is_enough(middle) else (middle, enough)
     return enough, [tried[servers] for servers in sorted(tried)]
+
+
+def autoscaled_servers(workload: Workload, parallel: int) -> list[int]:
+    """Return the number of servers that an autoscaler keeps from each of its looks on, by the rule of `deploy/kubernetes`.
+
+    Without what is pending, which it adds, and as if servers came and went at once. A trace that is shorter than the rule's
+    window is looked at once.
+    """
+    requests = workload.requests
+    length_s = requests[-1].at_s if requests else 0.0
+    window_s = min(WINDOW_S, length_s)
+    if not window_s:
+        return [1]
+    found, work_s, begin, end = [], 0.0, 0, 0
+    for look in range(int((length_s - window_s) // PERIOD_S) + 1):
+        at_s = window_s + look * PERIOD_S
+        while end < len(requests) and requests[end].at_s <= at_s:
+            work_s, end = work_s + requests[end].service_s, end + 1
+        while begin < end and requests[begin].at_s < at_s - window_s:
+            work_s, begin = work_s - requests[begin].service_s, begin + 1
+        # Less a little, as sums of many times are not exact.
+        found.append(max(1, ceil(work_s / window_s / parallel / UTILISATION - 1e-6)))
+    kept = round(STABLE_S / PERIOD_S) + 1
+    return [max(found[max(0, look + 1 - kept) : look + 1]) for look in range(len(found))]
 
 
 def _more_cannot_help(tried: dict[int, Trial], half: int, servers: int, p99_s: float) -> bool:

@@ -1,7 +1,7 @@
 """Hedging in a simulation: when production would send a request to a second server, and what becomes of the
 other one.
 
-It decides by production's own policies: `fleet/domain/hedging` says when, where and for how long a server
+It decides by production's own policies: `fleet/domain/routing/hedging` says when, where and for how long a server
 counts as busy, `inference/domain/retry_budget` whether it may. Only what `fleet/routing/hedging` does with tasks and
 timers is done here with events.
 """
@@ -14,7 +14,7 @@ from typing import Protocol
 
 from control_plane.fleet.domain.counts import Hedge
 from control_plane.fleet.domain.fleet import Fleet
-from control_plane.fleet.domain.hedging import HedgeDelays, idle_server, looks_again_after_s
+from control_plane.fleet.domain.routing.hedging import HedgeDelays, idle_server, looks_again_after_s
 from control_plane.fleet.simulation.clock import Clock
 from control_plane.fleet.simulation.job import Job
 from control_plane.fleet.simulation.outcome import Outcome

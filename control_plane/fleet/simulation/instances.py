@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from control_plane.fleet.domain.fleet import NEVER_S, Fleet, Server
-from control_plane.fleet.domain.hedging import lingers_s
+from control_plane.fleet.domain.routing.hedging import lingers_s
 from control_plane.fleet.simulation.clock import Clock
 from control_plane.fleet.simulation.hedging import SimulatedHedging
 from control_plane.fleet.simulation.job import Job

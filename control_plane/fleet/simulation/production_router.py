@@ -8,10 +8,11 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from random import Random
 
-from control_plane.fleet.domain.autoscaling import desired_replicas, replica_to_remove
 from control_plane.fleet.domain.fleet import NEVER_S, Fleet
-from control_plane.fleet.domain.placement import LIMITS, Placement, PlacementLimits, place, victims_on
-from control_plane.fleet.domain.routing import RoutingLimits, choose
+from control_plane.fleet.domain.placement.autoscaling import desired_replicas, replica_to_remove
+from control_plane.fleet.domain.placement.limits import LIMITS, PlacementLimits
+from control_plane.fleet.domain.placement.placement import Placement, place, victims_on
+from control_plane.fleet.domain.routing.routing import RoutingLimits, choose
 from control_plane.fleet.simulation.router import Choice, Load, Refusal, Unload
 from control_plane.fleet.simulation.workload import Request
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.model import ModelState, ModelVersion, rank_of
 from control_plane.fleet.domain.counts import FleetCounts
-from control_plane.fleet.domain.placement import Obstacle, Placement, place
+from control_plane.fleet.domain.placement.placement import Obstacle, Placement, place
 from control_plane.fleet.view.state import FleetState
 from control_plane.inference.catalogue import Askable
 from control_plane.triton.ports import Upstream

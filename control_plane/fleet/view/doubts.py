@@ -6,6 +6,7 @@ clears the replica, or is one more sign against it. `fleet/routing/model_router`
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
@@ -36,11 +37,12 @@ class ReplicaDoubts:
         self._fleet = fleet
         self._doubts: dict[str, dict[str, _Doubt]] = {}
         """Model -> server -> the doubt."""
+        self._worked_on_elsewhere: list[Replica] = []
 
     def answered(self, reservation: Reservation, now_s: float) -> None:
         """Note that a replica has answered a request, which clears it."""
         replica = reservation.replica
-        replica.answered_s, replica.abandoned_s = now_s, inf
+        replica.answered_s, replica.abandoned_s, replica.worked_on_elsewhere_s = now_s, inf, inf
         replica.longest_s = max(_FORGETTING * replica.longest_s, now_s - reservation.started_s)
         if replica.model in self._doubts:
             self._clear(replica.model, reservation.server.name)
@@ -49,6 +51,20 @@ class ReplicaDoubts:
         """Note that a request was not answered before its caller gave it up."""
         replica = reservation.replica
         replica.abandoned_s = min(replica.abandoned_s, reservation.started_s)
+
+    def others_work_on(self, requests: Iterable[tuple[str, str, float]]) -> None:
+        """Note the server, the model and the time it was sent of other processes' oldest requests, in place of those noted
+        before."""
+        for each in self._worked_on_elsewhere:
+            each.worked_on_elsewhere_s = inf
+        self._worked_on_elsewhere = []
+        for name, model, sent_s in requests:
+            server = self._fleet.servers.get(name)
+            replica = None if server is None else server.replicas.get(model)
+            # One that was sent to a former replica of the model says nothing of this one.
+            if replica is not None and sent_s >= replica.since_s:
+                replica.worked_on_elsewhere_s = sent_s
+                self._worked_on_elsewhere.append(replica)
 
     def doubt(self, reservation: Reservation, now_s: float, *, at_once: bool = False) -> bool:
         """Doubt the replica of a request that it failed; `at_once`: the first probe may be sent at once. Returns whether

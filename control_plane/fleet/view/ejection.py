@@ -1,6 +1,6 @@
 """Ejects servers that do not answer, or are much slower than others of their pool, and readmits them.
 
-`fleet/domain/outliers` decides by this process's own requests; what other processes have found comes with
+`fleet/domain/health/outliers` decides by this process's own requests; what other processes have found comes with
 their load reports. `fleet/routing` tells here how each request went, `fleet/reconciler` has the servers
 judged.
 """
@@ -13,7 +13,7 @@ from math import inf
 
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import NEVER_S, Fleet
-from control_plane.fleet.domain.outliers import Outliers
+from control_plane.fleet.domain.health.outliers import Outliers
 from control_plane.fleet.view.events import FleetEvents
 from control_plane.fleet.view.reservations import Reservation
 

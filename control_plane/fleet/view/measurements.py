@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from control_plane.core.backoff import RestartLimits, restart_delay_s
+from control_plane.core.algorithms.backoff import RestartLimits, restart_delay_s
 from control_plane.core.model import ModelState
 from control_plane.core.names import MAX_SIZE_BYTES
 from control_plane.fleet.domain.fleet import NEVER_S, Fleet, ModelFacts, Replica

@@ -15,9 +15,9 @@ from typing import TypeVar
 
 from control_plane.core.errors import Recall, RecallCause, UpstreamUnavailable
 from control_plane.fleet.domain.fleet import Fleet, Replica
-from control_plane.fleet.domain.overdue import AT_LEAST_S, overdue
+from control_plane.fleet.domain.health.overdue import AT_LEAST_S, overdue
 from control_plane.fleet.view.reservations import Reservation
-from control_plane.inference.attempt import Send
+from control_plane.inference.retries.attempt import Send
 from control_plane.triton.ports import Upstream
 
 AnswerT = TypeVar("AnswerT")

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Protocol
 
 from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
-from control_plane.fleet.domain.report import ReplicaUse
+from control_plane.fleet.domain.leadership.report import ReplicaUse
 from control_plane.fleet.view.measurements import weight_of
 from control_plane.triton.ports import Upstream
 

@@ -12,14 +12,13 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
 
 from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.domain.counts import FleetCounts
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Replica, Server
-from control_plane.fleet.domain.load_plan import states_of
 from control_plane.fleet.domain.memory import DesiredState, Measured
+from control_plane.fleet.domain.placement.load_plan import states_of
 from control_plane.fleet.view.doubts import ReplicaDoubts
 from control_plane.fleet.view.ejection import OutlierEjection
 from control_plane.fleet.view.events import FleetEvents
@@ -27,6 +26,7 @@ from control_plane.fleet.view.measurements import FIRST_LOAD_S, PROCESS_BYTES, M
 from control_plane.fleet.view.model_specs import ModelSpecs
 from control_plane.fleet.view.recalls import Recalls
 from control_plane.fleet.view.reservations import Reservation
+from control_plane.fleet.view.tiers import Tiers
 from control_plane.models.domain.description import DescribedModel, Tier
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Servers
@@ -36,16 +36,6 @@ _MAX_NAMED = 5
 
 NO_BUDGET = 2**62
 """More memory than any server has."""
-
-
-class Tiers(Protocol):
-    """Where each model's files are: `models/tiers/warm_tier_manager`."""
-
-    def tier_of(self, model: str) -> Tier:
-        """The model's tier: WARM, or COLD if its files must be fetched first."""
-
-    def expected_fetch_s(self, model: str) -> float:
-        """Seconds that the fetch would take now."""
 
 
 def _is_announced(replica: Replica) -> bool:
@@ -308,6 +298,12 @@ class FleetState:
         the model."""
         self._specs.pins[model] = min_replicas
         self._specify(model)
+
+    def keep_replicas(self, wanted: Mapping[str, int]) -> None:
+        """Have at least so many replicas of these models, beside what their specs say."""
+        if self.fleet.kept != wanted:
+            self.fleet.kept = dict(wanted)
+            self.changed()
 
     def apply_wishes(self, wishes: Mapping[str, DesiredState]) -> None:
         """Take over the desired state that administrators have set, in place of the one before."""

@@ -10,26 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sized
-from typing import Protocol, cast
+from typing import cast
 
 from control_plane.core.errors import ControlPlaneError, GatewayStopping, Overloaded, RequestTimeout
-from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
+from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES
 from control_plane.frontends.common.connection_server import address_of, is_local
-from control_plane.frontends.common.read_scheduler import ReadScheduler
-from control_plane.frontends.http.request_reader import Admit, HttpLimits, RequestReader
-from control_plane.frontends.http.streams import error_event
-from control_plane.host.exposure import AllowedHosts
-from control_plane.protocols.http1 import HttpAnswer, HttpRequest, with_header, without_chunks
+from control_plane.frontends.http.connection_host import ConnectionHost
+from control_plane.frontends.http.request_reader import RequestReader
+from control_plane.frontends.http.streams import error_event, forward
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, with_header
 from control_plane.triton.ports import HttpStream
 
-__all__ = ["Application", "ConnectionHost", "HttpConnection", "HttpLimits", "RenderError"]
-
 _log = logging.getLogger(__name__)
-
-Application = Callable[[HttpRequest], Awaitable[HttpAnswer | HttpStream]]
-RenderError = Callable[[Exception, bytes], HttpAnswer]
-"""Renders an error as the answer to a request for this target, which may be incomplete."""
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _MAX_UNREAD_BYTES = 16 * 1024
@@ -48,43 +40,11 @@ _Item = tuple[HttpRequest | HttpAnswer, bool, int]
 budget."""
 
 
-class VerbatimAnswers(Protocol):
-    """Port to the verbatim cache of an application."""
-
-    fields: frozenset[bytes]
-    """Lower-case names of the fields in which requests may differ that have the same answer."""
-
-    entries: Sized
-    """What is cached: while that is nothing, nobody needs to ask."""
-
-    def answer(self, head: bytes, body: bytes) -> bytes | None:
-        """The answer to the request of this body and this head's key (`protocols/head_template`); None: it has
-        to be parsed."""
-
-
-class ConnectionHost(Protocol):
-    """Port of a connection to its server."""
-
-    application: Application
-    verbatim: VerbatimAnswers
-    render_error: RenderError
-    admit: Admit
-    limits: HttpLimits
-    hosts: AllowedHosts | None
-    budget: BodyBudget
-    is_draining: bool
-    reads: ReadScheduler
-
-    def opened(self, connection: HttpConnection, address: str) -> bool: ...
-
-    def closed(self, connection: HttpConnection) -> None: ...
-
-
 class HttpConnection(asyncio.Protocol):
     """Server side of one HTTP/1.1 connection: reads requests, answers them in order, with back-pressure both
     ways."""
 
-    def __init__(self, server: ConnectionHost, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, server: ConnectionHost[HttpConnection], tasks: asyncio.TaskGroup) -> None:
         self._server = server
         self._verbatim = server.verbatim
         self.verbatim_entries = server.verbatim.entries
@@ -272,7 +232,7 @@ class HttpConnection(asyncio.Protocol):
         elif self._task is not None:
             # Before the cancellation: `_serve` tells by it that the client is still there, and is to be answered.
             self._ended_by = error
-            self._task.cancel(error)  # for the records of the request (`inference/running_request`)
+            self._task.cancel(error)  # for the records of the request (`inference/in_flight/running_request`)
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -390,17 +350,9 @@ class HttpConnection(asyncio.Protocol):
             await self._writable.wait()
 
     async def _send_stream(self, stream: HttpStream, *, keep_alive: bool, takes_chunks: bool) -> None:
-        """Forward a streamed answer piece by piece, receiving from Triton only as fast as the client
-        reads."""
+        """Forward a streamed answer; break it off, or end it with an error, where it cannot come to its end."""
         try:
-            head = stream.head if takes_chunks else without_chunks(stream.head)
-            # Triton's head ends with the empty line, before which the field belongs.
-            self._write(head if keep_alive else head[:-2] + b"Connection: close\r\n\r\n")
-            while (piece := await stream.receive()) is not None:
-                self._write(b"%x\r\n%b\r\n" % (len(piece), piece) if takes_chunks else piece)
-                await self._writable.wait()
-            if takes_chunks:
-                self._write(b"0\r\n\r\n")
+            await forward(stream, self._write, self._writable, keep_alive=keep_alive, takes_chunks=takes_chunks)
         except ControlPlaneError as exc:
             _log.info("an answer broke off: %s", exc)
             self.abort()  # without the last chunk, by which the client knows that the answer is incomplete

@@ -9,26 +9,19 @@ read. The reader knows no transport: the connection (`frontends/http/connection`
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence, Sized
-from dataclasses import dataclass
+from collections.abc import Callable, Sized
 from typing import Any, Protocol
 
 import httptools
 
-from control_plane.core.errors import ControlPlaneError, HeadTooLarge, InvalidRequest, PayloadTooLarge, PermissionDenied
+from control_plane.core.errors import ControlPlaneError, InvalidRequest, PermissionDenied
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES
-from control_plane.frontends.common.connection_limits import Network
+from control_plane.frontends.http.known_head import MAX_KNOWN_HEAD_BYTES, KnownHead
+from control_plane.frontends.http.limits import MAX_FIELDS, MAX_LINE_BYTES, HttpLimits, line_too_long, too_many_fields
 from control_plane.host.exposure import AllowedHosts
 from control_plane.protocols.head_template import Http1Template
 from control_plane.protocols.http1 import Body, HttpRequest
 from control_plane.protocols.kserve.routes import authority_in
-
-_MAX_LINE_BYTES = 8000
-"""Longest line of a head. Triton 24.10 closes the connection without an answer if a line is longer; a long
-head of short lines is accepted."""
-
-_MAX_FIELDS = 100
-"""Most fields of one head; Envoy's default. A field costs more than its bytes show."""
 
 _SLICE_BYTES = 4096
 """Bytes that the parser is given at a time while the end of a head or chunk is unknown. The parser cannot be
@@ -43,28 +36,6 @@ _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[^\r\n]*)?\r\n")
 _BLANKS = b" \t"
 """Whitespace around a field's value, which is not part of it (RFC 9110, 5.5). llhttp does not strip it at the
 end."""
-
-_MAX_KNOWN_HEAD_BYTES = 2048
-"""Largest head that a connection remembers or recognises; Triton's clients send about 250 bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class HttpLimits:
-    """Limits that an HTTP server sets for each connection: sizes, counts and time-outs."""
-
-    max_body_bytes: int
-    max_header_bytes: int
-    max_connections: int
-    header_timeout_s: float = 10.0
-    """Seconds from a head's first byte to its last."""
-    body_timeout_s: float = 60.0
-    """Seconds without progress: in receiving a body, in waiting for memory for one, in sending an answer."""
-    idle_timeout_s: float = 300.0
-    """Seconds between requests; 0 means no limit."""
-    source_share: float = 1.0
-    """Part (0 to 1) of the connections that one source may hold."""
-    trusted_proxies: Sequence[Network] = ()
-    """Sources that may hold more, since they stand for many clients."""
 
 
 Admit = Callable[[HttpRequest], None]
@@ -93,22 +64,6 @@ class RequestSink(Protocol):
         arrived."""
 
 
-@dataclass(slots=True)
-class _KnownHead:
-    """The head of the connection's last request, for recognising its repeats.
-
-    A client that keeps its connection mostly repeats its head byte for byte, and equal bytes mean the same:
-    they need neither parsing nor deriving anything from them again.
-    """
-
-    head: bytes
-    request_bytes: int
-    """Size of head and body together; equal for all repeats, since Content-Length is a part of the head."""
-    request: HttpRequest
-    template: Http1Template | None = None
-    """Recognises heads that differ in per-request fields and lengths only; made when it is first needed."""
-
-
 _NO_REQUEST = HttpRequest(b"", b"")
 
 
@@ -133,7 +88,7 @@ class RequestReader:
         self._limits = limits
         self._max_header_bytes = limits.max_header_bytes
         # A field may count for one byte more than it has, where no blank follows its name.
-        self._max_similar_bytes = min(_MAX_KNOWN_HEAD_BYTES, limits.max_header_bytes - _MAX_FIELDS)
+        self._max_similar_bytes = min(MAX_KNOWN_HEAD_BYTES, limits.max_header_bytes - MAX_FIELDS)
         self._admit = admit
         self._peer_is_local = peer_is_local
         self._peer = peer
@@ -153,7 +108,7 @@ class RequestReader:
         parser."""
         self._whole_requests = 0
         self._is_counted = False
-        self._known: _KnownHead | None = None
+        self._known: KnownHead | None = None
         self.has_ended = False
         """Whether nothing more is parsed: after an error, an upgrade, or the end of the connection."""
         self.is_between_requests = True
@@ -223,18 +178,18 @@ class RequestReader:
         self._data, self._at = b"", 0
         return False
 
-    def _take_known(self, known: _KnownHead, body: bytes) -> None:
+    def _take_known(self, known: KnownHead, body: bytes) -> None:
         # While nothing is cached, the template would be made for nothing.
         if self._verbatim_entries:
-            template = known.template or self._template_of(known)
+            template = known.template or known.make_template(self._per_request)
             if self._sink.answer_verbatim(template.key, body):
                 return
         self._sink.accept(known.request.with_body(body), keep_alive=True)
 
-    def _take_similar(self, known: _KnownHead, data: bytes, start: int) -> int:
+    def _take_similar(self, known: KnownHead, data: bytes, start: int) -> int:
         """Answer a request from the verbatim cache whose head is the known one but for per-request fields, or parse
         it; returns where it ends, as `_read_unknown` does."""
-        template = known.template or self._template_of(known)
+        template = known.template or known.make_template(self._per_request)
         found = template.match(data, start)
         if found is None:
             return self._read_unknown(data, start)
@@ -243,10 +198,6 @@ class RequestReader:
         if end <= len(data) and body_at - start <= self._max_similar_bytes and self._sink.answer_verbatim(template.key, data[body_at:end]):
             return end
         return self._read_unknown(data, start, template)
-
-    def _template_of(self, known: _KnownHead) -> Http1Template:
-        known.template = Http1Template(known.head, self._per_request)
-        return known.template
 
     def _read_unknown(self, data: bytes, start: int, template: Http1Template | None = None) -> int:
         """Run the parser from `start`; returns the position up to which it got. `template` has recognised the head
@@ -317,9 +268,9 @@ class RequestReader:
             self._end(InvalidRequest(f"not a well-formed HTTP/1.1 request: {exc}"))
         if self._unparsed_line_bytes > self._max_header_bytes:
             # A line without an end grows inside the parser, whose callbacks report whole fields only.
-            self._end(self._head_too_large())
-        if not self.head_is_read and len(self._request.headers) > _MAX_FIELDS:
-            self._end(self._too_many_fields())
+            self._end(self._limits.head_too_large())
+        if not self.head_is_read and len(self._request.headers) > MAX_FIELDS:
+            self._end(too_many_fields())
 
     def _end(self, error: ControlPlaneError) -> None:
         if not self.has_ended:
@@ -327,7 +278,7 @@ class RequestReader:
             self._sink.refuse(error)
 
     def _remember(self, data: bytes, start: int, stop: int, template: Http1Template | None) -> None:
-        """Remember the head of a request that arrived whole, for `_KnownHead`, unless it needs special
+        """Remember the head of a request that arrived whole, for `KnownHead`, unless it needs special
         handling."""
         request = self._request
         head = data[start : stop - len(request.body)]
@@ -335,9 +286,9 @@ class RequestReader:
         # head + body.
         ends_with_body = data.endswith(request.body, start, stop) and head.endswith(_HEAD_END)
         plain = ends_with_body and request.header(b"transfer-encoding") is None and request.header(b"expect") is None
-        if plain and self._keeps_alive() and len(head) <= _MAX_KNOWN_HEAD_BYTES:
+        if plain and self._keeps_alive() and len(head) <= MAX_KNOWN_HEAD_BYTES:
             request.derived.head = head
-            self._known = _KnownHead(head, stop - start, request.with_body(b""), template)
+            self._known = KnownHead(head, stop - start, request.with_body(b""), template)
 
     # httptools' callbacks
 
@@ -350,16 +301,16 @@ class RequestReader:
     def on_url(self, url: bytes) -> None:
         self._header_bytes += len(url)  # called once for each piece of the target that arrives
         if self._header_bytes > self._max_header_bytes:
-            raise self._head_too_large()
+            raise self._limits.head_too_large()
         self._request.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         size = len(name) + len(value)
         self._header_bytes += size + 4
         if self._header_bytes > self._max_header_bytes:
-            raise self._head_too_large()
-        if size > _MAX_LINE_BYTES:
-            raise self._line_too_long()
+            raise self._limits.head_too_large()
+        if size > MAX_LINE_BYTES:
+            raise line_too_long()
         if not self.head_is_read:  # trailer fields must not be merged into the head (RFC 9110, 6.5.1)
             self._request.headers.append((name, value.strip(_BLANKS)))
 
@@ -370,10 +321,10 @@ class RequestReader:
         request.method = self._parser.get_method()
         if self._parser.get_http_version() not in ("1.1", "1.0"):
             raise InvalidRequest("the request line does not end in HTTP/1.1")
-        if len(request.target) > _MAX_LINE_BYTES:
-            raise self._line_too_long()
-        if len(request.headers) > _MAX_FIELDS:
-            raise self._too_many_fields()
+        if len(request.target) > MAX_LINE_BYTES:
+            raise line_too_long()
+        if len(request.headers) > MAX_FIELDS:
+            raise too_many_fields()
         request.takes_chunks = self._parser.get_http_version() == "1.1"
         body_bytes, hosts, is_chunked, wants_continue = 0, 0, False, False
         host: bytes | None = None
@@ -400,7 +351,7 @@ class RequestReader:
         if (body_bytes or is_chunked) and self._parser.should_upgrade():
             raise InvalidRequest("protocol upgrades are not supported; gRPC has a port of its own")
         if body_bytes > self._limits.max_body_bytes:
-            raise self._body_too_large()
+            raise self._limits.body_too_large()
         self._missing_bytes, self._is_at_chunk = body_bytes, is_chunked
         if is_chunked or wants_continue or body_bytes > UNCOUNTED_BYTES:
             # A refusal here costs the connection, as the body is not read. Small bodies are read first: the
@@ -421,7 +372,7 @@ class RequestReader:
         self._unparsed_line_bytes = 0
         self.wants_continue = False
         if len(self._body) + len(body) > self._limits.max_body_bytes:
-            raise self._body_too_large()
+            raise self._limits.body_too_large()
         if not self._body:  # a body that arrives in one piece is not copied, and stays hashable for the caches
             self._body = body
         elif isinstance(self._body, bytearray):
@@ -451,15 +402,3 @@ class RequestReader:
         keep-alive`.
         """
         return bool(self._parser.should_keep_alive()) and self._parser.get_http_version() == "1.1" and not self._parser.should_upgrade()
-
-    def _line_too_long(self) -> HeadTooLarge:
-        return HeadTooLarge(f"a line of the request head exceeds {_MAX_LINE_BYTES} bytes, which Triton does not take")
-
-    def _head_too_large(self) -> HeadTooLarge:
-        return HeadTooLarge(f"the request head exceeds {self._limits.max_header_bytes} bytes (TIDEGATE_MAX_HEADER_BYTES)")
-
-    def _too_many_fields(self) -> HeadTooLarge:
-        return HeadTooLarge(f"the request head has more than {_MAX_FIELDS} fields")
-
-    def _body_too_large(self) -> PayloadTooLarge:
-        return PayloadTooLarge(f"the body exceeds the limit of {self._limits.max_body_bytes} bytes (TIDEGATE_MAX_BODY_BYTES)")

@@ -13,8 +13,10 @@ from collections.abc import Sized
 
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.connection_server import ConnectionServer
-from control_plane.frontends.http.connection import Application, HttpConnection, RenderError, VerbatimAnswers
-from control_plane.frontends.http.request_reader import Admit, HttpLimits
+from control_plane.frontends.http.connection import HttpConnection
+from control_plane.frontends.http.connection_host import Application, RenderError, VerbatimAnswers
+from control_plane.frontends.http.limits import HttpLimits
+from control_plane.frontends.http.request_reader import Admit
 from control_plane.host.exposure import AllowedHosts
 from control_plane.protocols.http1 import HttpRequest
 

@@ -1,16 +1,17 @@
-"""Ends streamed answers over HTTP before their time, with words: when their caller's rights end
+"""Streamed answers over HTTP: forwards them, and ends them before their time with words, when their caller's rights end
 (`frontends/kserve/http`) or the gateway stops (`frontends/http/connection`)."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import asyncio
+from collections.abc import Awaitable, Callable
 
 import orjson
 
 from control_plane.auth.stream_rights import RightsWatch
 from control_plane.core.errors import ControlPlaneError, Unauthenticated
 from control_plane.frontends.common.status import message_of
-from control_plane.protocols.http1 import HttpAnswer
+from control_plane.protocols.http1 import HttpAnswer, without_chunks
 from control_plane.triton.ports import HttpStream
 
 _IS_EVENTS = b"text/event-stream"
@@ -22,6 +23,23 @@ def error_event(head: bytes, error: ControlPlaneError) -> bytes | None:
     if _IS_EVENTS not in head.lower():
         return None
     return b"data: " + orjson.dumps({"error": message_of(error)}) + b"\n\n"
+
+
+async def forward(
+    stream: HttpStream, write: Callable[[bytes], None], writable: asyncio.Event, *, keep_alive: bool, takes_chunks: bool
+) -> None:
+    """Write a streamed answer piece by piece, receiving from Triton only as fast as the client reads.
+
+    Raises what the stream's `receive` raises.
+    """
+    head = stream.head if takes_chunks else without_chunks(stream.head)
+    # Triton's head ends with the empty line, before which the field belongs.
+    write(head if keep_alive else head[:-2] + b"Connection: close\r\n\r\n")
+    while (piece := await stream.receive()) is not None:
+        write(b"%x\r\n%b\r\n" % (len(piece), piece) if takes_chunks else piece)
+        await writable.wait()
+    if takes_chunks:
+        write(b"0\r\n\r\n")
 
 
 async def watched(asking: Awaitable[HttpAnswer | HttpStream], watch: RightsWatch) -> HttpAnswer | HttpStream:

@@ -19,9 +19,10 @@ from control_plane.cache.domain.cached_response import (
     mark_grpc,
 )
 from control_plane.cache.response_cache import CacheScope
+from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import ControlPlaneError, InvalidRequest
 from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome
-from control_plane.core.steps import Steps
+from control_plane.frontends.kserve.copies import GrpcCopy
 from control_plane.frontends.kserve.grpc_verbatim import GrpcVerbatimCache
 from control_plane.frontends.kserve.http_infer import MAX_CACHEABLE_REQUEST_BYTES
 from control_plane.inference.route_targets import MODEL_HEADER, WHOLE_BYTES, ends_of
@@ -42,6 +43,7 @@ from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
 from control_plane.protocols.kserve.infer_proto import infer_request_steps, small_infer_request
 from control_plane.protocols.kserve.messages import service_pb2
 from control_plane.protocols.kserve.model_reference import model_in, with_model
+from control_plane.protocols.kserve.same_inputs import MAX_BYTES, inputs_of_message
 from control_plane.protocols.protobuf_fields import fields
 from control_plane.triton.ports import GrpcCall, Slot, Upstream
 
@@ -69,9 +71,18 @@ def outcome_of_code(code: int) -> Outcome:
     return _OUTCOMES.get(code, Outcome.UPSTREAM_ERROR)
 
 
-def content_of(message: bytes | memoryview) -> bytes:
-    """What a ModelInferRequest's answer is computed from: the message without its id, unless it is compressed or has too
-    many fields to look for that."""
+def content_of(message: bytes | memoryview) -> tuple[bytes, ...]:
+    """What a ModelInferRequest's answer is computed from: its inputs, equal to those of the same request over HTTP, or the
+    message where they cannot be told."""
+    try:
+        found = None if len(message) > MAX_BYTES else inputs_of_message(service_pb2.ModelInferRequest.FromString(bytes(message)))
+    except Exception:  # protobuf's DecodeError differs between its implementations; it may be compressed
+        found = None
+    return found or (exact_content_of(message),)
+
+
+def exact_content_of(message: bytes | memoryview) -> bytes:
+    """A ModelInferRequest without its id, unless it is compressed or has too many fields to look for that."""
     try:
         return canonical_message(message) or bytes(message)
     except InvalidRequest:
@@ -124,7 +135,7 @@ class InferMessage:
 
     def unit(self, call: InferCall) -> tuple[bytes, ...]:
         message = self._message()
-        return (content_of(message),) if len(message) <= WHOLE_BYTES else ends_of(message)
+        return (exact_content_of(message),) if len(message) <= WHOLE_BYTES else ends_of(message)
 
     def name_seen(self) -> str:
         """The model in a small message; searching a large or compressed one costs more than a refusal is
@@ -189,6 +200,13 @@ class GrpcInferRequest(InferMessage):
     def outcome(self, answer: GrpcAnswer) -> Outcome:
         return outcome_of_code(answer.code)
 
+    @property
+    def body_bytes(self) -> int:
+        return len(self.frame)
+
+    def copy_for(self, model_name: str, model_version: str) -> GrpcCopy:
+        return GrpcCopy(GrpcCall(self.head, frame_message(bytes(with_model(self._message(), model_name, model_version)))))
+
     def key(self, scope: CacheScope, call: InferCall) -> bytes | None:
         if len(self.frame) > MAX_CACHEABLE_REQUEST_BYTES or forbids_cached_answer(self.head.cache_control):
             return None
@@ -200,8 +218,8 @@ class GrpcInferRequest(InferMessage):
         forwarded = self._context.forwarding.matched(self.head.metadata)
         return scope.key(_KIND, call.model_version.encode(), identity_of(message, *filter(None, (forwarded,))))
 
-    def content(self, call: InferCall) -> tuple[bytes]:
-        return (content_of(self._message()),)
+    def content(self, call: InferCall) -> tuple[bytes, ...]:
+        return content_of(self._message())
 
     def keep(self, answer: GrpcAnswer) -> bytes | None:
         return encode_grpc(answer)

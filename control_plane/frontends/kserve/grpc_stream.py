@@ -22,41 +22,38 @@ from control_plane.core.principal import Principal
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.inflating import inflated
 from control_plane.frontends.common.status import message_of
-from control_plane.frontends.grpc.call import MessageStream, failure
+from control_plane.frontends.grpc.call import failure
+from control_plane.frontends.grpc.message_stream import MessageStream
 from control_plane.frontends.kserve.grpc_infer import InferMessage, content_of, outcome_of_code
-from control_plane.inference.faults import model_fault_in, model_fault_of_error
+from control_plane.frontends.kserve.grpc_stream_messages import (
+    ERRORS_END_STREAM,
+    StreamEnded,
+    error_message,
+    inflated_answer,
+    raise_model_error,
+)
+from control_plane.inference.in_flight.running_request import AuthorizedRequest, RunningRequest
 from control_plane.inference.inference import InferenceService
+from control_plane.inference.retries.faults import model_fault_in, model_fault_of_error
 from control_plane.inference.route_targets import Arm
 from control_plane.inference.run_steps import run_in_steps
-from control_plane.inference.running_request import AuthorizedRequest, RunningRequest
 from control_plane.inference.transaction_policies import TransactionPolicies
 from control_plane.protocols.grpc import (
     HEAD,
     PREFIX_BYTES,
     GrpcAnswer,
     GrpcHead,
-    GrpcStatus,
-    MessageFrame,
     answer_of,
     frame_message,
-    is_compressed,
-    message_in,
-    message_pieces,
-    status_answer,
     status_fields,
 )
-from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
-from control_plane.protocols.kserve.messages import service_pb2
+from control_plane.protocols.kserve.body_limits import BodyLimits
 from control_plane.protocols.kserve.stream_answer import stream_answer
 from control_plane.triton.ports import GrpcCall, GrpcStream, Slot, Upstream
 from control_plane.triton.servers import Servers
 
 _MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
-_ERRORS_END_STREAM = (b"triton_grpc_error", b"true")
-"""Metadata by which a client asks that an error ends the stream with a status, instead of being sent as a
-message."""
 
-_ANSWER = InflateBound(2**31 - 1, "the answer is too large")
 
 _MAX_UNANSWERED = 64
 """Ordinary requests of one stream that may be in flight; then no more of its messages are received."""
@@ -77,8 +74,8 @@ class _Infer:
     def outcome(self, answer: GrpcAnswer) -> Outcome:
         return outcome_of_code(answer.code)
 
-    def content(self, call: InferCall) -> tuple[bytes]:
-        return (content_of(memoryview(self.call.frame)[PREFIX_BYTES:]),)
+    def content(self, call: InferCall) -> tuple[bytes, ...]:
+        return content_of(memoryview(self.call.frame)[PREFIX_BYTES:])
 
 
 class StreamRelay:
@@ -131,14 +128,6 @@ class StreamRelay:
             return answer
 
 
-class _Ended(Exception):
-    """Ends the call with a status before the client has finished."""
-
-    def __init__(self, answer: GrpcAnswer) -> None:
-        super().__init__(answer.details)
-        self.answer = answer
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _StreamRequest:
     """One admitted request of a stream."""
@@ -167,13 +156,13 @@ class _StreamCall:
     def __init__(
         self, relay: StreamRelay, head: GrpcHead, messages: MessageStream, running: RunningRequest, identify: Callable[[], Principal]
     ) -> None:
-        metadata = tuple(field for field in head.metadata if field[0] != _ERRORS_END_STREAM[0])
+        metadata = tuple(field for field in head.metadata if field[0] != ERRORS_END_STREAM[0])
         self._relay = relay
         self._messages = messages
         messages.is_idle = self._is_idle
         self._running = running
         self._identify = identify
-        self._errors_end_stream = _ERRORS_END_STREAM in head.metadata
+        self._errors_end_stream = ERRORS_END_STREAM in head.metadata
         # Without the client's timeout: it bounds the whole call here, and each request has a deadline of its
         # own.
         self._stream_head = GrpcHead(head.method, metadata, None, head.encoding, request_id=head.request_id)
@@ -207,7 +196,7 @@ class _StreamCall:
         except BaseExceptionGroup as group:
             # What else was raised is the consequence: the first to fail had all others cancelled.
             first = group.exceptions[0]
-            if isinstance(first, _Ended):
+            if isinstance(first, StreamEnded):
                 return first.answer
             raise first from None
         finally:
@@ -244,7 +233,7 @@ class _StreamCall:
         try:
             return await self._read(message, principal)
         except ControlPlaneError as exc:
-            await self._messages.send(_error(message.id(), message_of(exc)))
+            await self._messages.send(error_message(message.id(), message_of(exc)))
             return None
 
     async def _read(self, message: InferMessage, principal: Principal) -> _StreamRequest:
@@ -357,12 +346,12 @@ class _StreamCall:
             if answer is None:
                 continue
             if answer.code == 0:
-                message = await _message_of(answer)
+                message = await inflated_answer(answer)
                 await self._messages.send(frame_message(stream_answer(message)), answer.headers)
             elif self._errors_end_stream:
-                raise _Ended(answer)
+                raise StreamEnded(answer)
             else:
-                await self._messages.send(_error(request_id, answer.details))
+                await self._messages.send(error_message(request_id, answer.details))
 
     # Decoupled models
 
@@ -377,7 +366,7 @@ class _StreamCall:
         except ControlPlaneError as exc:
             asked.running.fail(exc)
             self._end(asked)
-            await self._messages.send(_error(asked.call.request_id, message_of(exc)))
+            await self._messages.send(error_message(asked.call.request_id, message_of(exc)))
             return
         await self._send_decoupled(asked, server, tasks)
         self._end(asked, Outcome.ANSWERED)
@@ -408,39 +397,9 @@ class _StreamCall:
     async def _relay_answers(self, server: Upstream, stream: GrpcStream) -> None:
         while (frame := await stream.receive()) is not None:
             if self._errors_end_stream:
-                _raise_model_error(frame)
+                raise_model_error(frame)
             await self._messages.send(frame, stream.headers)
         self._decoupled.pop(server, None)
         answer = answer_of(stream.headers, (), stream.trailers)
         if answer.code != 0:
-            raise _Ended(answer)
-
-
-def _raise_model_error(frame: MessageFrame) -> None:
-    """End the call for an error of a model, as Triton does where the client sent `triton_grpc_error`.
-
-    Errors of requests that never reached a model do not end it; they are told apart by the missing model
-    name. The answer does not contain the status; INTERNAL is the one that errors of Python models have.
-    """
-    answer = service_pb2.ModelStreamInferResponse.FromString(bytes(frame[PREFIX_BYTES:]))
-    if answer.error_message and answer.infer_response.model_name:
-        raise _Ended(status_answer(GrpcStatus.INTERNAL, answer.error_message))
-
-
-def _error(request_id: str, text: str) -> bytes:
-    """The stream message that reports one request's failure."""
-    answer = service_pb2.ModelStreamInferResponse(error_message=text)
-    answer.infer_response.id = request_id
-    return frame_message(answer.SerializeToString())
-
-
-async def _message_of(answer: GrpcAnswer) -> bytes | memoryview:
-    """The message in a server's answer, inflated in steps if it is compressed, since it may be large."""
-    frame = b"".join(answer.body)
-    if not is_compressed(frame):
-        return message_in(frame, answer.encoding, _ANSWER)
-    pieces = []
-    for piece in message_pieces(frame, answer.encoding, _ANSWER):
-        pieces.append(piece)
-        await asyncio.sleep(0)
-    return b"".join(pieces)
+            raise StreamEnded(answer)

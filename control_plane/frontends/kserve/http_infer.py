@@ -19,13 +19,14 @@ from control_plane.cache.domain.cached_response import (
 )
 from control_plane.cache.response_cache import CacheScope
 from control_plane.core.action import Action
+from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal
-from control_plane.core.steps import Steps
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.caller import timeout_s_of
 from control_plane.frontends.common.inflating import InflatedBody
+from control_plane.frontends.kserve.copies import HttpCopy
 from control_plane.frontends.kserve.http_verbatim import HttpVerbatimCache
 from control_plane.inference.route_targets import MODEL_HEADER, WHOLE_BYTES, ends_of
 from control_plane.protocols.content_encoding import decoded_pieces, is_encoded
@@ -34,6 +35,7 @@ from control_plane.protocols.http1 import HttpAnswer, HttpRequest
 from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
 from control_plane.protocols.kserve.infer_json import infer_request_steps, json_object_steps, small_infer_request
 from control_plane.protocols.kserve.routes import V2Route, target_for
+from control_plane.protocols.kserve.same_inputs import inputs_of_body
 from control_plane.triton.ports import HttpStream, Slot, Upstream
 
 MAX_CACHEABLE_REQUEST_BYTES = 2**20
@@ -110,7 +112,7 @@ class HttpInferRequest:
         return self.http.text_header(name.encode())
 
     def unit(self, call: InferCall) -> tuple[bytes, ...]:
-        return self.content(call) if len(self.http.body) <= WHOLE_BYTES else ends_of(self.http.body)
+        return self._exact_content(call) if len(self.http.body) <= WHOLE_BYTES else ends_of(self.http.body)
 
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer]:
         return server.http.send(self.http, timeout_s=timeout_s, slot=self.slot)
@@ -123,6 +125,14 @@ class HttpInferRequest:
             return Outcome.ANSWERED
         return Outcome.MODEL_NOT_FOUND if answer.status == 404 else Outcome.UPSTREAM_ERROR
 
+    @property
+    def body_bytes(self) -> int:
+        return len(self.http.body)
+
+    def copy_for(self, model_name: str, model_version: str) -> HttpCopy:
+        http = self.http
+        return HttpCopy(HttpRequest(http.method, target_for(http.target, model_name, model_version), http.headers, bytes(http.body)))
+
     def key(self, scope: CacheScope, call: InferCall) -> bytes | None:
         if len(self.http.body) > MAX_CACHEABLE_REQUEST_BYTES or not accepts_cached_answers(self.http):
             return None
@@ -130,9 +140,13 @@ class HttpInferRequest:
         return scope.key(_KIND, call.model_version.encode(), self._identity(call, self._context.forwarding.matched(self.http.headers)))
 
     def _identity(self, call: InferCall, forwarded: bytes) -> bytes:
-        return identity_of(*self.content(call), *filter(None, (forwarded,)))
+        return identity_of(*self._exact_content(call), *filter(None, (forwarded,)))
 
-    def content(self, call: InferCall) -> tuple[bytes, bytes]:
+    def content(self, call: InferCall) -> tuple[bytes, ...]:
+        json = self._json()
+        return inputs_of_body(json, memoryview(self.http.body)[len(json) :]) or self._exact_content(call)
+
+    def _exact_content(self, call: InferCall) -> tuple[bytes, bytes]:
         json = self._json()
         # The id is the caller's and Triton only repeats it, so requests that differ in their ids alone share
         # an answer.

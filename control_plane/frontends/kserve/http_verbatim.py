@@ -12,7 +12,7 @@ from control_plane.core.errors import ControlPlaneError
 from control_plane.core.infer_call import InferCall
 from control_plane.core.principal import Principal
 from control_plane.frontends.common.caller import reauthenticate
-from control_plane.inference.verbatim_cache import MessageKey, VerbatimCache
+from control_plane.inference.caching.verbatim_cache import MessageKey, VerbatimCache
 from control_plane.protocols.head_template import Http1Template
 from control_plane.protocols.header_forwarding import HeaderForwarding
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest

@@ -6,6 +6,15 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Pair:
+    """What stable made of a request of which the next model has computed a copy."""
+
+    stable_is_fault: bool
+    differs: bool | None = None
+    """Whether the two answers differ by the rollout's agreement; None where that cannot be said."""
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """What became of one computed request."""
 
@@ -18,3 +27,7 @@ class Observation:
     is_fault: bool
     took_s: float
     """From when it was sent to a server until it was answered."""
+    is_death: bool = False
+    """Whether the fault was the end of a process: of the model's stub, or of its server."""
+    pair: Pair | None = None
+    """What stable made of the same request, where this one is a copy of it; None where it is none."""

@@ -4,7 +4,7 @@ What was in flight when a process died is suspect. A suspect is sent alone, so t
 the cause: then it is refused for a while, and the other copies live. An answer clears it. Only a request that was
 sent as a suspect is blamed for a second death, since servers that die together take the same requests with them.
 
-Pure; called by `inference/queries_of_death`.
+Pure; called by `inference/retries/queries_of_death`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ mirrors together add at most a tenth to the servers' load, however many fail. A 
 that: at little traffic a tenth of it is nothing. Tokens that nobody takes are forgotten by and by.
 
 What one server's death broke off may be sent in debt: it is bounded by what was in flight there, and is paid
-back by what is asked for later. Pure; called by `inference/retry_budget` and `fleet/routing/resending`.
+back by what is asked for later. Pure; called by `inference/retries/retry_budget` and `fleet/routing/resending`.
 
 Precedents: Finagle's RetryBudget, Envoy's `retry_budget`, and the 10 % of "Handling Overload" (Google SRE).
 """

@@ -40,6 +40,9 @@ class FolderSpool:
         self._folder = folder
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for number in range(256):  # now, and flushed once: a job needs to make its own folder only
+                (folder / f"{number:02x}").mkdir(mode=0o700, exist_ok=True)
+            _flush_folder(folder)
         except OSError as exc:
             raise StartupError(f"the spool {folder} cannot be used: {exc}; choose another with TIDEGATE_JOBS_SPOOL") from exc
         self._threads = ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="spool")
@@ -78,7 +81,7 @@ def _checked(pattern: re.Pattern[str], text: str) -> str:
 
 
 def _write(folder: Path, name: str, pieces: Sequence[bytes | bytearray]) -> Blob:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    made = _make_folder(folder)
     final = folder / _checked(_NAME, name)
     partial = folder / f".{uuid4().hex}"
     digest, size_bytes = sha256(), 0
@@ -94,9 +97,21 @@ def _write(folder: Path, name: str, pieces: Sequence[bytes | bytearray]) -> Blob
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    for parent in (folder, folder.parent, folder.parent.parent):
-        _flush_folder(parent)
+    for each in (folder, *(each.parent for each in made)):
+        _flush_folder(each)
     return Blob(f"{folder.name}/{name}", size_bytes, digest.hexdigest())
+
+
+def _make_folder(folder: Path) -> list[Path]:
+    """Make a folder of a job and the one that it is in, and return what was missing. Whoever makes a folder flushes
+    the one above it before he is done, so what is there is there for good or its maker has not answered yet.
+    """
+    made = []
+    for each in (folder.parent, folder):
+        with suppress(FileExistsError):
+            each.mkdir(mode=0o700)
+            made.append(each)
+    return made
 
 
 def _read(path: Path, blob: Blob) -> bytes:

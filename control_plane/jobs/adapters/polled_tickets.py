@@ -20,6 +20,9 @@ _RETRY_S = 1.0
 
 _log = logging.getLogger(__name__)
 
+_MOST = 1 << 30
+"""More jobs than there can be."""
+
 
 class PolledTickets:
     """`jobs/ports.JobQueue` over a job store."""
@@ -39,7 +42,7 @@ class PolledTickets:
             self._wake.clear()
             try:
                 # Tickets that were taken are about to claim jobs that still count as ready.
-                if await self._store.ready(self._today_s()) > self._taken:
+                if await self._store.ready(self._today_s(), limit=self._taken + 1) > self._taken:
                     self._taken += 1
                     return PolledTicket(self)
                 pause_s = _POLL_S
@@ -50,7 +53,7 @@ class PolledTickets:
                 await asyncio.wait_for(self._wake.wait(), pause_s)
 
     async def depth(self) -> int:
-        return await self._store.ready(self._today_s())
+        return await self._store.ready(self._today_s(), limit=_MOST)
 
     def ended(self, *, wakes: bool) -> None:
         """A ticket was given up, or its job has been claimed."""

@@ -23,7 +23,7 @@ from aio_pika.exceptions import AMQPError, ChannelInvalidStateError, ConnectionC
 from aiormq.exceptions import ConnectionInternalError
 from pydantic import SecretStr
 
-from control_plane.core.backoff import RestartLimits, restart_delay_s
+from control_plane.core.algorithms.backoff import RestartLimits, restart_delay_s
 from control_plane.core.endpoints import authority
 from control_plane.core.errors import StartupError, StoreUnavailable
 
@@ -48,6 +48,8 @@ _ARGUMENTS_OF_DEAD: dict[str, int | str] = {"x-queue-type": "quorum", "x-message
 
 _TIMEOUT_S = 5.0
 _GET_TIMEOUT_S = 3.0
+_GOODBYE_TIMEOUT_S = 1.0
+"""For what is only polite: it may be said while this process ends, and to a broker that says nothing."""
 _CONNECT_TIMEOUT_S = 10.0
 _HEARTBEAT_S = 10
 _BROKEN_AFTER = 2
@@ -265,16 +267,16 @@ async def _next(link: _Link) -> AbstractIncomingMessage | None:
 async def _let_go(link: _Link, tag: str, arrived: asyncio.Future[AbstractIncomingMessage]) -> None:
     """End a consumer whose message nobody takes."""
     with suppress(*_FAILURES):
-        await asyncio.wait_for(link.queue.cancel(tag), _TIMEOUT_S)
+        await asyncio.wait_for(link.queue.cancel(tag), _GOODBYE_TIMEOUT_S)
     if arrived.done() and not link.lost.done():
         with suppress(*_FAILURES):
-            await asyncio.wait_for(arrived.result().nack(requeue=True), _TIMEOUT_S)
+            await asyncio.wait_for(arrived.result().nack(requeue=True), _GOODBYE_TIMEOUT_S)
     arrived.cancel()
 
 
 async def _close(connection: AbstractConnection) -> None:
     with suppress(*_FAILURES):
-        await asyncio.wait_for(connection.close(), 1.0)
+        await asyncio.wait_for(connection.close(), _GOODBYE_TIMEOUT_S)
 
 
 def _version_of(connection: AbstractConnection) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from pydantic import SecretStr
 from control_plane.jobs.domain.claims import HEADS, TenantQueue, WaitingJob
 from control_plane.jobs.domain.job import Job, JobState
 from control_plane.jobs.domain.job_text import decode_job, encode_job
+from control_plane.jobs.domain.sweeps import surplus
 from control_plane.jobs.ports import Bounds, JobsFull, Load
 from control_plane.storage.redis import RedisLink, open_link
 
@@ -25,6 +26,7 @@ _MIGRATIONS = ("",)  # nothing to do for the first layout: the first write creat
 _RECORDS, _REVISIONS, _IDS = _PREFIX + "records", _PREFIX + "revisions", _PREFIX + "idempotency-keys"
 _LOOK, _READY, _ALL = _PREFIX + "look", _PREFIX + "ready", _PREFIX + "all"
 _OPEN, _BYTES, _ENDED, _RUNNING, _CLAIMED = (_PREFIX + name for name in ("open", "bytes", "ended", "running", "claimed"))
+_KEPT, _KEPT_BYTES = _PREFIX + "kept", _PREFIX + "kept-bytes"
 _TOTAL = "all"
 _PAGE = 200
 
@@ -121,7 +123,15 @@ class RedisJobStore:
         own, all_of_them = bounds.of_tenant, bounds.in_all
         limits = (_of(job.tenant), own.jobs, own.size_bytes, _TOTAL, all_of_them.jobs, all_of_them.size_bytes)
         record = encode_job(job).decode()
-        args: list[Any] = [job.id, job.revision, record, _plan(None, job), _key_field(job), job.body.size_bytes, *limits]
+        args: list[Any] = [
+            job.id,
+            job.revision,
+            record,
+            _plan(None, job),
+            _key_field(job.tenant, job.idempotency_key),
+            job.body.size_bytes,
+            *limits,
+        ]
         async with self._link.calling():
             answer = await self._add_script(keys=[_RECORDS, _REVISIONS, _IDS, _OPEN, _BYTES, _ENDED], args=args)
         if answer[0] == "known":
@@ -134,6 +144,10 @@ class RedisJobStore:
         async with self._link.calling():
             record: Any = await self._link.client.hget(_RECORDS, job_id)
         return None if record is None else decode_job(record)
+
+    async def knows_key(self, tenant: str, idempotency_key: str) -> bool:
+        async with self._link.calling():
+            return bool(await self._link.client.hexists(_IDS, _key_field(tenant, idempotency_key)))
 
     async def replace(self, job: Job) -> bool:
         before = await self.get(job.id)
@@ -150,14 +164,25 @@ class RedisJobStore:
             found = await self._waiting_script(keys=keys, args=[_PREFIX + "waiting:", repr(now_s), HEADS])
         return [_queue(*each) for each in found]
 
-    async def ready(self, now_s: float) -> int:
+    async def ready(self, now_s: float, *, limit: int) -> int:
         async with self._link.calling():
-            return int(await self._link.client.zcount(_READY, "-inf", repr(now_s)))
+            return min(limit, int(await self._link.client.zcount(_READY, "-inf", repr(now_s))))
 
     async def neglected(self, now_s: float, *, limit: int) -> list[Job]:
         async with self._link.calling():
             ids = await self._link.client.zrangebyscore(_LOOK, "-inf", repr(now_s), start=0, num=limit)
             return await self._records(ids)
+
+    async def surplus(self, kept: Load, *, limit: int) -> list[Job]:
+        found: list[Job] = []
+        async with self._link.calling():
+            counts: Any = await self._link.client.hgetall(_KEPT)
+            sizes: Any = await self._link.client.hgetall(_KEPT_BYTES)
+            for field in counts:
+                over = int(counts[field]) - kept.jobs, int(sizes.get(field, 0)) - kept.size_bytes
+                if field != _TOTAL and max(over) > 0:
+                    found += await self._oldest(field.removeprefix("of:"), *over, limit=limit)
+        return found
 
     async def place(self, job: Job) -> int:
         async with self._link.calling():
@@ -188,9 +213,26 @@ class RedisJobStore:
 
     async def _change(self, before: Job, after: Job | None) -> bool:
         record, revision = ("", 0) if after is None else (encode_job(after).decode(), after.revision)
-        args: list[Any] = [before.id, before.revision, revision, record, _plan(before, after), _key_field(before)]
+        args: list[Any] = [
+            before.id,
+            before.revision,
+            revision,
+            record,
+            _plan(before, after),
+            _key_field(before.tenant, before.idempotency_key),
+        ]
         async with self._link.calling():
             return bool(await self._change_script(keys=[_RECORDS, _REVISIONS, _IDS], args=args))
+
+    async def _oldest(self, tenant: str, jobs: int, size_bytes: int, *, limit: int) -> list[Job]:
+        """The oldest ended jobs of a tenant that has so many, or so many bytes, too many."""
+        key, at, found = f"{_PREFIX}of:{tenant}", 0, list[Job]()
+        while (jobs > 0 or size_bytes > 0) and len(found) < limit and (ids := await self._link.client.zrange(key, at, at + _PAGE - 1)):
+            page = surplus(await self._records(ids), jobs=jobs, size_bytes=size_bytes, limit=limit - len(found))
+            found += page
+            jobs, size_bytes = jobs - len(page), size_bytes - sum(job.kept[1] for job in page)
+            at += _PAGE
+        return found
 
     async def _records(self, ids: Iterable[Any]) -> list[Job]:
         wanted = list(ids)
@@ -214,8 +256,8 @@ def _waiting_of(tenant: str) -> str:
     return f"{_PREFIX}waiting:{_of(tenant)}"
 
 
-def _key_field(job: Job) -> str:
-    return orjson.dumps([job.tenant, job.idempotency_key]).decode() if job.idempotency_key else ""
+def _key_field(tenant: str, idempotency_key: str) -> str:
+    return orjson.dumps([tenant, idempotency_key]).decode() if idempotency_key else ""
 
 
 def _places(job: Job | None) -> dict[str, str]:
@@ -242,6 +284,8 @@ def _plan(before: Job | None, after: Job | None) -> str:
     was_running, is_running = (each is not None and each.state is JobState.RUNNING for each in (before, after))
     opened, started = int(is_open) - int(was_open), int(is_running) - int(was_running)
     sums = [(_OPEN, opened), (_BYTES, opened * job.body.size_bytes), (_ENDED, max(0, -opened)), (_RUNNING, started)]
+    (kept, kept_bytes), (were_kept, were_kept_bytes) = (each.kept if each is not None else (0, 0) for each in (after, before))
+    sums += [(_KEPT, kept - were_kept), (_KEPT_BYTES, kept_bytes - were_kept_bytes)]
     claims = after is not None and before is not None and after.fence != before.fence
     return orjson.dumps(
         {

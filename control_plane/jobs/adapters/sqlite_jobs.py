@@ -13,6 +13,7 @@ from pathlib import Path
 from control_plane.jobs.domain.claims import HEADS, TenantQueue, WaitingJob
 from control_plane.jobs.domain.job import Job, JobState, PriceClass
 from control_plane.jobs.domain.job_text import decode_job, encode_job
+from control_plane.jobs.domain.sweeps import surplus
 from control_plane.jobs.ports import Bounds, JobsFull, Load
 from control_plane.storage.sqlite import SqliteFile, open_sqlite, transaction
 
@@ -35,12 +36,22 @@ _MIGRATIONS = (
             " ended INTEGER NOT NULL, last_claimed_s REAL NOT NULL DEFAULT 0) WITHOUT ROWID"
         ),
     ),
+    (
+        "ALTER TABLE tenants ADD COLUMN kept INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE tenants ADD COLUMN kept_bytes INTEGER NOT NULL DEFAULT 0",
+        (
+            "UPDATE tenants SET (kept, kept_bytes) = (SELECT count(*), ifnull(sum(ifnull(json_extract(text, '$.result.blob.size_bytes'), 0)"
+            " + iif(state = 'dead', json_extract(text, '$.body.size_bytes'), 0)), 0) FROM jobs WHERE jobs.tenant = tenants.tenant"
+            " AND state NOT IN ('queued', 'running') AND ifnull(json_extract(text, '$.keep_at_least_until_s'), 0) = 0)"
+        ),
+    ),
 )
 _INSERT = "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _UPDATE = "UPDATE jobs SET state = ?, revision = ?, due_s = ?, ready_s = ?, look_at_s = ?, text = ? WHERE id = ? AND revision = ?"
 _COUNT = (
-    "INSERT INTO tenants (tenant, jobs, size_bytes, ended) VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
-    " jobs = jobs + excluded.jobs, size_bytes = size_bytes + excluded.size_bytes, ended = ended + excluded.ended"
+    "INSERT INTO tenants (tenant, jobs, size_bytes, ended, kept, kept_bytes) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+    " jobs = jobs + excluded.jobs, size_bytes = size_bytes + excluded.size_bytes, ended = ended + excluded.ended,"
+    " kept = kept + excluded.kept, kept_bytes = kept_bytes + excluded.kept_bytes"
 )
 _WAITING = (
     "SELECT id, model, due_s, price_class FROM jobs WHERE state = 'queued' AND tenant = ? AND ready_s <= ? ORDER BY due_s, id LIMIT ?"
@@ -59,6 +70,10 @@ class SqliteJobStore:
     async def get(self, job_id: str) -> Job | None:
         return await self._file.run(partial(_get, job_id=job_id))
 
+    async def knows_key(self, tenant: str, idempotency_key: str) -> bool:
+        query = "SELECT 1 FROM jobs WHERE tenant = ? AND idempotency_key = ?"
+        return await self._file.run(lambda connection: connection.execute(query, (tenant, idempotency_key)).fetchone() is not None)
+
     async def replace(self, job: Job) -> bool:
         return await self._file.run(partial(_replace, job=job))
 
@@ -68,13 +83,16 @@ class SqliteJobStore:
     async def waiting(self, now_s: float) -> list[TenantQueue]:
         return await self._file.run(partial(_waiting, now_s=now_s))
 
-    async def ready(self, now_s: float) -> int:
-        query = "SELECT count(*) FROM jobs WHERE state = 'queued' AND ready_s <= ?"
-        return await self._file.run(lambda connection: int(connection.execute(query, (now_s,)).fetchone()[0]))
+    async def ready(self, now_s: float, *, limit: int) -> int:
+        query = "SELECT count(*) FROM (SELECT 1 FROM jobs WHERE state = 'queued' AND ready_s <= ? LIMIT ?)"
+        return await self._file.run(lambda connection: int(connection.execute(query, (now_s, limit)).fetchone()[0]))
 
     async def neglected(self, now_s: float, *, limit: int) -> list[Job]:
         query = "SELECT text FROM jobs WHERE look_at_s <= ? ORDER BY look_at_s LIMIT ?"
         return await self._file.run(lambda connection: _jobs(connection.execute(query, (now_s, limit))))
+
+    async def surplus(self, kept: Load, *, limit: int) -> list[Job]:
+        return await self._file.run(partial(_surplus, kept=kept, limit=limit))
 
     async def place(self, job: Job) -> int:
         query = "SELECT count(*) FROM jobs WHERE state = 'queued' AND tenant = ? AND (due_s, id) < (?, ?)"
@@ -107,7 +125,7 @@ def _add(connection: sqlite3.Connection, *, job: Job, bounds: Bounds) -> Job:
                 raise JobsFull(of_tenant=is_tenants, load=load)
         row = (job.id, job.tenant, job.state, job.revision, job.model, job.price_class, job.submitted_s, job.due_s, job.ready_s)
         connection.execute(_INSERT, (*row, job.look_at_s, key, encode_job(job).decode()))
-        connection.execute(_COUNT, (job.tenant, new.jobs, new.size_bytes, 0))
+        _count(connection, None, job)
     return job
 
 
@@ -123,9 +141,7 @@ def _replace(connection: sqlite3.Connection, *, job: Job) -> bool:
             return False
         columns = (job.state, job.revision, job.due_s, job.ready_s, job.look_at_s, encode_job(job).decode())
         connection.execute(_UPDATE, (*columns, job.id, before.revision))
-        opened = int(job.is_open) - int(before.is_open)
-        if opened:
-            connection.execute(_COUNT, (job.tenant, opened, opened * job.body.size_bytes, max(0, -opened)))
+        _count(connection, before, job)
         if job.fence != before.fence:
             connection.execute("UPDATE tenants SET last_claimed_s = ? WHERE tenant = ?", (job.started_s, job.tenant))
     return True
@@ -134,9 +150,29 @@ def _replace(connection: sqlite3.Connection, *, job: Job) -> bool:
 def _remove(connection: sqlite3.Connection, *, job: Job) -> bool:
     with transaction(connection):
         removed = connection.execute("DELETE FROM jobs WHERE id = ? AND revision = ?", (job.id, job.revision)).rowcount == 1
-        if removed and job.is_open:
-            connection.execute(_COUNT, (job.tenant, -1, -job.body.size_bytes, 1))
+        if removed:
+            _count(connection, job, None)
     return removed
+
+
+def _count(connection: sqlite3.Connection, before: Job | None, after: Job | None) -> None:
+    """Bring the sums of the tenant up to date."""
+    job = after or before
+    assert job is not None
+    opened = int(after is not None and after.is_open) - int(before is not None and before.is_open)
+    kept = tuple(new - old for new, old in zip(after.kept if after else (0, 0), before.kept if before else (0, 0), strict=True))
+    if opened or any(kept):
+        connection.execute(_COUNT, (job.tenant, opened, opened * job.body.size_bytes, max(0, -opened), *kept))
+
+
+def _surplus(connection: sqlite3.Connection, *, kept: Load, limit: int) -> list[Job]:
+    too_many = "SELECT tenant, kept - ?1, kept_bytes - ?2 FROM tenants WHERE kept > ?1 OR kept_bytes > ?2"
+    ended = "SELECT text FROM jobs WHERE tenant = ? AND state NOT IN ('queued', 'running') ORDER BY submitted_s, id"
+    found: list[Job] = []
+    for tenant, jobs, size_bytes in connection.execute(too_many, (kept.jobs, kept.size_bytes)).fetchall():
+        rows = (decode_job(text) for (text,) in connection.execute(ended, (tenant,)))
+        found += surplus(rows, jobs=jobs, size_bytes=size_bytes, limit=limit)
+    return found
 
 
 def _waiting(connection: sqlite3.Connection, *, now_s: float) -> list[TenantQueue]:

@@ -116,6 +116,16 @@ class Job:
         return self.state in (JobState.QUEUED, JobState.RUNNING)
 
     @property
+    def kept(self) -> tuple[int, int]:
+        """Count and bytes of what its tenant keeps of it after its end: nothing while it is open. A part of a batch
+        does not count, since its batch is bounded and needs it.
+        """
+        if self.is_open or self.keep_at_least_until_s:
+            return 0, 0
+        result_bytes = self.result.blob.size_bytes if self.result is not None else 0
+        return 1, result_bytes + (self.body.size_bytes if self.state is JobState.DEAD else 0)
+
+    @property
     def look_at_s(self) -> float:
         """When the sweeper has to look at it, if nobody changes it before."""
         if self.state is JobState.QUEUED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 
 from control_plane.jobs.domain.job import Job, JobState
@@ -30,3 +31,18 @@ def sweep(job: Job, *, now_s: float, policy: RetryPolicy) -> Job | Care | None:
             return attempt_failed(job, error=LOST, now_s=now_s, policy=policy)
         case _:
             return Care.REMOVE if job.charge is None or job.is_charged else Care.CHARGE
+
+
+def surplus(ended: Iterable[Job], *, jobs: int, size_bytes: int, limit: int) -> list[Job]:
+    """Return the first of a tenant's ended jobs, which it has so many or so many bytes too many of, but `limit` at
+    most, and none that is yet to be charged.
+    """
+    found: list[Job] = []
+    for job in ended:
+        if (jobs <= 0 and size_bytes <= 0) or len(found) == limit:
+            break
+        count, kept_bytes = job.kept
+        if count and (job.charge is None or job.is_charged):
+            found.append(job)
+            jobs, size_bytes = jobs - count, size_bytes - kept_bytes
+    return found

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ByteSize, TypeAdapter
 
-from control_plane.core.closure import closure
+from control_plane.core.algorithms.closure import closure
 from control_plane.core.errors import ModelLoadFailed
 from control_plane.core.model import MODEL_NAME, NAME_RULE
 from control_plane.core.names import MAX_SIZE_BYTES

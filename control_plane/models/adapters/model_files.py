@@ -21,8 +21,8 @@ from pathlib import Path
 
 from google.protobuf import json_format
 
-from control_plane.core.bounded_cache import BoundedCache
-from control_plane.core.closure import closure
+from control_plane.core.algorithms.bounded_cache import BoundedCache
+from control_plane.core.algorithms.closure import closure
 from control_plane.core.errors import ModelLoadFailed
 from control_plane.core.fingerprint import DIGEST_BYTES, ModelContents, digest_of
 from control_plane.core.model import ModelOverride
@@ -60,11 +60,18 @@ class ModelFiles:
     """Digester of the models placed under `root`. Its methods read files, so call them in threads."""
 
     def __init__(
-        self, root: Path, *, config_name: str, python_backends: Path, surroundings: Callable[[], Iterable[bytes]] | None = None
+        self,
+        root: Path,
+        *,
+        config_name: str,
+        python_backends: Path,
+        surroundings: Callable[[], Iterable[bytes]] | None = None,
+        image: str = "",
     ) -> None:
         """`surroundings` yields what else the responses of stubs depend on; by default the installed packages
-        and the hardware.
+        and the hardware. `image` names what Triton runs in, where it is not what this process runs in.
         """
+        self._image = image.encode(errors="surrogateescape")
         self._root = root
         self._surroundings = surroundings or _surroundings
         self._config_name = config_name
@@ -148,6 +155,8 @@ class ModelFiles:
         """Yield the digests of code that a model in a stub depends on: our packages, the installed ones, and
         the hardware.
         """
+        if self._image:
+            yield "image", self._image
         if self._is_served_by_stub(config):
             yield from self._digests.of_files(self._shared())
             yield "surroundings", digest_of(self._surroundings())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from control_plane.core.backoff import RestartLimits, count_failures, restart_delay_s
+from control_plane.core.algorithms.backoff import RestartLimits, count_failures, restart_delay_s
 
 _LIMITS = RestartLimits(first_delay_s=5.0, max_delay_s=300.0, settled_after_s=600.0)
 """Each revival leaves a little behind in Triton, and a model that crashes as soon as it is loaded would be loaded

@@ -1,6 +1,6 @@
 """Records of what was applied to an object, by which later applications tell removed fields from other people's.
 
-Written by `admin/declared`. Kubernetes keeps the same in an annotation (`last-applied-configuration`).
+Written by `admin/declared/service`. Kubernetes keeps the same in an annotation (`last-applied-configuration`).
 """
 
 from __future__ import annotations

@@ -16,8 +16,12 @@ from control_plane.objects.domain.route import WHOLE, Route, Target
 class Phase(StrEnum):
     """How far a rollout is."""
 
+    SHADOW = "shadow"
+    """The next model gets copies of requests, whose answers nobody waits for."""
     CANARY = "canary"
     """The next model gets the weight of the present step."""
+    BAKING = "baking"
+    """It gets all requests; the present model keeps its copies, and is the route's as soon as somebody says so."""
     PROMOTING = "promoting"
     """It gets all requests; the route is to be written yet."""
     PROMOTED = "promoted"
@@ -28,7 +32,7 @@ class Phase(StrEnum):
     """Somebody has ended it."""
 
 
-UNDER_WAY = frozenset((Phase.CANARY, Phase.PROMOTING))
+UNDER_WAY = frozenset((Phase.SHADOW, Phase.CANARY, Phase.BAKING, Phase.PROMOTING))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,21 @@ class Step:
     """Requests of 10,000 that the next model gets."""
     samples: int
     min_s: float
+    name: str = ""
+    """What people call it, such as `half`; empty: its number is its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What it means that two models answer alike, and how often they may not (`rollout/domain/agreement`)."""
+
+    kind: str
+    output: str = ""
+    """Output tensor that is compared; empty for the only one, or for all of them where the kind can."""
+    limit: float | None = None
+    """Limit of the kind, such as the least cosine; None for the kind's own."""
+    may_differ: float | None = None
+    """Part of the answers that may differ; None for the kind's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +99,14 @@ class Rollout:
     """A request of the next model counts as slow from so many times what is slow for the present one."""
     alpha: float = 0.01
     """Chance that it is rolled back though it is no worse."""
+    shadow: Step | None = None
+    """The phase before the first step, in which `weight` requests of 10,000 are copied to the next model; None for none."""
+    agreement: Agreement | None = None
+    """How the answers to copied requests are compared; None: they are not."""
+    bake_s: float = 0.0
+    """Seconds for which the present model keeps its copies after the last step."""
+    copies: int = 1
+    """Copies that the present model had when it began; 1 where there is one server."""
     token: int = 0
     """Fencing token of the leader that wrote it last."""
     events: tuple[Event, ...] = ()
@@ -95,7 +122,38 @@ class Rollout:
         """Requests of 10,000 that the next model gets."""
         if self.phase is Phase.CANARY:
             return self.steps[self.step].weight
-        return WHOLE if self.phase in (Phase.PROMOTING, Phase.PROMOTED) else 0
+        return WHOLE if self.phase in (Phase.BAKING, Phase.PROMOTING, Phase.PROMOTED) else 0
+
+    @property
+    def stage(self) -> int:
+        """Number of the present stage: 0 for the shadow, then the steps, then all that follows. It only grows."""
+        if self.phase is Phase.SHADOW:
+            return 0
+        return self.step + (1 if self.phase is Phase.CANARY else 2)
+
+    @property
+    def present_step(self) -> Step:
+        """What the present stage waits for."""
+        if self.phase is Phase.SHADOW and self.shadow is not None:
+            return self.shadow
+        return self.steps[self.step]
+
+    def copies_for(self, weight: int) -> int:
+        """Copies of the next model that so many requests of 10,000 want, at least one."""
+        return max(1, -(-weight * self.copies // WHOLE))
+
+    @property
+    def kept(self) -> dict[str, int]:
+        """Copies, by model, that are not to go while it is under way: the present model's, and those that the next one needs
+        by the next step."""
+        if not self.is_under_way:
+            return {}
+        following = self.steps[min(self.step + (self.phase is Phase.CANARY), len(self.steps) - 1)].weight
+        is_last = self.phase is not Phase.SHADOW and self.step + 1 == len(self.steps)
+        wanted = self.copies_for(WHOLE if is_last else following)
+        return {self.stable: max(self.copies, wanted if self.model == self.stable else 0)} | (
+            {} if self.model == self.stable else {self.model: wanted}
+        )
 
 
 def in_force(routes: Mapping[str, Route], rollouts: Mapping[str, Rollout]) -> dict[str, Route]:
@@ -110,6 +168,8 @@ def in_force(routes: Mapping[str, Route], rollouts: Mapping[str, Rollout]) -> di
 
 
 def _changed(route: Route, rollout: Rollout) -> Route:
+    if rollout.phase is Phase.SHADOW:
+        return route
     if rollout.phase is Phase.CANARY:
         return replace(route, targets=(Target(rollout.model, rollout.weight, rollout.version),), salt=rollout.id)
     # The present model stays a target without weight: sequences that began there end there.

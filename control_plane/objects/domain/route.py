@@ -8,6 +8,11 @@ WHOLE = 10_000
 """Weights count requests in so many."""
 
 
+def arm_name(model: str, version: str) -> str:
+    """Return how a model, or one version of it, is named: `model`, `model@version`."""
+    return f"{model}@{version}" if version else model
+
+
 @dataclass(frozen=True, slots=True)
 class CachePolicy:
     """Policy of the response cache for requests that come by a route."""
@@ -77,5 +82,16 @@ class Route:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """All models that requests may go to, `model` first."""
+        """All models that requests may go to, `model` first; one of which several versions are targets comes several times."""
         return (self.model, *(target.model for target in self.targets))
+
+    @property
+    def arms(self) -> tuple[tuple[str, str], ...]:
+        """Model and version of all that requests may go to, the route's own first."""
+        return ((self.model, self.version), *((target.model, target.version) for target in self.targets))
+
+    def arm_named(self, name: str) -> tuple[str, str] | None:
+        """Return the model and version of this name: `model@version`, or a model of which there is one only."""
+        found = [arm for arm in self.arms if name in (arm[0], arm_name(*arm))]
+        exact = [arm for arm in found if name == arm_name(*arm)]
+        return (exact or found)[0] if exact or len(found) == 1 else None

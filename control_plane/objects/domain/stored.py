@@ -19,6 +19,7 @@ class Kind(StrEnum):
     PRICE = "price"
     PURGE = "purge"
     ROLLOUT = "rollout"
+    ROLLOUT_POLICY = "rollout_policy"
     APPLIED = "applied"
 
 

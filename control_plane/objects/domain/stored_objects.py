@@ -1,4 +1,5 @@
-"""Codec and validation of stored objects: API keys, tenants, routes, prices, purges, rollouts and what was applied.
+"""Codec and validation of stored objects: API keys, tenants, routes, prices, purges, rollouts, their policies and
+what was applied.
 
 The same rules apply to writes and to reads, since a store may have been written by another version, or by
 hand.
@@ -8,7 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -21,13 +23,14 @@ from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.applied import Applied, record_name
 from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.purge import EVERY_MODEL, Purge
-from control_plane.objects.domain.rollout import Rollout
+from control_plane.objects.domain.rollout import Phase, Rollout, Step
+from control_plane.objects.domain.rollout_policy import RolloutPolicy
 from control_plane.objects.domain.route import WHOLE, Route
 from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.protocols.per_request import PER_REQUEST_FIELDS
 
-StoredObject = ApiKey | Tenant | Route | Price | Purge | Rollout | Applied
+StoredObject = ApiKey | Tenant | Route | Price | Purge | Rollout | RolloutPolicy | Applied
 
 KIND_OF: Mapping[type[Any], Kind] = {
     ApiKey: Kind.API_KEY,
@@ -36,6 +39,7 @@ KIND_OF: Mapping[type[Any], Kind] = {
     Price: Kind.PRICE,
     Purge: Kind.PURGE,
     Rollout: Kind.ROLLOUT,
+    RolloutPolicy: Kind.ROLLOUT_POLICY,
     Applied: Kind.APPLIED,
 }
 
@@ -52,6 +56,9 @@ MAX_TARGETS = 8
 MAX_SALT_CHARS = 100
 MAX_STEPS = 20
 MAX_ALPHA = 0.2
+MAX_BAKE_S = 1e7
+MAX_OUTPUT_CHARS = 200
+AGREEMENT = re.compile(r"([a-z][a-z0-9_-]{0,62})?")
 _KIND = re.compile(r"[A-Za-z]{1,63}")
 OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@/-]{0,62}")
 OWNER_RULE = "1-63 letters, digits and ._@/-, beginning with a letter or digit"
@@ -178,8 +185,11 @@ def _of_targets(route: Route) -> Iterator[str]:
             yield "targets.version must be a number, or empty"
         if not 0 <= target.weight <= WHOLE:
             yield f"targets.weight must be from 0 to {WHOLE}: requests of {WHOLE:,}"
-    if len(set(route.models)) < len(route.models):
+    if len(set(route.arms)) < len(route.arms):
         yield "targets: each model may be there once, and not the route's own, which gets the rest"
+    for model in sorted(_repeated(route.models)):
+        if any(not version for name, version in route.arms if name == model):
+            yield f"targets: several versions of {model} need their numbers, in all of the route: version, targets.version"
     if route.name in route.models[1:]:
         yield "targets.model must be another name: the route stands before the model of its own name"
     if sum(target.weight for target in route.targets) > WHOLE:
@@ -190,6 +200,10 @@ def _of_targets(route: Route) -> Iterator[str]:
         yield "sticky: a header that differs with each request, or is a secret, cannot keep anybody anywhere; choose another"
     if len(route.salt) > MAX_SALT_CHARS:
         yield f"salt must have {MAX_SALT_CHARS} characters at most"
+
+
+def _repeated(names: Iterable[str]) -> set[str]:
+    return {name for name, count in Counter(names).items() if count > 1}
 
 
 def _of_price(price: Price) -> Iterator[str]:
@@ -214,8 +228,8 @@ def _of_purge(purge: Purge) -> Iterator[str]:
 def _of_rollout(rollout: Rollout) -> Iterator[str]:
     for field, name in (("route", rollout.route), ("model", rollout.model), ("stable", rollout.stable)):
         yield from _of_name(field, name)
-    if rollout.model == rollout.stable:
-        yield "model must have another name than the route's own: Triton caches, counts and unloads by name"
+    if rollout.model == rollout.stable and (not (rollout.version and rollout.stable_version) or rollout.version == rollout.stable_version):
+        yield "model must be another one than the route's own, or another version of it where both have their numbers: model@version"
     if rollout.model == rollout.route:
         yield "model must be another name: the route stands before the model of its own name"
     if not _GENERATION.fullmatch(rollout.id):
@@ -223,18 +237,64 @@ def _of_rollout(rollout: Rollout) -> Iterator[str]:
     for version in (rollout.version, rollout.stable_version):
         if not VERSION.fullmatch(version):
             yield "version must be a number, or empty"
-    weights = [step.weight for step in rollout.steps]
-    if not 0 < len(weights) <= MAX_STEPS or not 0 <= rollout.step < len(weights):
+    yield from _of_steps(rollout.steps)
+    if not 0 <= rollout.step < max(1, len(rollout.steps)):
+        yield "step must be the number of a step, from 0"
+    yield from _of_shadow(rollout)
+    yield from _of_number("entered_s", rollout.entered_s)
+    yield from _of_number("bake_s", rollout.bake_s)
+    yield from _of_number("copies", rollout.copies, least=1)
+    yield from _of_gates(rollout.slower_by, rollout.alpha)
+
+
+def _of_steps(steps: Sequence[Step]) -> Iterator[str]:
+    weights = [step.weight for step in steps]
+    if not 0 < len(weights) <= MAX_STEPS:
         yield f"steps: there must be 1 to {MAX_STEPS}"
     if weights != sorted(set(weights)) or not all(0 < weight < WHOLE for weight in weights):
         yield f"steps.weight must rise from step to step, within 1 to {WHOLE - 1}: what stays is what the next model is compared with"
-    for step in rollout.steps:
+    names = [step.name for step in steps if step.name]
+    if len(set(names)) < len(names):
+        yield "steps.name: no two steps may have the same"
+    for step in steps:
         yield from _of_number("steps.samples", step.samples, least=1)
         yield from _of_number("steps.min_s", step.min_s)
-    yield from _of_number("slower_by", rollout.slower_by, least=1)
-    yield from _of_number("entered_s", rollout.entered_s)
-    if not 0 < rollout.alpha <= MAX_ALPHA:
+        if step.name:
+            yield from _of_name("steps.name", step.name)
+
+
+def _of_gates(slower_by: float, alpha: float) -> Iterator[str]:
+    yield from _of_number("slower_by", slower_by, least=1)
+    if not 0 < alpha <= MAX_ALPHA:
         yield f"alpha must be above 0 and at most {MAX_ALPHA:g}"
+
+
+def _of_shadow(rollout: Rollout) -> Iterator[str]:
+    shadow, agreement = rollout.shadow, rollout.agreement
+    if shadow is not None:
+        if not 0 <= shadow.weight <= WHOLE or (shadow.samples and not shadow.weight):
+            yield f"shadow.weight must be from 1 to {WHOLE}: requests of {WHOLE:,} that are copied; 0 where no samples are wanted"
+        yield from _of_number("shadow.samples", shadow.samples)
+        yield from _of_number("shadow.min_s", shadow.min_s)
+    elif rollout.phase is Phase.SHADOW:
+        yield "phase: there is no shadow"
+    if agreement is not None:
+        if not agreement.kind or not AGREEMENT.fullmatch(agreement.kind):
+            yield "agreement.kind must be a word, such as same-space"
+        yield from _of_number("agreement.limit", agreement.limit)
+        if agreement.may_differ is not None and not 0 < agreement.may_differ < 1:
+            yield "agreement.may_differ must be between 0 and 1"
+        if len(agreement.output) > MAX_OUTPUT_CHARS:
+            yield f"agreement.output must have {MAX_OUTPUT_CHARS} characters at most"
+
+
+def _of_rollout_policy(policy: RolloutPolicy) -> Iterator[str]:
+    yield from _of_name("name", policy.name)
+    yield from _of_steps(policy.steps)
+    yield from _of_gates(policy.gates.slower_by, policy.gates.alpha)
+    if not AGREEMENT.fullmatch(policy.gates.agreement):
+        yield "gates.agreement must be a kind of agreement, in small letters, digits and underscores, or empty"
+    yield from _of_number("bake_s", policy.bake_s)
 
 
 def _of_applied(applied: Applied) -> Iterator[str]:
@@ -271,5 +331,6 @@ _PROBLEMS: Mapping[Kind, Callable[[Any], Iterator[str]]] = {
     Kind.PRICE: _of_price,
     Kind.PURGE: _of_purge,
     Kind.ROLLOUT: _of_rollout,
+    Kind.ROLLOUT_POLICY: _of_rollout_policy,
     Kind.APPLIED: _of_applied,
 }

@@ -8,7 +8,7 @@ The blocks that we send use no dynamic table either, so each is encoded once.
 
 from __future__ import annotations
 
-from control_plane.core.bounded_cache import BoundedCache
+from control_plane.core.algorithms.bounded_cache import BoundedCache
 from control_plane.protocols.http2.frames import Code, Http2Error
 from control_plane.protocols.http2.hpack import Fields as Fields
 from control_plane.protocols.http2.hpack import HeaderListTooLarge, HpackReader

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from struct import Struct
 
+from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import InvalidRequest
-from control_plane.core.steps import Steps
 from control_plane.core.tensor import Tensor, element_count
 
 _LENGTH = Struct("<I")

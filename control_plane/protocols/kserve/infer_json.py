@@ -6,7 +6,7 @@ that nothing in it can harm Triton: broken BYTES framing, shapes whose size over
 than was sent. Checks against the model's configuration (names, ranks, data types) are left to Triton, whose
 own error text then reaches the caller.
 
-Large requests are parsed in steps (`core/steps`): BYTES tensors are walked and large JSON is outlined
+Large requests are parsed in steps (`core/algorithms/steps`): BYTES tensors are walked and large JSON is outlined
 (`json_outline`).
 
 Source: KServe v2 inference protocol and Triton's binary tensor data extension, measured against server 2.51.
@@ -22,9 +22,9 @@ from typing import Any
 
 import orjson
 
+from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import InvalidRequest, UnparsableRequest
 from control_plane.core.infer_call import InferCall
-from control_plane.core.steps import Steps
 from control_plane.core.tensor import DATATYPE_BYTES, MAX_DIMENSION, MAX_ELEMENTS, Tensor, element_count
 from control_plane.protocols.kserve.body_limits import BodyLimits
 from control_plane.protocols.kserve.bytes_tensor import bytes_tensor_steps

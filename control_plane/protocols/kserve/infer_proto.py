@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from control_plane.core.bounded_cache import BoundedCache
+from control_plane.core.algorithms.bounded_cache import BoundedCache
+from control_plane.core.algorithms.steps import Steps, finish
 from control_plane.core.errors import InvalidRequest, PayloadTooLarge
 from control_plane.core.infer_call import InferCall
 from control_plane.core.model import check_reference
-from control_plane.core.steps import Steps, finish
 from control_plane.core.tensor import DATATYPE_BYTES, Tensor, element_count
 from control_plane.protocols.kserve.body_limits import BodyLimits
 from control_plane.protocols.kserve.bytes_tensor import bytes_tensor_steps

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import re
 
+from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import PayloadTooLarge, UnparsableRequest
-from control_plane.core.steps import Steps
 from control_plane.protocols.kserve.body_limits import BodyLimits
 
 _LONG_BYTES = 1024

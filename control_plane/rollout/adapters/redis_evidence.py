@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 from pydantic import SecretStr
 
-from control_plane.rollout.domain.findings import GATES, Sums
+from control_plane.rollout.domain.findings import DISAGREEMENT, GATES, Sums
 from control_plane.rollout.domain.gate import ODDS_RATIOS, GateSums
 from control_plane.storage.redis import RedisLink
 
@@ -88,6 +88,8 @@ def _decoded(text: str) -> Sums | None:
     try:
         found = orjson.loads(text)
         gates = {name: _gate(*found["gates"][name]) for name in GATES}
+        if DISAGREEMENT in found["gates"]:
+            gates[DISAGREEMENT] = _gate(*found["gates"][DISAGREEMENT])
         return Sums(_count(found["step"]), _count(found["step_samples"]), gates)
     except (ValueError, KeyError, TypeError):
         return None

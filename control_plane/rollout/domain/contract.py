@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from control_plane.objects.domain.route import Route
+
 ANY = -1
 
 
@@ -34,6 +36,8 @@ class Contract:
     max_batch_size: int
     is_decoupled: bool
     has_sequences: bool
+    is_cached: bool = False
+    """Whether its responses are cached, so that equal requests have equal answers."""
 
 
 def contract_of(config: Mapping[str, Any]) -> Contract:
@@ -45,7 +49,29 @@ def contract_of(config: Mapping[str, Any]) -> Contract:
         int(config.get("max_batch_size") or 0),
         bool(policy.get("decoupled")),
         bool(config.get("sequence_batching")),
+        bool((config.get("response_cache") or {}).get("enable")),
     )
+
+
+def why_not_copied(contract: Contract, route: Route) -> str:
+    """Return why requests of a route may not be computed twice; empty where they may."""
+    if contract.is_decoupled:
+        return "its model is decoupled"
+    if contract.has_sequences:
+        return "its model has sequences"
+    is_cached = contract.is_cached if route.cache.is_on is None else route.cache.is_on
+    if route.is_repeatable or is_cached:
+        return ""
+    return f"nobody says that its requests may be computed twice: `tidegate routes set {route.name} --repeatable`"
+
+
+def told_policy(policy: Mapping[str, Any]) -> str:
+    """Return a model's version policy as its configuration would say it."""
+    if "specific" in policy:
+        return f"specific {{ versions: {[int(each) for each in (policy['specific'] or {}).get('versions') or ()]} }}"
+    if "all" in policy:
+        return "all"
+    return f"latest {{ num_versions: {int((policy.get('latest') or {}).get('num_versions') or 1)} }}"
 
 
 def breaks(stable: Contract, candidate: Contract) -> list[str]:

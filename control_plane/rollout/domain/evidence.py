@@ -7,8 +7,10 @@ model's first answers, and stays as it is from then on. Pure; called by `rollout
 
 from __future__ import annotations
 
-from control_plane.inference.domain.observation import Observation
-from control_plane.rollout.domain.findings import FAULTS, GATES, SLOW, SLOWER, Findings, Sums
+from control_plane.inference.domain.observation import Observation, Pair
+from control_plane.objects.domain.rollout import Rollout
+from control_plane.rollout.domain.agreement import completed
+from control_plane.rollout.domain.findings import DISAGREEMENT, FAULTS, SLOW, SLOWER, Findings, Sums, gates_of
 from control_plane.rollout.domain.gate import Gate
 
 THRESHOLD_SAMPLES = 300
@@ -21,12 +23,13 @@ _ALL = 2**32
 class Evidence:
     """Evidence of one rollout, as one process has it."""
 
-    def __init__(self, *, alpha: float, slower_by: float) -> None:
-        self.gates = {name: Gate() for name in GATES}
+    def __init__(self, rollout: Rollout) -> None:
+        self.gates = {name: Gate() for name in gates_of(rollout)}
         self.median_s: float | None = None
         self.p99_s: float | None = None
-        self._alpha = alpha
-        self._slower_by = slower_by
+        self._alpha = rollout.alpha
+        self._slower_by = rollout.slower_by
+        self._may_differ = None if rollout.agreement is None else completed(rollout.agreement).may_differ
         self._units: set[int] = set()
         self._timed: set[int] = set()
         """Units of which an answer's time was judged: their first one since the thresholds are set."""
@@ -43,6 +46,9 @@ class Evidence:
         """Count an observation."""
         if seen.digest >> 32 >= self._below:
             return
+        if seen.pair is not None:
+            self._add_pair(seen, seen.pair)
+            return
         if seen.digest not in self._units:
             self._units.add(seen.digest)
             self._step_samples += not seen.is_stable
@@ -57,13 +63,24 @@ class Evidence:
             self._timed.add(seen.digest)
             self._add_time(is_stable=seen.is_stable, took_s=seen.took_s)
 
+    def _add_pair(self, seen: Observation, pair: Pair) -> None:
+        """Count a copied request. How long it took says little: it was computed alone, and not while others waited."""
+        if seen.digest in self._units:
+            return
+        self._units.add(seen.digest)
+        self._step_samples += 1
+        self.gates[FAULTS].add_pair(canary_is_bad=seen.is_fault, stable_is_bad=pair.stable_is_fault)
+        if self._may_differ is not None and pair.differs is not None:
+            self.gates[DISAGREEMENT].add_against(self._may_differ, is_bad=pair.differs)
+        self._bound()
+
     def tick(self) -> None:
         """Judge what has come since the last tick; to be called about once a second."""
         self._close_blocks()
 
-    def sums(self, step: int) -> Sums:
-        """Return what is to be added to that of other processes; `step` is the present one's number."""
-        return Sums(step, self._step_samples, {name: gate.sums for name, gate in self.gates.items()})
+    def sums(self, stage: int) -> Sums:
+        """Return what is to be added to that of other processes; `stage` is the present one's number."""
+        return Sums(stage, self._step_samples, {name: gate.sums for name, gate in self.gates.items()})
 
     @property
     def findings(self) -> Findings:

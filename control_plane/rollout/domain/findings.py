@@ -9,11 +9,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from control_plane.objects.domain.rollout import Rollout
 from control_plane.rollout.domain.gate import Gate, GateSums
 
 FAULTS, SLOWER, SLOW = "faults", "slower than the median", "slower than the 99th percentile"
 GATES = (FAULTS, SLOWER, SLOW)
 """Faults of servers and models; answers slower than stable's median, and than its 99th percentile."""
+DISAGREEMENT = "disagreement"
+"""Gate of answers to copied requests that differ from stable's, where the rollout says what that means."""
+
+
+def gates_of(rollout: Rollout) -> tuple[str, ...]:
+    """Return the names of a rollout's gates."""
+    return GATES if rollout.agreement is None else (*GATES, DISAGREEMENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +29,7 @@ class Sums:
     """What one process has counted for one rollout; `gates` by name."""
 
     step: int = 0
-    """Number of the step that `step_samples` are of."""
+    """Number of the stage (`Rollout.stage`) that `step_samples` are of."""
     step_samples: int = 0
     gates: Mapping[str, GateSums] = field(default_factory=dict)
 
@@ -67,6 +75,8 @@ class Findings:
         if not name:
             return ""
         gate = self.gates[name]
+        if name == DISAGREEMENT:
+            return f"{name}: {gate.canary_bad:,} of {gate.canary:,} answers differ from stable's"
         return f"{name}: {gate.canary_bad:,} of {gate.canary:,} requests, stable {gate.stable_bad:,} of {gate.stable:,}"
 
     @property
@@ -88,13 +98,13 @@ class Findings:
 
     @property
     def _each(self) -> float:
-        return self.alpha / len(GATES)
+        return self.alpha / len(self.gates)
 
 
-def added(parts: Collection[Sums], *, step: int, alpha: float) -> Findings:
-    """Return what several processes have found together. Samples of another step than the present one say nothing of it."""
-    gates = {name: Gate.of(part.gates[name] for part in parts if name in part.gates) for name in GATES}
-    return Findings(gates, sum(part.step_samples for part in parts if part.step == step), alpha)
+def added(parts: Collection[Sums], rollout: Rollout) -> Findings:
+    """Return what several processes have found together. Samples of another stage than the present one say nothing of it."""
+    gates = {name: Gate.of(part.gates[name] for part in parts if name in part.gates) for name in gates_of(rollout)}
+    return Findings(gates, sum(part.step_samples for part in parts if part.step == rollout.stage), rollout.alpha)
 
 
 def later(one: Sums | None, other: Sums) -> Sums:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import comb, exp, inf, log
+from math import comb, exp, inf, log, log1p
 
 ODDS_RATIOS = (1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
 """Mixed in equal parts: small ones are found after many samples, large ones after few."""
@@ -69,6 +69,19 @@ class Gate:
         if canary and stable:
             self.add_block(canary, canary_bad, stable, stable_bad)
             self._open = [0, 0, 0, 0]
+
+    def add_pair(self, *, canary_is_bad: bool, stable_is_bad: bool) -> None:
+        """Judge what became of one request that both arms have computed: a block of its own, whose evidence is McNemar's
+        test. That both are good, or both are bad, says nothing."""
+        self.add_block(1, int(canary_is_bad), 1, int(stable_is_bad))
+
+    def add_against(self, allowed: float, *, is_bad: bool) -> None:
+        """Judge a sample of the canary against a rate that is allowed, and known: the likelihood ratio of higher odds than
+        its. The samples need not be independent of each other: what must hold is that each is bad with that chance at most,
+        whatever came before."""
+        self.canary, self.canary_bad = self.canary + 1, self.canary_bad + is_bad
+        for number, (ratio, log_odds) in enumerate(zip(ODDS_RATIOS, _LOG_ODDS, strict=True)):
+            self._log_ratios[number] += is_bad * log_odds - log1p(allowed * (ratio - 1.0))
 
     def add_block(self, canary: int, canary_bad: int, stable: int, stable_bad: int) -> None:
         """Judge a block of samples."""

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 
 from control_plane.core.errors import Conflict
 from control_plane.objects.domain.rollout import Event, Phase, Rollout, Step
-from control_plane.objects.domain.route import WHOLE, Route
+from control_plane.objects.domain.route import WHOLE, Route, arm_name
 
 MAX_EVENTS = 100
 """Events that are kept; the oldest are dropped."""
+_MAY_CHANGE = (Phase.SHADOW, Phase.CANARY, Phase.BAKING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +25,25 @@ class Verdict:
     """Why the next model is worse; empty where nothing says so."""
     samples: int = 0
     """Requests of the present step that it has computed, each unit once."""
+    copies: int | None = None
+    """Copies of it that are ready; None where each server has all models."""
+    knows_all: bool = True
+    """Whether this is what all gateways have seen, without which no stage is over."""
+
+    def has_copies_for(self, rollout: Rollout, weight: int) -> bool:
+        """Whether it has the copies that so many requests of 10,000 want."""
+        return self.copies is None or self.copies >= rollout.copies_for(weight)
 
 
-def began(rollout: Rollout, *, now_s: float, by: str, before: tuple[Event, ...] = ()) -> Rollout:
-    """Return a rollout at the beginning of its first step; `before` are the events of the route's last one."""
-    told = f"began: {rollout.stable} -> {rollout.model}"
-    return _at(replace(rollout, step=0, phase=Phase.CANARY, events=before), told, now_s=now_s, by=by)
+def began(rollout: Rollout, *, now_s: float, by: str, before: tuple[Event, ...] = (), why_no_shadow: str = "") -> Rollout:
+    """Return a rollout at its beginning: in its shadow, or its first step. `before` are the events of the route's last one."""
+    told = f"began: {arm_name(rollout.stable, rollout.stable_version)} -> {arm_name(rollout.model, rollout.version)}"
+    phase = Phase.CANARY if rollout.shadow is None else Phase.SHADOW
+    if phase is Phase.SHADOW:
+        told += ", shadow first" if rollout.shadow is not None and rollout.shadow.weight else ", its copies first"
+    elif why_no_shadow:
+        told += f", without a shadow: {why_no_shadow}"
+    return _at(replace(rollout, step=0, phase=phase, events=before), told, now_s=now_s, by=by)
 
 
 def next_by_itself(rollout: Rollout, route: Route | None, verdict: Verdict, *, now_s: float) -> Rollout | None:
@@ -47,12 +61,24 @@ def next_by_itself(rollout: Rollout, route: Route | None, verdict: Verdict, *, n
         return _ended(rollout, Phase.ABORTED, "its route was changed meanwhile", now_s=now_s)
     if verdict.failed:
         return _ended(rollout, Phase.ROLLED_BACK, verdict.failed, now_s=now_s)
-    step = rollout.steps[rollout.step]
-    if rollout.is_paused or verdict.samples < step.samples or now_s < rollout.entered_s + step.min_s:
+    return None if rollout.is_paused or not verdict.knows_all else _next_stage(rollout, verdict, now_s=now_s)
+
+
+def _next_stage(rollout: Rollout, verdict: Verdict, *, now_s: float) -> Rollout | None:
+    if rollout.phase is Phase.BAKING:
+        return promoted(rollout, now_s=now_s) if now_s >= rollout.entered_s + rollout.bake_s else None
+    present = rollout.present_step
+    if verdict.samples < present.samples or now_s < rollout.entered_s + present.min_s:
         return None
-    if rollout.step + 1 < len(rollout.steps):
-        following = rollout.steps[rollout.step + 1]
-        return _at(replace(rollout, step=rollout.step + 1), f"step {rollout.step + 2}: {following.weight / 100:g} %", now_s=now_s)
+    number = 0 if rollout.phase is Phase.SHADOW else rollout.step + 1
+    weight = rollout.steps[number].weight if number < len(rollout.steps) else WHOLE
+    if not verdict.has_copies_for(rollout, weight):
+        return None  # copies come before weight: they are being loaded
+    if number < len(rollout.steps):
+        return _at(replace(rollout, phase=Phase.CANARY, step=number), f"step {number + 1}: {weight / 100:g} %", now_s=now_s)
+    if rollout.bake_s > 0.0:
+        told = f"all requests, for {rollout.bake_s:g} s beside {arm_name(rollout.stable, rollout.stable_version)}"
+        return _at(replace(rollout, phase=Phase.BAKING), told, now_s=now_s)
     return promoted(rollout, now_s=now_s)
 
 
@@ -72,7 +98,12 @@ def rolled_back(rollout: Rollout, reason: str, *, now_s: float) -> Rollout:
 def promoted(rollout: Rollout, *, now_s: float, by: str = "") -> Rollout:
     """Return the rollout with its model promoted. Raises Conflict: it is not under way."""
     _require(rollout, "promoted")
-    return _at(replace(rollout, phase=Phase.PROMOTING, is_paused=False), f"promoted: {rollout.model}", now_s=now_s, by=by)
+    return _at(
+        replace(rollout, phase=Phase.PROMOTING, is_paused=False),
+        f"promoted: {arm_name(rollout.model, rollout.version)}",
+        now_s=now_s,
+        by=by,
+    )
 
 
 def paused(rollout: Rollout, *, now_s: float, by: str = "") -> Rollout:
@@ -99,7 +130,7 @@ def steps_of(percents: list[float], *, samples: int, min_s: float) -> tuple[Step
 
 
 def _require(rollout: Rollout, what: str) -> None:
-    if rollout.phase is not Phase.CANARY:
+    if rollout.phase not in _MAY_CHANGE:
         why = f": {rollout.reason}" if rollout.reason else ""
         raise Conflict(f"the rollout of {rollout.route!r} cannot be {what}, it is {rollout.phase.replace('_', ' ')}{why}")
 

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from control_plane.core.steps import Steps
+from control_plane.core.algorithms.steps import Steps
 from control_plane.telemetry.adapters.metric_labels import BoundedCounts
 from control_plane.telemetry.metrics_text import request_metrics_steps
 from control_plane.telemetry.request_counts import RequestCounts
@@ -105,6 +105,8 @@ def _retries(counts: RequestCounts) -> Iterator[Metric]:
     for each in counts.retries:
         retries.add_metric((each.kind, "sent" if each.is_allowed else "refused"), each.count)
     yield retries
+    help_text = "Requests to be copied to the next model of a rollout in its shadow, by what became of them."
+    yield _by_result("tidegate_copied_requests", help_text, {each.result: each.count for each in counts.copied})
     found, refused = counts.queries_of_death.found, counts.queries_of_death.refused
     help_text = "Requests that were found to end the processes that compute them (queries of death)."
     yield CounterMetricFamily("tidegate_queries_of_death", help_text, value=found)

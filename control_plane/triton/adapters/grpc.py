@@ -18,7 +18,7 @@ from math import inf
 from typing import cast
 
 from control_plane.concurrency.deadline_timer import DeadlineTimer
-from control_plane.core.bounded_cache import BoundedCache
+from control_plane.core.algorithms.bounded_cache import BoundedCache
 from control_plane.core.endpoints import GRPC_CONTROL_FIELD, Address
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.core.infer_call import SendFailure

@@ -12,11 +12,12 @@ from pathlib import Path
 _PYTHON = "python"
 
 
-def assemble_backends(directory: Path, *, python_backend: Path, python_backends: Path) -> None:
-    """Make `directory` hold the `python` backend and every folder of `python_backends` that has a `model.py`,
-    no others.
+def assemble_backends(directory: Path, *, python_backend: Path, python_backends: Path, others: Path | None = None) -> None:
+    """Make `directory` hold the `python` backend and every folder of `python_backends` that has a `model.py`, and
+    those of `others` whose names are free; nothing else.
     """
-    _make_links(directory, {_PYTHON: python_backend, **{backend.name: backend for backend in python_based(python_backends)}})
+    ours = {_PYTHON: python_backend, **{backend.name: backend for backend in python_based(python_backends)}}
+    _make_links(directory, {each.name: each for each in _folders(others)} | ours)
 
 
 def assemble_imports(directory: Path, python_backends: Path) -> None:
@@ -28,15 +29,19 @@ def assemble_imports(directory: Path, python_backends: Path) -> None:
     _make_links(directory, {python_backends.name: python_backends})
 
 
-def backend_names(python_backends: Path) -> frozenset[str]:
-    """Return the names of the backends that `assemble_backends` makes of the same folder."""
-    return frozenset({_PYTHON, *(backend.name for backend in python_based(python_backends))})
+def backend_names(python_backends: Path, others: Path | None = None) -> frozenset[str]:
+    """Return the names of the backends that `assemble_backends` makes of the same folders."""
+    return frozenset({_PYTHON, *(backend.name for backend in (*python_based(python_backends), *_folders(others)))})
 
 
 def python_based(python_backends: Path) -> Iterator[Path]:
     """Yield the folders that are Python-based backends; the other folders are packages that these share."""
     if python_backends.is_dir():
         yield from sorted(model.parent for model in python_backends.glob("*/model.py"))
+
+
+def _folders(parent: Path | None) -> list[Path]:
+    return [] if parent is None else sorted(each for each in parent.iterdir() if each.is_dir())
 
 
 def _make_links(directory: Path, links: Mapping[str, Path]) -> None:

@@ -28,17 +28,20 @@ _MAY_BE_A_SECRET = re.compile("KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH")
 """Names that are held back although a pattern matches them, such as NVIDIA_API_KEY."""
 
 
-def triton_environment(inherited: Mapping[str, str], *, libraries: Path, named: Collection[str] = ()) -> dict[str, str]:
+def triton_environment(
+    inherited: Mapping[str, str], *, libraries: Path, named: Collection[str] = (), has_our_python: bool = True
+) -> dict[str, str]:
     """Select Triton's environment from the `inherited` one, with the variables that are `named`; the dynamic
-    linker searches `libraries` first.
+    linker searches `libraries` first. Stubs that are not of our Python (`has_our_python`) use the machine's own.
 
     Stubs run Python in isolated mode: they ignore every PYTHON* variable, PYTHONPATH included.
     """
     kept = {name: value for name, value in inherited.items() if name in named or _is_passed_on(name)}
+    path = kept.get("PATH", "/usr/bin:/bin")
     return {
         **kept,
         # The stub finds its packages through the first `python3` on the path.
-        "PATH": _joined(Path(sys.executable).parent, kept.get("PATH", "/usr/bin:/bin")),
+        "PATH": _joined(Path(sys.executable).parent, path) if has_our_python else path,
         "LD_LIBRARY_PATH": _joined(libraries, kept.get("LD_LIBRARY_PATH")),
     }
 

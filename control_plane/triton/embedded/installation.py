@@ -1,5 +1,5 @@
-"""Installation of Triton from the wheel that `make setup` downloaded and verified: unpacked once, for the
-running Python.
+"""Installation of Triton: from the wheel that `make setup` downloaded and verified, unpacked once for the running
+Python, or one that is on this machine already (`--tritonserver`), as in NVIDIA's image.
 
 Called by the launcher before each start; it does blocking I/O. The layout is the wheel's own, since Triton's
 binaries find their libraries relative to themselves.
@@ -56,11 +56,35 @@ class TritonInstallation:
     caches: Path
     libs: Path
     """Shared libraries that the wheel brings; perf_analyzer needs its libcudart."""
+    is_own: bool = False
+    """Whether it is the operator's own, of which all backends are used."""
 
     @property
     def stub(self) -> Path:
         """Program that each instance of a Python model runs in."""
         return self.python_backend / "triton_python_backend_stub"
+
+    @property
+    def backends(self) -> Path:
+        """Folder of its backends."""
+        return self.python_backend.parent
+
+
+def own_installation(tritonserver: Path) -> TritonInstallation:
+    """Return the installation that a `tritonserver` is part of, with `bin` beside `backends`. Raises StartupError:
+    it cannot be run, or has no `python` backend.
+    """
+    shown = f"--tritonserver {tritonserver}"
+    binary = tritonserver.resolve()
+    if not binary.is_file():
+        raise StartupError(f"{shown}: there is no such file; in NVIDIA's image it is /opt/tritonserver/bin/tritonserver")
+    if not os.access(binary, os.X_OK):
+        raise StartupError(f"{shown} may not be run by this user")
+    root = binary.parent.parent
+    found = TritonInstallation(binary, root / "backends/python", root / "caches", root / "lib", is_own=True)
+    if not found.stub.is_file():
+        raise StartupError(f"{shown}: {found.stub} is missing, by which Triton runs Python models; its backends lie beside its bin folder")
+    return found
 
 
 def running_python() -> str:

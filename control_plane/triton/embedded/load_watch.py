@@ -21,11 +21,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import DEVNULL
+from typing import Protocol
 
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed
 from control_plane.triton.embedded import abandoned_load
 from control_plane.triton.embedded.account import Account
-from control_plane.triton.embedded.log_file import LogFile
 from control_plane.triton.embedded.stubs import SHARED_MEMORY, TICK_S, Stub, StubObservation, Stubs, now_s
 from control_plane.triton.triton_log import StubEnd, load_failure, read_lines
 
@@ -77,6 +77,16 @@ class _AbandonedRegion:
     pause_s: float = _DESERTED_S
 
 
+class LoadLog(Protocol):
+    """Triton's log, as far as it explains loads that failed: `log_file.LogFile`, where there is one."""
+
+    def end(self) -> int:
+        """Return the present end, a position for `since`."""
+
+    def since(self, position: int) -> bytes:
+        """Return what was written from a position on."""
+
+
 Answer = Callable[[str], Awaitable[bool]]
 """Answers Triton in a region in place of a stub that is gone; returns False if Triton does not wait there."""
 
@@ -85,7 +95,7 @@ Answer = Callable[[str], Awaitable[bool]]
 class LoadWatch:
     """Watchdog of the loads of one Triton process."""
 
-    log: LogFile
+    log: LoadLog
     stubs: Stubs
     answer: Answer
     ended: int = 0
@@ -220,12 +230,14 @@ class AbandonedLoadAnswerer:
     account: Account | None = None
     """User that Triton runs as; None for ours."""
     program: Sequence[str] = _PROGRAM
+    folder: Path = SHARED_MEMORY
+    """Where Triton has its regions."""
 
     async def __call__(self, region: str) -> bool:
         """Answer in a region, as `Answer` says; takes a fifth of a second. After a cancellation the program
         still runs to its end.
         """
-        return await asyncio.to_thread(self._run, SHARED_MEMORY / region)
+        return await asyncio.to_thread(self._run, self.folder / region)
 
     def _run(self, region: Path) -> bool:
         """Run the program; False if it cannot be run, does not end in time, or has not answered."""

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 from asyncio.subprocess import PIPE, STDOUT, Process
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,13 +28,14 @@ from control_plane.triton.embedded.account import find_account, grant_traversal,
 from control_plane.triton.embedded.backend_directory import assemble_backends, assemble_imports
 from control_plane.triton.embedded.command import choose_ports, make_sockets, shm_prefix, triton_command, triton_folders
 from control_plane.triton.embedded.environment import require_bash, triton_environment
-from control_plane.triton.embedded.installation import TritonInstallation, ensure_installed
-from control_plane.triton.embedded.known_flags import require_known
+from control_plane.triton.embedded.installation import TritonInstallation, ensure_installed, own_installation, running_python
+from control_plane.triton.embedded.known_flags import known_flags, of_this_version, require_known, require_ours
 from control_plane.triton.embedded.load_watch import AbandonedLoadAnswerer, Answer, LoadWatch
 from control_plane.triton.embedded.log_file import LogFile, open_log
-from control_plane.triton.embedded.shared_libraries import link_libpython, require_loadable
-from control_plane.triton.embedded.stub_watch import LOOK_EVERY_S, StubDied, StubWatch
-from control_plane.triton.embedded.stubs import Stub, Stubs, signal_name
+from control_plane.triton.embedded.shared_libraries import link_libpython, linked_python, require_loadable
+from control_plane.triton.embedded.stub_watch import StubWatch
+from control_plane.triton.embedded.stubs import Stubs, signal_name
+from control_plane.triton.embedded.watched import WatchedTriton, Watches
 
 _KILL_MARGIN_S = 0.5
 """Part of a stop's grace that is left to the guardian, to kill and reap what did not end in time."""
@@ -49,10 +50,12 @@ class _Launch:
     endpoints: Endpoints
 
 
-class EmbeddedTritonLauncher:
+class EmbeddedTritonLauncher(WatchedTriton):
     """Launcher of Tritons for one state folder, one at a time: a new one waits until the guardian of the last
     has cleaned up.
     """
+
+    again = "restarted"
 
     def __init__(
         self,
@@ -71,6 +74,7 @@ class EmbeddedTritonLauncher:
 
         Raises StartupError: the state folder cannot be used, or there is no user that Triton could run as.
         """
+        super().__init__()
         self._settings = settings
         self._cpus = cpus
         self._header_forward_pattern = header_forward_pattern
@@ -80,7 +84,6 @@ class EmbeddedTritonLauncher:
         self._folders = triton_folders(state_dir)
         self._above = (*within, state_dir.absolute())
         self._preparing = threading.Lock()
-        self._latest: EmbeddedTriton | None = None
 
     async def start(self) -> EmbeddedTriton:
         """Start a Triton on sockets or ports of its own; it is not live when this returns.
@@ -110,38 +113,9 @@ class EmbeddedTritonLauncher:
                 start_new_session=True,
             )
         answer = AbandonedLoadAnswerer(launch.environment, self._account)
-        self._latest = EmbeddedTriton(process, launch.endpoints, log, shm_prefix(self._folders.root), answer)
-        return self._latest
-
-    async def carry_out(self, models: Sequence[str], load: Callable[[float], Awaitable[None]], *, timeout_s: float) -> None:
-        """Carry out a load into the Triton that was started last, as
-        `models/ports.LoadWatch.carry_out` says.
-        """
-        await (load(timeout_s) if self._latest is None else self._latest.loads.carry_out(models, load, timeout_s=timeout_s))
-
-    async def watch_stubs(self, died: StubDied) -> None:
-        """Watch the stubs of whichever Triton runs until cancelled; call `died` for each that dies once its
-        model is loaded.
-        """
-        while True:
-            if (triton := self._latest) is not None:
-                for stub, how in await triton.stubs.look():
-                    died(stub.model, how)
-            await asyncio.sleep(LOOK_EVERY_S)
-
-    async def stubs_of(self, models: Collection[str]) -> list[Stub]:
-        """Return the living stubs of these models, for `end_stubs`."""
-        return [] if self._latest is None else await self._latest.stubs.of(models)
-
-    def end_stubs(self, stubs: Sequence[Stub]) -> None:
-        """Kill those of these stubs that still run, as what is left of a copy that was replaced."""
-        if self._latest is not None:
-            self._latest.stubs.end(stubs)
-
-    def kill_stubs(self, stubs: Sequence[Stub]) -> None:
-        """Kill these stubs, which hang; their deaths are told by `watch_stubs`."""
-        if self._latest is not None:
-            self._latest.stubs.kill(stubs)
+        triton = EmbeddedTriton(process, launch.endpoints, log, shm_prefix(self._folders.root), answer)
+        self.watches = Watches(triton.loads, triton.stubs)
+        return triton
 
     def _prepare_alone(self) -> _Launch:
         # One at a time: the thread of a start that was cancelled runs on to its end.
@@ -153,21 +127,19 @@ class EmbeddedTritonLauncher:
         thread.
         """
         settings, folders = self._settings, self._folders
-        installation = ensure_installed(settings.cache_dir.absolute())
+        own = settings.tritonserver
+        installation = ensure_installed(settings.cache_dir.absolute()) if own is None else own_installation(own.absolute())
         python_backends = settings.python_backends.absolute()
         folders.repository.mkdir(parents=True, exist_ok=True)
         self._close_to_others()
-        assemble_backends(folders.backends, python_backend=installation.python_backend, python_backends=python_backends)
+        others = installation.backends if installation.is_own else None
+        assemble_backends(folders.backends, python_backend=installation.python_backend, python_backends=python_backends, others=others)
         assemble_imports(folders.imports, python_backends)
         link_libpython(folders.libraries)
-        environment = triton_environment(self._environment, libraries=folders.libraries, named=settings.triton_env)
-        require_bash(environment)
-        for binary in (installation.binary, installation.stub):
-            require_loadable(binary, environment)
+        environment = self._environment_of(installation)
         if self._account is not None:
             environment |= self._account.environment
             require_reach(self._account, self._read_by_triton(installation), environment)
-        require_known(settings.triton_arg, installation.binary, environment)
         endpoints = self._choose() if settings.triton_transport == "tcp" else make_sockets(folders, self._account)
         if not settings.lock_model_control:
             endpoints = replace(endpoints, control_secret="")
@@ -179,7 +151,24 @@ class EmbeddedTritonLauncher:
             config_name=config_name_in_force(settings.model_config_name),
             header_forward_pattern=self._header_forward_pattern,
         )
+        if settings.triton_arg or installation.is_own:
+            known = known_flags(installation.binary, environment)
+            require_known(settings.triton_arg, known)
+            if installation.is_own:
+                require_ours(command, known)
+            command += of_this_version(known)
         return _Launch(command, environment, endpoints)
+
+    def _environment_of(self, installation: TritonInstallation) -> dict[str, str]:
+        """Return Triton's environment, after checking that it and its stub can run in it."""
+        named, libraries = self._settings.triton_env, self._folders.libraries
+        environment = triton_environment(self._environment, libraries=libraries, named=named)
+        require_bash(environment)
+        for binary in (installation.binary, installation.stub):
+            trace = require_loadable(binary, environment)
+        if installation.is_own and linked_python(trace) != running_python():
+            return triton_environment(self._environment, libraries=libraries, named=named, has_our_python=False)
+        return environment
 
     def _close_to_others(self) -> None:
         """Close the folder to other users than ours and the one that Triton runs as."""

@@ -42,9 +42,9 @@ def own_libpython() -> Path | None:
     return next((path for folder in folders if folder and (path := Path(folder, name)).exists()), None)
 
 
-def require_loadable(binary: Path, environment: Mapping[str, str]) -> None:
-    """Raise StartupError, with what to install, unless every library of `binary` is found under
-    `environment`.
+def require_loadable(binary: Path, environment: Mapping[str, str]) -> str:
+    """Return the dynamic linker's trace of `binary`. Raises StartupError, with what to install, unless every library
+    is found under `environment`.
     """
     try:
         traced = subprocess.run(
@@ -63,6 +63,14 @@ def require_loadable(binary: Path, environment: Mapping[str, str]) -> None:
         raise StartupError(f"{binary.name} needs {', '.join(missing)}, which the dynamic linker does not find: {advice(missing)}")
     if traced.returncode != 0:
         raise StartupError(f"the dynamic linker cannot load {binary}: {traced.stderr.strip()[:500]}")
+    return traced.stdout
+
+
+def linked_python(trace: str) -> str | None:
+    """Return the version of Python, such as `3.12`, that a program is linked against, by a trace of the dynamic
+    linker."""
+    found = re.search(r"libpython(\d+\.\d+)\.so", trace)
+    return found and found[1]
 
 
 def missing_libraries(trace: str) -> list[str]:

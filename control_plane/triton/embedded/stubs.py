@@ -69,9 +69,12 @@ class StubObservation:
 class Stubs:
     """Observer of the stubs of one Triton. Its methods read files, so call them in threads."""
 
-    def __init__(self, guardian: int, prefix: str, *, folder: Path = SHARED_MEMORY) -> None:
-        """`guardian` is the process that starts Triton, `prefix` how the names of Triton's regions begin."""
+    def __init__(self, guardian: int, prefix: str, *, folder: Path = SHARED_MEMORY, triton: int | None = None) -> None:
+        """`guardian` is the process that starts Triton, `prefix` how the names of Triton's regions begin, and
+        `folder` where Triton has them. A Triton that others start is named by `triton` itself; it has no guardian.
+        """
         self._guardian = guardian
+        self._triton = triton
         self._folder = folder
         self._region = re.compile(rf"{re.escape(prefix)}[0-9a-f-]{{36}}")
 
@@ -99,7 +102,7 @@ class Stubs:
         with suppress(OSError):
             fields = _stat(stub.pid)
             is_it = int(fields[_STARTED]) * TICK_S == stub.started_s  # else another process has its number by now
-            if is_it and int(fields[_PARENT]) != self._guardian:  # which inherits Triton's children
+            if is_it and not self._is_orphan(int(fields[_PARENT])):
                 return _how_ended(stub.pid)
         return None
 
@@ -111,9 +114,14 @@ class Stubs:
                 return True
         return False
 
+    def _is_orphan(self, parent: int) -> bool:
+        """Whether a process with this parent was Triton's and has outlived it: its guardian inherits its children."""
+        return parent == self._guardian if self._triton is None else parent != self._triton
+
     def _children(self) -> Iterator[int]:
         """Yield the children of all of Triton's threads; none once Triton is gone."""
-        for triton in _children_of(self._guardian)[:1]:  # the oldest: the guardian's other children are orphans that it inherited
+        # The guardian's oldest: its other children are orphans that it inherited.
+        for triton in _children_of(self._guardian)[:1] if self._triton is None else (self._triton,):
             with suppress(FileNotFoundError):
                 for thread in os.listdir(f"/proc/{triton}/task"):
                     yield from _children_of(triton, int(thread))

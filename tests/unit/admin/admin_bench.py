@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
 from control_plane.admin.api import make_admin_api
+from control_plane.admin.event_feed import EventFeed
 from control_plane.audit.domain.entry import Actor
 from control_plane.audit.trail import AuditTrail
 from control_plane.auth.access import Access
@@ -57,6 +59,8 @@ class Bench:
     usage: FakeUsageStore = field(default_factory=FakeUsageStore)
     clock: Clock = field(default_factory=Clock)
     degraded: list[str] = field(default_factory=list)
+    loop: asyncio.AbstractEventLoop | None = None
+    """The loop that serves it, where it is on a real port."""
 
     def __post_init__(self) -> None:
         self.upstream.control.states["a"] = ModelState.READY
@@ -65,6 +69,7 @@ class Bench:
         self.models = ModelService(servers=self.servers, repository=repository, load=[], load_timeout_s=10)
         self.known = ObjectMirror(self.store, now_s=self.clock)
         self.trail = AuditTrail(self.audit)
+        self.events = EventFeed(today_s=self.clock)
         state = AuditedStore(self.store, self.trail, Actor("test"))
         self.keys = Keys(state, now_s=self.clock)
         authentication = Authentication(self.known, None, attempts=AuthBackoff(), now_s=self.clock)
@@ -84,6 +89,7 @@ class Bench:
             version="1.2.3",
             degraded=lambda: self.degraded,
             rollouts=self.rollouts,
+            events=self.events,
         )
 
     async def _reading(self, model: str) -> FakeUpstream:
@@ -105,6 +111,13 @@ class Bench:
             httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url=OWN) as client,
         ):
             return await client.request(method, path, headers=fields, **content)
+
+    def publish(self, kind: str, **fields: object) -> None:
+        """Publish an event, from any thread."""
+        if self.loop is None:
+            self.events.publish(kind, fields)
+        else:
+            self.loop.call_soon_threadsafe(self.events.publish, kind, fields)
 
     def forget(self) -> None:
         """Empty the stores and make them reachable again, for the next test."""

@@ -1,72 +1,80 @@
 from __future__ import annotations
 
+from hashlib import sha256
+
 import httpx
 import pytest
 from fastapi import FastAPI
 
+from control_plane.admin.declared.kinds import KINDS
 from control_plane.core.scope import Right
 from tests.aio import run
 from tests.unit.admin.admin_bench import OWN, Bench, Clock, scope_of
 
-NEEDS: dict[str, Right | None] = {
+SEE_MODELS, RUN_MODELS = "viewer or repository", "operator or repository"
+NEEDS: dict[str, str | None] = {
     "GET /health/live": None,
     "GET /health/ready": None,
     "GET /version": None,
-    "GET /models": Right.REPOSITORY,
-    "GET /fleet": Right.REPOSITORY,
-    "GET /models/{name}": Right.REPOSITORY,
-    "POST /models/{name}/load": Right.REPOSITORY,
-    "POST /models/{name}/unload": Right.REPOSITORY,
-    "POST /models/{name}/release": Right.REPOSITORY,
-    "GET /keys": Right.ADMIN,
+    "GET /models": SEE_MODELS,
+    "GET /fleet": SEE_MODELS,
+    "GET /models/{name}": SEE_MODELS,
+    "POST /models/{name}/load": RUN_MODELS,
+    "POST /models/{name}/unload": RUN_MODELS,
+    "POST /models/{name}/release": RUN_MODELS,
+    "GET /keys": Right.VIEWER,
     "POST /keys": Right.ADMIN,
     "POST /keys/{id}/rotate": Right.ADMIN,
     "DELETE /keys/{id}": Right.ADMIN,
-    "GET /tenants": Right.ADMIN,
-    "GET /tenants/{name}": Right.ADMIN,
+    "GET /tenants": Right.VIEWER,
+    "GET /tenants/{name}": Right.VIEWER,
     "PUT /tenants/{name}": Right.ADMIN,
     "PATCH /tenants/{name}": Right.ADMIN,
     "DELETE /tenants/{name}": Right.ADMIN,
-    "GET /routes": Right.ADMIN,
-    "GET /routes/{name}": Right.ADMIN,
+    "GET /routes": Right.VIEWER,
+    "GET /routes/{name}": Right.VIEWER,
     "PUT /routes/{name}": Right.ADMIN,
     "PATCH /routes/{name}": Right.ADMIN,
     "DELETE /routes/{name}": Right.ADMIN,
-    "GET /rollouts": Right.ADMIN,
-    "GET /rollouts/{name}": Right.ADMIN,
-    "POST /rollouts/{name}": Right.ADMIN,
-    "POST /rollouts/{name}/{verb}": Right.ADMIN,
-    "GET /dead-jobs": Right.ADMIN,
-    "POST /dead-jobs/{job_id}/requeue": Right.ADMIN,
-    "DELETE /dead-jobs/{job_id}": Right.ADMIN,
-    "GET /schema": Right.ADMIN,
-    "GET /objects/{kind}": Right.ADMIN,
-    "GET /objects/{kind}/{name}": Right.ADMIN,
+    "GET /rollouts": Right.VIEWER,
+    "GET /rollouts/{name}": Right.VIEWER,
+    "POST /rollouts/{name}": Right.OPERATOR,
+    "POST /rollouts/{name}/{verb}": Right.OPERATOR,
+    "GET /dead-jobs": Right.VIEWER,
+    "POST /dead-jobs/{job_id}/requeue": Right.OPERATOR,
+    "DELETE /dead-jobs/{job_id}": Right.OPERATOR,
+    "GET /schema": Right.VIEWER,
+    "GET /objects/{kind}": Right.VIEWER,
+    "GET /objects/{kind}/{name}": Right.VIEWER,
     "PATCH /objects/{kind}/{name}": Right.ADMIN,
     "DELETE /objects/{kind}/{name}": Right.ADMIN,
-    "GET /audit": Right.ADMIN,
-    "GET /prices": Right.ADMIN,
-    "GET /prices/{name}": Right.ADMIN,
+    "GET /events": Right.VIEWER,
+    "GET /audit": Right.VIEWER,
+    "GET /prices": Right.VIEWER,
+    "GET /prices/{name}": Right.VIEWER,
     "PUT /prices/{name}": Right.ADMIN,
     "PATCH /prices/{name}": Right.ADMIN,
     "DELETE /prices/{name}": Right.ADMIN,
-    "DELETE /cache": Right.ADMIN,
-    "DELETE /cache/{name}": Right.ADMIN,
-    "GET /usage": Right.ADMIN,
-    "GET /openapi.json": Right.ADMIN,
-    "HEAD /openapi.json": Right.ADMIN,
-    "GET /docs": Right.ADMIN,
-    "HEAD /docs": Right.ADMIN,
-    "GET /docs/oauth2-redirect": Right.ADMIN,
-    "HEAD /docs/oauth2-redirect": Right.ADMIN,
-    "GET /redoc": Right.ADMIN,
-    "HEAD /redoc": Right.ADMIN,
+    "DELETE /cache": Right.OPERATOR,
+    "DELETE /cache/{name}": Right.OPERATOR,
+    "GET /usage": Right.VIEWER,
+    "GET /openapi.json": Right.VIEWER,
+    "HEAD /openapi.json": Right.VIEWER,
+    "GET /docs": Right.VIEWER,
+    "HEAD /docs": Right.VIEWER,
+    "GET /docs/oauth2-redirect": Right.VIEWER,
+    "HEAD /docs/oauth2-redirect": Right.VIEWER,
+    "GET /redoc": Right.VIEWER,
+    "HEAD /redoc": Right.VIEWER,
 }
 """What each call needs; a new one without a line here fails."""
 
-SUFFICIENT: dict[Right | None, set[Right]] = {
+SUFFICIENT: dict[str | None, set[Right]] = {
     None: set(Right),
-    Right.REPOSITORY: {Right.REPOSITORY, Right.ADMIN},
+    SEE_MODELS: {Right.VIEWER, Right.OPERATOR, Right.REPOSITORY, Right.ADMIN},
+    RUN_MODELS: {Right.OPERATOR, Right.REPOSITORY, Right.ADMIN},
+    Right.VIEWER: {Right.VIEWER, Right.OPERATOR, Right.ADMIN},
+    Right.OPERATOR: {Right.OPERATOR, Right.ADMIN},
     Right.ADMIN: {Right.ADMIN},
 }
 
@@ -116,6 +124,24 @@ def test_who_may_call(bench: Bench, keys: dict[str, str], call: str, shown: str)
     if not call.startswith("HEAD"):
         assert response.json()["code"] == ("permission_denied" if is_key else "unauthenticated")
     assert text not in response.text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("method", ["PATCH", "DELETE"])
+def test_which_kinds_an_operator_may_declare(bench: Bench, keys: dict[str, str], kind: str, method: str) -> None:
+    is_day_to_day = kind in ("Model", "RolloutPolicy")
+    status = bench.ask(method, f"/objects/{kind}/x", body={}, authorization=f"Bearer {keys['operator']}")[0]
+    assert (status != 403) is is_day_to_day
+    assert bench.ask(method, f"/objects/{kind}/x", body={}, authorization=f"Bearer {keys['viewer']}")[0] == 403
+
+
+@pytest.mark.parametrize("path", ["/keys", "/audit", "/openapi.json", "/tenants", "/objects/Tenant"])
+def test_what_a_viewer_is_shown_has_no_secret(bench: Bench, keys: dict[str, str], path: str) -> None:
+    response = bench.response("GET", path, authorization=f"Bearer {keys['viewer']}")
+    assert response.status_code == 200
+    for secret in (text.split("_", 2)[2] for text in keys.values()):
+        assert secret not in response.text
+        assert sha256(secret.encode()).hexdigest() not in response.text
 
 
 @pytest.mark.parametrize("call", NEEDS)

@@ -102,6 +102,63 @@ class TestErrors:
         )
 
 
+class TestProblemDetails:
+    """RFC 9457, by the caller's Accept header."""
+
+    @pytest.mark.parametrize(
+        ("accept", "is_problem"),
+        [
+            ("application/problem+json", True),
+            ("application/json, application/problem+json", True),
+            ("Application/Problem+JSON; charset=utf-8", True),
+            ("application/json;q=0.5, application/problem+json;q=0.9", True),
+            ("application/json, application/problem+json;q=0.9", False),
+            ("application/problem+json;q=0", False),
+            ("application/problem+json;q=x", False),
+            ("application/json", False),
+            ("*/*", False),
+            ("application/*", False),
+            ("", False),
+            (",;q=,,", False),
+        ],
+    )
+    def test_who_gets_them(self, bench: Bench, accept: str, is_problem: bool) -> None:
+        response = bench.response("GET", "/models/nope", accept=accept)
+        assert response.headers["content-type"] == ("application/problem+json" if is_problem else "application/json")
+        assert response.headers["vary"] == "Accept"
+        body = response.json()
+        assert (response.status_code, body["code"], body["retryable"]) == (404, "model_not_found", False)
+        plain = bench.ask("GET", "/models/nope")[1]
+        if is_problem:
+            own = {"type": "urn:tidegate:error:model_not_found", "title": "model not found", "status": 404}
+            assert body == {**own, "detail": plain["error"], "code": "model_not_found", "retryable": False}
+        else:
+            assert body == plain
+
+    @pytest.mark.parametrize(
+        ("method", "path", "headers", "status", "code"),
+        [
+            ("GET", "/nowhere", {}, 404, "route_not_found"),
+            ("BREW", "/models", {}, 405, "method_not_allowed"),
+            ("GET", "/usage?by=color", {}, 400, "invalid_argument"),
+            ("GET", "/models", {"origin": "https://evil.example"}, 403, "foreign_origin"),
+        ],
+    )
+    def test_every_kind_of_refusal(self, bench: Bench, method: str, path: str, headers: dict[str, str], status: int, code: str) -> None:
+        response = bench.response(method, path, accept="application/problem+json", **headers)
+        body = response.json()
+        assert (response.status_code, body["status"], body["code"]) == (status, status, code)
+        assert body["detail"]
+
+    def test_advice_stays_in_the_headers(self) -> None:
+        bench = Bench(authentication=True)
+        response = bench.response("GET", "/keys", accept="application/problem+json")
+        assert (response.status_code, response.headers["www-authenticate"], response.json()["code"]) == (401, "Bearer", "unauthenticated")
+
+    def test_answers_that_are_no_errors_are_as_ever(self, bench: Bench) -> None:
+        assert bench.response("GET", "/version", accept="application/problem+json").headers["content-type"] == "application/json"
+
+
 class TestHealth:
     def test_told_to_stop_it_is_not_ready_and_still_administers(self, bench: Bench) -> None:
         bench.servers.is_stopping = True
@@ -220,23 +277,23 @@ STATUSES = {
     "GET /health/live": ALWAYS,
     "GET /health/ready": STORED,
     "GET /version": ALWAYS,
-    "GET /models": TRITON,
+    "GET /models": TRITON | {"400"},
     "GET /fleet": ALWAYS | {"404"},
     "GET /models/{name}": MODEL,
     "POST /models/{name}/load": MODEL | {"409", "422", "501"},
     "POST /models/{name}/unload": MODEL | {"409", "422", "501"},
     "POST /models/{name}/release": MODEL | {"409", "422", "501"},
-    "GET /keys": STORED,
-    "POST /keys": STORED - {"200"} | {"201", "400", "413"},
-    "POST /keys/{id}/rotate": STORED - {"200"} | {"201", "400", "404", "409", "413"},
+    "GET /keys": STORED | {"400"},
+    "POST /keys": STORED - {"200"} | {"201", "400", "409", "413", "422"},
+    "POST /keys/{id}/rotate": STORED - {"200"} | {"201", "400", "404", "409", "413", "422"},
     "DELETE /keys/{id}": STORED | {"400", "404", "409"},
-    "GET /rollouts": STORED,
+    "GET /rollouts": STORED | {"400"},
     "GET /rollouts/{name}": STORED | {"400", "404"},
-    "POST /rollouts/{name}": STORED - {"200"} | {"201", "400", "404", "409", "413", "422", "502", "504"},
+    "POST /rollouts/{name}": STORED - {"200"} | {"201", "400", "404", "409", "413", "422", "501", "502", "504"},
     "POST /rollouts/{name}/{verb}": STORED | {"400", "404", "409"},
     "DELETE /cache": STORED - {"200"} | {"204"},
     "DELETE /cache/{name}": STORED - {"200"} | {"204", "400"},
-    "GET /dead-jobs": STORED | {"404"},
+    "GET /dead-jobs": STORED | {"400", "404", "409"},
     "POST /dead-jobs/{job_id}/requeue": STORED - {"200"} | {"204", "400", "404", "409"},
     "DELETE /dead-jobs/{job_id}": STORED - {"200"} | {"204", "400", "404", "409"},
     "GET /schema": ALWAYS,
@@ -244,13 +301,14 @@ STATUSES = {
     "GET /objects/{kind}/{name}": STORED | {"400", "404"},
     "PATCH /objects/{kind}/{name}": STORED | {"400", "404", "409", "413", "501"},
     "DELETE /objects/{kind}/{name}": STORED - {"200"} | {"204", "400", "404", "409"},
+    "GET /events": ALWAYS | {"400", "503"},
     "GET /audit": STORED | {"400"},
     "GET /usage": STORED | {"400"},
 } | {
     f"{method} /{kind}{path}": statuses
     for kind in ("tenants", "routes", "prices")
     for method, path, statuses in (
-        ("GET", "", STORED),
+        ("GET", "", STORED | {"400"}),
         ("GET", "/{name}", STORED | {"400", "404"}),
         ("PUT", "/{name}", STORED | {"400", "409", "413"}),
         ("PATCH", "/{name}", STORED | {"400", "404", "409", "413"}),

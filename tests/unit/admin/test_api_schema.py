@@ -22,8 +22,16 @@ BEYOND_A_SCHEMA = {
     "PUT /routes/{name}": "the model must have another name than the route",
     "PATCH /routes/{name}": "the same",
     "PATCH /objects/{kind}/{name}": "which fields it takes depends on the kind",
+    "POST /rollouts/{name}": "without a policy it needs steps",
     "GET /usage": "days must be in order and exist, dimensions differ",
 }
+BEYOND_A_SCHEMA |= dict.fromkeys(
+    (
+        *("GET /keys", "GET /models", "GET /tenants", "GET /routes", "GET /prices", "GET /rollouts", "GET /objects/{kind}", "GET /audit"),
+        "GET /dead-jobs",
+    ),
+    "which tokens the pages before have given",
+)
 """What a document cannot say: here a request that fits it may be refused with 400."""
 
 

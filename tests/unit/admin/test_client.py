@@ -85,7 +85,7 @@ class TestAdminClient:
     def test_list(self, gateway: Gateway) -> None:
         gateway.body = json.dumps([MODEL])
         assert AdminClient(gateway.url).list_models() == [MODEL]
-        assert gateway.requests == [("GET", "/models", None)]
+        assert gateway.requests == [("GET", "/models?limit=500", None)]
 
     def test_load_and_unload(self, gateway: Gateway) -> None:
         assert AdminClient(gateway.url).load("a") == AdminClient(gateway.url).unload("a") == MODEL

@@ -191,6 +191,12 @@ def test_more_or_a_budget_is(tmp_path: Path, given: dict[str, Any]) -> None:
         ({"triton_user": "nobody", "triton_url": "http://127.0.0.1:1"}, "--triton-user is for the embedded Triton"),
         ({"triton_arg": "--rate-limit=off", "triton_url": "http://127.0.0.1:1"}, "--triton-arg is for the embedded Triton"),
         ({"triton_url": "http://127.0.0.1:1,http://127.0.0.1:1"}, "names a Triton twice"),
+        ({"kubernetes_lease": "tidegate"}, "--kubernetes-lease is for a fleet that gateways share"),
+        ({"kubernetes_lease": "tidegate", "triton_url": TWO}, "give --state-url, too"),
+        (
+            {"kubernetes_lease": "tidegate", "triton_url": TWO, "state_url": "redis://127.0.0.1:1"},
+            "--kubernetes-lease asks the Kubernetes API server, and this is not running in a pod",
+        ),
         ({"model_store": ["s3://key:secret@bucket/models"]}, "leave credentials"),
     ],
 )

@@ -12,9 +12,7 @@ from control_plane.core.scope import EVERYTHING, Right, Scope, Scopes, parse_sco
 
 NAMES = st.from_regex(MODEL_NAME, fullmatch=True)
 PATTERNS = st.text("abAB09_.-*?", min_size=1, max_size=20)
-SCOPES = st.one_of(
-    st.builds(Scope, st.just(Right.INFER), PATTERNS), st.builds(Scope, st.sampled_from([Right.REPOSITORY, Right.ADMIN, Right.METRICS]))
-)
+SCOPES = st.one_of(st.builds(Scope, st.just(Right.INFER), PATTERNS), st.builds(Scope, st.sampled_from(sorted(set(Right) - {Right.INFER}))))
 
 
 @pytest.mark.parametrize(
@@ -26,6 +24,8 @@ SCOPES = st.one_of(
         ("repository", Scope(Right.REPOSITORY)),
         ("admin", Scope(Right.ADMIN)),
         ("metrics", Scope(Right.METRICS)),
+        ("viewer", Scope(Right.VIEWER)),
+        ("operator", Scope(Right.OPERATOR)),
     ],
 )
 def test_reading(text: str, scope: Scope) -> None:
@@ -41,7 +41,7 @@ def test_reading(text: str, scope: Scope) -> None:
     ],
 )
 def test_what_is_no_scope_is_refused(text: str) -> None:
-    with pytest.raises(InvalidRequest, match=r"expected infer:GLOB .*, repository, admin or metrics"):
+    with pytest.raises(InvalidRequest, match=r"expected infer:GLOB .*, repository, metrics, viewer, operator or admin"):
         parse_scope(text)
 
 
@@ -88,7 +88,7 @@ def test_a_right_is_had_through_a_scope_of_its_own_or_admin(given_scopes: list[S
     scopes = Scopes(tuple(given_scopes))
     rights = {scope.right for scope in given_scopes}
     if scopes.allow(right, name):
-        assert rights & {right, Right.ADMIN}
+        assert rights & {right, Right.ADMIN} or (right is Right.VIEWER and Right.OPERATOR in rights)
     if Right.ADMIN in rights or (right in rights and right is not Right.INFER):
         assert scopes.allow(right, name)
     assert scopes.allow_any_inference() is bool(rights & {Right.INFER, Right.ADMIN})

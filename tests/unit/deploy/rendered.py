@@ -36,6 +36,8 @@ CASES = [
     *map(Case, OVERLAYS),
     *(Case(overlay, ("monitoring",)) for overlay in OVERLAYS),
     *(Case(overlay, ("gateway-api",)) for overlay in OVERLAYS),
+    *(Case(overlay, ("lease", "model-resources")) for overlay in OVERLAYS),
+    *(Case(overlay, ("jobs",)) for overlay in OVERLAYS),
     Case("local", ("model-images",)),
     Case("gpu", ("model-images", "warm-overflow")),
     Case("gpu-shared", ("warm-overflow",)),

@@ -22,7 +22,7 @@ from deploy.kubectl import Kubectl
 from deploy.manifests import Rendered, surging_gpus
 from deploy.smoke import MAKE_KEY
 from tests.unit.deploy import fake_kubectl
-from tests.unit.deploy.rendered import kubectl
+from tests.unit.deploy.rendered import Case, kubectl, render
 
 DIGEST = f"sha256:{'ab' * 32}"
 IMAGES = " ".join(f"{name}=registry.test/{name}@{DIGEST}" for name in ("tidegate-gateway", "tidegate-triton", "redis"))
@@ -296,13 +296,36 @@ def test_overlays_with_gpus_update_in_place(cluster: Cluster) -> None:
     assert deployed(cluster, "gpu") == 0, cluster.told
 
 
+def test_a_nodes_secret_is_made_anew_by_itself(cluster: Cluster) -> None:
+    assert deployed(cluster) == 0
+    objects = cluster.objects
+    before = objects.pop("secret/tidegate-node")["stringData"]["secret"]
+    assert len(before) >= 32
+    cluster.has(objects=objects)
+    assert deployed(cluster) == 0
+    assert cluster.objects["secret/tidegate-node"]["stringData"]["secret"] != before
+    assert cluster.objects["secret/tidegate-state"] == objects["secret/tidegate-state"]
+
+
 def test_undeploying_leaves_volumes_and_secrets_unless_told_otherwise(cluster: Cluster) -> None:
     assert deployed(cluster) == 0
     assert cluster.run("undeploy", "local", "--yes") == 0
-    assert cluster.objects.keys() == {"namespace/tidegate", "secret/tidegate-redis", "secret/tidegate-state"}
+    assert cluster.objects.keys() == {"namespace/tidegate", "secret/tidegate-node", "secret/tidegate-redis", "secret/tidegate-state"}
     assert "left: namespace/tidegate, its volumes and its Secrets" in cluster.said
     assert cluster.run("undeploy", "local", "--yes", "--volumes", "delete") == 0
     assert "namespace/tidegate" not in cluster.objects
+
+
+@pytest.mark.parametrize("with_volumes", [False, True])
+def test_undeploying_never_takes_the_clusters_models_with_it(cluster: Cluster, with_volumes: bool) -> None:
+    rendered = render(Case("local", ("model-resources",)))
+    said: list[str] = []
+    it = Deployment(Kubectl(), Rendered("", rendered), Console(said.append, lambda _: True))
+    it.undeploy(with_volumes=with_volumes)
+    (deleted,) = [each["given"] for each in cluster.calls("delete")]
+    assert "kind: Deployment" in deleted
+    assert "CustomResourceDefinition" not in deleted
+    assert any("left: customresourcedefinition/models.tidegate.io" in line for line in said)
 
 
 def test_make_passes_its_variables_on() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
-from control_plane.settings import GatewaySettings
+from control_plane.settings import GatewaySettings, load_settings
+from control_plane.triton.supervisor import STOP_GRACE_S
 from tests.unit.deploy.rendered import (
     CASES,
     Case,
@@ -25,9 +27,31 @@ from tests.unit.deploy.rendered import (
 
 END_S = 6.0
 """What follows a gateway's drain takes so long at most (`app/application`)."""
+NODE_END_S = 0.5 + STOP_GRACE_S
+"""What the end of a node takes at most (`app/node`), Triton's within it."""
 MARGIN_S = 10.0
-SECRETS = {"tidegate-state": {"state-url"}, "tidegate-redis": {"users.acl"}, "tidegate-metrics": {"key"}}
+SECRETS = {
+    "tidegate-state": {"state-url"},
+    "tidegate-redis": {"users.acl"},
+    "tidegate-metrics": {"key"},
+    "tidegate-node": {"secret"},
+    "tidegate-rabbitmq": {"definitions.json"},
+    "tidegate-jobs": {"jobs-url"},
+}
 """Secrets that an installation has beside the manifests, and their keys."""
+
+FINDS_TRITONS = [{"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}]
+RIGHTS = {
+    "lease": [
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
+        {"apiGroups": ["coordination.k8s.io"], "resourceNames": ["tidegate"], "resources": ["leases"], "verbs": ["get", "update"]},
+    ],
+    "model-resources": [
+        {"apiGroups": ["tidegate.io"], "resources": ["models"], "verbs": ["list", "watch"]},
+        {"apiGroups": ["tidegate.io"], "resources": ["models/status"], "verbs": ["update"]},
+    ],
+}
+"""What the gateway may do with the API server: always, and by a component. Tests drop each verb (`tests/wire/test_kubernetes_*`)."""
 
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 
@@ -77,9 +101,8 @@ def test_rights_are_the_exact_verbs(case: Case) -> None:
     objects = render(case)
     assert of_kind(objects, "ClusterRole", "ClusterRoleBinding") == []
     roles = of_kind(objects, "Role")
-    assert [role["rules"] for role in roles] == [
-        [{"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}]
-    ]
+    expected = [FINDS_TRITONS, *(RIGHTS[each] for each in case.components if each in RIGHTS)]
+    assert sorted(str(role["rules"]) for role in roles) == sorted(map(str, expected))
     for binding in of_kind(objects, "RoleBinding"):
         assert named(objects, "Role", binding["roleRef"]["name"])["metadata"]["namespace"] == binding["metadata"]["namespace"]
 
@@ -158,9 +181,8 @@ def test_a_pod_that_ends_has_the_time_that_it_takes(case: Case) -> None:
         (container,) = containers(triton)
         hook = container["lifecycle"]["preStop"]["exec"]["command"]
         (at_most_s,) = [float(word.partition("=")[2]) for word in hook if word.startswith("--at-most-s=")]
-        (exit_s,) = [float(word.partition("=")[2]) for word in container["args"] if word.startswith("--exit-timeout-secs=")]
-        assert exit_s >= longest_s, "Triton has to answer what gateways wait for"
-        assert pod_spec(triton)["terminationGracePeriodSeconds"] >= at_most_s + exit_s + MARGIN_S
+        assert at_most_s >= longest_s, "Triton has to answer what gateways wait for"
+        assert pod_spec(triton)["terminationGracePeriodSeconds"] >= at_most_s + NODE_END_S + MARGIN_S
 
 
 @every_case
@@ -175,9 +197,23 @@ def test_probes_look_at_the_server_and_not_at_its_models(case: Case) -> None:
                 assert readiness["httpGet"] == {"path": "/v2/health/ready", "port": "http"}
             assert liveness["failureThreshold"] * liveness["periodSeconds"] >= 30
             assert startup["failureThreshold"] * startup["periodSeconds"] >= 600
-            if workload["metadata"]["name"] == "triton":
-                assert "--strict-readiness=false" in container["args"]
-                assert "--model-control-mode=explicit" in container["args"]
+            if workload["metadata"]["name"] == "triton":  # a restart by the node takes less than the kubelet's patience
+                assert liveness["failureThreshold"] * liveness["periodSeconds"] >= 180
+                assert startup["failureThreshold"] * startup["periodSeconds"] > float(env(container)["TIDEGATE_START_TIMEOUT_S"])
+
+
+@every_case
+def test_who_starts_a_triton_is_the_only_one_that_loads_there(case: Case) -> None:
+    objects = render(case)
+    tritons = [each for each in workloads(objects) if each["metadata"]["name"] == "triton"]
+    gateway = next(containers(named(objects, "Deployment", "gateway")))
+    assert ("TIDEGATE_NODE_SECRET_FILE" in env(gateway)) == bool(tritons)
+    for triton in tritons:
+        (container,) = containers(triton)
+        assert container["args"] == ["node"]
+        assert env(container)["TIDEGATE_NODE_SECRET_FILE"] == env(gateway)["TIDEGATE_NODE_SECRET_FILE"]
+        assert "node" in {port["name"] for port in named(objects, "Service", "triton")["spec"]["ports"]}
+        assert [each["secret"]["secretName"] for each in pod_spec(triton)["volumes"] if "secret" in each] == ["tidegate-node"]
 
 
 @every_case
@@ -272,6 +308,22 @@ def test_the_admin_port_is_on_loopback(case: Case) -> None:
 
 
 @every_case
+def test_jobs_are_taken_only_where_gateways_share_their_bodies(case: Case) -> None:
+    objects = render(case)
+    gateway = named(objects, "Deployment", "gateway")
+    (container,) = containers(gateway)
+    given = env(container)
+    assert given["TIDEGATE_JOBS"] == str("jobs" in case.components).lower()
+    if "jobs" not in case.components:
+        return
+    (mount,) = [each for each in container["volumeMounts"] if each["mountPath"] == given["TIDEGATE_JOBS_SPOOL"]]
+    (volume,) = [each for each in pod_spec(gateway)["volumes"] if each["name"] == mount["name"]]
+    claim = named(objects, "PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"])["spec"]
+    assert claim["accessModes"] == ["ReadWriteMany"]
+    assert quantity(claim["resources"]["requests"]["storage"]) >= 2 * quantity(given["TIDEGATE_JOBS_BYTES"].removesuffix("B"))
+
+
+@every_case
 def test_names_point_at_something(case: Case) -> None:
     objects = render(case)
     keys = [(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in objects]
@@ -308,9 +360,24 @@ def test_overflow_asks_for_what_a_triton_asks_for(overlay: str) -> None:
     assert pod_spec(overflow)["tolerations"] == pod_spec(triton)["tolerations"]
 
 
+def test_every_variable_is_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secret").write_text("redis://a-secret-that-is-long-enough:6379\n")
+    variables = {
+        name: value
+        for case in CASES
+        for workload in workloads(render(case))
+        for each in containers(workload)
+        for name, value in env(each).items()
+        if name.startswith("TIDEGATE_")
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(tmp_path / "secret") if name.endswith("_FILE") else value)
+    load_settings()
+
+
 def test_models_from_an_image_are_where_triton_looks() -> None:
     triton = named(render(Case("local", ("model-images",))), "Deployment", "triton")
     (container,) = containers(triton)
     (mount,) = [each for each in container["volumeMounts"] if each["name"] == "models"]
     assert mount == {"name": "models", "mountPath": "/models", "readOnly": True}
-    assert "--model-repository=/models" in container["args"]
+    assert env(container)["TIDEGATE_MODEL_REPOSITORY"] == "/models"

@@ -106,25 +106,53 @@ def test_the_entry_point_starts_from_an_installed_wheel(installed: Path, tmp_pat
         assert "triton" in done.stdout.lower()
 
 
-def test_every_variable_of_the_images_and_of_compose_is_a_setting(installed: Path, tmp_path: Path) -> None:
-    given = dict(re.findall(r"\b(TIDEGATE_\w+)=(\S+)", (IMAGES / "gateway.Dockerfile").read_text()))
-    given |= {name: str(value) for name, value in COMPOSE["services"]["gateway"]["environment"].items() if name.startswith("TIDEGATE_")}
+@pytest.mark.parametrize(("name", "is_fleet"), [("gateway", True), ("triton", False)])
+def test_every_variable_of_the_images_and_of_compose_is_a_setting(installed: Path, tmp_path: Path, name: str, is_fleet: bool) -> None:
+    given = dict(re.findall(r"\b(TIDEGATE_\w+)=(\S+)", (IMAGES / f"{name}.Dockerfile").read_text()))
+    given |= {key: str(value) for key, value in COMPOSE["services"][name]["environment"].items() if key.startswith("TIDEGATE_")}
     assert len(given) >= 7
-    given |= {"TIDEGATE_MEMORY_BUDGET": "72GiB", "TIDEGATE_STATE_URL_FILE": str(tmp_path / "url")}
-    (tmp_path / "url").write_text("redis://redis:6379/0\n")
+    given |= {"TIDEGATE_MEMORY_BUDGET": "72GiB"} if is_fleet else {}
+    files = {"TIDEGATE_STATE_URL_FILE": "redis://redis:6379/0", "TIDEGATE_NODE_SECRET_FILE": "a secret that is long enough"}
+    for key, content in files.items():
+        if key in given:
+            assert Path(given[key]).name in COMPOSE["services"][name]["secrets"]
+            (tmp_path / key).write_text(f"{content}\n")
+            given[key] = str(tmp_path / key)
     environment = {"PYTHONPATH": str(installed), "PATH": os.environ["PATH"], **given}
     check = "from control_plane.settings import load_settings; print(load_settings().is_fleet)"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=60)
-    assert done.stdout == "True\n", done.stderr
+    assert done.stdout == f"{is_fleet}\n", done.stderr
 
 
-def test_the_packages_of_the_image_are_the_locked_ones() -> None:
-    text = (IMAGES / "gateway.Dockerfile").read_text()
+@every_dockerfile
+def test_the_packages_of_the_images_are_the_locked_ones(path: Path) -> None:
+    text = path.read_text()
     (sections,) = set(re.findall(r"dependencies\.(?:sections|bill) ([a-z -]+?) >", text))
     assert set(sections.split()) <= set(SECTIONS)
     assert "serve" in sections.split()
     assert "--require-hashes" in text
-    assert re.search(r"pip install .*--no-index \.", text), "the project itself brings nothing from outside"
+    assert re.search(r"pip (?:--python \S+ )?install .*--no-index \.", text), "the project itself brings nothing from outside"
+    assert re.search(r"(?m)^setuptools==", LOCK.read_text().partition("# == torch")[0]), "by which it is built, from the lock"
+
+
+def test_the_nodes_environment_is_made_where_ensurepip_is_missing(tmp_path: Path) -> None:
+    """As NVIDIA's image has it; the package that goes in here stands for the locked ones."""
+    command = next(rest for word, rest in instructions(IMAGES / "triton.Dockerfile") if word == "RUN" and "venv" in rest)
+    made = command.split(" && ")[0].split()
+    assert made[-1] == "/opt/tidegate/node"
+    subprocess.run([sys.executable, *made[1:-1], str(tmp_path / "node")], check=True, timeout=120)
+    wheel = tmp_path / "a_package-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("a_package/__init__.py", "")
+        archive.writestr("a_package-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: a-package\nVersion: 1\n")
+        archive.writestr("a_package-1.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr("a_package-1.dist-info/RECORD", "")
+    text = (IMAGES / "triton.Dockerfile").read_text()
+    installing = re.search(r"python3 (-m pip --python) /opt/tidegate/node (install --no-cache-dir --no-deps) --no-build", text)
+    assert installing
+    before, after = (each.split() for each in installing.groups())
+    subprocess.run([sys.executable, *before, str(tmp_path / "node"), *after, "--no-index", str(wheel)], check=True, timeout=120)
+    subprocess.run([tmp_path / "node/bin/python3", "-c", "import a_package"], check=True, timeout=60)
 
 
 def test_the_bill_of_materials_is_the_lock_file() -> None:

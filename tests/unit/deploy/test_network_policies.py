@@ -13,7 +13,7 @@ from tests.unit.deploy.rendered import CASES, Case, of_kind, render, workloads
 GOLDEN = Path(__file__).parent / "golden"
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.components in ((), ("monitoring",))], ids=str)
+@pytest.mark.parametrize("case", [case for case in CASES if case.components in ((), ("monitoring",), ("jobs",))], ids=str)
 def test_who_may_talk_to_whom(case: Case) -> None:
     golden = GOLDEN / f"{case}.txt"
     found = table(render(case))
@@ -23,7 +23,7 @@ def test_who_may_talk_to_whom(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_only_gateways_reach_a_triton_which_reaches_nobody(case: Case) -> None:
+def test_only_gateways_reach_a_triton_and_its_node_which_reach_nobody(case: Case) -> None:
     lines = table(render(case)).splitlines()
     assert {line.partition(" -> ")[0] for line in lines if " -> triton:" in line} <= {"gateway"}
     assert [line for line in lines if line.startswith("triton -> ")] == []

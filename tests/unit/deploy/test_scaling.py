@@ -14,7 +14,10 @@ import pytest
 
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Replica, Server
-from control_plane.fleet.domain.offered_work import OfferedWork, Requests
+from control_plane.fleet.domain.placement.offered_work import OfferedWork, Requests
+from control_plane.fleet.simulation import capacity
+from control_plane.fleet.simulation.capacity import autoscaled_servers
+from control_plane.fleet.simulation.workload import ModelCost, Request, Workload
 from control_plane.models.domain.description import ModelSpec
 from tests.unit.deploy.autoscaler import PERIOD_S, Autoscaler, rate
 from tests.unit.deploy.rendered import Case, named, of_kind, render
@@ -98,6 +101,31 @@ def test_a_steady_load_changes_nothing_more_than_once_in_ten_minutes(spec: Mappi
     settled = [each for each in seen if each[0] >= 600]
     assert changes(settled) <= 1
     assert settled[-1][1] >= load
+
+
+def test_tidegate_simulate_knows_the_rule() -> None:
+    window_s, aimed, _ = rule()
+    assert (window_s, aimed, PERIOD_S) == (capacity.WINDOW_S, capacity.UTILISATION, capacity.PERIOD_S)
+    for spec in (KEDA, HPA):
+        assert behavior_of(spec)["scaleDown"]["stabilizationWindowSeconds"] == capacity.STABLE_S
+
+
+@every_spec
+@pytest.mark.parametrize("load", [0.5, 1.3, 2.0, 3.3])
+def test_tidegate_simulate_predicts_what_it_settles_at(spec: Mapping[str, Any], load: float) -> None:
+    trace = [Request(at_s, "m", SERVICE_S) for at_s in drawn(load, 1200.0)]
+    looks = sorted(autoscaled_servers(Workload(trace, {"m": ModelCost(1, 1.0)}), 1))
+    predicted = looks[len(looks) // 2]
+    seen = replay(spec, lambda _: load, seconds=2400, servers=1)
+    assert abs(seen[-1][1] - predicted) <= 1, "the autoscaler does not move within a tenth of its target"
+
+
+def drawn(load: float, length_s: float) -> list[float]:
+    """When requests come that ask for so many servers' worth of work."""
+    chance, at_s, found = random.Random(11), 0.0, []
+    while (at_s := at_s + chance.expovariate(load / SERVICE_S)) < length_s:
+        found.append(at_s)
+    return found
 
 
 @every_spec

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from control_plane.settings import PROJECT_ROOT
 from tests.e2e.consoles import commands_in
-from tests.unit.cli.declarative_bench import shell
+from tests.unit.cli.admin.declarative_bench import shell
 
 PAGE = (PROJECT_ROOT / "docs" / "how-to" / "declarative.md").read_text()
 

@@ -39,16 +39,20 @@ def test_no_secret_or_path_of_a_machine_is_in_it() -> None:
             "settings.md", "### `TIDEGATE_WORKERS`\n\nDefault: `1`; at least `1`; at most `256`; option `--workers`.", id="limits"
         ),
         pytest.param("settings.md", "(128 MiB)", id="a size"),
-        pytest.param("metrics.md", "| `tidegate_requests_total` | counter | ", id="a counter"),
-        pytest.param("metrics.md", "| `tidegate_fleet_load_duration_seconds` | histogram | ", id="a fleet's"),
-        pytest.param("metrics.md", "| `tidegate_batching_rows_total` | ", id="a backend's"),
+        pytest.param("metrics.md", "* `tidegate_requests_total`, counter: ", id="a counter"),
+        pytest.param("metrics.md", "* `tidegate_fleet_load_duration_seconds`, histogram: ", id="a fleet's"),
+        pytest.param("metrics.md", "* `tidegate_batching_rows_total`, counter: ", id="a backend's"),
         pytest.param("admin-api.md", "### `PATCH /tenants/{name}`", id="a call"),
-        pytest.param("admin-api.md", "* scope: `repository`", id="a scope"),
+        pytest.param("admin-api.md", "* scope: `viewer` or `repository`", id="a scope"),
         pytest.param("admin-api.md", "* scope: none", id="no scope"),
     ],
 )
 def test_it_tells(page: str, text: str) -> None:
     assert text in PAGES[page]
+
+
+def test_metrics_can_be_read_where_lines_are_not_wrapped() -> None:
+    assert [line for line in PAGES["metrics.md"].splitlines() if len(line) > 110] == []
 
 
 def test_every_error_has_its_row() -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from control_plane.cache.domain.eviction import EvictingCache
 from control_plane.cache.ports import SharedCache
 from control_plane.cache.response_cache import ResponseCache
+from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import (
     ControlPlaneError,
     InvalidRequest,
@@ -30,7 +31,6 @@ from control_plane.core.fingerprint import Fingerprint
 from control_plane.core.infer_call import CacheStatus, Frontend, Outcome
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.scope import Scopes, parse_scope
-from control_plane.core.steps import Steps
 from control_plane.embeddings.domain.openai_request import EmbeddingsRequest
 from control_plane.embeddings.embeddings import Embeddings, EmbeddingsAnswer
 from control_plane.embeddings.text_models import TextModels

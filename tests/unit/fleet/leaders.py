@@ -18,10 +18,10 @@ from typing import Any, Literal, TypeVar, cast
 
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, StoreUnavailable
 from control_plane.core.model import ModelState, ModelVersion
-from control_plane.fleet.domain.election import LeaseLimits
 from control_plane.fleet.domain.fleet import ModelFacts, Server
-from control_plane.fleet.domain.lease import Lease
-from control_plane.fleet.domain.load_plan import states_of
+from control_plane.fleet.domain.leadership.election import LeaseLimits
+from control_plane.fleet.domain.leadership.lease import Lease
+from control_plane.fleet.domain.placement.load_plan import states_of
 from control_plane.fleet.loading.load_plans import LoadPlans, PlanLimits
 from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.models.domain.description import ModelSpec

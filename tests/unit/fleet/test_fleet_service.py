@@ -17,7 +17,8 @@ from control_plane.core.errors import Overloaded
 from control_plane.fleet.adapters.local_lease import LocalLease
 from control_plane.fleet.adapters.own_instance import OwnInstance
 from control_plane.fleet.domain.fleet import ModelFacts
-from control_plane.fleet.domain.report import Wanted
+from control_plane.fleet.domain.leadership.lease import Lease
+from control_plane.fleet.domain.leadership.report import Wanted
 from control_plane.fleet.fleet_service import FleetService
 from control_plane.fleet.membership.members import FleetMembers
 from control_plane.fleet.ownership.election import LeaderElection
@@ -117,6 +118,20 @@ class Bench:
             await asyncio.sleep(0.1)
 
 
+def test_a_leader_whose_lease_is_elsewhere_loads_while_the_shared_store_is_away() -> None:
+    async def main() -> None:
+        shared = Shared(FakeRecord(Lease(1, "earlier", 6.0, is_released=True)))
+        bench = Bench("s1", shared=shared)
+        async with bench.running():
+            await bench.use("a")
+            shared.line.is_away = shared.memory.is_away = True
+            await asyncio.sleep(60.0)
+            assert await bench.use("b") == "s1"
+            shared.line.is_away = shared.memory.is_away = False
+
+    play(main)
+
+
 def test_one_that_joins_serves_and_one_that_leaves_does_so_while_all_are_answered() -> None:
     async def main() -> None:
         bench = Bench("s1")
@@ -140,6 +155,31 @@ def test_one_that_joins_serves_and_one_that_leaves_does_so_while_all_are_answere
             assert not [caller for caller in callers if caller.done()]
             for caller in callers:
                 caller.cancel()
+
+    play(main)
+
+
+def test_a_fleet_of_no_servers_holds_requests_until_one_joins_and_refuses_those_that_would_wait_in_vain() -> None:
+    async def main() -> None:
+        bench = Bench("s1", pinned="a")
+        async with bench.running():
+            assert await bench.use("a") == "s1"
+            bench.list.write()
+            await asyncio.sleep(60.0)
+            assert not bench.servers.members
+            async with asyncio.TaskGroup() as tasks:
+                held = [tasks.create_task(bench.use(name)) for name in "aab"]
+                await asyncio.sleep(20.0)
+                assert not any(each.done() for each in held)
+                bench.list.write(listed("s2"))
+            assert {each.result() for each in held} == {"s2"}
+            bench.list.write()
+            await asyncio.sleep(60.0)
+            began_s = bench.now_s()
+            with pytest.raises(Overloaded) as refused:
+                await bench.use("a")
+            assert bench.now_s() - began_s <= 31.0
+            assert refused.value.retry_after_s
 
     play(main)
 

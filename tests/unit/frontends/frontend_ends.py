@@ -11,11 +11,12 @@ from control_plane.core.errors import Unauthenticated
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.http_errors import render_error
-from control_plane.frontends.grpc.call import GrpcHandler, MessageStream
+from control_plane.frontends.grpc.call import GrpcHandler
 from control_plane.frontends.grpc.connection import GrpcConnection, GrpcLimits
+from control_plane.frontends.grpc.message_stream import MessageStream
 from control_plane.frontends.grpc.server import GrpcServer
 from control_plane.frontends.http.connection import HttpConnection
-from control_plane.frontends.http.request_reader import HttpLimits
+from control_plane.frontends.http.limits import HttpLimits
 from control_plane.frontends.http.server import HttpServer
 from control_plane.protocols.grpc import GrpcAnswer, GrpcHead, message_answer
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer

@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
+from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import ControlPlaneError, UpstreamUnavailable
-from control_plane.core.steps import Steps
 from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.metrics_page import MetricsPage
 from control_plane.objects.domain.tenant import Tenant

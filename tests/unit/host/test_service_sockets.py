@@ -44,6 +44,15 @@ def test_with_tls_the_ports_say_so_and_commands_have_a_socket_of_their_own(tmp_p
     assert not (tmp_path / "admin.sock").exists()
 
 
+def test_with_tls_on_the_admin_port_alone_only_that_one_says_so(tmp_path: Path) -> None:
+    sockets = ServiceSockets(settings(admin_tls_cert=tmp_path / "x", state_dir=tmp_path))
+    sockets.bind_in_state_dir()
+    endpoints = sockets.endpoints()
+    assert endpoints["admin_socket"] == f"unix:{tmp_path}/admin.sock"
+    assert (endpoints["http"][:7], endpoints["admin"][:8]) == ("http://", "https://")
+    sockets.close()
+
+
 def test_without_tls_or_where_its_path_is_too_long_there_is_no_such_socket(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     deep = tmp_path / ("x" * 120)
     deep.mkdir()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from control_plane.core.errors import StartupError
-from control_plane.host.tls import GRPC, HTTP, Tls, make_tls
+from control_plane.host.tls import GRPC, HTTP, Tls, make_admin_tls, make_tls
 from control_plane.settings import TlsSettings
 from tests.tls_files import Authority, Identity, needs_openssl, subject_of
 
@@ -172,3 +172,39 @@ class TestUnusableFiles:
     def test_a_key_of_another_certificate(self, authority: Authority) -> None:
         one, other = authority.issue("one"), authority.issue("other")
         assert "the key is not the certificate's" in self.refusal(settings_of(Identity(one.certificate, other.key)))
+
+
+async def test_the_admin_port_may_have_files_of_its_own(authority: Authority) -> None:
+    public, own = authority.issue("public"), authority.issue("admin")
+    settings = TlsSettings(tls_certificate=public.certificate, tls_key=public.key, admin_tls_cert=own.certificate, admin_tls_key=own.key)
+    tls, admin = make_tls(settings), make_admin_tls(settings)
+    assert tls is not None
+    assert admin is not None
+    async with serving(tls) as port, serving(admin) as admin_port:
+        assert (await asked(port, authority.client()))[0] == "public"
+        assert (await asked(admin_port, authority.client()))[0] == "admin"
+
+
+async def test_the_admin_port_demands_certificates_of_its_own_authorities(authority: Authority, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    own, house = authority.issue("admin"), Authority(other)
+    admin = make_admin_tls(TlsSettings(admin_tls_cert=own.certificate, admin_tls_key=own.key, admin_tls_client_ca=house.certificate))
+    assert admin is not None
+    async with serving(admin) as port:
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await asked(port, authority.client())
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await asked(port, authority.client(authority.issue("of the data ports")))
+        assert (await asked(port, authority.client(house.issue("operator"))))[0] == "admin"
+
+
+def test_without_files_of_its_own_the_admin_port_has_what_all_have(authority: Authority, tmp_path: Path) -> None:
+    server = authority.issue("server")
+    assert make_admin_tls(settings_of(server)) is None
+    with pytest.raises(StartupError, match=r"--admin-tls-key .* has no effect: --admin-tls-cert"):
+        make_admin_tls(TlsSettings(admin_tls_key=server.key))
+    with pytest.raises(StartupError, match=r"^--admin-tls-key is missing"):
+        make_admin_tls(TlsSettings(admin_tls_cert=server.certificate))
+    with pytest.raises(StartupError, match=r"^--admin-tls-cert .*none\.pem and --admin-tls-key"):
+        make_admin_tls(TlsSettings(admin_tls_cert=tmp_path / "none.pem", admin_tls_key=server.key))

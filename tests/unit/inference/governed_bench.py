@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import ControlPlaneError, InvalidRequest
 from control_plane.core.infer_call import Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal
 from control_plane.core.scope import Scopes, parse_scope
-from control_plane.core.steps import Steps
 from control_plane.core.tensor import Tensor
 from control_plane.frontends.common.status import client_status_of
 from control_plane.inference.inference import InferenceService
-from control_plane.inference.queries_of_death import QueriesOfDeath
-from control_plane.inference.retry_budget import RetryBudget
+from control_plane.inference.retries.queries_of_death import QueriesOfDeath
+from control_plane.inference.retries.retry_budget import RetryBudget
 from control_plane.metering.domain.usage import UsageEvent
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.tenant import Tenant

@@ -8,7 +8,7 @@ import pytest
 from control_plane.core.infer_call import InferCall
 from control_plane.inference.arm_observations import MAX_HELD, ArmObservations
 from control_plane.inference.domain.observation import Observation
-from control_plane.inference.faults import Fault
+from control_plane.inference.retries.faults import Fault
 from control_plane.inference.route_targets import Arm
 from control_plane.objects.domain.route import Route, Target
 from tests.fakes.governance import governance, known_state
@@ -36,7 +36,7 @@ def running(*, sent_s: float | None = 1.0, is_cache_hit: bool = False) -> Any:
 def test_what_was_computed_is_seen_once(is_stable: bool, fault: Fault | None, is_fault: bool) -> None:
     seen = observations()
     seen.add(arm(is_stable=is_stable), running(), fault, now_s=1.25)
-    assert seen.take() == (Observation("r", "id", is_stable, 7, is_fault, 0.25),)
+    assert seen.take() == (Observation("r", "id", is_stable, 7, is_fault, 0.25, fault is Fault.DEAD_STUB),)
     assert seen.take() == ()
 
 

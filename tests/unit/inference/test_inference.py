@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import (
     ControlPlaneError,
     DeadlineExceeded,
@@ -17,7 +18,6 @@ from control_plane.core.errors import (
 )
 from control_plane.core.infer_call import Frontend, InferCall, Outcome
 from control_plane.core.principal import ANONYMOUS
-from control_plane.core.steps import Steps
 from control_plane.inference.governance import Governance
 from control_plane.inference.inference import InferenceService
 from control_plane.protocols.http1 import HttpAnswer, make_answer

@@ -9,7 +9,9 @@ import pytest
 from control_plane.jobs.domain.job import JobState
 from control_plane.jobs.domain.transitions import claimed
 from control_plane.jobs.jobs import Jobs
+from control_plane.jobs.ports import Load
 from control_plane.jobs.sweeper import Sweeper
+from tests.fakes.jobs import PLENTY
 from tests.unit.jobs.world import CALLER, World, world
 
 
@@ -28,7 +30,7 @@ class CountingQueue:
 
 def sweeper(here: World, queue: CountingQueue) -> Sweeper:
     parts = {"store": here.store, "queue": queue, "spool": here.spool, "usage": here.usage}
-    return Sweeper(**parts, policy=here.policy, today_s=here.now_s)  # type: ignore[arg-type]  # as much of a queue as it needs
+    return Sweeper(**parts, policy=here.policy, kept=PLENTY, today_s=here.now_s)  # type: ignore[arg-type]  # as much of a queue as it needs
 
 
 async def test_tickets_that_are_missing_twice_are_written_and_no_more(tmp_path: Path) -> None:
@@ -106,3 +108,12 @@ async def test_files_that_no_record_names_are_removed_once_they_are_old(tmp_path
         here.clock_s += 1000.0
         await here.sweeper().sweep()
         assert await here.spool.jobs(before_s=1e12) == [kept.id]
+
+
+async def test_who_submits_and_cancels_in_a_loop_keeps_a_bounded_number(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        ids = [(await here.jobs().cancel(CALLER, (await here.submit(number)).id)).id for number in range(8)]
+        still_open = await here.submit(9)
+        await here.sweeper(kept=Load(3, 1 << 30)).sweep()
+        left = await here.store.jobs_of(None, state=None, before="", limit=99)
+        assert [job.id for job in left] == [still_open.id, *reversed(ids[-3:])], "the oldest are gone, and nothing that is open"

@@ -20,10 +20,10 @@ from control_plane.jobs.domain.gate import BulkGate
 from control_plane.jobs.domain.job import Job
 from control_plane.jobs.domain.transitions import RetryPolicy
 from control_plane.jobs.jobs import Jobs, Submission
-from control_plane.jobs.ports import Bounds
+from control_plane.jobs.ports import Bounds, Load
 from control_plane.jobs.runner import JobRunner
 from control_plane.jobs.sweeper import Sweeper
-from tests.fakes.jobs import ROOMY, FakeCompute, FakeUsage
+from tests.fakes.jobs import PLENTY, ROOMY, FakeCompute, FakeUsage
 
 CALLER = Principal("team", "key", Scopes((parse_scope("infer:*"),)))
 WANTED = Submission(model="m", target="/v2/models/m/infer", headers=(("x-a", "b"),), body=b"body", idempotency_key="one")
@@ -109,10 +109,10 @@ class World:
         given: dict[str, Any] = {name: fate.of(part) if name != "compute" else part for name, part in (parts | others).items()}
         return JobRunner(**given, gate=BulkGate(slots, float(slots)), holder="h", policy=self.policy, today_s=self.now_s)
 
-    def sweeper(self, fate: Fate | None = None) -> Sweeper:
+    def sweeper(self, fate: Fate | None = None, *, kept: Load = PLENTY) -> Sweeper:
         fate = fate or Fate()
         parts = {"store": self.store, "queue": self.queue, "spool": self.spool, "usage": self.usage}
-        return Sweeper(**{name: fate.of(part) for name, part in parts.items()}, policy=self.policy, today_s=self.now_s)
+        return Sweeper(**{name: fate.of(part) for name, part in parts.items()}, policy=self.policy, kept=kept, today_s=self.now_s)
 
     async def submit(self, number: int = 0, **changes: Any) -> Job:
         self.clock_s += 0.001  # jobs of one time would go in the order of their random ids

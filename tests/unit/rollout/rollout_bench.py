@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from control_plane.inference.domain.observation import Observation
+from control_plane.inference.domain.observation import Observation, Pair
 from control_plane.objects.domain.rollout import Rollout
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.stored import Kind, Stored
@@ -27,7 +27,14 @@ from tests.fakes.state_store import FakeState, FakeStateStore
 
 SPEC = RolloutSpec("v2", steps_of([1, 10, 50], samples=20, min_s=30.0))
 Y = {"name": "Y", "data_type": "TYPE_FP32", "dims": [4]}
-CONFIGS: dict[str, Any] = {"v1": {"output": [Y]}, "v2": {"output": [Y]}, "other": {"output": [{**Y, "dims": [8]}]}}
+CONFIGS: dict[str, Any] = {
+    "v1": {"output": [Y], "version_policy": {"specific": {"versions": ["1", "2"]}}},
+    "v2": {"output": [Y]},
+    "cached": {"output": [Y], "response_cache": {"enable": True}},
+    "decoupled": {"output": [Y], "model_transaction_policy": {"decoupled": True}},
+    "other": {"output": [{**Y, "dims": [8]}]},
+}
+VERSIONS = {"v1": ["1", "2"]}
 
 
 class Killed(BaseException):
@@ -53,8 +60,30 @@ class MortalStore(FakeStateStore):
 
 
 def triton(request: HttpRequest) -> HttpAnswer:
-    config = CONFIGS.get(request.target.split(b"/")[3].decode())
-    return make_answer(404, b"{}") if config is None else make_answer(200, json.dumps(config).encode())
+    parts = request.target.decode().split("/")
+    config, versions = CONFIGS.get(parts[3]), VERSIONS.get(parts[3], ["1"])
+    if config is None or (parts[4:5] == ["versions"] and parts[5] not in versions):
+        return make_answer(404, b"{}")
+    return make_answer(200, json.dumps(config if parts[-1] == "config" else {"name": parts[3], "versions": versions}).encode())
+
+
+@dataclass
+class FakeCopies:
+    """A fleet with so many ready copies of each model, and room for so many of each."""
+
+    there: dict[str, int]
+    room: int = 100
+    kept: list[dict[str, int]] = field(default_factory=list)
+
+    def keep(self, wanted: Mapping[str, int]) -> None:
+        if not self.kept or self.kept[-1] != wanted:
+            self.kept.append(dict(wanted))
+
+    def ready(self, model: str) -> int:
+        return self.there.get(model, 0)
+
+    def why_no_room(self, model: str, count: int, stay: Mapping[str, int]) -> str:
+        return "" if count <= self.room else f"there is no room for both: {count} of {model} beside {dict(stay)}"
 
 
 @dataclass
@@ -67,6 +96,7 @@ class Process:
     kill_at: int = 10**9
     after: bool = False
     board: FakeEvidenceBoard | None = None
+    copies: FakeCopies | None = None
     name: str = "one"
     seen: list[Observation] = field(default_factory=list)
     given_up: list[str] = field(default_factory=list)
@@ -87,6 +117,7 @@ class Process:
             self.known,
             ContractReader(reading),
             shared=self.shared,
+            copies=self.copies,
             leads=lambda: self.token,
             now_s=lambda: self.clock[0],
         )
@@ -96,6 +127,13 @@ class Process:
     def _take(self) -> list[Observation]:
         taken, self.seen = self.seen, []
         return taken
+
+    def pair(self, count: int, *, faults: bool = False, differs: bool | None = None) -> None:
+        """So many copied requests, of the rollouts in their shadow."""
+        for name, rollout in self.known.shadows.items():
+            for number in range(count):
+                digest = hash((self.clock[0], number, 3)) % 2**64
+                self.seen.append(Observation(name, rollout.id, False, digest, faults, 0.01, pair=Pair(False, differs)))
 
     def serve(self, count: int, *, faults: bool = False) -> None:
         """So many requests at each arm, as far as there is a rollout."""

@@ -8,12 +8,12 @@ import pytest
 
 from control_plane.core.errors import Conflict, InvalidRequest, ModelNotFound, ObjectNotFound, StoreUnavailable
 from control_plane.inference.domain.observation import Observation
-from control_plane.objects.domain.rollout import Phase, Rollout
-from control_plane.objects.domain.route import Route, Target
+from control_plane.objects.domain.rollout import Agreement, Phase, Rollout, Step
+from control_plane.objects.domain.route import CachePolicy, Route, Target
 from control_plane.objects.objects import Objects
 from control_plane.rollout.domain.machine import aborted, paused, promoted, resumed, steps_of
 from control_plane.rollout.rollouts import RolloutSpec
-from tests.unit.rollout.rollout_bench import SPEC, Killed, Process, process, refreshing, world
+from tests.unit.rollout.rollout_bench import CONFIGS, SPEC, VERSIONS, FakeCopies, Killed, Process, Y, process, refreshing, world
 
 
 async def test_it_goes_from_step_to_step_and_becomes_the_routes_model() -> None:
@@ -196,7 +196,13 @@ async def test_a_route_that_is_changed_meanwhile_ends_it() -> None:
             r"'other' would break callers of 'v1': output Y was FP32\[4\] and is FP32\[8\]",
             id="another contract",
         ),
-        pytest.param(Route("r", "v1"), replace(SPEC, model="v1", version="2"), InvalidRequest, "must have another name", id="version"),
+        pytest.param(
+            Route("r", "v1"),
+            replace(SPEC, model="v1", version="2"),
+            InvalidRequest,
+            "must be another one than the route's own, or another version",
+            id="version",
+        ),
         pytest.param(Route("r", "v1"), replace(SPEC, steps=()), InvalidRequest, "there must be 1 to 20", id="no steps"),
         pytest.param(
             Route("r", "v1"), replace(SPEC, steps=steps_of([100], samples=1, min_s=0)), InvalidRequest, "steps.weight must rise", id="all"
@@ -231,6 +237,168 @@ async def test_what_is_seen_of_another_rollout_counts_for_none() -> None:
     await one.tick(count=0)
     assert one.rollout.is_under_way
     assert one.rollouts.status(one.rollout).step_samples == 0
+
+
+# Shadow
+
+SHADOWED = replace(SPEC, shadow=Step(1000, 50, 10.0), agreement=Agreement("same-space"))
+REPEATABLE = Route("r", "v1", is_repeatable=True)
+
+
+async def test_the_shadow_comes_first_and_the_first_step_follows_its_samples() -> None:
+    one = process(state=world(REPEATABLE))
+    started = await one.start(SHADOWED)
+    assert (started.phase, started.agreement) == (Phase.SHADOW, Agreement("same-space", "", 0.99, 0.01)), "with its kind's own limits"
+    assert (one.weights, list(one.known.shadows)) == (("v1", 0), ["r"])
+    for _ in range(3):
+        await one.tick(count=0)
+    assert one.rollout.phase is Phase.SHADOW, "there are no samples"
+    one.pair(60, differs=False)
+    await one.tick(count=0)
+    assert (one.rollout.phase, one.rollout.step, one.weights, dict(one.known.shadows)) == (Phase.CANARY, 0, ("v1", 100), {})
+    await one.tick(count=0)
+    assert one.rollouts.status(one.rollout).step_samples == 0
+    assert one.rollouts.status(one.rollout).gates[-1].canary == 60
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [({"faults": True}, r"faults: \d+ of 60 requests, stable 0 of 60"), ({"differs": True}, "disagreement: 60 of 60 answers")],
+)
+async def test_what_is_worse_in_its_shadow_never_gets_a_request(how: dict[str, bool], says: str) -> None:
+    one = process(state=world(REPEATABLE))
+    await one.start(SHADOWED)
+    one.pair(60, **how)
+    await one.tick(count=0, after_s=0.25)
+    assert one.rollout.phase is Phase.ROLLED_BACK
+    assert re.match(says, one.rollout.reason)
+    assert (max(event.weight for event in one.rollout.events), dict(one.known.shadows)) == (0, {})
+
+
+@pytest.mark.parametrize(
+    ("route", "model", "why"),
+    [
+        pytest.param(
+            Route("r", "v1"),
+            "v2",
+            "nobody says that its requests may be computed twice: `tidegate routes set r --repeatable`",
+            id="unknown",
+        ),
+        pytest.param(Route("r", "cached"), "v2", "", id="its model's responses are cached"),
+        pytest.param(Route("r", "cached", cache=CachePolicy(is_on=False)), "v2", "nobody says", id="but not those of this route"),
+        pytest.param(Route("r", "v1", cache=CachePolicy(is_on=True)), "v2", "", id="those of this route are"),
+    ],
+)
+async def test_where_requests_may_not_be_computed_twice_there_is_no_shadow_and_it_says_so(route: Route, model: str, why: str) -> None:
+    one = process(state=world(route))
+    started = await one.start(replace(SHADOWED, model=model, agreement=None))
+    assert started.phase is (Phase.CANARY if why else Phase.SHADOW)
+    assert started.events[-1].what.startswith(f"began: {route.model} -> v2, " + (f"without a shadow: {why}" if why else "shadow first"))
+
+
+async def test_of_decoupled_models_nothing_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = process(state=world(replace(REPEATABLE, model="decoupled")))
+    monkeypatch.setitem(CONFIGS, "also_decoupled", CONFIGS["decoupled"])
+    started = await one.start(replace(SHADOWED, model="also_decoupled", agreement=None))
+    assert "its model is decoupled" in started.events[-1].what
+
+
+async def test_an_agreement_needs_copies_and_a_kind_that_there_is() -> None:
+    one = process()
+    with pytest.raises(Conflict, match="answers can only be compared where requests are copied, and of route 'r' nobody says"):
+        await one.start(SHADOWED)
+    two = process(state=world(REPEATABLE))
+    with pytest.raises(InvalidRequest, match="there is no agreement 'alike'"):
+        await two.start(replace(SHADOWED, agreement=Agreement("alike")))
+
+
+# Versions of one model
+
+
+async def test_another_version_of_the_same_model() -> None:
+    one = process(state=world(Route("r", "v1", "1")))
+    await one.start(replace(SPEC, model="v1", version="2"))
+    assert one.known.routes["r"].targets == (Target("v1", 100, "2"),)
+    assert (await finish(one)).phase is Phase.PROMOTED
+    assert one.known.stored_routes["r"] == Route("r", "v1", "2")
+
+
+async def test_a_version_policy_that_keeps_only_one_is_refused_with_what_would_be_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(VERSIONS, "v1", ["2"])
+    monkeypatch.setitem(CONFIGS, "v1", {"output": [Y], "version_policy": {"latest": {"num_versions": 1}}})
+    one = process(state=world(Route("r", "v1", "1")))
+    says = r"version 1 of model 'v1' is not loaded, .* latest \{ num_versions: 1 \}, keeps 2; set .* specific: \{ versions: \[1, 2\] \}"
+    with pytest.raises(Conflict, match=says):
+        await one.start(replace(SPEC, model="v1", version="2"))
+
+
+# Copies
+
+
+async def test_copies_come_before_weight_and_stay_through_the_bake() -> None:
+    copies = FakeCopies({"v1": 2})
+    one = process(copies=copies)
+    started = await one.start(replace(SPEC, bake_s=30.0))
+    assert (started.phase, started.events[-1].what, started.copies) == (Phase.SHADOW, "began: v1 -> v2, its copies first", 2)
+    for _ in range(3):
+        await one.tick()
+    assert (one.weights, copies.kept[-1]) == (("v1", 0), {"v1": 2, "v2": 1})
+    copies.there["v2"] = 1
+    for _ in range(12):
+        await one.tick()
+    assert (one.weights, copies.kept[-1]) == (("v1", 5000), {"v1": 2, "v2": 2}), "all requests want a second one"
+    copies.there["v2"] = 2
+    await one.tick()
+    assert (one.rollout.phase, one.weights) == (Phase.BAKING, ("v2", 0))
+    for _ in range(2):
+        await one.tick()
+    assert (one.rollout.phase, copies.kept[-1]) == (Phase.BAKING, {"v1": 2, "v2": 2})
+    assert (await finish(one)).phase is Phase.PROMOTED
+    await one.tick()
+    assert copies.kept[-1] == {}
+
+
+async def test_from_the_bake_it_is_one_step_back() -> None:
+    one = process()
+    await one.start(replace(SPEC, bake_s=1000.0))
+    for _ in range(12):
+        await one.tick()
+    assert (one.rollout.phase, one.weights) == (Phase.BAKING, ("v2", 0))
+    await refreshing(one, one.rollouts.change("r", lambda rollout: aborted(rollout, now_s=one.clock[0])))
+    assert one.known.routes["r"] == one.known.stored_routes["r"] == Route("r", "v1")
+
+
+async def test_no_room_for_both_is_an_answer_before_the_first_step() -> None:
+    copies = FakeCopies({"v1": 3}, room=2)
+    one = process(copies=copies)
+    with pytest.raises(Conflict, match=r"there is no room for both: 3 of v2 beside \{'v1': 3\}"):
+        await one.start()
+    assert (one.known.rollouts, copies.kept) == ({}, []), "nothing was loaded, and nothing is kept"
+
+
+async def test_while_models_are_compared_neither_goes_for_the_other() -> None:
+    copies = FakeCopies({"v1": 1, "v2": 1})
+    one = process(copies=copies)
+    with pytest.raises(Conflict, match="would break callers"):
+        await one.start(replace(SPEC, model="other"))
+    assert copies.kept == [{"v1": 1, "other": 1}]
+    await one.tick()
+    assert copies.kept[-1] == {}
+
+
+# Deaths
+
+
+@pytest.mark.parametrize(("deaths", "is_back"), [(1, False), (2, True)])
+async def test_one_that_kills_processes_is_rolled_back_after_the_second(deaths: int, is_back: bool) -> None:
+    one = process()
+    await one.start()
+    for number in range(deaths):
+        one.seen.append(Observation("r", one.rollout.id, False, number, True, 0.01, is_death=True))
+        one.seen += [Observation("r", one.rollout.id, True, 100 * number + each + 10, True, 0.01, is_death=True) for each in range(5)]
+        await one.tick(count=0, after_s=5.0)
+    assert (one.rollout.phase is Phase.ROLLED_BACK) is is_back
+    assert not is_back or one.rollout.reason == "deaths: 2 times a process has died under its requests"
 
 
 @pytest.mark.virtual_time

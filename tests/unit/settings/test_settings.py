@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 from control_plane import settings as module
-from control_plane.core.endpoints import ListedServer, TritonEndpoints, authority
+from control_plane.core.endpoints import ListedServer, TritonEndpoints, TritonSockets, authority
 from control_plane.core.errors import StartupError
 from control_plane.settings import (
     Settings,
@@ -433,3 +433,59 @@ def test_the_api_key_may_come_from_a_file(tmp_path: Path, monkeypatch: pytest.Mo
     key = load_settings().admin.api_key
     assert key is not None
     assert key.get_secret_value() == "tg_key"
+
+
+@pytest.mark.parametrize(
+    ("given", "variables", "address"),
+    [
+        pytest.param({"triton_service": "triton"}, {"HOST": "10.0.0.1", "PORT": "6443"}, "10.0.0.1:6443", id="of its pod"),
+        pytest.param({"kubernetes_lease": "a"}, {"HOST": "10.0.0.1", "PORT": "1"}, "10.0.0.1:1", id="for a lease"),
+        pytest.param({"model_resources": True}, {"HOST": "10.0.0.1", "PORT": "1"}, "10.0.0.1:1", id="for resources"),
+        pytest.param({"triton_service": "triton"}, {"HOST": "fd00::1"}, "[fd00::1]:443", id="IPv6, without a port"),
+        pytest.param({"triton_service": "triton", "kubernetes_api": "api:1"}, {"HOST": "10.0.0.1"}, "api:1", id="given"),
+        pytest.param({"triton_service": "triton"}, {"HOST": "10.0.0.1", "PORT": "tcp://10.0.0.1:1"}, "", id="no port"),
+        pytest.param({"triton_service": "triton"}, {}, "", id="no pod"),
+        pytest.param({}, {"HOST": "10.0.0.1", "PORT": "6443"}, "", id="nobody asks it"),
+    ],
+)
+def test_the_api_server_is_that_of_the_gateways_pod(
+    given: dict[str, object], variables: dict[str, str], address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HOST", "PORT"):
+        monkeypatch.delenv(f"KUBERNETES_SERVICE_{name}", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(f"KUBERNETES_SERVICE_{name}", value)
+    settings = load_settings(given)
+    assert settings.fleet.kubernetes_api == address
+    # Workers and `config show` have what the parent has, wherever they run.
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert from_plain(to_plain(settings)).fleet.kubernetes_api == address
+
+
+def test_an_api_server_that_is_no_address_is_refused() -> None:
+    with pytest.raises(StartupError, match="kubernetes-api"):
+        load_settings({"kubernetes_api": "https://10.0.0.1"})
+
+
+@pytest.mark.parametrize(
+    ("attach", "expected"),
+    [
+        pytest.param("http://127.0.0.1:9000", TritonEndpoints("127.0.0.1", 9000, 9001, 9002, control_secret="s" * 16), id="ports"),
+        pytest.param(
+            "http://[::1]:9000?grpc_port=7&metrics_port=8", TritonEndpoints("::1", 9000, 7, 8, control_secret="s" * 16), id="each port"
+        ),
+        pytest.param("unix:/run/triton/", TritonSockets("/run/triton", control_secret="s" * 16), id="sockets"),
+    ],
+)
+def test_the_triton_that_a_node_attaches_to(tmp_path: Path, attach: str, expected: object) -> None:
+    (secret := tmp_path / "secret").write_text("s" * 16 + "\n")
+    assert load_settings({"attach": attach, "attach_secret_file": str(secret)}).node.attached == expected
+    assert load_settings().node.attached is None
+
+
+@pytest.mark.parametrize(
+    "attach", ["unix:triton.sock", "https://127.0.0.1:8000", "http://h:1?grpc_scheme=grpcs", "http://h:1?node=h:2", "127.0.0.1:8000"]
+)
+def test_a_triton_that_is_not_beside_the_node_is_not_attached_to(attach: str) -> None:
+    with pytest.raises(StartupError, match="--attach"):
+        load_settings({"attach": attach}).node.attached  # noqa: B018 - the error is meant

@@ -4,6 +4,8 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -164,3 +166,47 @@ async def test_after_it_is_closed_it_is_unavailable(tmp_path: Path) -> None:
     await file.close()
     with pytest.raises(StoreUnavailable, match="is closed"):
         await file.run(seen)
+
+
+async def test_what_many_want_at_once_is_committed_together_and_each_fails_for_itself(tmp_path: Path) -> None:
+    def write(what: str) -> Callable[[sqlite3.Connection], list[str]]:
+        def work(connection: sqlite3.Connection) -> list[str]:
+            with transaction(connection):
+                connection.execute("INSERT INTO seen VALUES (?)", (what,))
+                if what == "7":
+                    raise LookupError(what)
+                return seen(connection)
+
+        return work
+
+    statements: list[str] = []
+    file = await open_sqlite(tmp_path / "a.sqlite", [FIRST])
+    await file.run(lambda connection: connection.set_trace_callback(statements.append))
+    first = file.run(lambda connection: time.sleep(0.2))  # meanwhile the others come
+    results = await asyncio.gather(first, *(file.run(write(str(number))) for number in range(20)), return_exceptions=True)
+    assert [type(each) for each in results].count(LookupError) == 1
+    expected = [str(number) for number in range(20) if number != 7]
+    assert results[-1] == await file.run(seen) == ["first", *expected]
+    assert statements.count("COMMIT") == 1
+    other = sqlite3.connect(tmp_path / "a.sqlite")
+    assert seen(other) == ["first", *expected], "it is on the disk"
+    other.close()
+    await file.close()
+
+
+async def test_who_shared_a_transaction_that_a_full_disk_ended_is_told_that_nothing_was_written(tmp_path: Path) -> None:
+    def write(size: int) -> Callable[[sqlite3.Connection], None]:
+        def work(connection: sqlite3.Connection) -> None:
+            with transaction(connection):
+                connection.execute("INSERT INTO seen VALUES (?)", ("x" * size,))
+
+        return work
+
+    file = await open_sqlite(tmp_path / "a.sqlite", [FIRST])
+    await file.run(lambda connection: connection.execute("PRAGMA max_page_count = 20"))
+    busy = file.run(lambda connection: time.sleep(0.2))
+    _, *told = await asyncio.gather(busy, *(file.run(write(size)) for size in (1, 1_000_000, 2)), return_exceptions=True)
+    kept = [len(each) for each in await file.run(seen)]
+    assert isinstance(told[1], StoreUnavailable)
+    assert kept == [5, *(size for size, each in zip((1, 1_000_000, 2), told, strict=True) if each is None)]
+    await file.close()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from control_plane.core.algorithms.steps import finish
 from control_plane.core.infer_call import Frontend, Outcome
-from control_plane.core.steps import finish
 from control_plane.telemetry.metrics_text import request_metrics_steps
 from control_plane.telemetry.request_counts import BUCKETS_S, DurationHistogram, OutcomeCount, RequestCounts
 

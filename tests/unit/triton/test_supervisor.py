@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from control_plane.core.backoff import RestartLimits
+from control_plane.core.algorithms.backoff import RestartLimits
 from control_plane.core.endpoints import TritonEndpoints
 from control_plane.core.errors import StartupError, UpstreamUnavailable
 from control_plane.triton.ports import Liveness, Upstream
@@ -96,6 +96,8 @@ class FakeUpstream:
 
 class Lab:
     """Fakes of all that is around a supervisor, with a record of the order of events."""
+
+    again = "restarted"
 
     def __init__(self) -> None:
         self.events: list[str] = []

@@ -7,7 +7,7 @@ import pytest
 from control_plane.core.endpoints import TritonEndpoints, TritonSockets
 from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.report import LoadReport, ReplicaUse, Wanted
+from control_plane.fleet.domain.leadership.report import LoadReport, ReplicaUse, Wanted
 from control_plane.fleet.domain.snapshot import ModelSnapshot, ReplicaSnapshot, ServerSnapshot
 from control_plane.inference.domain.observation import Observation
 from control_plane.inference.domain.queries_of_death import Record, Verdict
@@ -19,6 +19,7 @@ from control_plane.workers.messages import (
     Alive,
     AnnounceDrain,
     ArmsObserved,
+    AskTurn,
     Changed,
     Charges,
     CollectCharges,
@@ -27,6 +28,7 @@ from control_plane.workers.messages import (
     Drain,
     Drained,
     DrawTokens,
+    EndTurn,
     FindingShared,
     FingerprintsAcknowledged,
     FingerprintsChanged,
@@ -48,11 +50,13 @@ from control_plane.workers.messages import (
     Suspect,
     TokensDrawn,
     ToWorker,
+    TurnGiven,
     UnderRepair,
     UnloadModel,
     UpstreamDown,
     UpstreamSilence,
     UpstreamUp,
+    WorkedOnElsewhere,
     decode,
     encode,
 )
@@ -95,6 +99,9 @@ MESSAGES: list[Message] = [
     Suspect("triton-1", "a", 12.5),
     FindingShared("a", bytes(range(224, 256)), Record(("triton-0", "triton-1"), 72.5, Verdict.GUILTY), is_stub=True),
     FindingShared("a", b"d", None),
+    AskTurn(3, "a"),
+    TurnGiven(3),
+    EndTurn(3, True),
     Charges([OpenCharge("t", "e", "m", 2.0, 20.5, 1.0, 3.0, 0.5)]),
     ArmsObserved([Observation("r", "0123456789abcdef" * 2, True, 2**64 - 1, False, 0.25)]),
     RolloutGivenUp("0123456789abcdef" * 2),
@@ -106,6 +113,8 @@ MESSAGES: list[Message] = [
     FingerprintsChanged(5, {"a": (bytes(range(224, 256)), True, True), "b": None}),
     Listening(),
     Alive(),
+    Alive((("triton-0", "a", 12.5),), (("triton-1", "a", 0.25),)),
+    WorkedOnElsewhere((("triton-0", "a", 12.5),)),
     Drained(),
     StartFailed("why"),
     FingerprintsAcknowledged(5),

@@ -20,6 +20,7 @@ from control_plane.workers.messages import (
     Alive,
     AnnounceDrain,
     ArmsObserved,
+    AskTurn,
     Changed,
     Charges,
     CollectCharges,
@@ -27,6 +28,7 @@ from control_plane.workers.messages import (
     Drain,
     Drained,
     DrawTokens,
+    EndTurn,
     FindingShared,
     FingerprintsAcknowledged,
     FingerprintsChanged,
@@ -37,6 +39,7 @@ from control_plane.workers.messages import (
     RolloutGivenUp,
     StartFailed,
     TokensDrawn,
+    TurnGiven,
     UnloadModel,
     UpstreamDown,
     UpstreamSilence,
@@ -133,6 +136,27 @@ class TestQueriesOfDeath:
             await settle()
             assert [worker.client_status_of(FindingShared) for worker in bench.started] == [found, [], found]
             assert heard == [each.finding for each in found]
+
+    async def test_suspects_are_sent_one_at_a_time_over_all_and_none_for_one_that_ends_or_freezes(self) -> None:
+        async with opened(3) as bench, _speaking(bench.started[2]):
+            first, second, third = bench.started
+            first.say(self.shared(b"x", Verdict.SUSPECT))
+            for worker in bench.started:
+                worker.say(AskTurn(7, "a"))
+            await settle()
+            assert [worker.client_status_of(TurnGiven) for worker in bench.started] == [[TurnGiven(7)], [], []]
+            first.say(EndTurn(7, True))
+            await settle()
+            assert second.client_status_of(TurnGiven)
+            assert not third.client_status_of(TurnGiven)
+            await asyncio.sleep(2.0)
+            assert not second.accepts, "it is frozen"
+            assert third.client_status_of(TurnGiven)
+            third.end()
+            await settle()
+            first.say(AskTurn(8, "a"))
+            await settle()
+            assert first.client_status_of(TurnGiven) == [TurnGiven(7), TurnGiven(8)]
 
     async def test_one_that_starts_is_told_of_those_that_are_refused_now(self) -> None:
         async with opened() as bench:

@@ -7,13 +7,14 @@ import asyncio
 import pytest
 
 from control_plane.core.model import ModelState, ModelVersion
+from control_plane.fleet.domain.leadership.report import LoadReport, ReplicaUse, Wanted
 from control_plane.fleet.domain.memory import DesiredState
-from control_plane.fleet.domain.report import LoadReport, ReplicaUse, Wanted
 from control_plane.fleet.ownership.reports import ReportCollector
 from control_plane.fleet.view.state import FleetState
 from control_plane.triton.servers import Servers
 from control_plane.workers.fleet_publisher import FleetPublisher
 from control_plane.workers.messages import (
+    Alive,
     Changed,
     FingerprintsChanged,
     Listen,
@@ -24,6 +25,7 @@ from control_plane.workers.messages import (
     UnloadModel,
     UpstreamDown,
     UpstreamUp,
+    WorkedOnElsewhere,
 )
 from tests.aio import settle
 from tests.fakes import FakeUpstream
@@ -68,6 +70,22 @@ class TestFleet:
             await settle()
             assert self.state.fleet.servers["s0"].replicas["a"].in_flight == 3
             assert self.wanted == [Wanted("b", 0)]
+
+    async def test_each_is_told_what_replicas_work_on_for_the_others_when_that_changes(self) -> None:
+        async with opened(3, prepare=self.fleet) as bench:
+            first, second, third = bench.started
+            for _ in range(2):
+                first.say(Alive((("s0", "a", 5.0),), (("s0", "a", 4.0), ("s0", "b", 6.0))))
+                second.say(Alive((("s0", "a", 4.5),)))
+                third.say(Alive())
+                await settle()
+            assert first.client_status_of(WorkedOnElsewhere) == [WorkedOnElsewhere((("s0", "a", 4.5),))]
+            assert second.client_status_of(WorkedOnElsewhere) == [WorkedOnElsewhere((("s0", "a", 4.0), ("s0", "b", 6.0)))]
+            assert third.client_status_of(WorkedOnElsewhere)[-1] == WorkedOnElsewhere((("s0", "a", 4.0), ("s0", "b", 6.0)))
+            assert bench.workers.oldest_s("s0", "a") == 4.5, "which is waited for"
+            first.say(Alive())
+            await settle()
+            assert second.client_status_of(WorkedOnElsewhere)[-1] == WorkedOnElsewhere(())
 
     async def test_what_came_of_a_change_is_told_after_what_it_changed(self) -> None:
         async with opened(prepare=self.fleet) as bench:

@@ -25,9 +25,11 @@ from control_plane.workers.messages import (
     UpstreamDown,
     UpstreamSilence,
     UpstreamUp,
+    WorkedOnElsewhere,
     decode,
     encode,
 )
+from control_plane.workers.worked_on import worked_on
 from tests.fakes import FakeUpstream
 from tests.unit.fleet.fleet_bench import WAIT_S, FleetBench, call, running
 
@@ -42,6 +44,7 @@ class Worker:
     def __init__(self, parent: Parent, name: str) -> None:
         self.parent = parent
         self.is_alive = True
+        self.told_worked_on = WorkedOnElsewhere(())
         self.told: list[ToWorker] = []
         self.servers = Servers(None, ())
         self.fleet = FleetFollower(
@@ -49,6 +52,7 @@ class Worker:
             send=self._send,
             wait_s=WAIT_S,
             process=name,
+            hedging=False,
             now_s=parent.now_s,
             today_s=lambda: 1e9 + parent.now_s(),
         )
@@ -64,7 +68,7 @@ class Worker:
                 self.servers.members[server].down(reason)
             case UpstreamSilence(is_silent, server):
                 (self.servers.members[server].fell_silent if is_silent else self.servers.members[server].heard)()
-            case ServersChanged() | ModelsChanged() | ReplicasChanged() | LoadReported() as seen:
+            case ServersChanged() | ModelsChanged() | ReplicasChanged() | LoadReported() | WorkedOnElsewhere() as seen:
                 self.fleet.apply(seen)
 
     def _send(self, message: LoadReported) -> None:
@@ -110,12 +114,23 @@ class Parent(FleetBench):
             if worker.is_alive:
                 worker.take(message)
 
+    async def pass_on(self) -> None:
+        """As `workers/workers` does with what its workers say four times a second."""
+        while True:
+            await asyncio.sleep(0.25)
+            for worker in self.workers:
+                others = [each.fleet.dispatch for each in self.workers if each is not worker and each.is_alive]
+                found = worked_on(request for each in others for request in (*each.awaited(), *each.given_up()))
+                if found != worker.told_worked_on:
+                    worker.told_worked_on = found
+                    worker.take(found)
+
 
 @asynccontextmanager
 async def serving(parent: Parent, count: int = 2) -> AsyncIterator[list[Worker]]:
     loop = asyncio.get_running_loop()
     async with running(parent, reconciles=True):
-        tasks = [loop.create_task(parent.for_workers.run())]
+        tasks = [loop.create_task(parent.for_workers.run()), loop.create_task(parent.pass_on())]
         await asyncio.sleep(1.0)
         for number in range(count):
             worker = Worker(parent, f"w{number}")

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
-from control_plane.core.backoff import RestartLimits
+from control_plane.core.algorithms.backoff import RestartLimits
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.triton.compute_time import OpenCharge
 from control_plane.workers.messages import Listening

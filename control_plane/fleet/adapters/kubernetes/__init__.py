@@ -1,5 +1,1 @@
-"""The Kubernetes API, as a pod sees it: the few calls that a gateway needs, over httpx.
-
-The official client is not used: it takes 50 MB and a second to import for two calls, and its watch retries by itself
-without a bound on silence.
-"""
+"""What a fleet keeps in the Kubernetes API: its servers (EndpointSlices) and its leader's Lease."""

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.auth.domain.authorization import METRICS_NEED, Need, need_of_admin_path, need_of_call, refusal
+from control_plane.auth.domain.authorization import METRICS_NEED, Need, need_of_admin_call, need_of_call, refusal
 from control_plane.core.action import Action
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.scope import Right, Scopes, parse_scope
 from control_plane.objects.domain.route import Route
 
-ALL_SCOPES = ("infer:text_*", "infer:*", "repository", "admin", "metrics")
+ALL_SCOPES = ("infer:text_*", "infer:*", "repository", "admin", "metrics", "viewer", "operator")
 
 
 def principal(*scopes: str, tenant: str = "acme") -> Principal:
@@ -72,22 +72,35 @@ def test_without_scopes_only_what_needs_nothing(action: Action, name: str, enoug
     assert is_open is (action in {Action.LIVE, Action.READY, Action.OPTIONS})
 
 
+VIEW, RUN, ONLY_ADMIN = {"viewer", "operator", "admin"}, {"operator", "admin"}, {"admin"}
+
+
 @pytest.mark.parametrize(
-    ("path", "enough"),
+    ("path", "to_read", "to_change"),
     [
-        ("/health/live", set(ALL_SCOPES)),
-        ("/health/ready", set(ALL_SCOPES)),
-        ("/version", set(ALL_SCOPES)),
-        ("/models", {"repository", "admin"}),
-        ("/models/text_encoder/load", {"repository", "admin"}),
-        ("/keys", {"admin"}),
-        ("/keys/0123/rotate", {"admin"}),
-        *((path, {"admin"}) for path in ("/tenants/a", "/routes", "/prices", "/usage", "/docs", "/openapi.json", "/", "")),
-        *((path, {"admin"}) for path in ("//health", "/Health/live", "/healthy", "/versions", "/modelsx", "/./health", "/keys/../health")),
+        ("/health/live", set(ALL_SCOPES), set(ALL_SCOPES)),
+        ("/version", set(ALL_SCOPES), set(ALL_SCOPES)),
+        ("/models", VIEW | {"repository"}, RUN | {"repository"}),
+        ("/models/text_encoder/load", VIEW | {"repository"}, RUN | {"repository"}),
+        ("/fleet", VIEW | {"repository"}, ONLY_ADMIN),
+        ("/rollouts/r/abort", VIEW, RUN),
+        ("/objects/Model/m", VIEW, RUN),
+        ("/objects/RolloutPolicy/p", VIEW, RUN),
+        *((f"/objects/{kind}/x", VIEW, ONLY_ADMIN) for kind in ("Route", "Tenant", "Price", "model", "Modelx", "", "Model%2f")),
+        *((path, VIEW, ONLY_ADMIN) for path in ("/keys", "/keys/0123/rotate", "/tenants/a", "/routes", "/prices", "/usage", "/docs")),
+        *(
+            (path, ONLY_ADMIN, ONLY_ADMIN)
+            for path in ("/", "", "//health", "/Health/live", "/healthy", "/versions", "/modelsx", "/./health")
+        ),
+        ("/keys/../health", VIEW, ONLY_ADMIN),
+        ("/objects/../health", VIEW, ONLY_ADMIN),
     ],
 )
-def test_what_is_enough_for_the_admin_api(path: str, enough: set[str]) -> None:
-    assert let_in(need_of_admin_path(path)) == enough
+def test_what_is_enough_for_the_admin_api(path: str, to_read: set[str], to_change: set[str]) -> None:
+    for method in ("GET", "HEAD"):
+        assert let_in(need_of_admin_call(method, path)) == to_read, method
+    for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "get", "BREW", ""):
+        assert let_in(need_of_admin_call(method, path)) == to_change, method
 
 
 def test_metrics() -> None:
@@ -119,7 +132,7 @@ def test_where_authentication_is_off_nothing_is_refused() -> None:
     for action in Action:
         assert refusal(ANONYMOUS, need_of_call(action, "fast"), route=closed) is None
     assert refusal(ANONYMOUS, METRICS_NEED) is None
-    assert refusal(ANONYMOUS, need_of_admin_path("/keys")) is None
+    assert refusal(ANONYMOUS, need_of_admin_call("POST", "/keys")) is None
 
 
 @pytest.mark.parametrize(
@@ -127,6 +140,7 @@ def test_where_authentication_is_off_nothing_is_refused() -> None:
     [
         (Need(Right.ADMIN), "this needs the scope admin"),
         (Need(Right.REPOSITORY), "this needs the scope repository"),
+        (Need(Right.OPERATOR, also=(Right.REPOSITORY,)), "this needs the scope operator or repository"),
         (Need(Right.INFER), "a scope infer:GLOB"),
         (Need(Right.INFER, "vision"), "'vision' needs a scope that its name fits"),
     ],

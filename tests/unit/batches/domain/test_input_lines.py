@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from control_plane.batches.domain.input_lines import InputLines, input_steps, lines_of
+from control_plane.core.algorithms.steps import finish
 from control_plane.core.errors import InvalidRequest
-from control_plane.core.steps import finish
 
 
 def line(custom_id: Any, *, text: Any = "a", **changes: Any) -> bytes:

@@ -8,6 +8,7 @@ from struct import pack
 import orjson
 import pytest
 
+from control_plane.core.algorithms.steps import finish
 from control_plane.core.errors import (
     ControlPlaneError,
     DeadlineExceeded,
@@ -16,7 +17,6 @@ from control_plane.core.errors import (
     UpstreamFailed,
     UpstreamUnavailable,
 )
-from control_plane.core.steps import finish
 from control_plane.embeddings.domain.embedding_tensors import EmbeddedText, infer_request, read_answer, read_embedded_text
 from control_plane.embeddings.domain.text_model import TextModel, TokenInputs
 from control_plane.protocols.http1 import HttpAnswer, make_answer

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from control_plane.core.algorithms.steps import Steps, finish
 from control_plane.core.errors import InvalidRequest
-from control_plane.core.steps import Steps, finish
 from control_plane.embeddings.domain.openai_large_input import MAX_TEXT_BYTES, MAX_TEXTS, large_request_steps
 
 TEXTS = st.text(max_size=20) | st.sampled_from(['"', "\\", '\\"', "[", "]", "{", "}", ",", ":", '"input":', "\n", "\u2028", "\0"])

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from control_plane.core.algorithms.steps import finish
 from control_plane.core.errors import InvalidRequest, ModelNotFound
-from control_plane.core.steps import finish
 from control_plane.embeddings.domain.embedding_tensors import EmbeddedText
 from control_plane.embeddings.domain.openai_large_input import MAX_TEXT_BYTES, MAX_TEXTS
 from control_plane.embeddings.domain.openai_request import (

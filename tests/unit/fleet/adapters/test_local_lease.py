@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 from control_plane.fleet.adapters.local_lease import LocalLease
-from control_plane.fleet.domain.lease import Lease
+from control_plane.fleet.domain.leadership.lease import Lease
 
 
 def test_it_is_granted_whenever_it_is_asked_for_and_each_time_with_a_higher_token() -> None:

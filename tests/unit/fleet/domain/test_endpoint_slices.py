@@ -6,6 +6,7 @@ import pytest
 
 from control_plane.core.endpoints import ListedServer, TritonEndpoints
 from control_plane.fleet.domain.endpoint_slices import UnusableSlices, endpoints
+from control_plane.settings import split_place
 from tests.kubernetes_api import endpoint, endpoint_slice
 
 
@@ -65,6 +66,14 @@ def test_metrics_are_optional_and_the_other_ports_are_not() -> None:
     it["ports"] = [port for port in it["ports"] if port["name"] != "grpc"]
     with pytest.raises(UnusableSlices, match="no port named grpc; name its ports http, grpc and metrics"):
         endpoints([it], ())
+
+
+@pytest.mark.parametrize(("family", "address", "node"), [("IPv4", "10.0.0.1", "10.0.0.1:8500"), ("IPv6", "fd00::1", "[fd00::1]:8500")])
+def test_a_port_called_node_is_the_nodes_of_the_same_pod(family: str, address: str, node: str) -> None:
+    it = endpoint_slice("s", endpoint("a", address), family=family)
+    it["ports"].append({"name": "node", "port": 8500, "protocol": "TCP"})
+    assert endpoints([it], ()).servers["a"].endpoints.node == node
+    assert split_place(node) == (address, 8500)
 
 
 def test_an_empty_slice_says_nothing() -> None:

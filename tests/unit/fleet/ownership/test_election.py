@@ -12,8 +12,8 @@ import pytest
 
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.fleet.adapters.local_lease import LocalLease
-from control_plane.fleet.domain.election import LeaseLimits
-from control_plane.fleet.domain.lease import Lease
+from control_plane.fleet.domain.leadership.election import LeaseLimits
+from control_plane.fleet.domain.leadership.lease import Lease
 from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.fleet.ports import LeaseStore
 from control_plane.host.boot_clock import boot_time_s

@@ -8,7 +8,7 @@ import pytest
 
 from control_plane.core.endpoints import TritonEndpoints
 from control_plane.core.errors import Overloaded
-from control_plane.fleet.domain.report import Wanted
+from control_plane.fleet.domain.leadership.report import Wanted
 from control_plane.fleet.ownership.leader_requests import LeaderForwarding
 from control_plane.fleet.ownership.reports import ReportBuilder, ReportCollector
 from control_plane.models.domain.description import DescribedModel

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.election import Following, Leading, Request, after, next_request
 from control_plane.fleet.domain.fleet import ModelFacts, Server
-from control_plane.fleet.domain.lease import Lease
+from control_plane.fleet.domain.leadership.election import Following, Leading, Request, after, next_request
+from control_plane.fleet.domain.leadership.lease import Lease
 from control_plane.fleet.loading.load_plans import LoadPlans
 from control_plane.fleet.ownership.election import LeaderElection
 from tests.unit.fleet.leaders import LIMITS, PLANS, Event, Kind, Point, Process, World, play

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from control_plane.fleet.domain.report import Wanted
+from control_plane.fleet.domain.leadership.report import Wanted
 from control_plane.fleet.ownership.stale_views import StaleViewDetector
 
 

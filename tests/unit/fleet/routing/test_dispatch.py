@@ -226,7 +226,7 @@ def pooled(*pools: str) -> FleetBench:
 
 @dataclass
 class Asked:
-    """The part of `inference/running_request.AuthorizedRequest` that a dispatcher reads, and tells where the
+    """The part of `inference/in_flight/running_request.AuthorizedRequest` that a dispatcher reads, and tells where the
     request goes."""
 
     units: float | None

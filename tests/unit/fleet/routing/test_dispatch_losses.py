@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from control_plane.core.errors import DeadlineExceeded, ModelLoadFailed, Overloaded, UpstreamFailed, UpstreamUnavailable
-from control_plane.core.infer_call import Outcome, SendFailure
+from control_plane.core.infer_call import Frontend, Outcome, SendFailure
 from control_plane.fleet.domain.event import FleetEventKind
+from control_plane.objects.domain.route import HedgingPolicy
 from control_plane.protocols.grpc import message_answer, status_answer
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from tests.fakes import FakeHttpStream
@@ -35,7 +36,7 @@ GRPC_BROKE_OFF = status_answer(14, "closed", loss=SendFailure.CONNECTION_LOST)
 def repeatable(running: bool) -> Any:
     return SimpleNamespace(
         is_repeatable=running, rows=1, units=None, expected_units=1.0, priority=0, sent_s=None, sent=lambda server: None,
-        permit=SimpleNamespace(forsake=lambda: None),
+        permit=SimpleNamespace(forsake=lambda: None), frontend=Frontend.HTTP, hedging=HedgingPolicy(),
     )  # fmt: skip
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from control_plane.core.errors import DeadlineExceeded, Overloaded
 from control_plane.inference.inference import InferenceService
 from control_plane.triton.ports import Slot, Upstream
@@ -14,6 +16,7 @@ from tests.fakes import FakeRecorder
 from tests.fakes.governance import FakeMeter, governance
 from tests.unit.admission.test_overload import PEAK_PER_S, Triton
 from tests.unit.fleet.fleet_bench import FleetBench, play, running
+from tests.unit.fleet.routing.test_overdue_watch import Wedged
 from tests.unit.inference.governed_bench import Request
 
 LASTS_S = 30.0
@@ -73,5 +76,28 @@ def test_thrice_the_capacity_leaves_nine_tenths_of_the_peak() -> None:
         # Without the second in which it loads, and the one in which those are answered that waited for that.
         assert sum(at_s > 2.5 for at_s in answered) >= 0.9 * PEAK_PER_S * (LASTS_S - 2.5), ended
         assert ended["refused"] > PEAK_PER_S * LASTS_S
+
+    play(main)
+
+
+def test_a_model_that_is_never_idle_gets_a_second_replica() -> None:
+    """64 callers without a pause of a model that takes 50 ms, beside an idle server: what a request takes is learned
+    while the replica is busy, not when it runs empty, which it never does."""
+
+    async def main() -> None:
+        async with running(FleetBench(servers=2), reconciles=True) as bench, asyncio.TaskGroup() as tasks:
+            servers, until_s = Wedged(bench), bench.now_s() + 20.0
+
+            async def call() -> None:
+                while bench.now_s() < until_s:
+                    await servers.ask(0.05, timeout_s=60.0, is_repeatable=False)
+
+            callers = [tasks.create_task(call()) for _ in range(64)]
+            await asyncio.sleep(5.0)
+            assert len(bench.state.fleet.ready_replicas("a")) == 2
+            assert bench.state.fleet.models["a"].service_s == pytest.approx(0.05, rel=0.1)
+            first, second = (server.replicas["a"].in_flight for server in bench.state.fleet.servers.values())
+            assert abs(first - second) <= 6
+            await asyncio.gather(*callers)
 
     play(main)

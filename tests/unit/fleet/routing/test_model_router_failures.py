@@ -11,7 +11,7 @@ import pytest
 from control_plane.core.errors import ControlPlaneError, Overloaded, UpstreamUnavailable
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import ModelFacts
-from control_plane.fleet.domain.placement import Refusal
+from control_plane.fleet.domain.placement.placement import Refusal
 from tests.fakes import FakeRepository
 from tests.unit.fleet.fleet_bench import READY, FleetBench, model, play, running
 from tests.unit.fleet.routing.router_bench import FAILS, refused

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from control_plane.core.errors import DeadlineExceeded
-from control_plane.inference.retry_budget import RetryKind
+from control_plane.fleet.routing.dispatch import FleetDispatcher
+from control_plane.inference.retries.retry_budget import RetryKind
 from control_plane.triton.ports import Upstream
 from tests.unit.fleet.fleet_bench import FleetBench, play, running
 from tests.unit.fleet.routing.test_dispatch import Request, idle, status
@@ -33,8 +34,10 @@ class Wedged:
         self.tasks.append(asyncio.get_running_loop().create_task(work()))
         await asyncio.shield(self.tasks[-1])
 
-    async def ask(self, takes_s: float = 0.01, *, timeout_s: float = 30.0, is_repeatable: bool = True) -> Any:
-        return await send(self.bench, _InTurn(self, takes_s), timeout_s=timeout_s, is_repeatable=is_repeatable)
+    async def ask(
+        self, takes_s: float = 0.01, *, timeout_s: float = 30.0, is_repeatable: bool = True, dispatch: FleetDispatcher | None = None
+    ) -> Any:
+        return await send(self.bench, _InTurn(self, takes_s), timeout_s=timeout_s, is_repeatable=is_repeatable, dispatch=dispatch)
 
 
 class _InTurn(Request):
@@ -66,11 +69,13 @@ async def scene(servers: int = 2) -> AsyncIterator[tuple[FleetBench, Wedged]]:
             await asyncio.gather(watch, *tritons.tasks, return_exceptions=True)
 
 
-async def keep_asking(tritons: Wedged, until_s: float, told: list[float], *, is_repeatable: bool = True) -> None:
+async def keep_asking(
+    tritons: Wedged, until_s: float, told: list[float], *, is_repeatable: bool = True, dispatch: FleetDispatcher | None = None
+) -> None:
     loop = asyncio.get_running_loop()
     while loop.time() < until_s:
         began_s = loop.time()
-        assert status(await tritons.ask(is_repeatable=is_repeatable)) == 200
+        assert status(await tritons.ask(is_repeatable=is_repeatable, dispatch=dispatch)) == 200
         told.append(loop.time() - began_s)
         await asyncio.sleep(0.05)
 

@@ -13,7 +13,7 @@ import pytest
 
 from control_plane.core.errors import ControlPlaneError, QueryOfDeath, UpstreamFailed
 from control_plane.fleet.routing.dispatch import FleetDispatcher
-from control_plane.inference.retry_budget import RetryKind
+from control_plane.inference.retries.retry_budget import RetryKind
 from control_plane.protocols.grpc import message_answer, status_answer
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.triton.ports import Upstream
@@ -201,6 +201,37 @@ class _ForMortals(Request):
         return OK
 
 
+class _Revived(Poisoned):
+    """The same, seen by whoever watches the processes, and loaded anew."""
+
+    def __init__(self, bench: FleetBench) -> None:
+        super().__init__(bench)
+        self.deaths = 0
+
+    def request(self, text: str, *, takes_s: float = 0.03) -> Request:
+        return _ForRevived(self, text, takes_s)
+
+    def die(self, server: Upstream) -> None:
+        self.deaths += 1
+        name = next(each for each in self.bench.tritons if self.bench.servers.members[each].pick() is server)
+        self.bench.tritons[name].dead.add("a")
+        self.bench.router.stub_died(name, "a", "was killed by SIGKILL")
+
+
+class _ForRevived(Request):
+    def __init__(self, servers: _Revived, text: str, takes_s: float) -> None:
+        super().__init__(text=text, takes_s=takes_s)
+        self.servers = servers
+
+    async def send(self, server: Upstream, *, timeout_s: float) -> Any:
+        self.sent.append((server, timeout_s))
+        if self.text.startswith("poison"):
+            await asyncio.sleep(0.05)
+            self.servers.die(server)
+        await asyncio.sleep(self.takes_s)
+        return DEAD if "a" in server.control.dead else OK  # type: ignore[attr-defined]
+
+
 class TestQueriesOfDeath:
     @pytest.mark.parametrize("is_repeatable", [True, False], ids=["repeatable", "not repeatable"])
     def test_of_three_replicas_one_lives_and_innocents_lose_nothing(self, is_repeatable: bool) -> None:
@@ -256,6 +287,27 @@ class TestQueriesOfDeath:
                 assert other.deaths.refused
                 await asyncio.gather(*innocents)
                 assert told == {200: 800}
+
+        play(main)
+
+    def test_processes_that_share_their_lanes_blame_no_innocent(self) -> None:
+        """Of two processes, each of which sends a suspect to the only replica that is left, one has the poison."""
+
+        async def main() -> None:
+            async with running(FleetBench(servers=2), reconciles=True) as bench, asyncio.TaskGroup() as tasks:
+                await ready_everywhere(bench)
+                servers = _Revived(bench)
+                one, other = bench.dispatch, FleetDispatcher(bench.router, now_s=bench.now_s)
+                one.deaths.tell, other.deaths.tell = other.deaths.learn, one.deaths.learn
+                one.deaths.turns = other.deaths.turns
+                beside = [servers.request(f"innocent {number}", takes_s=0.3) for number in range(8)]
+                asked = [tasks.create_task(send(bench, each, dispatch=other, timeout_s=60.0)) for each in beside]
+                await asyncio.sleep(0.1)
+                with pytest.raises(QueryOfDeath):
+                    await send(bench, servers.request("poison"), timeout_s=60.0)
+                assert [status(each) for each in await asyncio.gather(*asked)] == [200] * 8
+                assert servers.deaths == 2
+                assert (one.deaths.found, other.deaths.found) == (1, 0)
 
         play(main)
 

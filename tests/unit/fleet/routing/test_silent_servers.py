@@ -12,7 +12,7 @@ from control_plane.core.errors import UpstreamUnavailable
 from control_plane.core.infer_call import Outcome
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.inference.domain.retry_budget import ServerLoss
-from control_plane.inference.retry_budget import RetryKind
+from control_plane.inference.retries.retry_budget import RetryKind
 from control_plane.protocols.http1 import make_answer
 from control_plane.triton.ports import Upstream
 from tests.unit.fleet.fleet_bench import READY, FleetBench, call, model, play, running

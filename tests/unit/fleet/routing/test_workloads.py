@@ -7,7 +7,7 @@ import pytest
 
 from control_plane.core.infer_call import InferCall
 from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Server
-from control_plane.fleet.domain.workload import WorkloadLimits
+from control_plane.fleet.domain.routing.workload import WorkloadLimits
 from control_plane.fleet.routing.workloads import RequestClassifier
 from control_plane.models.domain.description import ModelSpec
 

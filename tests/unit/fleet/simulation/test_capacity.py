@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from control_plane.fleet.domain.fleet import Fleet
-from control_plane.fleet.simulation.capacity import fewest_servers
+from control_plane.fleet.simulation.capacity import STABLE_S, autoscaled_servers, fewest_servers
 from control_plane.fleet.simulation.workload import Request, Workload
 from tests.unit.fleet.simulation.fixed import Fixed, shape, workload
 
@@ -63,3 +63,27 @@ def test_refused_requests_are_late() -> None:
     impossible = replace(shape(), deadline_s=0.0)
     enough, _ = fewest_servers(burst(3), impossible, in_turns, p99_s=100.0, most=2)
     assert enough is None
+
+
+def steady(servers: float, *, from_s: float = 0.0, to_s: float, parallel: int = 1) -> list[Request]:
+    """Requests of a tenth of a second that keep so many servers busy all the time."""
+    gap_s = 0.1 / servers / parallel
+    return [Request(from_s + number * gap_s, "a", 0.1) for number in range(round((to_s - from_s) / gap_s) + 1)]
+
+
+@pytest.mark.parametrize(("servers", "kept"), [(0.1, 1), (0.7, 1), (0.72, 2), (2.0, 3), (6.9, 10)])
+def test_an_autoscaler_keeps_as_many_as_are_busy_to_seven_tenths(servers: float, kept: int) -> None:
+    assert set(autoscaled_servers(Workload(steady(servers, to_s=300.0), {}), 1)) == {kept}
+    assert set(autoscaled_servers(Workload(steady(servers, to_s=300.0, parallel=4), {}), 4)) == {kept}
+
+
+def test_what_a_peak_took_is_kept_for_ten_minutes() -> None:
+    requests = steady(1.0, to_s=300.0) + steady(4.0, from_s=300.1, to_s=400.0) + steady(1.0, from_s=400.1, to_s=1500.0)
+    found = autoscaled_servers(Workload(requests, {}), 1)
+    assert (found[0], max(found), found[-1]) == (2, 6, 2)
+    assert abs(15.0 * found.count(6) - STABLE_S - 100.0) <= 45.0
+
+
+@pytest.mark.parametrize("requests", [[], [Request(0.0, "a", 5.0)]])
+def test_a_trace_of_no_length_wants_one(requests: list[Request]) -> None:
+    assert autoscaled_servers(Workload(requests, {}), 1) == [1]

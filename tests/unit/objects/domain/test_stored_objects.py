@@ -16,7 +16,8 @@ from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.applied import Applied
 from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.purge import EVERY_MODEL, Purge
-from control_plane.objects.domain.rollout import Event, Phase, Rollout, Step
+from control_plane.objects.domain.rollout import Agreement, Event, Phase, Rollout, Step
+from control_plane.objects.domain.rollout_policy import GatePolicy, RolloutPolicy
 from control_plane.objects.domain.route import CachePolicy, HedgingPolicy, Route, Target
 from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.domain.stored_objects import KIND_OF, StoredObject, from_stored, name_of, to_body
@@ -54,10 +55,14 @@ ROLLOUT = Rollout(
     token=7,
     events=(Event(1e9, "began", 100, "me"), Event(1.1e9, "rolled back", 0)),
 )
+POLICY = RolloutPolicy("careful", (Step(100, 500, 60.0, "first"), Step(5000, 1, 0.0)), GatePolicy(1.2, 0.05, "exact"), 600.0)
 APPLIED = Applied("Route", "fast", "ci/eu", {"model": "m", "cache": {"ttl_s": 60}, "tenants": ["a"]})
 ALL = [
-    *(KEY, TENANT, ROUTE, PRICE, PURGE, ROLLOUT, APPLIED),
+    *(KEY, TENANT, ROUTE, PRICE, PURGE, ROLLOUT, POLICY, APPLIED),
     *(Tenant("plain"), Route("r", "m", tenants=()), replace(KEY, expires_s=None, revoked_s=None)),
+    replace(
+        ROLLOUT, phase=Phase.SHADOW, shadow=Step(1000, 5, 1.0), agreement=Agreement("same-space", "Y", 0.9, 0.02), bake_s=5.0, copies=3
+    ),
     *(replace(PURGE, model=EVERY_MODEL), replace(ROUTE, cache=CachePolicy()), replace(ROUTE, cache=CachePolicy(is_on=False))),
 ]
 
@@ -149,23 +154,44 @@ BAD = [
     (replace(PRICE, models=""), "models must be a glob"),
     (replace(PRICE, tenant="a b"), "tenant must be"),
     (replace(ROLLOUT, model="fast"), "the route stands before the model"),
-    (replace(ROLLOUT, model="text_encoder"), "model must have another name than the route's own"),
+    (replace(ROLLOUT, model="text_encoder", version=""), "model must be another one than the route's own"),
     (replace(ROLLOUT, id="x"), "id must be 32 hexadecimal digits"),
     (replace(ROLLOUT, version="x"), "version must be a number"),
     (replace(ROLLOUT, steps=()), "there must be 1 to 20"),
-    (replace(ROLLOUT, step=2), "there must be 1 to 20"),
+    (replace(ROLLOUT, step=2), "step must be the number of a step"),
     (replace(ROLLOUT, steps=(Step(100, 1, 0.0), Step(100, 1, 0.0))), "steps.weight must rise"),
     (replace(ROLLOUT, steps=(Step(1, 1, 0.0), Step(10_000, 1, 0.0))), "what stays is what the next model is compared with"),
     (replace(ROLLOUT, steps=(Step(1, 0, 0.0), Step(2, 1, -1.0))), "samples must be at least 1; .*min_s must be at least 0"),
     (replace(ROLLOUT, slower_by=0.9), "slower_by must be at least 1"),
     (replace(ROLLOUT, alpha=0.0), "alpha must be above 0"),
+    (replace(ROLLOUT, step=-1), "step must be the number of a step"),
+    (replace(POLICY, name="a b"), "name must be"),
+    (replace(POLICY, steps=()), "there must be 1 to 20"),
+    (replace(POLICY, steps=(Step(2, 1, 0.0), Step(1, 1, 0.0))), "steps.weight must rise"),
+    (replace(POLICY, steps=(Step(1, 1, 0.0, "a"), Step(2, 1, 0.0, "a"))), "no two steps may have the same"),
+    (replace(POLICY, steps=(Step(1, 1, 0.0, "a b"),)), "steps.name must be"),
+    (replace(POLICY, gates=GatePolicy(slower_by=0.5)), "slower_by must be at least 1"),
+    (replace(POLICY, gates=GatePolicy(alpha=0.5)), "alpha must be above 0"),
+    (replace(POLICY, gates=GatePolicy(agreement="a b")), "gates.agreement must be a kind"),
+    (replace(POLICY, bake_s=float("inf")), "bake_s must be a finite"),
     (replace(ROUTE, targets=(Target("a b", 1),)), "targets.model must be"),
     (replace(ROUTE, targets=(Target("m", 1, "x"),)), "targets.version must be a number"),
     (replace(ROUTE, targets=(Target("m", 10_001),)), "targets.weight must be from 0 to 10000"),
     (replace(ROUTE, targets=(Target("m", -1),)), "targets.weight must be"),
     (replace(ROUTE, targets=(Target("m", 6000), Target("n", 4001))), "the weights together must be 10000 at most"),
     (replace(ROUTE, targets=(Target("m", 1), Target("m", 2))), "each model may be there once"),
-    (replace(ROUTE, targets=(Target("text_encoder", 1),)), "not the route's own"),
+    (replace(ROUTE, targets=(Target("text_encoder", 1, ROUTE.version),)), "not the route's own"),
+    (replace(ROUTE, version="", targets=(Target("text_encoder", 1, "2"),)), "several versions of text_encoder need their numbers"),
+    (replace(ROUTE, targets=(Target("m", 1, "1"), Target("m", 1))), "several versions of m need their numbers"),
+    (replace(ROLLOUT, shadow=Step(0, 1, 1.0)), "shadow.weight must be from 1"),
+    (replace(ROLLOUT, shadow=Step(10_001, 1, 1.0)), "shadow.weight must be from 1"),
+    (replace(ROLLOUT, phase=Phase.SHADOW), "there is no shadow"),
+    (replace(ROLLOUT, agreement=Agreement("Same Space")), "agreement.kind must be a word"),
+    (replace(ROLLOUT, agreement=Agreement("exact", may_differ=0.0)), "agreement.may_differ must be between 0 and 1"),
+    (replace(ROLLOUT, agreement=Agreement("exact", limit=float("nan"))), "agreement.limit must be a finite number"),
+    (replace(ROLLOUT, bake_s=-1.0), "bake_s must be at least 0"),
+    (replace(ROLLOUT, copies=0), "copies must be at least 1"),
+    (replace(ROLLOUT, model="text_encoder", version="2", stable_version=""), "another version of it where both have their numbers"),
     (replace(ROUTE, targets=(Target("fast", 1),)), "targets.model must be another name"),
     (replace(ROUTE, targets=tuple(Target(f"m{number}", 1) for number in range(9))), "there may be 8 at most"),
     (replace(ROUTE, sticky="user"), "sticky must be tenant, key, sequence, header:NAME"),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.core import bounded_cache
+from control_plane.core.algorithms import bounded_cache
 from control_plane.protocols.http2.frames import Code, Http2Error
 from control_plane.protocols.http2.headers import NO_TABLE, Fields, HeaderDecoder, KnownBlocks, encode_fields, encode_varying
 

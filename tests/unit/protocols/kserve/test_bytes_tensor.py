@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from control_plane.core.algorithms.steps import finish
 from control_plane.core.errors import InvalidRequest
-from control_plane.core.steps import finish
 from control_plane.core.tensor import Tensor
 from control_plane.protocols.kserve.bytes_tensor import bytes_tensor_steps, encode_bytes_elements
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from control_plane.core.algorithms.steps import finish
 from control_plane.core.errors import InvalidRequest, PayloadTooLarge, UnparsableRequest
 from control_plane.core.infer_call import InferCall
-from control_plane.core.steps import finish
 from control_plane.core.tensor import MAX_ELEMENTS, Tensor, element_count
 from control_plane.protocols.kserve.body_limits import BodyLimits
 from control_plane.protocols.kserve.infer_json import infer_request_steps

@@ -6,9 +6,9 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from control_plane.core.algorithms.steps import finish
 from control_plane.core.errors import InvalidRequest, UnparsableRequest
 from control_plane.core.infer_call import InferCall
-from control_plane.core.steps import finish
 from control_plane.core.tensor import element_count
 from control_plane.protocols.kserve.infer_json import infer_request_steps, parse_json_object
 from tests.unit.protocols.kserve.infer_requests import Sent, requests

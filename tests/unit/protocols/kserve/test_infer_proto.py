@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
+from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import InvalidRequest, PayloadTooLarge, UnparsableRequest
 from control_plane.core.infer_call import InferCall
-from control_plane.core.steps import Steps
 from control_plane.core.tensor import DATATYPE_BYTES, MAX_ELEMENTS, Tensor
 from control_plane.protocols.kserve import infer_proto
 from control_plane.protocols.kserve.body_limits import BodyLimits

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from control_plane.core.algorithms.steps import finish
 from control_plane.core.errors import PayloadTooLarge, UnparsableRequest
-from control_plane.core.steps import finish
 from control_plane.protocols.kserve.body_limits import BodyLimits
 from control_plane.protocols.kserve.json_outline import outline_steps
 

@@ -1,16 +1,25 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
-from control_plane.inference.domain.observation import Observation
+from control_plane.inference.domain.observation import Observation, Pair
+from control_plane.objects.domain.rollout import Agreement, Rollout
 from control_plane.rollout.domain.evidence import THRESHOLD_SAMPLES, Evidence
-from control_plane.rollout.domain.findings import FAULTS, GATES, SLOW, SLOWER
+from control_plane.rollout.domain.findings import DISAGREEMENT, FAULTS, GATES, SLOW, SLOWER
+from control_plane.rollout.domain.machine import steps_of
+
+ROLLOUT = Rollout("r", "0" * 32, "v2", "v1", steps_of([1, 50], samples=100, min_s=1.0))
 
 
-def evidence() -> Evidence:
-    return Evidence(alpha=0.01, slower_by=1.1)
+def evidence(agreement: Agreement | None = None) -> Evidence:
+    return Evidence(replace(ROLLOUT, agreement=agreement))
+
+
+def pair(digest: int, *, is_fault: bool = False, stable_is_fault: bool = False, differs: bool | None = None) -> Observation:
+    return Observation("r", "id", False, digest, is_fault, 0.01, pair=Pair(stable_is_fault, differs))
 
 
 def seen(digest: int, *, is_stable: bool, is_fault: bool = False, took_s: float = 0.01) -> Observation:
@@ -96,3 +105,59 @@ def test_of_few_callers_who_stick_times_are_judged_once_each_from_when_it_is_kno
     gate = all_of_it.gates[SLOWER]
     assert (gate.canary, gate.canary_bad, gate.stable, gate.stable_bad) == (30, 30, 30, 0)
     assert all_of_it.findings.failed == SLOWER
+
+
+# Copied requests
+
+
+def test_copies_are_judged_in_pairs_and_what_both_fail_says_nothing() -> None:
+    all_of_it = evidence()
+    for number in range(400):
+        all_of_it.add(pair(number, is_fault=True, stable_is_fault=True))
+    assert (all_of_it.findings.failed, all_of_it.gates[FAULTS].log_evidence) == ("", 0.0)
+    for number in range(400, 420):
+        all_of_it.add(pair(number, is_fault=True))
+    assert all_of_it.findings.why == "faults: 420 of 420 requests, stable 400 of 420"
+    assert all_of_it.findings.step_samples == 420
+
+
+def test_of_equal_requests_one_copy_counts() -> None:
+    all_of_it = evidence(Agreement("exact"))
+    for _ in range(1000):
+        all_of_it.add(pair(7, is_fault=True))
+        all_of_it.add(pair(8, differs=True))
+    assert (all_of_it.findings.failed, all_of_it.findings.step_samples) == ("", 2)
+
+
+def test_copies_set_no_thresholds_and_their_time_is_not_judged() -> None:
+    all_of_it = evidence()
+    for number in range(2 * THRESHOLD_SAMPLES):
+        all_of_it.add(pair(number))
+    assert (all_of_it.median_s, all_of_it.gates[SLOWER].canary) == (None, 0)
+
+
+def differing(part: float, count: int, *, seed: int, may_differ: float = 0.01) -> Evidence:
+    drawn, all_of_it = random.Random(seed), evidence(Agreement("exact", may_differ=may_differ))
+    for number in range(count):
+        all_of_it.add(pair(number, differs=drawn.random() < part))
+        if all_of_it.findings.failed:
+            break
+    return all_of_it
+
+
+def test_more_answers_that_differ_than_may_fail_the_gate_and_as_many_as_may_do_not() -> None:
+    wrong = [differing(0.05, 5_000, seed=seed) for seed in range(20)]
+    assert all(each.findings.failed == DISAGREEMENT for each in wrong)
+    assert sorted(each.findings.step_samples for each in wrong)[10] < 500
+    assert differing(1.0, 100, seed=1).findings.step_samples <= 5, "an embedding of another space is found at once"
+    # Looked at after each sample: 0.01 shared by four gates allows one of 400.
+    assert sum(bool(differing(0.01, 1_000, seed=seed).findings.failed) for seed in range(300)) <= 3
+    assert differing(0.05, 500, seed=1).findings.why.endswith("answers differ from stable's")
+
+
+def test_what_cannot_be_compared_is_a_sample_without_a_verdict() -> None:
+    all_of_it = evidence(Agreement("another-space"))
+    for number in range(50):
+        all_of_it.add(pair(number))
+    assert (all_of_it.findings.step_samples, all_of_it.gates[DISAGREEMENT].canary) == (50, 0)
+    assert DISAGREEMENT not in evidence().gates

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from control_plane.core.algorithms.steps import finish
 from control_plane.core.infer_call import CacheStatus, Frontend, Outcome
 from control_plane.core.model import UNKNOWN_MODEL
-from control_plane.core.steps import finish
 from control_plane.telemetry.adapters.metric_labels import OTHER
 from control_plane.telemetry.adapters.prometheus import OwnMetrics
 from control_plane.telemetry.adapters.request_counter import RequestCounter

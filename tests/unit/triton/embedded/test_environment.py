@@ -83,3 +83,8 @@ def test_bash_is_required(tmp_path: Path) -> None:
         require_bash({"PATH": str(tmp_path)})
     (tmp_path / "bash").touch(mode=0o755)
     require_bash({"PATH": str(tmp_path)})
+
+
+def test_stubs_of_another_python_find_the_machines_own_first() -> None:
+    path = triton_environment({"PATH": "/usr/bin"}, libraries=Path("/s/lib"), has_our_python=False)["PATH"]
+    assert path == "/usr/bin"

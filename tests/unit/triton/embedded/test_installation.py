@@ -11,7 +11,7 @@ import pytest
 
 from control_plane.core.errors import StartupError
 from control_plane.triton.embedded import installation
-from control_plane.triton.embedded.installation import TritonInstallation, ensure_installed, running_python
+from control_plane.triton.embedded.installation import TritonInstallation, ensure_installed, own_installation, running_python
 from tests.unit.triton.embedded.fake_wheel import LIBS, SERVER, write_wheel
 
 
@@ -158,3 +158,24 @@ def test_processes_that_unpack_at_once_all_get_the_same_whole_thing(cache_dir: P
         thread.join()
     assert len(found) == 4
     assert unpacked(cache_dir) == ["triton-2.51.0-cp311"]
+
+
+def test_an_own_tritonserver_is_used_with_what_lies_beside_it_also_through_a_link(tmp_path: Path) -> None:
+    binary, stub = tmp_path / "opt/tritonserver/bin/tritonserver", tmp_path / "opt/tritonserver/backends/python/triton_python_backend_stub"
+    for program in (binary, stub):
+        program.parent.mkdir(parents=True)
+        program.touch(0o755)
+    (link := tmp_path / "tritonserver").symlink_to(binary)
+    for path in (binary, link):
+        found = own_installation(path)
+        assert (found.binary, found.stub, found.is_own) == (binary, stub, True)
+        assert found.backends == tmp_path / "opt/tritonserver/backends"
+    stub.unlink()
+    with pytest.raises(StartupError, match=f"{stub} is missing"):
+        own_installation(binary)
+    binary.chmod(0o644)
+    with pytest.raises(StartupError, match=f"--tritonserver {link} may not be run by this user"):
+        own_installation(link)
+    for path in (tmp_path / "none", tmp_path / "opt"):
+        with pytest.raises(StartupError, match=f"--tritonserver {path}: there is no such file; in NVIDIA's image it is /opt/"):
+            own_installation(path)

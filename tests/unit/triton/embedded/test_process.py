@@ -20,7 +20,13 @@ from control_plane.settings import TritonSettings
 from control_plane.triton.embedded import guardian
 from control_plane.triton.embedded.command import shm_prefix
 from control_plane.triton.embedded.process import EmbeddedTriton, EmbeddedTritonLauncher, describe_exit
-from tests.unit.triton.embedded.fake_wheel import write_wheel
+from tests.unit.triton.embedded.fake_wheel import TRITON, write_wheel
+
+_FLAGS_OF_OURS = (
+    *("model-repository", "backend-directory", "model-control-mode", "strict-readiness", "exit-timeout-secs", "log-format"),
+    *("http-address", "grpc-address", "metrics-address", "grpc-port", "http-thread-count", "backend-config", "model-config-name"),
+    *("http-restricted-api", "grpc-restricted-protocol"),
+)
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -261,8 +267,37 @@ def test_a_flag_that_triton_does_not_know_by_its_whole_name_is_told_by_start(lab
     lab.settings = lab.settings.model_copy(update={"triton_arg": ["--log-verbose=1", flag]})
 
     async def scenario() -> None:
-        with pytest.raises(StartupError, match=f"--triton-arg {flag}: Triton has no such flag; `.*tritonserver --help`"):
+        with pytest.raises(StartupError, match=f"--triton-arg {flag}: Triton has no such flag; `tritonserver --help`"):
             await lab.launcher().start()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("lacks", "why"), [((), ""), (("http-restricted-api",), "does not know --http-restricted-api; use release 24.10")])
+def test_an_own_tritonserver_is_started_in_place_of_the_wheels(
+    lab: Lab, run: Run, tmp_path: Path, lacks: tuple[str, ...], why: str
+) -> None:
+    root = tmp_path / "opt/tritonserver"
+    known = sorted({"allow-client-shm", *_FLAGS_OF_OURS} - set(lacks))
+    script = TRITON.replace('sys.exit("  --log-verbose', 'sys.exit("' + "".join(f"  --{name}\\n" for name in known) + "  --log-verbose")
+    for program, text in (("bin/tritonserver", script), ("backends/python/triton_python_backend_stub", "#!/bin/sh\n")):
+        (root / program).parent.mkdir(parents=True)
+        (root / program).write_text(text)
+        (root / program).chmod(0o755)
+    (root / "backends/tensorrt").mkdir()
+    next((lab.cache_dir / "wheels").iterdir()).unlink()
+    lab.settings = lab.settings.model_copy(update={"tritonserver": root / "bin/tritonserver"})
+
+    async def scenario() -> None:
+        if why:
+            with pytest.raises(StartupError, match=why):
+                await lab.launcher().start()
+            return
+        process = await lab.start()
+        assert "--allow-client-shm=true" in lab.report["flags"], "off by default since 26.05"
+        assert lab.report["environment"]["PATH"] == os.environ["PATH"], "the stub is of no Python of ours"
+        assert sorted(path.name for path in (lab.state_dir / "triton/backends").iterdir()) == ["ours", "python", "tensorrt"]
+        await process.stop(grace_s=50.0)
 
     run(scenario())
 

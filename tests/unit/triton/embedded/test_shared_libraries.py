@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from control_plane.core.errors import StartupError
-from control_plane.triton.embedded.shared_libraries import advice, link_libpython, missing_libraries, require_loadable
+from control_plane.triton.embedded.shared_libraries import advice, link_libpython, linked_python, missing_libraries, require_loadable
 
 TRACE = """\
 \tlinux-vdso.so.1 (0x00007ffd2a5f2000)
@@ -83,3 +83,9 @@ def test_the_interpreters_own_libpython_is_linked_and_nothing_else(tmp_path: Pat
     name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
     own = Path(sysconfig.get_config_var("LIBDIR"), name)
     assert {path.name: path.resolve() for path in (tmp_path / "lib").iterdir()} == ({name: own.resolve()} if own.exists() else {})
+
+
+def test_the_python_that_a_program_is_linked_against_is_read_from_its_trace() -> None:
+    trace = "\tlinux-vdso.so.1 (0x7ffe)\n\tlibpython3.12.so.1.0 => /usr/lib/x86_64-linux-gnu/libpython3.12.so.1.0 (0x7f)\n"
+    assert linked_python(trace) == "3.12"
+    assert linked_python("\tlibc.so.6 => /lib/libc.so.6 (0x7f)\n") is None

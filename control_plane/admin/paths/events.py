@@ -1,0 +1,164 @@
+"""Path of the admin API for events, as server-sent events (HTML Living Standard, 9.2)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Header, Query, Request, Response
+from pydantic.json_schema import SkipJsonSchema
+from starlette.types import Receive, Scope, Send
+
+from control_plane.admin.actor import PRINCIPAL
+from control_plane.admin.errors import error_responses
+from control_plane.admin.event_feed import EventFeed, EventReader, GatewayEvent
+from control_plane.auth.access import Access
+from control_plane.auth.domain.authorization import need_of_admin_call
+from control_plane.auth.stream_rights import StreamRights
+from control_plane.core.errors import ErrorCode, PermissionDenied, Unauthenticated
+from control_plane.core.principal import ANONYMOUS, Principal
+from control_plane.frontends.http.streams import watched
+
+HEARTBEAT_S = 15.0
+"""Proxies close what is silent for a minute, some for half of one."""
+_RETRY_MS = 2000
+"""How long clients are asked to wait before they connect again."""
+STREAM = "tidegate.stream"
+"""ASGI extension of our own HTTP server: takes a stream instead of messages, so that the server reads it as fast as the client."""
+
+_ERRORS = error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCode.OVERLOADED)
+_AS_EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
+_FIELDS = (b"Content-Type: text/event-stream", b"Cache-Control: no-store", b"X-Accel-Buffering: no", b"Transfer-Encoding: chunked")
+_HEAD = b"\r\n".join((b"HTTP/1.1 200 OK", *_FIELDS, b"", b""))
+
+_LastEventId = Annotated[
+    str | SkipJsonSchema[None],
+    Header(description="Id of the last event that was received: the stream goes on after it, as far as it is kept."),
+]
+_Backlog = Annotated[bool, Query(description="Whether to begin with the events that are kept, 1000 at most.")]
+_Follow = Annotated[bool, Query(description="Whether to go on; else the answer ends with the events that are kept.")]
+
+
+class EventStream:
+    """Stream of server-sent events to one caller: a `triton/ports.HttpStream`, which the server reads as fast as its client."""
+
+    status = 200
+    head = _HEAD
+
+    def __init__(self, feed: EventFeed, reader: EventReader, *, follow: bool, heartbeat_s: float = HEARTBEAT_S) -> None:
+        self._feed = feed
+        self._reader = reader
+        self._follow = follow
+        self._heartbeat_s = heartbeat_s
+        self._is_begun = self._is_over = False
+
+    async def receive(self) -> bytes | None:
+        """Return the next events, a heartbeat after a time without any, or None at the end."""
+        if not self._is_begun:
+            self._is_begun = True
+            return self._beginning()
+        if self._is_over:
+            return None
+        while True:
+            if self._reader.is_too_slow:
+                self._is_over = True
+                return b'event: dropped\ndata: {"reason": "it was read too slowly; connect again with Last-Event-ID"}\n\n'
+            if found := self._reader.take():
+                return b"".join(map(self._rendered, found))
+            if not self._follow:
+                return None
+            if not await self._reader.wait(self._heartbeat_s):
+                return b":\n\n"
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _beginning(self) -> bytes:
+        begun = b"retry: %d\n\n" % _RETRY_MS
+        if self._reader.has_gap:
+            begun += b'event: gap\ndata: {"reason": "events before the next one are not kept any more, or were of an earlier process"}\n\n'
+        return begun
+
+    def _rendered(self, event: GatewayEvent) -> bytes:
+        at = datetime.fromtimestamp(event.at_s, UTC).isoformat()
+        # JSON escapes line ends, which would end the field.
+        data = json.dumps({"at": at, "kind": event.kind, **event.fields}, default=str)
+        return f"id: {self._feed.id_of(event.number)}\nevent: {event.kind}\ndata: {data}\n\n".encode()
+
+
+class _EventResponse(Response):
+    """Response that hands its stream to our HTTP server; to any other it sends what there is, and ends."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, open_: Callable[[bool], EventStream], watch: Callable[[], Any], *, follow: bool) -> None:
+        super().__init__()
+        self._open = open_
+        self._watch = watch
+        self._follow = follow
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        taker = scope.get("extensions", {}).get(STREAM)
+        stream = self._open(self._follow and taker is not None)
+        if taker is not None:
+            try:
+                taker.stream = await watched(_ready(stream), self._watch())
+            except BaseException:
+                stream.close()
+                raise
+            return
+        try:
+            pieces = []
+            while (piece := await stream.receive()) is not None:
+                pieces.append(piece)
+        finally:
+            stream.close()
+        self.body = b"".join(pieces)
+        self.init_headers({"cache-control": "no-store"})
+        await super().__call__(scope, receive, send)
+
+
+async def _ready(stream: EventStream) -> EventStream:
+    return stream
+
+
+def add_event_path(app: FastAPI, feed: EventFeed, access: Access) -> None:
+    """Add `/events`."""
+    rights = StreamRights(access)
+
+    @app.get("/events", tags=["events"], responses=_ERRORS | _AS_EVENTS, response_class=Response)
+    async def read_events(
+        request: Request, last_event_id: _LastEventId = None, backlog: _Backlog = False, follow: _Follow = True
+    ) -> Response:
+        """Events of the fleet, of rollouts and of loads on this gateway, as server-sent events.
+
+        `data` is a JSON object with `at`, `kind` and what the kind has. A comment is sent after 15 s without events. An event
+        `gap` says that some are missing, `dropped` that the caller has read too slowly. Streams are bounded: 4 for each caller,
+        32 together.
+        """
+        principal: Principal = request.scope.get(PRINCIPAL, ANONYMOUS)
+        who = f"{principal.tenant}/{principal.key_id}@{request.client.host if request.client is not None else ''}"
+        reader = feed.read(who, after=last_event_id or "", backlog=backlog or not follow)
+        return _EventResponse(
+            lambda follows: EventStream(feed, reader, follow=follows),
+            lambda: rights.watch(principal, lambda: _confirmed(request, access)),
+            follow=follow,
+        )
+
+
+def _confirmed(request: Request, access: Access) -> Principal:
+    """Authenticate and authorize the caller again. Raises Unauthenticated, LimitExceeded."""
+    headers = request.headers
+    principal = access.reauthenticate(
+        authorization=headers.get("authorization"),
+        api_key=headers.get("x-api-key"),
+        peer=request.client.host if request.client is not None else "",
+        forwarded_for=headers.get("x-forwarded-for"),
+    )
+    try:
+        access.require(principal, need_of_admin_call("GET", "/events"))
+    except PermissionDenied as exc:
+        raise Unauthenticated(str(exc)) from exc
+    return principal

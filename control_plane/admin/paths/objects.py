@@ -1,0 +1,142 @@
+"""Paths of the admin API for tenants, routes and prices: PUT replaces, PATCH changes single fields.
+
+Writes can be conditional on the version that was read (ETag, If-Match, If-None-Match; RFC 9110, section 13).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, FastAPI, Header, Response
+from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
+
+from control_plane.admin.actor import By
+from control_plane.admin.errors import error_responses
+from control_plane.admin.paging import Paged
+from control_plane.admin.views import Name, PricePatch, PriceSpec, PriceView, RoutePatch, RouteSpec, RouteView, TenantSpec, TenantView
+from control_plane.core.errors import Conflict, ErrorCode
+from control_plane.objects.domain.price import Price
+from control_plane.objects.domain.route import Route
+from control_plane.objects.domain.tenant import Tenant
+from control_plane.objects.objects import Objects, Versioned
+
+_TAGGED: dict[int | str, dict[str, Any]] = {
+    200: {"headers": {"ETag": {"schema": {"type": "string"}, "description": "The resource_version, for `If-Match`."}}}
+}
+_LIST_ERRORS = error_responses(ErrorCode.STORE_UNAVAILABLE, ErrorCode.INVALID_ARGUMENT)
+_GET_ERRORS = _LIST_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCode.OBJECT_NOT_FOUND)
+_PUT_ERRORS = _LIST_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCode.PAYLOAD_TOO_LARGE, ErrorCode.CONFLICT)
+_PATCH_ERRORS = _PUT_ERRORS | error_responses(ErrorCode.OBJECT_NOT_FOUND)
+_DELETE_ERRORS = _GET_ERRORS | error_responses(ErrorCode.CONFLICT)
+
+# SkipJsonSchema keeps null out of the document: a header may be absent, but is never null.
+_ETag = Annotated[str, Field(pattern='^"[1-9][0-9]{0,14}"$')] | SkipJsonSchema[None]
+_Any = Annotated[str, Field(pattern=r"^\*$")] | SkipJsonSchema[None]
+IfMatch = Annotated[_ETag, Header(description='`"RESOURCE_VERSION"`, the ETag that the object must have now; else the response is 409.')]
+IfNoneMatch = Annotated[_Any, Header(description="`*`: the object must not exist; else the response is 409.")]
+
+
+async def _expected(if_match: IfMatch = None) -> int | None:
+    return None if if_match is None else int(if_match.strip('"'))
+
+
+async def _expected_or_none(expected: _Expected, if_none_match: IfNoneMatch = None) -> int | None:
+    if expected is not None and if_none_match is not None:
+        raise Conflict("if-match demands that the object exists and if-none-match that it does not; send only one of them")
+    return expected if if_none_match is None else 0
+
+
+_Expected = Annotated[int | None, Depends(_expected)]
+_ExpectedOrNone = Annotated[int | None, Depends(_expected_or_none)]
+
+
+def _name(held: Versioned[Any]) -> str:
+    return str(held.value.name)
+
+
+ViewT = TypeVar("ViewT", TenantView, RouteView, PriceView)
+
+
+def _with_etag(view: ViewT, response: Response) -> ViewT:
+    response.headers["ETag"] = f'"{view.resource_version}"'
+    return view
+
+
+def add_tenant_paths(app: FastAPI, objects: Objects) -> None:
+    """Add `/tenants` and the paths below it."""
+
+    @app.get("/tenants", tags=["tenants"], responses=_LIST_ERRORS)
+    async def list_tenants(paging: Paged) -> list[TenantView]:
+        return [TenantView.of(held) for held in paging.page(await objects.list_all(Tenant), key=_name)]
+
+    @app.get("/tenants/{name}", tags=["tenants"], responses=_GET_ERRORS | _TAGGED)
+    async def get_tenant(name: Name, response: Response) -> TenantView:
+        return _with_etag(TenantView.of(await objects.get(Tenant, name)), response)
+
+    @app.put("/tenants/{name}", tags=["tenants"], responses=_PUT_ERRORS | _TAGGED)
+    async def put_tenant(name: Name, spec: TenantSpec, expected: _ExpectedOrNone, by: By, response: Response) -> TenantView:
+        """Create the tenant, or replace it as a whole: fields that are not given get their defaults."""
+        return _with_etag(TenantView.of(await objects.by(by).put(spec.named(name), expected)), response)
+
+    @app.patch("/tenants/{name}", tags=["tenants"], responses=_PATCH_ERRORS | _TAGGED)
+    async def patch_tenant(name: Name, patch: TenantSpec, expected: _Expected, by: By, response: Response) -> TenantView:
+        """Change the given fields only (RFC 7396; null is allowed only where null is a value)."""
+        return _with_etag(TenantView.of(await objects.by(by).patch(Tenant, name, patch.patched, expected)), response)
+
+    @app.delete("/tenants/{name}", tags=["tenants"], status_code=204, responses=_DELETE_ERRORS)
+    async def delete_tenant(name: Name, expected: _Expected, by: By) -> None:
+        """Delete the tenant. Refused with 409 while it has valid keys."""
+        await objects.by(by).delete(Tenant, name, expected)
+
+
+def add_route_paths(app: FastAPI, objects: Objects) -> None:
+    """Add `/routes` and the paths below it."""
+
+    @app.get("/routes", tags=["routes"], responses=_LIST_ERRORS)
+    async def list_routes(paging: Paged) -> list[RouteView]:
+        return [RouteView.of(held) for held in paging.page(await objects.list_all(Route), key=_name)]
+
+    @app.get("/routes/{name}", tags=["routes"], responses=_GET_ERRORS | _TAGGED)
+    async def get_route(name: Name, response: Response) -> RouteView:
+        return _with_etag(RouteView.of(await objects.get(Route, name)), response)
+
+    @app.put("/routes/{name}", tags=["routes"], responses=_PUT_ERRORS | _TAGGED)
+    async def put_route(name: Name, spec: RouteSpec, expected: _ExpectedOrNone, by: By, response: Response) -> RouteView:
+        """Create the route, or replace it as a whole: fields that are not given get their defaults."""
+        return _with_etag(RouteView.of(await objects.by(by).put(spec.named(name), expected)), response)
+
+    @app.patch("/routes/{name}", tags=["routes"], responses=_PATCH_ERRORS | _TAGGED)
+    async def patch_route(name: Name, patch: RoutePatch, expected: _Expected, by: By, response: Response) -> RouteView:
+        """Change the given fields only (RFC 7396; null is allowed only where null is a value)."""
+        return _with_etag(RouteView.of(await objects.by(by).patch(Route, name, patch.patched, expected)), response)
+
+    @app.delete("/routes/{name}", tags=["routes"], status_code=204, responses=_DELETE_ERRORS)
+    async def delete_route(name: Name, expected: _Expected, by: By) -> None:
+        await objects.by(by).delete(Route, name, expected)
+
+
+def add_price_paths(app: FastAPI, objects: Objects) -> None:
+    """Add `/prices` and the paths below it."""
+
+    @app.get("/prices", tags=["prices"], responses=_LIST_ERRORS)
+    async def list_prices(paging: Paged) -> list[PriceView]:
+        return [PriceView.of(held) for held in paging.page(await objects.list_all(Price), key=_name)]
+
+    @app.get("/prices/{name}", tags=["prices"], responses=_GET_ERRORS | _TAGGED)
+    async def get_price(name: Name, response: Response) -> PriceView:
+        return _with_etag(PriceView.of(await objects.get(Price, name)), response)
+
+    @app.put("/prices/{name}", tags=["prices"], responses=_PUT_ERRORS | _TAGGED)
+    async def put_price(name: Name, spec: PriceSpec, expected: _ExpectedOrNone, by: By, response: Response) -> PriceView:
+        """Create the price, or replace it as a whole. It also prices past usage, from its `from_s` on."""
+        return _with_etag(PriceView.of(await objects.by(by).put(spec.named(name), expected)), response)
+
+    @app.patch("/prices/{name}", tags=["prices"], responses=_PATCH_ERRORS | _TAGGED)
+    async def patch_price(name: Name, patch: PricePatch, expected: _Expected, by: By, response: Response) -> PriceView:
+        """Change the given fields only (RFC 7396; null is allowed only where null is a value)."""
+        return _with_etag(PriceView.of(await objects.by(by).patch(Price, name, patch.patched, expected)), response)
+
+    @app.delete("/prices/{name}", tags=["prices"], status_code=204, responses=_DELETE_ERRORS)
+    async def delete_price(name: Name, expected: _Expected, by: By) -> None:
+        await objects.by(by).delete(Price, name, expected)

@@ -1,0 +1,76 @@
+"""`tidegate events`: prints what happens on a running tidegate, over the admin API."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from control_plane.admin.client import AdminClient
+from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client
+from control_plane.cli.common.output import Shape, ShapeOption, as_yaml, print_found
+from control_plane.cli.common.printing import print_table, printable, remark
+from control_plane.core.errors import UpstreamUnavailable
+
+_COLUMNS = ("at", "kind", "what")
+_AGAIN_AFTER_S = 2.0
+_BREAKS = frozenset(("gap", "dropped"))
+"""Events of the stream itself: some that came before are missing, or the stream ends since it was read too slowly."""
+
+
+def events(
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on, and print events as they happen, until interrupted.")] = False,
+    output: ShapeOption = Shape.TABLE,
+    admin_url: AdminUrlOption = None,
+    state_dir: StateDirOption = None,
+) -> None:
+    """Print what has happened lately: loads, evictions, servers that come and go, steps of rollouts.
+
+    With --follow programs get a JSON object a line, or a YAML document for each event.
+    """
+    client = admin_client(state_dir, admin_url)
+    if not follow:
+        found = [each["data"] for each in client.events(follow=False)]
+        print_found(found, output, lambda: print_table(_COLUMNS, map(_row, found)))
+        return
+    try:
+        for event in _followed(client):
+            typer.echo(_line(event, output))
+    except KeyboardInterrupt:
+        return
+
+
+def _followed(client: AdminClient) -> Iterator[Mapping[str, Any]]:
+    """Yield the events of one stream after the other: each goes on where the one before broke off."""
+    last, has_begun = "", False
+    while True:
+        try:
+            for event in client.events(follow=True, after=last):
+                has_begun = True
+                last = event.get("id", last)
+                if event["event"] in _BREAKS:
+                    remark(event["data"]["reason"])
+                else:
+                    yield event["data"]
+        except UpstreamUnavailable as exc:
+            if not has_begun and not last:
+                raise
+            remark(f"{exc}; asking again")
+        time.sleep(_AGAIN_AFTER_S)
+
+
+def _line(event: Mapping[str, Any], output: Shape) -> str:
+    match output:
+        case Shape.TABLE:
+            return printable("  ".join(_row(event)))
+        case Shape.JSON:
+            return json.dumps(event)
+    return "---\n" + as_yaml(event).rstrip("\n")
+
+
+def _row(event: Mapping[str, Any]) -> tuple[str, str, str]:
+    told = (f"{name}={value}" for name, value in event.items() if name not in ("at", "kind") and value not in ("", 0, 0.0, None))
+    return event["at"][:19].replace("T", " "), event["kind"], " ".join(told)

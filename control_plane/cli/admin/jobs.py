@@ -1,0 +1,186 @@
+"""`tidegate jobs`: hands in asynchronous jobs and follows them, over the data port; dead ones over the admin API."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from control_plane.admin.client import JobClient
+from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client, api_key, endpoint
+from control_plane.cli.common.output import Shape, ShapeOption, print_found
+from control_plane.cli.common.printing import print_fields, print_table, remark
+from control_plane.core.errors import InvalidRequest
+
+app = typer.Typer(help="Hand in asynchronous jobs, and follow them.", no_args_is_help=True)
+dead = typer.Typer(help="List, queue again or drop jobs whose every attempt has failed.", no_args_is_help=True)
+app.add_typer(dead, name="dead")
+
+_LINES_PER_JOB = 32
+_WAIT_S = 30
+_ENDED = ("succeeded", "failed", "cancelled", "expired", "dead")
+_COLUMNS = ("id", "state", "model", "class", "attempts", "submitted_at", "ended_at", "error")
+
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
+UrlOption = Annotated[str | None, typer.Option("--url", help="Gateway; found through the state folder by default.")]
+
+
+@app.command()
+def submit(
+    model: Annotated[str, typer.Option(help="Model or route to compute with.")],
+    file: Annotated[Path | None, typer.Option(help="Embed every line of this file.")] = None,
+    request: Annotated[Path | None, typer.Option(help="JSON body of one infer request, instead of texts.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Wait, and write the embeddings to this .npy file, one row per line.")] = None,
+    economy: Annotated[bool, typer.Option("--economy", help="Let standard jobs go first.")] = False,
+    url: UrlOption = None,
+    state_dir: StateDirOption = None,
+) -> None:
+    """Hand in jobs and print their ids, or wait for all of them and write their embeddings.
+
+    Handed in again after an interruption, the same texts are the same jobs: nothing is computed twice.
+    """
+    if (file is None) == (request is None) or (out is not None and file is None):
+        raise InvalidRequest("give --file PATH of texts, with --out PATH if you like, or --request PATH of one body")
+    bodies = [_read(request)] if request is not None else [*_bodies(_read(file or Path()))]
+    started_s = time.perf_counter()
+    with _connected(url, state_dir) as client:
+        ids = [client.submit(model, body, key=_key(model, body), economy=economy)["id"] for body in _shown(bodies, "handing in")]
+        if out is None:
+            for job_id in ids:
+                typer.echo(job_id)
+            return
+        rows = [_rows(client, job_id) for job_id in _shown(ids, "computing")]
+    _write(out, rows)
+    count, elapsed_s = sum(map(len, rows)), time.perf_counter() - started_s
+    remark(f"{count} texts in {elapsed_s:.1f} s, {count / elapsed_s:.0f} a second: {out}")
+
+
+@app.command(name="list")
+def list_jobs(
+    state: Annotated[str | None, typer.Option(help="Only jobs in this state.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many, the newest first.")] = 100,
+    output: ShapeOption = Shape.TABLE,
+    url: UrlOption = None,
+    state_dir: StateDirOption = None,
+) -> None:
+    """List your tenant's jobs, the newest first."""
+    with _connected(url, state_dir) as client:
+        found = client.list_jobs(state=state, limit=limit)
+    rows = ([job.get(column) for column in _COLUMNS] for job in found)
+    print_found(found, output, lambda: print_table(_COLUMNS, rows))
+
+
+@app.command()
+def show(job_id: IdArgument, output: ShapeOption = Shape.TABLE, url: UrlOption = None, state_dir: StateDirOption = None) -> None:
+    """Show one job."""
+    with _connected(url, state_dir) as client:
+        found = client.show(job_id)
+    print_found(found, output, lambda: print_fields(found.items()))
+
+
+@app.command()
+def watch(job_id: IdArgument, url: UrlOption = None, state_dir: StateDirOption = None) -> None:
+    """Wait until a job has ended, and print its result; the exit status is 1 if it has none, or is an error."""
+    with _connected(url, state_dir) as client:
+        found = _ended(client, job_id)
+        if "result" in found:
+            typer.echo(client.result(job_id), nl=False)
+    if found["state"] != "succeeded":
+        raise InvalidRequest(f"job {job_id} is {found['state']}" + (f": {found['error']}" if "error" in found else ""))
+
+
+@app.command()
+def cancel(job_id: IdArgument, url: UrlOption = None, state_dir: StateDirOption = None) -> None:
+    """Cancel a job, also one that runs; one that has ended stays as it is."""
+    with _connected(url, state_dir) as client:
+        remark(f"job {job_id} is {client.cancel(job_id)['state']}")
+
+
+@dead.command(name="list")
+def list_dead(output: ShapeOption = Shape.TABLE, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+    """List the dead jobs of all tenants."""
+    columns = ("id", "tenant", "model", "attempts", "ended_at", "error")
+    found = admin_client(state_dir, admin_url).ask_all("dead-jobs")
+    print_found(found, output, lambda: print_table(columns, ([job[column] for column in columns] for job in found)))
+
+
+@dead.command()
+def requeue(job_id: IdArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+    """Queue a dead job anew, with all its attempts and all its time before it."""
+    admin_client(state_dir, admin_url).ask("POST", "dead-jobs", job_id, "requeue")
+    remark(f"job {job_id} is queued again")
+
+
+@dead.command()
+def drop(job_id: IdArgument, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+    """Remove a dead job, with its body."""
+    admin_client(state_dir, admin_url).ask("DELETE", "dead-jobs", job_id)
+    remark(f"job {job_id} is removed")
+
+
+def _connected(url: str | None, state_dir: Path | None) -> closing[JobClient]:
+    return closing(JobClient(endpoint("http", state_dir, url), api_key()))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as exc:
+        raise InvalidRequest(f"{path} cannot be read: {exc.strerror}") from exc
+
+
+def _bodies(content: bytes) -> Iterator[bytes]:
+    """The bodies of infer requests for the lines of a file of texts."""
+    try:
+        lines = [line for line in content.decode().splitlines() if line.strip()]
+    except UnicodeDecodeError as exc:
+        raise InvalidRequest(f"--file is not UTF-8 text: {exc}") from exc
+    if not lines:
+        raise InvalidRequest("--file has no lines to embed")
+    for start in range(0, len(lines), _LINES_PER_JOB):
+        texts = lines[start : start + _LINES_PER_JOB]
+        tensor = {"name": "TEXT", "shape": [len(texts), 1], "datatype": "BYTES", "data": texts}
+        yield json.dumps({"inputs": [tensor], "outputs": [{"name": "EMBEDDING"}]}).encode()
+
+
+def _key(model: str, body: bytes) -> str:
+    """Idempotency key that follows from what is computed, so that a second run finds the jobs of the first."""
+    return sha256(b"%b\0%b" % (model.encode(), body)).hexdigest()
+
+
+def _shown(items: list[Any], what: str) -> Iterator[Any]:
+    yield from track(items, description=what, console=Console(stderr=True))
+
+
+def _ended(client: JobClient, job_id: str) -> dict[str, Any]:
+    while (found := client.show(job_id, wait_s=_WAIT_S))["state"] not in _ENDED:
+        pass
+    return found
+
+
+def _rows(client: JobClient, job_id: str) -> list[list[float]]:
+    """The embeddings that a job has computed. Raises InvalidRequest: it has none."""
+    found = _ended(client, job_id)
+    if found["state"] != "succeeded":
+        raise InvalidRequest(f"job {job_id} is {found['state']}: {found.get('error') or client.result(job_id)}")
+    output = json.loads(client.result(job_id))["outputs"][0]
+    count, width = output["shape"]
+    return [output["data"][row * width : (row + 1) * width] for row in range(count)]
+
+
+def _write(path: Path, parts: list[list[list[float]]]) -> None:
+    import numpy as np
+
+    try:
+        with path.open("wb") as file:
+            np.save(file, np.array([row for rows in parts for row in rows], dtype=np.float32))
+    except OSError as exc:
+        raise InvalidRequest(f"--out {path} cannot be written: {exc.strerror}") from exc

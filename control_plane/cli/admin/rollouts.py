@@ -1,0 +1,277 @@
+"""`tidegate rollouts`: begins, watches and ends rollouts of a route's next model, over the admin API."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from control_plane.admin.client import AdminClient
+from control_plane.cli.common.changing import finite_number, given
+from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client
+from control_plane.cli.common.output import Shape, ShapeOption, listed, print_found
+from control_plane.cli.common.printing import print_table, remark
+from control_plane.core.errors import InvalidRequest
+
+app = typer.Typer(help="Take a route's requests over to another model, step by step, and back by itself.", no_args_is_help=True)
+
+RouteArgument = Annotated[str, typer.Argument(help="The route, as `tidegate routes list` shows it.")]
+
+BLUE_GREEN_PERCENT = 99.0
+"""Weight of the next model in a blue-green rollout: what stays is what it is compared with."""
+_STEPS = "1,5,25,50"
+_WATCH_EVERY_S = 1.0
+SHADOW_PERCENT = 10.0
+"""Requests that are copied to the next model before it gets any."""
+_SHADOW_S = 30.0
+_UNDER_WAY = ("shadow", "canary", "baking", "promoting")
+_FAILED = ("rolled_back", "aborted")
+
+
+@app.command()
+def start(
+    route: RouteArgument,
+    to: Annotated[
+        str, typer.Option("--to", metavar="MODEL[@VERSION]", help="The next model, or version of the present one. It must be loaded.")
+    ],
+    policy: Annotated[
+        str, typer.Option(metavar="NAME", help="RolloutPolicy that has the steps, the gates and whatever no option says.")
+    ] = "",
+    steps: Annotated[
+        str | None, typer.Option(metavar="PERCENT,...", help=f"Percent of the requests that it gets, step by step. \\[{_STEPS}]")
+    ] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Requests that it must have computed before the next step. \\[500]")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0.0, help="Shortest time of a step. \\[60]")] = None,
+    blue_green: Annotated[
+        bool, typer.Option("--blue-green", help=f"One step: {BLUE_GREEN_PERCENT:g} % at once, the rest is what it is compared with.")
+    ] = False,
+    shadow: Annotated[
+        bool,
+        typer.Option("--shadow/--no-shadow", help="Copy requests to the next model before it gets any, where they may be computed twice."),
+    ] = True,
+    shadow_percent: Annotated[float, typer.Option(metavar="PERCENT", help="Percent of the requests that are copied.")] = SHADOW_PERCENT,
+    shadow_samples: Annotated[int, typer.Option(min=1, help="Copies that it must have answered before the first step.")] = 200,
+    agreement: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND[:LIMIT]",
+            help="How answers to copies must agree: exact, tolerance, classes, same-space, another-space or edit-distance.",
+        ),
+    ] = None,
+    tensor: Annotated[str, typer.Option(metavar="NAME", help="Output tensor that is compared; none: all of them.")] = "",
+    may_differ: Annotated[
+        float | None, typer.Option(metavar="PERCENT", help="Percent of the answers that may differ; by default 1, or 20 in another space.")
+    ] = None,
+    bake: Annotated[
+        float | None,
+        typer.Option(min=0.0, metavar="SECONDS", help="How long the present model keeps its copies after the last step. \\[0]"),
+    ] = None,
+    slower_by: Annotated[float | None, typer.Option(min=1.0, help="How many times slower it may be. \\[1.1]")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Chance that it is rolled back though it is no worse. \\[0.01]")] = None,
+    output: ShapeOption = Shape.TABLE,
+    admin_url: AdminUrlOption = None,
+    state_dir: StateDirOption = None,
+) -> None:
+    """Begin a rollout: the next model gets more requests from step to step, and none as soon as it is worse."""
+    wanted = steps if steps is not None or policy else _STEPS
+    percents = [BLUE_GREEN_PERCENT] if blue_green else [_percent(each) for each in wanted.split(",")] if wanted else []
+    model, _, version = to.replace(":", "@").partition("@")
+    if not percents and (samples, seconds) != (None, None):
+        raise InvalidRequest(f"policy {policy!r} has each step's samples and seconds: leave the options out, or give --steps, too")
+    least = given(samples=samples, min_s=seconds)
+    told = [{"weight": round(percent * 100), **least} for percent in percents]
+    body = {
+        "model": model,
+        "version": version,
+        "policy": policy,
+        "steps": told,
+        "slower_by": slower_by,
+        "alpha": alpha,
+        "shadow": _shadow(shadow_percent, shadow_samples, seconds) if shadow else None,
+        "agreement": None if agreement is None else _agreement(agreement, tensor, may_differ),
+        "bake_s": bake,
+    }
+    _show(admin_client(state_dir, admin_url).ask("POST", "rollouts", route, body=body), output)
+    remark(f"watch it with `tidegate rollouts watch {route}`")
+
+
+@app.command()
+def status(
+    route: Annotated[str | None, typer.Argument(help="The route; none: all.")] = None,
+    output: ShapeOption = Shape.TABLE,
+    admin_url: AdminUrlOption = None,
+    state_dir: StateDirOption = None,
+) -> None:
+    """Show how far rollouts are, and what their gates say."""
+    client = admin_client(state_dir, admin_url)
+    if route is None:
+        _show(client.ask_all("rollouts"), output)
+        return
+    found = client.ask("GET", "rollouts", route)
+    _show(found, output)
+    if output is Shape.TABLE:
+        _show_gates(found)
+
+
+@app.command()
+def watch(
+    route: RouteArgument,
+    output: ShapeOption = Shape.TABLE,
+    admin_url: AdminUrlOption = None,
+    state_dir: StateDirOption = None,
+) -> None:
+    """Print what happens until the rollout has ended; exit status 1 if the next model was not promoted."""
+    client, shown = admin_client(state_dir, admin_url), 0.0
+    while True:
+        rollout = client.ask("GET", "rollouts", route)
+        for event in rollout["events"]:
+            if event["at_s"] > shown:
+                remark(_event(event))
+                shown = event["at_s"]
+        if rollout["phase"] not in _UNDER_WAY:
+            _show(rollout, output)
+            if output is Shape.TABLE:
+                _show_gates(rollout)
+            raise typer.Exit(1 if rollout["phase"] in _FAILED else 0)
+        time.sleep(_WATCH_EVERY_S)
+
+
+@app.command()
+def pause(
+    route: RouteArgument, output: ShapeOption = Shape.TABLE, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None
+) -> None:
+    """Hold a rollout at its step. A next model that is worse is rolled back all the same."""
+    _change(admin_client(state_dir, admin_url), route, "pause", output)
+
+
+@app.command()
+def resume(
+    route: RouteArgument, output: ShapeOption = Shape.TABLE, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None
+) -> None:
+    """Let a rollout go on that was paused."""
+    _change(admin_client(state_dir, admin_url), route, "resume", output)
+
+
+@app.command()
+def promote(
+    route: RouteArgument, output: ShapeOption = Shape.TABLE, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None
+) -> None:
+    """Make the next model the route's at once."""
+    _change(admin_client(state_dir, admin_url), route, "promote", output)
+
+
+@app.command()
+def abort(
+    route: RouteArgument, output: ShapeOption = Shape.TABLE, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None
+) -> None:
+    """End a rollout: all requests go to the present model."""
+    _change(admin_client(state_dir, admin_url), route, "abort", output)
+
+
+@app.command()
+def history(
+    route: RouteArgument, output: ShapeOption = Shape.TABLE, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None
+) -> None:
+    """List what has happened in the rollouts of a route."""
+    events = admin_client(state_dir, admin_url).ask("GET", "rollouts", route)["events"]
+    rows = ((_at(each), _percents(each["weight"]), each["what"], each["by"]) for each in events)
+    print_found(events, output, lambda: print_table(("at", "weight", "what", "by"), rows))
+
+
+def _change(client: AdminClient, route: str, verb: str, output: Shape) -> None:
+    _show(client.ask("POST", "rollouts", route, verb), output)
+
+
+def _shadow(percent: float, samples: int, seconds: float | None) -> dict[str, Any]:
+    return {"weight": round(percent * 100), "samples": samples, "min_s": min(_SHADOW_S if seconds is None else seconds, _SHADOW_S)}
+
+
+def _agreement(text: str, output: str, may_differ: float | None) -> dict[str, Any]:
+    kind, _, limit = text.partition(":")
+    least = finite_number(limit, expected="a limit, such as same-space:0.98") if limit else None
+    return {"kind": kind, "output": output, "limit": least, "may_differ": None if may_differ is None else may_differ / 100}
+
+
+def _present(rollout: dict[str, Any]) -> dict[str, Any]:
+    """What the present stage waits for."""
+    shadow: dict[str, Any] | None = rollout["shadow"] if rollout["phase"] == "shadow" else None
+    step: dict[str, Any] = rollout["steps"][rollout["step"]]
+    return shadow or step
+
+
+def _percent(text: str) -> float:
+    return finite_number(text.strip().removesuffix("%"), expected="a list of percents, such as 1,5,25,50")
+
+
+def _show(found: Any, output: Shape) -> None:
+    print_found(found, output, lambda: _tabulate(listed(found)))
+
+
+def _tabulate(rollouts: list[dict[str, Any]]) -> None:
+    print_table(
+        ("route", "from", "to", "phase", "step", "weight", "samples", "left", "why"),
+        (
+            (
+                each["route"],
+                _model(each["stable"], each["stable_version"]),
+                _model(each["model"], each["version"]),
+                each["phase"].replace("_", " ") + (", paused" if each["is_paused"] else ""),
+                _step(each),
+                _percents(each["weight"]),
+                f"{each['step_samples']} of {_present(each)['samples']}",
+                _left(each),
+                each["reason"],
+            )
+            for each in rollouts
+        ),
+    )
+
+
+def _show_gates(rollout: dict[str, Any]) -> None:
+    if rollout["gates"]:
+        print_table(
+            ("gate", rollout["model"], rollout["stable"], "evidence"),
+            (
+                (
+                    gate["name"],
+                    f"{gate['canary_bad']} of {gate['canary']}",
+                    f"{gate['stable_bad']} of {gate['stable']}" if gate["stable"] else "",
+                    f"{max(0.0, gate['log_evidence'] / gate['fails_at']):.0%} of what fails it",
+                )
+                for gate in rollout["gates"]
+            ),
+        )
+
+
+def _left(rollout: dict[str, Any]) -> str:
+    """Render how long the present step takes yet: `inconclusive` where it lacks samples though its time is over."""
+    present = _present(rollout)
+    if rollout["phase"] not in ("shadow", "canary") or rollout["step_samples"] >= present["samples"]:
+        return ""
+    is_over = time.time() > rollout["entered_s"] + present["min_s"]
+    left_s = rollout["left_s"]
+    told = "no requests" if left_s is None else f"{left_s:,.0f} s at this rate"
+    return f"inconclusive, {told}" if is_over else told
+
+
+def _step(rollout: dict[str, Any]) -> str:
+    name, count = rollout["steps"][rollout["step"]]["name"], f"{rollout['step'] + 1} of {len(rollout['steps'])}"
+    return f"{name}, {count}" if name else count
+
+
+def _model(name: str, version: str) -> str:
+    return f"{name}@{version}" if version else name
+
+
+def _percents(weight: int) -> str:
+    return f"{weight / 100:g} %"
+
+
+def _at(event: dict[str, Any]) -> str:
+    return datetime.fromtimestamp(event["at_s"], UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _event(event: dict[str, Any]) -> str:
+    return f"{_at(event)} {_percents(event['weight'])}: {event['what']}"

@@ -1,0 +1,182 @@
+"""`tidegate routes`: makes, lists and deletes routes (public names of models), over the admin API."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from control_plane.cli.common.changing import NONE, ReplaceOption, finite_number, given, limit_option, number_option, set_object
+from control_plane.cli.common.options import AdminUrlOption, ReasonOption, StateDirOption, admin_client
+from control_plane.cli.common.output import Shape, ShapeOption, listed, print_found
+from control_plane.cli.common.printing import print_table, remark
+
+app = typer.Typer(help="Make, list and delete routes.", no_args_is_help=True)
+
+
+class Caching(StrEnum):
+    """Whether a route's responses are cached: yes, no, or as the model's configuration says (`model`)."""
+
+    ON = "on"
+    OFF = "off"
+    MODEL = "model"
+
+
+class Hedging(StrEnum):
+    """Whether a route's late requests go to a second server: yes, no, or as the gateway's setting says
+    (`gateway`)."""
+
+    ON = "on"
+    OFF = "off"
+    GATEWAY = "gateway"
+
+
+_IS_HEDGED = {Hedging.ON: True, Hedging.OFF: False, Hedging.GATEWAY: None}
+_IS_ON = {Caching.ON: True, Caching.OFF: False, Caching.MODEL: None}
+
+NameArgument = Annotated[str, typer.Argument(help="The name that callers use.")]
+
+
+@app.command(name="set")
+def set_route(
+    name: NameArgument,
+    model: Annotated[str | None, typer.Option(help="The model behind the route.")] = None,
+    version: Annotated[str | None, typer.Option(help="The model's version; none: its version policy chooses.")] = None,
+    deadline_ms: Annotated[float | None, limit_option("Deadline of requests that name none; none: the gateway's.")] = None,
+    tenant: Annotated[list[str] | None, typer.Option(help="Tenant that may call it; repeatable. none: all whose keys allow it.")] = None,
+    cache: Annotated[Caching | None, typer.Option(help="Whether responses are cached; `model`: as its configuration says.")] = None,
+    cache_ttl: Annotated[float | None, limit_option("Seconds that responses are cached; none: the gateway's setting.")] = None,
+    cache_private: Annotated[
+        bool | None, typer.Option("--cache-private/--cache-shared", help="Whether each tenant has cached responses of its own.")
+    ] = None,
+    cache_min_cost: Annotated[float | None, number_option("Cache only responses that cost at least this.", metavar="UNITS")] = None,
+    pool: Annotated[str | None, typer.Option(help="Fleet: pool that serves it; none: chosen by the kind of each request.")] = None,
+    hedging: Annotated[Hedging | None, typer.Option(help="Fleet: whether late requests go to a second server, too.")] = None,
+    twice_from_ms: Annotated[float | None, limit_option("Fleet: send requests to two servers that take so long; none: never.")] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODEL[:VERSION]=PERCENT", help="Model that gets a part of the requests; repeatable. none: the route's own gets all."
+        ),
+    ] = None,
+    sticky: Annotated[
+        str | None,
+        typer.Option(help="What keeps a caller at one model: tenant, key, sequence or header:NAME; none: the request's contents."),
+    ] = None,
+    salt: Annotated[str | None, typer.Option(help="Text of which another one draws anew who goes where; none: the route's name.")] = None,
+    repeatable: Annotated[
+        bool | None,
+        typer.Option(
+            "--repeatable/--not-repeatable",
+            help="Whether requests may be computed twice: then the route's own model stands in for a target that fails.",
+        ),
+    ] = None,
+    replace: ReplaceOption = False,
+    reason: ReasonOption = None,
+    output: ShapeOption = Shape.TABLE,
+    admin_url: AdminUrlOption = None,
+    state_dir: StateDirOption = None,
+) -> None:
+    """Make a route, or change the fields that options name."""
+    deadline_s = deadline_ms / 1000 if isinstance(deadline_ms, float) else deadline_ms
+    tenants = NONE if tenant == [NONE] else tenant
+    changes = given(model=model, deadline_s=deadline_s, tenants=tenants)
+    texts = (("version", version), ("pool", pool), ("sticky", sticky), ("salt", salt))
+    changes |= {field: "" if value == NONE else value for field, value in texts if value is not None}
+    changes |= given(is_repeatable=repeatable)
+    if target is not None:
+        changes["targets"] = [] if target == [NONE] else [_target(each) for each in target]
+    kept = given(ttl_s=cache_ttl, is_private=cache_private, min_cost_units=cache_min_cost)
+    if cache is not None:
+        kept["is_on"] = _IS_ON[cache]
+    if kept:
+        changes["cache"] = kept
+    hedged = given(twice_from_s=twice_from_ms / 1000 if isinstance(twice_from_ms, float) else twice_from_ms)
+    if hedging is not None:
+        hedged["is_on"] = _IS_HEDGED[hedging]
+    if hedged:
+        changes["hedging"] = hedged
+    client = admin_client(state_dir, admin_url, reason)
+    _show(set_object(client, "routes", name, changes, replace=replace, needed={"model": "--model"}), output)
+
+
+@app.command(name="list")
+def list_routes(output: ShapeOption = Shape.TABLE, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+    """List every route."""
+    _show(admin_client(state_dir, admin_url).ask_all("routes"), output)
+
+
+@app.command()
+def delete(name: NameArgument, reason: ReasonOption = None, admin_url: AdminUrlOption = None, state_dir: StateDirOption = None) -> None:
+    """Delete a route. Its name then means the model of that name, if there is one."""
+    admin_client(state_dir, admin_url, reason).ask("DELETE", "routes", name)
+    remark(f"route {name} is deleted")
+
+
+def _show(found: Any, output: Shape) -> None:
+    print_found(found, output, lambda: _tabulate(listed(found)))
+
+
+def _tabulate(routes: list[dict[str, Any]]) -> None:
+    print_table(
+        ("name", "model", "version", "targets", "deadline_ms", "tenants", "cache", "pool", "hedging"),
+        (
+            (
+                route["name"],
+                route["model"],
+                route["version"],
+                _targets(route),
+                _deadline_ms(route),
+                _tenants(route),
+                _cache(route),
+                route["pool"],
+                _hedging(route),
+            )
+            for route in routes
+        ),
+    )
+
+
+def _target(text: str) -> dict[str, Any]:
+    """Parse a target such as `encoder_v2=5`. Raises BadParameter."""
+    named, _, percent = text.partition("=")
+    model, _, version = named.partition(":")
+    weight = round(finite_number(percent.removesuffix("%"), expected="a target as MODEL[:VERSION]=PERCENT, such as encoder_v2=5") * 100)
+    return {"model": model, "weight": weight, "version": version}
+
+
+def _targets(route: dict[str, Any]) -> str:
+    """Render the targets, such as `encoder_v2 5 %, by tenant`."""
+    told = [f"{each['model']}{':' if each['version'] else ''}{each['version']} {each['weight'] / 100:g} %" for each in route["targets"]]
+    return ", ".join([*told, *([f"by {route['sticky']}"] if route["sticky"] else [])])
+
+
+def _deadline_ms(route: dict[str, Any]) -> float | None:
+    return None if route["deadline_s"] is None else route["deadline_s"] * 1000
+
+
+def _tenants(route: dict[str, Any]) -> str:
+    return "everybody" if route["tenants"] is None else ", ".join(route["tenants"])
+
+
+def _cache(route: dict[str, Any]) -> str:
+    """Render the cache fields that are set, such as `on, 60 s, private, from 5 units`."""
+    cache = route["cache"]
+    told = [next(name.value for name, is_on in _IS_ON.items() if is_on is cache["is_on"])]
+    if cache["ttl_s"] is not None:
+        told.append(f"{cache['ttl_s']:g} s")
+    if cache["is_private"]:
+        told.append("private")
+    if cache["min_cost_units"]:
+        told.append(f"from {cache['min_cost_units']:g} units")
+    return ", ".join(told)
+
+
+def _hedging(route: dict[str, Any]) -> str:
+    """Render the fields of hedging that are set, such as `on, twice from 200 ms`; empty where none is."""
+    hedging = route["hedging"]
+    told = [name.value for name, is_on in _IS_HEDGED.items() if is_on is hedging["is_on"] is not None]
+    if hedging["twice_from_s"] is not None:
+        told.append(f"twice from {hedging['twice_from_s'] * 1000:g} ms")
+    return ", ".join(told)

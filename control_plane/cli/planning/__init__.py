@@ -1,0 +1,1 @@
+"""Commands that plan a deployment: models' configurations by measurement, and fleets by simulation."""

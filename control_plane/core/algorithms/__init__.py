@@ -1,0 +1,1 @@
+"""Small algorithms that many capabilities share; each is pure and knows no term of ours."""

@@ -1,0 +1,1 @@
+"""Health of servers and replicas: outlier ejection, and replicas that answer nobody. Pure."""

@@ -1,0 +1,35 @@
+"""Decides whether a request waits at a replica that answers nobody, while others of its model do. Pure.
+
+An input that never returns wedges a replica beside a server that answers all else; what waits behind it would wait for
+its deadline. A model that is only slow, or has a long queue, goes on answering: so nothing is overdue where the
+replica has answered lately, or where no other one answers either, or is idle. Called by
+`fleet/view/recalls`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from math import inf
+
+from control_plane.fleet.domain.fleet import Fleet, Replica, Server
+
+AT_LEAST_S, _FACTOR = 1.5, 3.0
+"""Shortest wait, and the wait as a multiple of the longest that an answer has lately taken there: as for a replica that
+hangs (`triton/copy_silence`)."""
+
+
+def overdue(fleet: Fleet, server: Server, replica: Replica, *, sent_s: float, now_s: float, avoid: Container[str] = ()) -> bool:
+    """Whether a request that was sent at `sent_s` had better be taken back from this replica.
+
+    What the replica works on is not: it may be a long one. That is the oldest request of all workers there, unless callers have
+    given up others before it, which Triton goes on computing. `avoid` are servers whose replicas would not do.
+    """
+    limit_s = max(AT_LEAST_S, _FACTOR * replica.longest_s)
+    if now_s - max(sent_s, replica.answered_s) < limit_s:
+        return False
+    worked_on_s = min(next(iter(replica.waiting.values()), inf), replica.abandoned_s, replica.worked_on_elsewhere_s)
+    return sent_s > worked_on_s and any(
+        each.answered_s >= now_s - limit_s or not each.in_flight
+        for other, each in fleet.ready_replicas(replica.model)
+        if other is not server and other.name not in avoid
+    )

@@ -1,0 +1,1 @@
+"""Routing: which replica serves a request, which second one a hedge goes to, and which pool serves it. Pure."""

@@ -1,0 +1,17 @@
+"""Port for where models' files are, which decides how long a load takes."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from control_plane.models.domain.description import Tier
+
+
+class Tiers(Protocol):
+    """Where each model's files are: `models/tiers/warm_tier_manager`."""
+
+    def tier_of(self, model: str) -> Tier:
+        """The model's tier: WARM, or COLD if its files must be fetched first."""
+
+    def expected_fetch_s(self, model: str) -> float:
+        """Seconds that the fetch would take now."""

@@ -1,0 +1,52 @@
+"""What a connection needs of its server: the application behind it, its limits, and its share of memory and turns."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sized
+from typing import Protocol, TypeVar
+
+from control_plane.frontends.common.body_budget import BodyBudget
+from control_plane.frontends.common.read_scheduler import ReadScheduler
+from control_plane.frontends.http.limits import HttpLimits
+from control_plane.frontends.http.request_reader import Admit
+from control_plane.host.exposure import AllowedHosts
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest
+from control_plane.triton.ports import HttpStream
+
+ConnectionT = TypeVar("ConnectionT", contravariant=True)
+
+Application = Callable[[HttpRequest], Awaitable[HttpAnswer | HttpStream]]
+RenderError = Callable[[Exception, bytes], HttpAnswer]
+"""Renders an error as the answer to a request for this target, which may be incomplete."""
+
+
+class VerbatimAnswers(Protocol):
+    """Port to the verbatim cache of an application."""
+
+    fields: frozenset[bytes]
+    """Lower-case names of the fields in which requests may differ that have the same answer."""
+
+    entries: Sized
+    """What is cached: while that is nothing, nobody needs to ask."""
+
+    def answer(self, head: bytes, body: bytes) -> bytes | None:
+        """The answer to the request of this body and this head's key (`protocols/head_template`); None: it has
+        to be parsed."""
+
+
+class ConnectionHost(Protocol[ConnectionT]):
+    """Port of a connection to its server."""
+
+    application: Application
+    verbatim: VerbatimAnswers
+    render_error: RenderError
+    admit: Admit
+    limits: HttpLimits
+    hosts: AllowedHosts | None
+    budget: BodyBudget
+    is_draining: bool
+    reads: ReadScheduler
+
+    def opened(self, connection: ConnectionT, address: str) -> bool: ...
+
+    def closed(self, connection: ConnectionT) -> None: ...

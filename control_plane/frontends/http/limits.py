@@ -1,0 +1,49 @@
+"""Limits of HTTP/1.1 connections, and the refusals of what exceeds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from control_plane.core.errors import HeadTooLarge, PayloadTooLarge
+from control_plane.frontends.common.connection_limits import Network
+
+MAX_LINE_BYTES = 8000
+"""Longest line of a head. Triton 24.10 closes the connection without an answer if a line is longer; a long
+head of short lines is accepted."""
+
+MAX_FIELDS = 100
+"""Most fields of one head; Envoy's default. A field costs more than its bytes show."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """Limits that an HTTP server sets for each connection: sizes, counts and time-outs."""
+
+    max_body_bytes: int
+    max_header_bytes: int
+    max_connections: int
+    header_timeout_s: float = 10.0
+    """Seconds from a head's first byte to its last."""
+    body_timeout_s: float = 60.0
+    """Seconds without progress: in receiving a body, in waiting for memory for one, in sending an answer."""
+    idle_timeout_s: float = 300.0
+    """Seconds between requests; 0 means no limit."""
+    source_share: float = 1.0
+    """Part (0 to 1) of the connections that one source may hold."""
+    trusted_proxies: Sequence[Network] = ()
+    """Sources that may hold more, since they stand for many clients."""
+
+    def head_too_large(self) -> HeadTooLarge:
+        return HeadTooLarge(f"the request head exceeds {self.max_header_bytes} bytes (TIDEGATE_MAX_HEADER_BYTES)")
+
+    def body_too_large(self) -> PayloadTooLarge:
+        return PayloadTooLarge(f"the body exceeds the limit of {self.max_body_bytes} bytes (TIDEGATE_MAX_BODY_BYTES)")
+
+
+def line_too_long() -> HeadTooLarge:
+    return HeadTooLarge(f"a line of the request head exceeds {MAX_LINE_BYTES} bytes, which Triton does not take")
+
+
+def too_many_fields() -> HeadTooLarge:
+    return HeadTooLarge(f"the request head has more than {MAX_FIELDS} fields")

@@ -1,0 +1,63 @@
+"""Answers and errors within a ModelStreamInfer stream: their messages, and which of them end the stream."""
+
+from __future__ import annotations
+
+import asyncio
+
+from control_plane.protocols.grpc import (
+    PREFIX_BYTES,
+    GrpcAnswer,
+    GrpcStatus,
+    MessageFrame,
+    frame_message,
+    is_compressed,
+    message_in,
+    message_pieces,
+    status_answer,
+)
+from control_plane.protocols.kserve.body_limits import InflateBound
+from control_plane.protocols.kserve.messages import service_pb2
+
+ERRORS_END_STREAM = (b"triton_grpc_error", b"true")
+"""Metadata by which a client asks that an error ends the stream with a status, instead of being sent as a
+message."""
+
+_ANSWER = InflateBound(2**31 - 1, "the answer is too large")
+
+
+class StreamEnded(Exception):
+    """Ends the call with a status before the client has finished."""
+
+    def __init__(self, answer: GrpcAnswer) -> None:
+        super().__init__(answer.details)
+        self.answer = answer
+
+
+def raise_model_error(frame: MessageFrame) -> None:
+    """End the call for an error of a model, as Triton does where the client sent `triton_grpc_error`.
+
+    Errors of requests that never reached a model do not end it; they are told apart by the missing model
+    name. The answer does not contain the status; INTERNAL is the one that errors of Python models have.
+    """
+    answer = service_pb2.ModelStreamInferResponse.FromString(bytes(frame[PREFIX_BYTES:]))
+    if answer.error_message and answer.infer_response.model_name:
+        raise StreamEnded(status_answer(GrpcStatus.INTERNAL, answer.error_message))
+
+
+def error_message(request_id: str, text: str) -> bytes:
+    """The stream message that reports one request's failure."""
+    answer = service_pb2.ModelStreamInferResponse(error_message=text)
+    answer.infer_response.id = request_id
+    return frame_message(answer.SerializeToString())
+
+
+async def inflated_answer(answer: GrpcAnswer) -> bytes | memoryview:
+    """The message in a server's answer, inflated in steps if it is compressed, since it may be large."""
+    frame = b"".join(answer.body)
+    if not is_compressed(frame):
+        return message_in(frame, answer.encoding, _ANSWER)
+    pieces = []
+    for piece in message_pieces(frame, answer.encoding, _ANSWER):
+        pieces.append(piece)
+        await asyncio.sleep(0)
+    return b"".join(pieces)

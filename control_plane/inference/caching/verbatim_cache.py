@@ -1,0 +1,141 @@
+"""Verbatim cache: answers cache hits to byte-equal messages before anything of the message is parsed.
+
+A frontend looks a message up by its bytes, without those that its sender makes anew for each and no answer depends
+on (`protocols/per_request`). Everything that follows from the bytes (caller, route, cache key)
+was worked out by the first hit and holds until access rules or loaded contents change. What remains for each
+hit is that check, the tenant's limits, and counting, which is flushed to metrics and metering ten times a
+second and before they are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sized
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from control_plane.admission.tenant_limits import TenantUsage
+from control_plane.cache.domain.eviction import CacheEntry
+from control_plane.cache.response_cache import ResponseCache
+from control_plane.core.algorithms.bounded_cache import BoundedCache
+from control_plane.core.infer_call import CacheStatus, Frontend, InferCall
+from control_plane.core.principal import Principal
+from control_plane.inference.in_flight.running_requests import RunningRequests
+
+AnswerT = TypeVar("AnswerT")
+
+MessageKey = tuple[bytes, bytes] | tuple[bytes, bytes, int]
+"""The key of a message: of its head and of its body; where the id is cut out of the body, the id's length too, so
+that the answers to all these messages have one length."""
+
+_MAX_BYTES = 2**24
+_MAX_ENTRY_BYTES = _MAX_BYTES // 1024
+"""A table of few large answers would drop others often; larger ones take the ordinary path."""
+_FLUSH_EVERY_S = 0.1
+"""Seconds between two flushes of counts."""
+
+
+@dataclass(slots=True, eq=False)
+class _VerbatimEntry(Generic[AnswerT]):
+    """One entry: the answer, and all that must be unchanged for it to hold."""
+
+    answer: AnswerT
+    kept: CacheEntry
+    principal: Principal
+    account: TenantUsage
+    call: InferCall
+    """The call as it goes to Triton, after routing."""
+    access_generation: int
+    contents_generation: int
+    unflushed: int = 0
+    """Hits that have not been flushed to metrics and metering."""
+
+
+class VerbatimCache(Generic[AnswerT]):
+    """Verbatim cache of one data port: key of a message -> encoded answer.
+
+    A message includes its sender's credentials, and nothing else that its answer depends on comes from the
+    connection.
+    """
+
+    def __init__(
+        self, frontend: Frontend, running: RunningRequests, cache: ResponseCache | None, *, today_s: Callable[[], float] = time.time
+    ) -> None:
+        """`today_s` is seconds since 1970."""
+        self._frontend = frontend
+        self._running = running
+        self._cache = cache
+        self._access = running.governance.access
+        self._admission = running.governance.admission
+        self._today_s = today_s
+        self._hits: BoundedCache[MessageKey, _VerbatimEntry[AnswerT]] = BoundedCache(_MAX_BYTES, max_entry_bytes=_MAX_ENTRY_BYTES)
+        self.entries: Sized = self._hits.keys
+        """What is cached: while that is nothing, callers need not ask."""
+        self._untold: list[_VerbatimEntry[AnswerT]] = []
+        self._telling: asyncio.TimerHandle | None = None
+
+    def answer(self, message: MessageKey) -> AnswerT | None:
+        """The answer to this message, if it is cached, still valid, and its tenant is surely within its
+        limits; else None.
+
+        Raises LimitExceeded, after recording the refused request.
+        """
+        hit = self._hits.get(message)
+        if hit is None:
+            return None
+        if not self._holds(hit):
+            self._hits.forget(message)
+            return None
+        # A tenant without limits need not be admitted.
+        if hit.account.is_limited and not self._running.count_completed(self._frontend, hit.principal, hit.call):
+            return None
+        if not hit.unflushed:  # one timer for all entries, and each entry is listed once
+            self._untold.append(hit)
+            if self._telling is None:
+                self._telling = asyncio.get_running_loop().call_later(_FLUSH_EVERY_S, self.flush_counts)
+        hit.unflushed += 1
+        return hit.answer
+
+    def takes(self, principal: Principal, size_bytes: int) -> bool:
+        """Whether an answer to this caller may be kept, which has about so many bytes together with its message."""
+        # Not to a token, which must be checked each time: its issuer may revoke it. Not with a request log:
+        # each of its lines needs the request's id and time, which this path does not read.
+        return size_bytes <= _MAX_ENTRY_BYTES and principal.is_known and not self._running.has_log
+
+    def keep(self, message: MessageKey, principal: Principal, call: InferCall, key: bytes, answer: AnswerT, *, size_bytes: int) -> None:
+        """Keep the `answer` just given to `message` by a hit on the response cache's entry `key`; `size_bytes`
+        counts both.
+
+        The caller has just been authenticated and authorised, and `takes` has said yes; `call` is the call as
+        it goes to Triton.
+        """
+        kept = None if self._cache is None else self._cache.entry(key)
+        if kept is not None and self._cache is not None:
+            account = self._admission.account(principal.tenant)
+            hit = _VerbatimEntry(answer, kept, principal, account, call, self._access.generation, self._cache.generation)
+            self._hits.keep(message, hit, size_bytes=size_bytes)
+
+    def flush_counts(self) -> None:
+        """Flush the counts of all hits so far to metrics and metering."""
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+        for hit in self._untold:
+            count, hit.unflushed = hit.unflushed, 0
+            self._running.hits(self._frontend, hit.principal, hit.call, count)
+            if self._cache is not None:
+                self._cache.counts[hit.call.model_name, CacheStatus.HIT] += count
+        self._untold.clear()
+
+    def _holds(self, hit: _VerbatimEntry[AnswerT]) -> bool:
+        """Whether rules, contents, the caller's key and the cached entry are as they were; refreshes the
+        entry's last use."""
+        cache, expires_s = self._cache, hit.principal.expires_s
+        return (
+            cache is not None
+            and hit.access_generation == self._access.generation
+            and hit.contents_generation == cache.generation
+            and (expires_s is None or self._today_s() < expires_s)
+            and cache.reuse(hit.kept)
+        )

@@ -1,0 +1,76 @@
+"""Port for what chooses each request's server: `inference/single_server`, or in a fleet `fleet/routing/dispatch`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Protocol, TypeVar
+
+from control_plane.core.infer_call import InferCall
+from control_plane.inference.catalogue import Catalogue
+from control_plane.inference.in_flight.running_request import (
+    AuthorizedRequest,
+)
+from control_plane.inference.requests import GenerateRequest, ServerRequest
+from control_plane.inference.retries.queries_of_death import Hashable, QueriesOfDeath
+from control_plane.inference.retries.retry_budget import RetryBudget
+from control_plane.protocols.http1 import HttpAnswer
+from control_plane.triton.ports import HttpStream, Upstream
+
+AnswerT = TypeVar("AnswerT")
+
+
+class Dispatch(Protocol):
+    """Router: chooses the server of each request.
+
+    `inference/single_server`, or in a fleet `fleet/routing/dispatch`.
+    """
+
+    retries: RetryBudget
+    """Budget of what is sent to servers beyond what clients ask for."""
+    deaths: QueriesOfDeath
+    """Quarantine for requests under which processes die."""
+
+    @property
+    def catalogue(self) -> Catalogue | None:
+        """The merged model catalogue of a fleet; None where there is one server, which answers for itself."""
+
+    def send(
+        self, request: ServerRequest[AnswerT], call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None
+    ) -> Awaitable[AnswerT]:
+        """Choose a server, wait until the model is loaded there, and send; `running` says what it costs and
+        who asks.
+
+        Raises ModelNotFound, Overloaded, and what the request's own `send` raises.
+        """
+
+    def stream(
+        self, request: GenerateRequest, call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None
+    ) -> Awaitable[HttpAnswer | HttpStream]:
+        """As `send`, for a streamed answer, which holds its in-flight slot at the server until it is
+        closed."""
+
+    def server_for(
+        self, call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None, request: Hashable | None = None
+    ) -> AbstractAsyncContextManager[Upstream]:
+        """Reserve a server for a caller that sends by itself, for as long as the block lasts. With `request`, what it
+        sends, it is refused once two processes have died under that.
+
+        Raises as `send` does.
+        """
+
+    def idle_copy(self, call: InferCall) -> AbstractContextManager[Upstream] | None:
+        """Reserve a copy of the model that has nothing to do, for as long as the block lasts; None if there is none. What is
+        sent there says nothing of service times, and is never sent again."""
+
+    async def reading(self, model: str, *, timeout_s: float) -> Upstream:
+        """A server that can describe the model; it is loaded for that if it must be.
+
+        Raises as `send` does.
+        """
+
+    async def ready(self) -> set[str]:
+        """Names of the models that are loaded on any server now.
+
+        Raises UpstreamUnavailable, UpstreamFailed, DeadlineExceeded.
+        """

@@ -1,0 +1,41 @@
+"""Records a streamed answer when it ends: `inference/inference` wraps each one in this."""
+
+from __future__ import annotations
+
+from control_plane.core.infer_call import Outcome
+from control_plane.inference.in_flight.running_request import (
+    RunningRequest,
+)
+from control_plane.triton.ports import HttpStream
+
+
+class RecordedStream:
+    """Recording wrapper of `triton/ports.HttpStream`: a stream that is closed before its end counts as
+    ABANDONED."""
+
+    def __init__(self, stream: HttpStream, running: RunningRequest, head: bytes) -> None:
+        self.status = stream.status
+        self.head = head
+        self._stream = stream
+        # The outcome holds only if the stream reaches its end; until then, closing it means that the caller
+        # has left.
+        self._outcome_at_end, running.outcome = running.outcome, Outcome.ABANDONED
+        self._running: RunningRequest | None = running
+        running.detach()
+
+    async def receive(self) -> bytes | None:
+        try:
+            piece = await self._stream.receive()
+        except BaseException as exc:
+            if self._running is not None:
+                self._running.mark_broken_off(exc)
+            raise
+        if piece is None and self._running is not None:
+            self._running.outcome = self._outcome_at_end
+        return piece
+
+    def close(self) -> None:
+        self._stream.close()
+        if self._running is not None:
+            self._running.end()
+            self._running = None

@@ -1,0 +1,362 @@
+"""Lifecycle of one request in flight, from arrival to end; `running_requests` is the registry of all of
+them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from math import inf
+from types import TracebackType
+from typing import Protocol, cast
+
+from control_plane.admission.admission import Permit
+from control_plane.core.errors import ControlPlaneError, ErrorCode, GatewayStopping
+from control_plane.core.infer_call import Frontend, InferCall, Outcome
+from control_plane.core.principal import Principal
+from control_plane.inference.governance import Governance
+from control_plane.inference.retries.server_fault import client_status_in
+from control_plane.metering.domain.usage import ClientStatus
+from control_plane.objects.domain.route import HedgingPolicy
+
+_OUTCOMES = {
+    ErrorCode.UPSTREAM_UNAVAILABLE: Outcome.UNAVAILABLE,
+    ErrorCode.GATEWAY_STOPPING: Outcome.UNAVAILABLE,
+    ErrorCode.DEADLINE_EXCEEDED: Outcome.DEADLINE_EXCEEDED,
+    ErrorCode.MODEL_NOT_FOUND: Outcome.MODEL_NOT_FOUND,
+    ErrorCode.UPSTREAM_FAILED: Outcome.UPSTREAM_ERROR,
+}
+
+_NO_POLICY = HedgingPolicy()
+
+ClientStatusOf = Callable[[Frontend, BaseException], ClientStatus]
+"""The status and text that a caller of this protocol gets for an error; `frontends/common/status.client_status_of`."""
+
+
+class Source(Protocol):
+    """An unparsed request: lets a refusal be recorded under the right model and id although nothing was
+    parsed."""
+
+    def name_seen(self) -> str:
+        """The model or route name, as far as it shows without parsing; else empty.
+
+        It may be any text: it is looked up, and recorded only if it exists.
+        """
+
+    def header_id(self) -> str:
+        """The request id in its headers (`x-request-id`); else empty."""
+
+
+class _Unseen:
+    """Null `Source`, for requests whose bytes are not at hand."""
+
+    def name_seen(self) -> str:
+        return ""
+
+    def header_id(self) -> str:
+        return ""
+
+
+UNSEEN = _Unseen()
+
+
+class Owner(Protocol):
+    """The registry that a request reports to: `inference/in_flight/running_requests.RunningRequests`."""
+
+    governance: Governance
+    has_log: bool
+    """Whether there is a request log, for which statuses and texts are noted."""
+    client_status_of: ClientStatusOf
+    now_s: Callable[[], float]
+    """The loop's time."""
+
+    def end(self, request: RunningRequest) -> None: ...
+
+
+class RunningRequest:
+    """One request in flight, from its arrival to its end; ended once, by `end` or by the end of its `with` block
+    (an exception gives the outcome).
+
+    Its class is the stage that it has reached: `admit` turns it into an `AdmittedRequest`, `authorize` that into an
+    `AuthorizedRequest`. It stays the same object, so that a stage costs no other one.
+
+    It outlives its `with` block in two cases: a flight holds its permit (`transfer_permit`), or its answer
+    is streamed (`detach`).
+    """
+
+    __slots__ = (
+        "_all",
+        "_goes_on",
+        "_has_flight",
+        "_has_left",
+        "_held",
+        "call",
+        "computed_rows",
+        "continues_at_triton",
+        "frontend",
+        "is_cache_hit",
+        "is_counted",
+        "is_metered",
+        "is_repeatable",
+        "model_name",
+        "named_model",
+        "outcome",
+        "parts_at_once",
+        "permit",
+        "principal",
+        "request_id",
+        "rows",
+        "sent_s",
+        "server",
+        "source",
+        "started_s",
+        "steps",
+        "table_units",
+        "told",
+        "units",
+    )
+
+    def __init__(self, all_of_them: Owner, frontend: Frontend, principal: Principal, started_s: float, source: Source) -> None:
+        self._all = all_of_them
+        self.source: Source | None = source
+        """The unparsed request; dropped once it is parsed and authorised, since it holds the request's
+        body."""
+        self._goes_on = self._has_flight = self._has_left = False
+        self._held: Permit | None = None
+        """The permit that is released at its end."""
+        self.frontend = frontend
+        self.principal = principal
+        self.is_counted = True
+        self.is_metered = True
+        self.model_name = ""
+        """While `source` is set this may be a route's name."""
+        self.named_model = ""
+        """The model or route as the caller wrote it; empty before the call is authorised."""
+        self.told: ClientStatus | None = None
+        self.request_id = ""
+        self.outcome = Outcome.FAILED
+        self.started_s = started_s
+
+    def __enter__(self) -> RunningRequest:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if error is not None:
+            self.fail(error)
+        if self._has_flight:
+            self._has_left = True  # its flight goes on for the followers, and ends it in `flight_ended`
+        elif not self._goes_on or error is not None:
+            self._all.end(self)
+
+    def admit(self) -> AdmittedRequest | None:
+        """Admit it within its tenant's limits; None: call `admit_when_synced`. Raises LimitExceeded."""
+        permit = self._all.governance.admission.admit(self.principal.tenant)
+        return None if permit is None else self._admitted(permit)
+
+    async def admit_when_synced(self) -> AdmittedRequest:
+        """Admit it after asking the store that all processes share their rate limits by.
+
+        Raises LimitExceeded.
+        """
+        return self._admitted(await self._all.governance.admission.admit_when_synced(self.principal.tenant))
+
+    def _admitted(self, permit: Permit) -> AdmittedRequest:
+        admitted = cast("AdmittedRequest", self)
+        admitted.__class__ = AdmittedRequest
+        admitted.permit = self._held = permit
+        return admitted
+
+    def set_requested(self, call: InferCall, *, named: str) -> None:
+        """Note what was asked for, for the records, whether or not it is authorised; `named` is the model or route as
+        the caller wrote it."""
+        self.named_model, self.model_name = named, call.model_name
+        if self.source is not None and self._all.has_log:
+            self.request_id = call.request_id or self.source.header_id()
+        self.source = None  # frees the body, which may be megabytes
+
+    def answered(self, outcome: Outcome, answer: object) -> None:
+        """Note a server's answer, its own or that of the flight it joined, and the outcome that it amounts
+        to."""
+        self.outcome = outcome
+        if self._all.has_log:
+            self.told = client_status_in(answer)
+
+    def fail(self, error: BaseException) -> None:
+        """Note the error that it ends with, unless it is answered after all."""
+        error = _told(error)
+        self.outcome = outcome_of(error)
+        if self._all.has_log:
+            self.told = self._all.client_status_of(self.frontend, error)
+
+    def mark_broken_off(self, error: BaseException) -> None:
+        """Note an error that breaks a streamed answer off after its status was sent; the log keeps that
+        status."""
+        self.outcome = outcome_of(error)
+        if self.told is not None:
+            self.told = ClientStatus(self.told.status, str(error))
+
+    def detach(self) -> None:
+        """Let it outlive its `with` block; the caller must call `end`."""
+        self._goes_on = True
+
+    def end(self, outcome: Outcome | None = None) -> None:
+        """End it with `outcome`, or with the outcome that it has."""
+        if outcome is not None:
+            self.outcome = outcome
+        self._all.end(self)
+
+    def release_permit(self, now_s: float) -> None:
+        """Release the permit that it holds, if any; called at its end, at the loop's time `now_s`."""
+        if self._held is not None:
+            self._held.release(sent_s=self.computed_since_s, now_s=now_s)
+
+    @property
+    def computed_since_s(self) -> float:
+        """When its computing began, for the model's service time; infinity where nothing follows from it."""
+        return inf
+
+
+class AdmittedRequest(RunningRequest):
+    """A running request that is within its tenant's limits, and not parsed yet."""
+
+    __slots__ = ()
+
+    permit: Permit
+
+    def authorize(self, call: InferCall, *, named: str) -> AuthorizedRequest:
+        """Note the parsed and authorised call as it goes to Triton; `named` is the model or route as the caller wrote
+        it."""
+        authorized = cast("AuthorizedRequest", self)
+        authorized.__class__ = AuthorizedRequest
+        authorized.call = call
+        authorized.server, authorized.sent_s = "", None
+        authorized.is_cache_hit = authorized.is_repeatable = authorized.continues_at_triton = False
+        self.set_requested(call, named=named)
+        authorized.estimate_cost(call)
+        authorized.rows = int(authorized.computed_rows)
+        return authorized
+
+
+class AuthorizedRequest(AdmittedRequest):
+    """A running request whose call is parsed, routed, allowed and costed: it may be computed."""
+
+    __slots__ = ()
+
+    call: InferCall
+    """The call as it goes to Triton, after routing."""
+    server: str
+    """Name of the server that it was sent to, or that answered the flight that it joined."""
+    sent_s: float | None
+    """When it was sent to a server, in the loop's time; None if it has not been sent."""
+    rows: int
+    units: float | None
+    """Compute units that it is expected to take altogether; None where the model's cost is unknown."""
+    computed_rows: float
+    """Rows that Triton computes for this request, without those that came from the cache."""
+    table_units: float
+    """Compute units that are charged by latency tables."""
+    steps: tuple[str, ...]
+    """The models whose computing is charged later, by Triton's counts."""
+    parts_at_once: int
+    """Upstream requests that this one has in flight at the same time; 1 unless it is sent in parts."""
+    is_cache_hit: bool
+    is_repeatable: bool
+    """Whether equal requests have equal answers, so that sending the request twice does no harm."""
+    continues_at_triton: bool
+    """Whether Triton may go on computing it after it has ended here."""
+
+    def transfer_permit(self) -> Permit:
+        """Give its permit to a flight that outlives its caller; it then ends when the flight does
+        (`flight_ended`)."""
+        self._held, self._has_flight = None, True
+        return self.permit
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether the flight that it leads is still queued for its model's slot."""
+        return self._has_flight and self.permit.is_waiting
+
+    @property
+    def has_flight(self) -> bool:
+        """Whether a flight holds its permit."""
+        return self._has_flight
+
+    def begin_anew(self, call: InferCall) -> None:
+        """Begin anew with a call to another model: what the first has cost is not charged. Not while it `has_flight`."""
+        permit = self.permit.renewed()
+        if self._held is not None:
+            self._held.release(sent_s=self.computed_since_s)
+        self.permit = self._held = permit
+        self.call, self.model_name = call, call.model_name
+        self.server, self.sent_s = "", None
+        self.is_cache_hit = self.continues_at_triton = False
+        self.estimate_cost(call)
+
+    def flight_ended(self) -> None:
+        """Called when the flight that holds its permit has ended."""
+        self.permit.release(sent_s=self.computed_since_s)
+        self._has_flight = False
+        if self._has_left:
+            self._all.end(self)
+
+    def estimate_cost(self, call: InferCall) -> None:
+        """Estimate its cost as that of `call`, sent as one upstream request."""
+        self.computed_rows, by_table, rest, self.steps = self._all.governance.costs.estimate(call)
+        self.table_units, self.parts_at_once = by_table, 1
+        self.units = None if rest is None else by_table + rest
+
+    def mark_sent_in_parts(self, part: float, at_once: int) -> None:
+        """Scale its cost to the `part` (0 to 1) that was sent to a server, as `at_once` requests at a
+        time."""
+        self.computed_rows, self.table_units, self.parts_at_once = self.computed_rows * part, self.table_units * part, at_once
+        self.units = None if self.units is None else self.units * part
+
+    def sent(self, server: str) -> None:
+        """Note that it is sent to `server` now; it is charged from this moment."""
+        self.server, self.sent_s = server, self._all.now_s()
+
+    @property
+    def computed_since_s(self) -> float:
+        """When it was sent; infinity where it was not, or was streamed, whose length is the caller's choice."""
+        return inf if self.sent_s is None or self._goes_on else self.sent_s
+
+    @property
+    def expected_units(self) -> float:
+        """Expected compute units, for the fair queue; one per row where the model's cost is unknown.
+
+        Shares are compared within one model only, so any constant per row would do.
+        """
+        return float(self.rows) if self.units is None else self.units
+
+    @property
+    def pool(self) -> str:
+        """The server pool that its route names; empty where there is no route, or the route names none."""
+        route = self._all.governance.access.route(self.named_model)
+        return "" if route is None else route.pool
+
+    @property
+    def hedging(self) -> HedgingPolicy:
+        """Its route's policy for sending it to two servers."""
+        route = self._all.governance.access.route(self.named_model)
+        return _NO_POLICY if route is None else route.hedging
+
+    @property
+    def priority(self) -> int:
+        """Its tenant's priority."""
+        return self.permit.priority
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    """The outcome of a request that ended with `error`."""
+    error = _told(error)
+    if isinstance(error, asyncio.CancelledError):
+        return Outcome.ABANDONED
+    if isinstance(error, ControlPlaneError):
+        return _OUTCOMES.get(error.code, Outcome.REFUSED)
+    return Outcome.FAILED
+
+
+def _told(error: BaseException) -> BaseException:
+    """The error that the caller is told: of a cancellation by a stop, which the caller has not brought about, the
+    stop's."""
+    is_by_stop = isinstance(error, asyncio.CancelledError) and error.args and isinstance(error.args[0], GatewayStopping)
+    return error.args[0] if is_by_stop else error

@@ -1,0 +1,93 @@
+"""Requests in flight: counted from arrival to end, then recorded and metered, however they end.
+
+`inference/inference` begins one for each request and each stream; a frontend ends those that outlive that
+call.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from control_plane.core.errors import ControlPlaneError
+from control_plane.core.infer_call import Frontend, InferCall
+from control_plane.core.principal import Principal
+from control_plane.inference.governance import Governance
+from control_plane.inference.in_flight.request_records import RequestRecords
+from control_plane.inference.in_flight.running_request import UNSEEN, ClientStatusOf, RunningRequest, Source
+from control_plane.inference.model_names import ModelNames
+from control_plane.metering.domain.usage import ClientStatus
+from control_plane.telemetry.ports import RequestRecorder
+
+
+def unknown_client_status(frontend: Frontend, error: BaseException) -> ClientStatus:
+    """The default `ClientStatusOf`, which knows no protocol's statuses: the error's text only."""
+    return ClientStatus(None, str(error))
+
+
+class RunningRequests:
+    """Registry of the requests in flight of one process, for all its frontends."""
+
+    def __init__(
+        self,
+        recorder: RequestRecorder,
+        governance: Governance,
+        models: ModelNames,
+        *,
+        client_status_of: ClientStatusOf = unknown_client_status,
+        now_s: Callable[[], float] = time.monotonic,
+        today_s: Callable[[], float] = time.time,
+    ) -> None:
+        """`now_s` is the loop's time, `today_s` seconds since 1970."""
+        self.governance = governance
+        self.client_status_of = client_status_of
+        self._records = RequestRecords(recorder, governance, models, today_s=today_s)
+        self.has_log = self._records.has_log
+        self.in_flight = 0
+        """Requests that have arrived and have not been answered."""
+        self.now_s = now_s
+
+    def begin(self, frontend: Frontend, principal: Principal, source: Source = UNSEEN) -> RunningRequest:
+        """Count a request as in flight from now on, until its `with` block or `end` ends it."""
+        self.in_flight += 1
+        return RunningRequest(self, frontend, principal, self.now_s(), source)
+
+    def begin_stream(self, principal: Principal) -> RunningRequest:
+        """Count a ModelStreamInfer call as in flight; it is not metered, since each of its requests is."""
+        stream = self.begin(Frontend.GRPC_STREAM, principal)
+        stream.is_metered = False
+        return stream
+
+    def begin_within_stream(self, principal: Principal, source: Source = UNSEEN) -> RunningRequest:
+        """One request of a stream: metered, but not counted in metrics, which count the stream."""
+        request = RunningRequest(self, Frontend.GRPC_STREAM, principal, self.now_s(), source)
+        request.is_counted = False
+        return request
+
+    def hits(self, frontend: Frontend, principal: Principal, call: InferCall, count: int) -> None:
+        """Record `count` hits, each already admitted by `count_completed`; their duration is recorded as zero."""
+        self._records.hits(frontend, principal, call, count)
+
+    def count_completed(self, frontend: Frontend, principal: Principal, call: InferCall) -> bool:
+        """Admit a request that is answered at once and holds no slot; False: only all processes together can
+        decide.
+
+        Raises LimitExceeded, after recording the refused request.
+        """
+        try:
+            return self.governance.admission.check_without_permit(principal.tenant)
+        except ControlPlaneError:
+            with self.begin(frontend, principal) as refused:
+                refused.set_requested(call, named=call.model_name)
+                raise
+
+    def end(self, request: RunningRequest) -> None:
+        """End a request with the outcome that it has: release its permit and record it.
+
+        `RunningRequest` calls this once.
+        """
+        now_s = self.now_s()
+        request.release_permit(now_s)
+        if request.is_counted:
+            self.in_flight -= 1
+        self._records.ended(request, now_s)

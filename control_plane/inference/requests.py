@@ -1,0 +1,89 @@
+"""Requests as the path of inference needs them: what a frontend supplies, so that the path knows no wire format.
+
+The frontends implement these (`frontends/kserve/http_infer`, `grpc_infer`; `embeddings/embeddings`), `inference/inference`
+and the dispatchers call them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Protocol, TypeVar
+
+from control_plane.core.algorithms.steps import Steps
+from control_plane.core.infer_call import Frontend, InferCall, Outcome
+from control_plane.core.principal import Principal
+from control_plane.inference.caching.cached_inference import CacheableRequest
+from control_plane.inference.in_flight.running_request import (
+    Source,
+)
+from control_plane.inference.retries.queries_of_death import Hashable
+from control_plane.inference.route_targets import Assignee
+from control_plane.inference.shadowing import CopyableRequest
+from control_plane.protocols.http1 import HttpAnswer
+from control_plane.triton.ports import HttpStream, Slot, Upstream
+
+AnswerT = TypeVar("AnswerT")
+
+
+class FrontendRequest(Source, Assignee, Protocol):
+    """An inference request as its frontend holds it."""
+
+    frontend: Frontend
+    principal: Principal
+    slot: Slot | None
+    """The request's slot at its model, once it has one."""
+
+    @property
+    def timeout_s(self) -> float | None:
+        """The caller's timeout in seconds; None where the caller gives none. Raises InvalidRequest."""
+
+    def read_at_once(self) -> InferCall | None:
+        """Validate the request if it is small; None: `read` has to. Raises as `read` does."""
+
+    def read(self) -> Steps[InferCall]:
+        """Validate the request, in steps if it is large.
+
+        Raises InvalidRequest, UnparsableRequest, PayloadTooLarge, NotSupported.
+        """
+
+    def readdress(self, model_name: str, model_version: str) -> None:
+        """Readdress the request to this model: the name in it is a route's."""
+
+    def choose(self, model_name: str) -> None:
+        """Note the model that a route with targets has chosen for it, which its answer is to name."""
+
+
+class ServerRequest(Hashable, Protocol[AnswerT]):
+    """A request that can be sent to a server."""
+
+    def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[AnswerT]:
+        """Send the request and return Triton's answer, good or bad.
+
+        Raises UpstreamUnavailable, DeadlineExceeded.
+        """
+
+    def outcome(self, answer: AnswerT) -> Outcome:
+        """The outcome that Triton's answer amounts to."""
+
+
+class InferRequest(FrontendRequest, CacheableRequest[AnswerT], ServerRequest[AnswerT], CopyableRequest, Protocol[AnswerT]):
+    """A unary inference request, whose answer may be cached."""
+
+    def with_model(self, answer: AnswerT) -> AnswerT:
+        """Add the name of the model that `choose` noted to an answer."""
+
+
+class GenerateRequest(FrontendRequest, Protocol):
+    """A request whose answer may be streamed piece by piece (Triton's generate extension; HTTP only)."""
+
+    def stream(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer | HttpStream]:
+        """Send the request; the answer is a whole one or a stream.
+
+        Raises UpstreamUnavailable, DeadlineExceeded.
+        """
+
+    def outcome(self, answer: HttpAnswer | HttpStream) -> Outcome:
+        """The outcome that Triton's answer amounts to, provided that a stream reaches its end."""
+
+    def head_with_model(self, head: bytes) -> bytes:
+        """The head of an answer with the name of the model that `choose` noted."""

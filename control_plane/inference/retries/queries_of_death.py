@@ -1,0 +1,194 @@
+"""Quarantine for requests under which processes die: suspects are sent one at a time, and those that are found
+guilty are refused, so that one client's request does not end all copies of a model.
+
+Both dispatchers call this (`fleet/routing/dispatch`, `inference/single_server`). A request's digest is only made
+after a death, and for requests of the models on the list. The worker processes of a gateway tell each other what
+they find out, and share the suspects' turns, through their parent (`workers/findings`, `workers/suspect_turns`);
+gateways learn each by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from control_plane.cache.domain.cached_response import identity_of
+from control_plane.core.errors import DeadlineExceeded, QueryOfDeath
+from control_plane.core.infer_call import InferCall
+from control_plane.inference.domain.queries_of_death import REMEMBERED_S, Digest, Finding, Record, Suspects, Verdict
+from control_plane.inference.domain.suspect_lanes import SuspectLanes
+
+_log = logging.getLogger(__name__)
+
+_AT_ONCE_BYTES = 2**18
+"""Largest request that is hashed at once; hashing a larger one would hold up the event loop, so a thread does."""
+
+
+class Hashable(Protocol):
+    """A request, as far as its digest needs it."""
+
+    def content(self, call: InferCall) -> Sequence[bytes]:
+        """What its answer is computed from, without the request's id, in parts."""
+
+
+class SuspectTurns(Protocol):
+    """Way to Triton of the suspects, in turn: this process's own lanes, or those that the workers of a gateway share."""
+
+    def died(self, model: str, *, is_stub: bool) -> None:
+        """Note a death under a request of the model."""
+
+    async def acquire(self, model: str) -> int:
+        """Wait until a suspect of the model may be sent, and return the number of its turn."""
+
+    def end(self, turn: int, *, was_answered: bool) -> None:
+        """Note that the suspect of this turn is done with."""
+
+
+class OwnTurns:
+    """Suspects' turns that no other process shares."""
+
+    def __init__(self, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        """`now_s` is the event loop's time."""
+        self._now_s = now_s
+        self._lanes = SuspectLanes[int]()
+        self._numbers = itertools.count()
+        self._waiting: dict[int, asyncio.Event] = {}
+
+    def died(self, model: str, *, is_stub: bool) -> None:
+        self._lanes.died(model, self._now_s(), is_stub=is_stub)
+
+    async def acquire(self, model: str) -> int:
+        turn = next(self._numbers)
+        if self._lanes.ask(model, turn, self._now_s()):
+            return turn
+        self._waiting[turn] = asyncio.Event()
+        try:
+            await self._waiting[turn].wait()
+        except BaseException:
+            self.end(turn, was_answered=False)
+            raise
+        finally:
+            del self._waiting[turn]
+        return turn
+
+    def end(self, turn: int, *, was_answered: bool) -> None:
+        for following in self._lanes.end(turn, was_answered=was_answered):
+            self._waiting[following].set()
+
+
+@dataclass(slots=True)
+class Suspect:
+    """One request in flight that is suspect."""
+
+    digest: Digest
+    was_answered: bool = False
+
+
+class QueriesOfDeath:
+    """Quarantine of one process for requests under which processes of Triton die."""
+
+    def __init__(self, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        """`now_s` is the event loop's time."""
+        self.found = 0
+        """Requests that were found guilty so far."""
+        self.refused = 0
+        """Requests that were refused since they are guilty."""
+        self.tell: Callable[[Finding], None] = lambda finding: None
+        """Told of what is found out here."""
+        self.turns: SuspectTurns = OwnTurns(now_s=now_s)
+        self._now_s = now_s
+        self._suspects = Suspects()
+
+    def watches(self, model: str) -> bool:
+        """Whether requests of this model have to take their `turn`."""
+        # Every request asks: while no process has died lately, without a look at the clock.
+        return bool(self._suspects.models) and self._suspects.watches(model, self._now_s())
+
+    @asynccontextmanager
+    async def turn(self, request: Hashable, call: InferCall, *, timeout_s: float) -> AsyncIterator[Suspect | None]:
+        """Context manager: a suspect, which is sent within the block; None where the request is innocent.
+
+        Raises QueryOfDeath: it is guilty. DeadlineExceeded: suspects before it took too long.
+        """
+        digest = await _digest(request, call)
+        if self._is_suspect(digest):
+            try:
+                async with asyncio.timeout(timeout_s):
+                    turn = await self.turns.acquire(call.model_name)
+            except TimeoutError as exc:
+                raise DeadlineExceeded("its turn did not come in time: after a death, requests like it are sent one by one") from exc
+            suspect = Suspect(digest)
+            try:
+                # While it waited, an equal request may have been answered, or have caused another death.
+                if self._is_suspect(digest):
+                    yield suspect
+                    return
+            finally:
+                self.turns.end(turn, was_answered=suspect.was_answered)
+        yield None
+
+    @asynccontextmanager
+    async def turn_if_watched(self, request: Hashable, call: InferCall, *, timeout_s: float) -> AsyncIterator[Suspect | None]:
+        """Context manager: as `turn`, at once where none of the model's requests is suspect."""
+        if not self.watches(call.model_name):
+            yield None
+            return
+        async with self.turn(request, call, timeout_s=timeout_s) as suspect:
+            yield suspect
+
+    async def died(self, request: Hashable, call: InferCall, server: str, *, suspect: Suspect | None, is_stub: bool) -> None:
+        """Note that a process of `server` died, a Python model's stub or all of Triton, while the request was in flight
+        there, sent as `suspect` or as any other.
+
+        Raises QueryOfDeath: the request is guilty.
+        """
+        digest = await _digest(request, call) if suspect is None else suspect.digest
+        record = self._suspects.died(digest, server, self._now_s(), was_suspect=suspect is not None)
+        self.turns.died(call.model_name, is_stub=is_stub)
+        self.tell(Finding(digest, record, is_stub))
+        if record.verdict is Verdict.GUILTY:
+            self.found += 1
+            _log.warning("model %s: a request is refused for %d s: %s", call.model_name, REMEMBERED_S, _why(digest, record))
+            raise self._refusal(digest, record)
+
+    def answered(self, suspect: Suspect) -> None:
+        """Note that a suspect has been answered: it was not the cause."""
+        self._suspects.answered(suspect.digest)
+        suspect.was_answered = True
+        self.tell(Finding(suspect.digest, None))
+
+    def learn(self, finding: Finding) -> None:
+        """Take over what another process of the gateway has found out."""
+        model, _ = finding.digest
+        self._suspects.learn(finding.digest, finding.record, self._now_s())
+        if finding.record is not None:
+            self.turns.died(model, is_stub=finding.is_stub)
+
+    def _is_suspect(self, digest: Digest) -> bool:
+        """Raises QueryOfDeath."""
+        record = self._suspects.record(digest, self._now_s())
+        if record is not None and record.verdict is Verdict.GUILTY:
+            raise self._refusal(digest, record)
+        return record is not None
+
+    def _refusal(self, digest: Digest, record: Record) -> QueryOfDeath:
+        self.refused += 1
+        left_s = max(1.0, record.until_s - self._now_s())
+        return QueryOfDeath(f"the request is not sent to Triton for {left_s:.0f} s: {_why(digest, record)}")
+
+
+async def _digest(request: Hashable, call: InferCall) -> Digest:
+    parts = [call.model_version.encode(), *request.content(call)]
+    if sum(map(len, parts)) <= _AT_ONCE_BYTES:
+        return call.model_name, identity_of(*parts)
+    return call.model_name, await asyncio.to_thread(identity_of, *parts)
+
+
+def _why(digest: Digest, record: Record) -> str:
+    return f"{len(record.deaths)} processes died under it (servers {', '.join(record.deaths)}; digest {digest[1].hex()[:16]})"

@@ -1,0 +1,62 @@
+"""Reads the text of a server's errors: for the request log, and for the model whose Python stub has died.
+
+Called for the request log, by the table of faults (`inference/retries/faults`), and by `fleet/routing/resending`.
+"""
+
+from __future__ import annotations
+
+import re
+
+import orjson
+
+from control_plane.metering.domain.usage import ClientStatus
+from control_plane.protocols.grpc import GrpcAnswer, GrpcStatus
+from control_plane.protocols.http1 import HttpAnswer
+
+_DEAD_STUB = re.compile(rb"Stub process '([^']{1,300})' is not healthy")
+_NUMBERS = re.compile("(_[0-9]+){1,2}$")
+"""Suffix that Triton appends to a model's name: the numbers of the instance group and of the instance in
+it."""
+READ_BYTES = 1000
+"""How much of an error's text is searched; Triton puts the words in question first."""
+
+
+def dead_stub_model_of(answer: object) -> str | None:
+    """The model whose Python stub process has died, by an error answer; None for all other answers.
+
+    Triton does not restart the stub: the model stays broken until it is loaded again.
+    """
+    if isinstance(answer, HttpAnswer):
+        return dead_stub_model_in(bytes(answer.body[:READ_BYTES])) if answer.status == 500 else None
+    if isinstance(answer, GrpcAnswer) and answer.code == GrpcStatus.INTERNAL:
+        return dead_stub_model_in(answer.details.encode())
+    return None
+
+
+def client_status_in(answer: object) -> ClientStatus | None:
+    """The status and error text that the caller sees, for the request log; None where `answer` is not a
+    server's answer.
+
+    An error body over HTTP is JSON, or in some cases Triton's plain text.
+    """
+    if isinstance(answer, GrpcAnswer):
+        return ClientStatus(answer.code, answer.details if answer.code else "")
+    if isinstance(answer, HttpAnswer):
+        return ClientStatus(answer.status, "" if answer.status == 200 else _error_in(bytes(answer.body[:READ_BYTES])))
+    status = getattr(answer, "status", None)  # a streamed answer has a status and no body yet
+    return ClientStatus(status) if isinstance(status, int) else None
+
+
+def _error_in(body: bytes) -> str:
+    try:
+        said = orjson.loads(body)["error"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        said = None
+    return said if isinstance(said, str) else body.decode(errors="replace")
+
+
+def dead_stub_model_in(text: bytes) -> str | None:
+    """The model whose stub has died, by an error's text; an instance group's own name, if the configuration
+    sets one."""
+    found = _DEAD_STUB.search(text[:READ_BYTES])
+    return None if found is None else _NUMBERS.sub("", found[1].decode(errors="replace"))

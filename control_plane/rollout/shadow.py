@@ -1,0 +1,283 @@
+"""Shadow of one process: copies answered requests to a rollout's next model, and pairs both answers.
+
+Off the request path: a caller has the answer before the copy is looked at. A copy is sent only where a copy of the model
+has nothing to do and the retry budget has room, and is dropped otherwise; it is no request of a tenant's, so it is in
+no cache, no usage, no service time, and is never sent twice. Copied are only requests that may be computed twice: no
+sequences, no shared memory, no streams. `app/data_plane` runs it; observations go the way of all others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from control_plane.auth.access import Access
+from control_plane.concurrency.task_owner import TaskOwner
+from control_plane.core.errors import ControlPlaneError, InvalidRequest, UpstreamUnavailable
+from control_plane.core.infer_call import InferCall
+from control_plane.inference.arm_observations import ArmObservations, says_something
+from control_plane.inference.domain.assignment import unit_digest
+from control_plane.inference.domain.observation import Observation, Pair
+from control_plane.inference.in_flight.running_request import AuthorizedRequest
+from control_plane.inference.retries.faults import DEATHS, Fault, fault_in, model_fault_in, model_fault_of_error
+from control_plane.inference.retries.retry_budget import RetryBudget, RetryKind
+from control_plane.inference.shadowing import MAX_COPIED_BYTES, CopyableRequest, RequestCopy
+from control_plane.objects.domain.rollout import Rollout
+from control_plane.objects.domain.route import WHOLE, Route
+from control_plane.rollout.domain.agreement import PairJudge
+from control_plane.telemetry.request_counts import Copied
+from control_plane.triton.ports import Upstream
+
+_log = logging.getLogger(__name__)
+
+MAX_HELD = 64
+"""Copies that may wait to be sent."""
+MAX_HELD_BYTES = 16 * 2**20
+MAX_AT_ONCE = 4
+"""Copies that are under way at the same time; of each the request and stable's answer are held."""
+PAUSE_S = 0.01
+"""Time between looks at what is held: by then the caller has the answer."""
+STALE_S = 1.0
+"""Age at which a copy is dropped: stable has answered long ago, and may be another one."""
+LEAST_TIMEOUT_S = 1.0
+TIMES_STABLE = 10.0
+"""A copy that takes longer than this, and so many times as long as stable took, has failed."""
+_AFTER_DEFECT_S = 5.0
+
+
+class IdleCopies(Protocol):
+    """The part of a dispatcher that is needed here."""
+
+    retries: RetryBudget
+
+    def idle_copy(self, call: InferCall) -> AbstractContextManager[Upstream] | None:
+        """Reserve a copy of the model that has nothing to do; None if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """An answered request that is to be copied."""
+
+    rollout: Rollout
+    copy: RequestCopy
+    call: InferCall
+    """The call as it goes to the next model."""
+    answer: Any
+    """Stable's."""
+    stable_is_fault: bool
+    digest: int
+    units: float
+    took_s: float
+    at_s: float
+
+    @property
+    def size_bytes(self) -> int:
+        return self.copy.size_bytes + _answer_bytes(self.answer)
+
+
+class ShadowCopies:
+    """Implementation of `inference/shadowing.Shadow`."""
+
+    def __init__(
+        self,
+        access: Access,
+        dispatch: IdleCopies,
+        observations: ArmObservations,
+        *,
+        is_idle: Callable[[str], bool] = lambda model: True,
+        now_s: Callable[[], float] = time.monotonic,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        """`is_idle` tells whether no caller's request is under way for a model. `now_s` is the loop's time; `draw` returns a
+        number of [0, 1)."""
+        self.counts: Counter[Copied] = Counter()
+        """Copies by what became of them."""
+        self._access = access
+        self._dispatch = dispatch
+        self._observations = observations
+        self._is_idle = is_idle
+        self._now_s = now_s
+        self._draw = draw
+        self._held = deque[_Held]()
+        self._held_bytes = 0
+        self._under_way = 0
+        self._judges: dict[str, PairJudge | None] = {}
+        """Judges of the rollouts in their shadow, by id."""
+        self._tasks = TaskOwner("requests cannot be copied")
+        self._has_some = asyncio.Event()
+
+    @property
+    def totals(self) -> Mapping[Copied, int]:
+        """Copies by what became of them, zeros included."""
+        return {each: self.counts[each] for each in Copied}
+
+    def offer(self, route: Route, request: CopyableRequest, running: AuthorizedRequest, answer: Any) -> None:
+        rollout = self._access.shadow(route.name)
+        if rollout is None or rollout.shadow is None or not _may_be_copied(running) or self._draw() * WHOLE >= rollout.shadow.weight:
+            return
+        fault = model_fault_in(answer)
+        # What its caller has done wrong says nothing; of what broke off or ran late nobody knows what it does elsewhere.
+        if fault not in (None, Fault.OTHER) or (fault is None and fault_in(answer) is not None):
+            return
+        if max(request.body_bytes, _answer_bytes(answer)) > MAX_COPIED_BYTES:
+            self.counts[Copied.TOO_LARGE] += 1
+        elif not self._tasks.is_open or len(self._held) >= MAX_HELD or self._held_bytes >= MAX_HELD_BYTES:
+            self.counts[Copied.DROPPED] += 1
+        else:
+            self._hold(rollout, request, running, answer, is_fault=fault is not None)
+
+    async def run(self) -> None:
+        """Send what is held until cancelled."""
+        async with self._tasks.open():
+            while True:
+                await self._has_some.wait()
+                await asyncio.sleep(PAUSE_S)
+                try:
+                    self.tick()
+                except Exception:  # a defect here must not end the data plane
+                    _log.exception("requests are not copied for %g s", _AFTER_DEFECT_S)
+                    self._forget()
+                    await asyncio.sleep(_AFTER_DEFECT_S)
+
+    def tick(self) -> None:
+        """Send those that can be sent now, and drop the rest."""
+        while self._held and self._under_way < MAX_AT_ONCE:
+            held = self._held.popleft()
+            self._held_bytes -= held.size_bytes
+            self._send(held)
+        if not self._held:
+            self._has_some.clear()
+
+    def _hold(self, rollout: Rollout, request: CopyableRequest, running: AuthorizedRequest, answer: Any, *, is_fault: bool) -> None:
+        now_s, call = self._now_s(), running.call
+        held = _Held(
+            rollout,
+            request.copy_for(rollout.model, rollout.version),
+            replace(call, model_name=rollout.model, model_version=rollout.version),
+            answer,
+            is_fault,
+            # Not the unit of its arm: a caller whose requests were copied still counts once in the steps.
+            unit_digest(f"{rollout.id}#shadow", *request.unit(call)),
+            running.expected_units,
+            now_s - (running.sent_s or now_s),
+            now_s,
+        )
+        self._held.append(held)
+        self._held_bytes += held.size_bytes
+        self._has_some.set()
+
+    def _send(self, held: _Held) -> None:
+        """Begin to send a copy, or drop it."""
+        if self._now_s() - held.at_s > STALE_S or not self._is_in_shadow(held.rollout):
+            self.counts[Copied.DROPPED] += 1
+            return
+        place = self._dispatch.idle_copy(held.call) if self._is_idle(held.call.model_name) else None
+        if place is None:
+            self.counts[Copied.BUSY] += 1
+        elif not self._dispatch.retries.try_spend(held.units, RetryKind.MIRROR):
+            with place:  # gives the reservation back
+                self.counts[Copied.OVER_BUDGET] += 1
+        else:
+            self._under_way += 1
+            try:
+                self._tasks.create_task(self._compare(held, place), name="shadow-copy")
+            except UpstreamUnavailable:  # the gateway is stopping
+                self._under_way -= 1
+                with place:
+                    self.counts[Copied.DROPPED] += 1
+
+    async def _compare(self, held: _Held, place: AbstractContextManager[Upstream]) -> None:
+        """Send a copy, and observe what became of it."""
+        began_s, answer = self._now_s(), None
+        try:
+            with place as server:
+                try:
+                    answer = await held.copy.send(server, timeout_s=max(LEAST_TIMEOUT_S, TIMES_STABLE * held.took_s))
+                    fault = model_fault_in(answer)
+                except ControlPlaneError as exc:
+                    fault = model_fault_of_error(exc)
+            self._observe(held, fault, answer, self._now_s() - began_s)
+        except Exception:  # what cannot be compared must not end the data plane
+            _log.exception("the answer to a copied request cannot be compared")
+            self.counts[Copied.UNREADABLE] += 1
+        finally:
+            self._under_way -= 1
+
+    def _observe(self, held: _Held, fault: Fault | None, answer: Any, took_s: float) -> None:
+        if not says_something(fault):
+            self.counts[Copied.UNCOUNTED] += 1
+            return
+        is_refused = fault is None and fault_in(answer) is not None  # as its caller's mistake, which stable had not found
+        pair = Pair(held.stable_is_fault)
+        if fault is None and not is_refused and not held.stable_is_fault:
+            pair = replace(pair, differs=self._differ(held, answer))
+        is_fault = fault is not None or (is_refused and not held.stable_is_fault)
+        self.counts[_copied(is_fault=is_fault, differs=pair.differs)] += 1
+        seen = Observation(held.rollout.route, held.rollout.id, False, held.digest, is_fault, took_s, fault in DEATHS, pair)
+        self._observations.add_pair(seen)
+
+    def _differ(self, held: _Held, answer: Any) -> bool | None:
+        judge = self._judge(held.rollout)
+        if judge is None:
+            return None
+        try:
+            stable = held.copy.outputs(held.answer)
+        except InvalidRequest:
+            return None  # such as a compressed answer, or a data type that NumPy lacks
+        if stable is None:
+            return None
+        try:
+            outputs = held.copy.outputs(answer)
+        except InvalidRequest:
+            return True
+        agree = None if outputs is None else judge.agree(stable, outputs)
+        return None if agree is None else not agree
+
+    def _judge(self, rollout: Rollout) -> PairJudge | None:
+        if rollout.id not in self._judges:
+            try:
+                self._judges = {rollout.id: None if rollout.agreement is None else PairJudge(rollout.agreement)} | {
+                    each: judge for each, judge in self._judges.items() if each in self._access.shadow_ids
+                }
+            except InvalidRequest as exc:  # another version of the gateway has begun it
+                self._judges[rollout.id] = None
+                _log.error("rollout of %s: answers are not compared: %s", rollout.route, exc)
+        return self._judges[rollout.id]
+
+    def _is_in_shadow(self, rollout: Rollout) -> bool:
+        present = self._access.shadow(rollout.route)
+        return present is not None and present.id == rollout.id
+
+    def _forget(self) -> None:
+        self._held.clear()
+        self._held_bytes = 0
+        self._has_some.clear()
+
+
+def _may_be_copied(running: AuthorizedRequest) -> bool:
+    """Whether a request was computed just now, and may be computed twice."""
+    call = running.call
+    return (
+        running.sent_s is not None
+        and not running.is_cache_hit
+        and running.is_repeatable
+        and not (call.sequence_id or call.uses_shared_memory)
+    )
+
+
+def _answer_bytes(answer: Any) -> int:
+    body = getattr(answer, "body", b"")
+    return sum(map(len, body)) if isinstance(body, tuple) else len(body)
+
+
+def _copied(*, is_fault: bool, differs: bool | None) -> Copied:
+    if is_fault:
+        return Copied.FAILED
+    return Copied.ANSWERED if differs is None else Copied.DIFFERS if differs else Copied.AGREES

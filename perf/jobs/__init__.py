@@ -1,0 +1,1 @@
+"""What asynchronous jobs cost callers who wait, and what they get; `python -m perf.jobs`."""

@@ -1,0 +1,120 @@
+"""Callers of `perf.jobs`: interactive ones in an open loop, those that hand in jobs, and OpenAI's batches."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import time
+import urllib.request
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perf.load import closed_loop
+from perf.load.closed_loop import Ask, Loaded
+
+_TIMEOUT_S = 60.0
+_BOUNDARY = "tidegate-perf"
+_POLL_S = 0.05
+
+
+def ask(address: str, requests: Iterable[bytes], callers: int, duration_s: float) -> Loaded:
+    """Send the requests by so many callers, each the next one when it was answered. For a spawned process, which does
+    not import the `__main__` of a package."""
+    asks: Iterator[Ask] = (Ask(request, "") for request in requests)
+    return closed_loop.run("http", address, asks, callers=callers, duration_s=duration_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An open loop: what its requests took from when they were due, and how many failed."""
+
+    latencies_ms: NDArray[np.float64]
+    errors: int
+    seconds: float
+
+
+def ask_at(address: str, requests: list[bytes], per_s: float, duration_s: float, *, wanted: int = 200) -> Asked:
+    """Send a request every `1 / per_s` seconds, whatever became of those before, each on a connection that is idle."""
+    return asyncio.run(_Open(address, requests, wanted).run(per_s, duration_s))
+
+
+class _Open:
+    def __init__(self, address: str, requests: list[bytes], wanted: int) -> None:
+        self._host, _, port = address.rpartition(":")
+        self._port = int(port)
+        self._requests, self._wanted = requests, b" %d " % wanted
+        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self._latencies_s: list[float] = []
+        self._errors = 0
+
+    async def run(self, per_s: float, duration_s: float) -> Asked:
+        began_s = time.monotonic()
+        async with asyncio.timeout(duration_s + _TIMEOUT_S), asyncio.TaskGroup() as tasks:
+            for number in range(int(per_s * duration_s)):
+                due_s = began_s + number / per_s
+                await asyncio.sleep(max(0.0, due_s - time.monotonic()))
+                tasks.create_task(self._ask(self._requests[number % len(self._requests)], due_s))
+        for _, writer in self._idle:
+            writer.close()
+        return Asked(np.array(self._latencies_s) * 1e3, self._errors, time.monotonic() - began_s)
+
+    async def _ask(self, request: bytes, due_s: float) -> None:
+        reader, writer = self._idle.pop() if self._idle else await asyncio.open_connection(self._host, self._port)
+        writer.write(request)
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        await reader.readexactly(int(head.partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0]))
+        self._latencies_s.append(time.monotonic() - due_s)
+        self._errors += self._wanted not in head[:16]
+        self._idle.append((reader, writer))
+
+
+class Batches:
+    """Client of OpenAI's files and batches."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def run(self, model: str, texts: list[str]) -> int:
+        """Hand the texts in as one batch, wait for its end, and return how many were answered."""
+        calls = ({"model": model, "input": text, "encoding_format": "base64"} for text in texts)
+        lines = [
+            json.dumps({"custom_id": f"line-{number}", "method": "POST", "url": "/v1/embeddings", "body": call})
+            for number, call in enumerate(calls)
+        ]
+        file = self._call("POST", "/v1/files", _multipart("\n".join(lines)), f"multipart/form-data; boundary={_BOUNDARY}")
+        wanted = {"input_file_id": file["id"], "endpoint": "/v1/embeddings", "completion_window": "24h"}
+        batch = self._call("POST", "/v1/batches", json.dumps(wanted).encode(), "application/json")
+        while batch["status"] in ("validating", "in_progress", "finalizing"):
+            time.sleep(_POLL_S)
+            batch = self._call("GET", f"/v1/batches/{batch['id']}")
+        return int(batch["request_counts"]["completed"])
+
+    def _call(self, method: str, path: str, body: bytes | None = None, content_type: str = "") -> Any:
+        host, _, port = self._address.rpartition(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=_TIMEOUT_S)
+        try:
+            connection.request(method, path, body, {"Content-Type": content_type} if content_type else {})
+            answer = connection.getresponse()
+            text = answer.read()
+            if answer.status != http.client.OK:
+                raise RuntimeError(f"{method} {path}: {answer.status} {text[:300]!r}")
+            return json.loads(text)
+        finally:
+            connection.close()
+
+
+def _multipart(lines: str) -> bytes:
+    part = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="%s"%s\r\n\r\n'
+    fields = part % ("purpose", "") + "batch\r\n" + part % ("file", '; filename="in.jsonl"') + lines + "\r\n"
+    return f"{fields}--{_BOUNDARY}--\r\n".encode()
+
+
+def executed(triton: str, model: str) -> int:
+    """How many requests Triton has computed of a model, ever."""
+    with urllib.request.urlopen(f"http://{triton}/v2/models/{model}/stats", timeout=10) as answer:
+        return sum(each["inference_stats"]["success"]["count"] for each in json.load(answer)["model_stats"])

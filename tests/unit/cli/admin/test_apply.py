@@ -1,0 +1,127 @@
+"""`tidegate apply | diff | get | delete | export | schema` against the admin API on a real port."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.admin.admin_bench import Bench
+from tests.unit.cli.admin.test_administration import Tidegate, tidegate  # noqa: F401 - a fixture
+from tests.wire.admin import admin_server
+
+FILE = """
+kind: Route
+name: search
+spec: {model: a, tenants: [acme], cache: {ttl_s: 60}}
+---
+kind: Tenant
+name: acme
+spec: {burst: 5}
+"""
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[Bench, str]]:
+    bench = Bench()
+    with admin_server(bench) as url:
+        yield bench, url
+
+
+@pytest.fixture
+def where(served: tuple[Bench, str]) -> tuple[str, str]:
+    served[0].forget()
+    return "--admin-url", served[1]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "gateway.yaml"
+    path.write_text(FILE)
+    return path
+
+
+def test_what_others_refer_to_is_made_first_and_a_second_time_changes_nothing(
+    tidegate: Tidegate,  # noqa: F811
+    where: tuple[str, str],
+    file: Path,
+) -> None:
+    assert tidegate("diff", "-f", file, *where)[0] == 1
+    assert tidegate("apply", "-f", file, "--dry-run", *where).out == "Tenant acme created (dry run)\nRoute search created (dry run)\n"
+    assert tidegate("export", *where).out == ""
+    assert tidegate("apply", "-f", file, *where)[:2] == (0, "Tenant acme created\nRoute search created\n")
+    again = tidegate("apply", "-f", file, *where)
+    assert (again.status, again.out) == (0, "Tenant acme unchanged\nRoute search unchanged\n")
+    assert again.err == "nothing to change: everything is as the files declare it\n"
+    assert tidegate("diff", "-f", file, *where) == (0, "", "")
+    file.write_text(FILE.replace("burst: 5", "").replace("60", "30"))
+    differs = tidegate("diff", "-f", file, *where)
+    assert differs[:2] == (1, "Tenant acme\n-  burst: 5\n+  burst: none\nRoute search\n-  cache.ttl_s: 60\n+  cache.ttl_s: 30\n")
+    assert tidegate("apply", "-f", file, *where).out == "Tenant acme changed: burst 5 -> none\nRoute search changed: cache.ttl_s 60 -> 30\n"
+    assert tidegate("delete", "-f", file, *where)[:2] == (0, "Route search deleted\nTenant acme deleted\n")
+    assert tidegate("delete", "-f", file, *where)[:2] == (0, "Route search is not there\nTenant acme is not there\n")
+
+
+@pytest.mark.parametrize("output", ["yaml", "json"])
+def test_what_is_exported_can_be_applied_elsewhere(
+    tidegate: Tidegate,  # noqa: F811
+    where: tuple[str, str],
+    file: Path,
+    output: str,
+    served: tuple[Bench, str],
+) -> None:
+    tidegate("apply", "-f", file, *where)
+    exported = tidegate("export", "-o", output, *where).out
+    served[0].forget()
+    file.write_text(exported)
+    assert tidegate("apply", "-f", file, *where).out == "Tenant acme created\nRoute search created\n"
+    assert tidegate("export", "-o", output, *where).out == exported
+
+
+def test_one_and_all_of_a_kind(tidegate: Tidegate, where: tuple[str, str], file: Path) -> None:  # noqa: F811
+    tidegate("apply", "-f", file, *where)
+    one = {"kind": "Tenant", "name": "acme", "spec": {"burst": 5}}
+    assert json.loads(tidegate("get", "tenant", "acme", "-o", "json", *where).out) == one
+    assert json.loads(tidegate("get", "tenants", "-o", "json", *where).out) == [one]
+    assert tidegate("get", "Tenant", "acme", *where).out == "kind: Tenant\nname: acme\nspec:\n  burst: 5\n"
+    assert tidegate("delete", "tenant", "acme", *where)[:2] == (0, "Tenant acme deleted\n")
+    assert tidegate("get", "Tenant", "acme", *where)[0] == 1
+
+
+def test_with_one_mistake_nothing_is_applied(tidegate: Tidegate, where: tuple[str, str], file: Path) -> None:  # noqa: F811
+    file.write_text(FILE.replace("burst", "brust"))
+    refused = tidegate("apply", "-f", file, *where)
+    assert (refused.status, refused.out) == (1, "")
+    assert refused.err.startswith(f"error: {file}:8: Tenant acme: brust: unknown field; did you mean 'burst'?")
+    assert tidegate("diff", "-f", file, *where).status == 2
+    assert tidegate("export", *where).out == ""
+
+
+def test_what_is_refused_of_one_does_not_keep_the_others_from_being_applied(
+    tidegate: Tidegate,  # noqa: F811
+    where: tuple[str, str],
+    file: Path,
+) -> None:
+    tidegate("apply", "-f", file, "--owner", "ci", *where)
+    file.write_text(FILE + "---\nkind: Tenant\nname: new\n")
+    done = tidegate("apply", "-f", file, "--owner", "me", *where)
+    assert (done.status, done.out) == (1, "Tenant new created\n")
+    assert done.err.count("is applied by owner 'ci', not 'me'") == 2
+    assert tidegate("apply", "-f", file, "--owner", "me", "--force", *where).status == 0
+
+
+def test_an_api_that_is_not_there_is_no_difference(tidegate: Tidegate, file: Path) -> None:  # noqa: F811
+    gone = ("--admin-url", "http://127.0.0.1:1")
+    assert (tidegate("diff", "-f", file, *gone).status, tidegate("apply", "-f", file, *gone).status) == (2, 1)
+
+
+@pytest.mark.parametrize("arguments", [(), ("Route",), ("Route", "x", "-f", "y")])
+def test_delete_wants_one_way_of_saying_what(tidegate: Tidegate, where: tuple[str, str], arguments: tuple[str, ...]) -> None:  # noqa: F811
+    refused = tidegate("delete", *arguments, *where)
+    assert (refused.status, "either `delete KIND NAME`" in refused.err) == (1, True)
+
+
+def test_the_schema_is_the_admin_apis(tidegate: Tidegate, served: tuple[Bench, str]) -> None:  # noqa: F811
+    assert json.loads(tidegate("schema").out) == served[0].ask("GET", "/schema")[1]

@@ -1,0 +1,73 @@
+"""`tidegate audit` against the admin API on a real port."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from control_plane.audit.domain.entry import Actor, change_of
+from control_plane.cli.admin import audit
+from tests.aio import run
+from tests.unit.admin.admin_bench import Bench
+from tests.unit.cli.admin.test_administration import Tidegate, tidegate  # noqa: F401 - a fixture
+from tests.wire.admin import admin_server
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[Bench, str]]:
+    bench = Bench()
+    with admin_server(bench) as url:
+        yield bench, url
+
+
+@pytest.fixture
+def where(served: tuple[Bench, str]) -> tuple[str, str]:
+    served[0].forget()
+    return "--admin-url", served[1]
+
+
+def test_who_what_and_why(tidegate: Tidegate, where: tuple[str, str]) -> None:  # noqa: F811
+    assert tidegate("tenants", "set", "acme", "--burst", 5, "--reason", "the fair, ü [x]", *where).status == 0
+    assert tidegate("tenants", "set", "acme", "--burst", 9, *where).status == 0
+    listed = tidegate("audit", "list", *where).out.splitlines()
+    assert [" ".join(line.split()).split(" anonymous at 127.0.0.1 ")[1] for line in listed[1:]] == [
+        "create tenant acme the fair, ü [x]",
+        "replace tenant acme burst 5 -> 9",
+    ]
+    assert len(tidegate("audit", "list", "--last", 1, *where).out.splitlines()) == 2
+
+
+def test_a_log_of_several_pages_is_read_to_its_end(tidegate: Tidegate, where: tuple[str, str], served: tuple[Bench, str]) -> None:  # noqa: F811
+    for _ in range(2 * audit._PAGE + 1):
+        run(served[0].audit.append(change_of(Actor("me"), "create", "tenant", "x")))
+    assert len(tidegate("audit", "export", *where).out.splitlines()) == 2 * audit._PAGE + 1
+    assert tidegate("audit", "verify", *where).status == 0
+
+
+def test_what_was_written_is_verified_and_what_was_changed_is_found(
+    tidegate: Tidegate,  # noqa: F811
+    where: tuple[str, str],
+    served: tuple[Bench, str],
+) -> None:
+    entries = served[0].audit.entries
+    assert tidegate("audit", "verify", *where)[:2] == (0, "")
+    for number in range(1, 4):
+        tidegate("tenants", "set", "acme", "--burst", number, *where)
+    checked = tidegate("audit", "verify", *where)
+    head = checked.out.strip()
+    assert (checked.status, head, checked.err) == (0, f"3:{entries[-1].hash}", "3 entries are as they were written\n")
+    assert tidegate("audit", "verify", "--head", head, *where).status == 0
+    exported = [json.loads(line) for line in tidegate("audit", "export", "--after", 1, *where).out.splitlines()]
+    assert [(entry["number"], entry["hash"]) for entry in exported] == [(each.number, each.hash) for each in entries[1:]]
+
+    kept, last = list(entries), entries.pop()
+    cut = tidegate("audit", "verify", "--head", head, *where)
+    assert (cut.status, "it had entry 3, and now ends with 2" in cut.err) == (1, True)
+    entries.append(replace(last, change=replace(last.change, who="nobody")))
+    assert "entry 3 has been changed" in tidegate("audit", "verify", *where).err
+    entries[:] = kept
+    assert "written anew" in tidegate("audit", "verify", "--head", f"2:{'0' * 64}", *where).err
+    assert "is not NUMBER:HASH" in tidegate("audit", "verify", "--head", "x", *where).err

@@ -1,0 +1,134 @@
+"""`tidegate fleet` against an admin API that answers what a test says."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from control_plane.cli import main
+
+MIB = 2**20
+REPLICA = {"model": "m0", "state": "READY", "bytes": 30 * MIB, "in_flight": 0, "sequences": 0, "idle_s": None, "ready_in_s": None}
+SERVER = {
+    "name": "triton-0",
+    "is_up": True,
+    "is_ejected": False,
+    "is_silent": False,
+    "is_draining": False,
+    "pool": "",
+    "labels": {},
+    "budget_bytes": 50 * MIB,
+    "held_bytes": 30 * MIB,
+    "replicas": [REPLICA],
+}
+MODEL = {
+    "name": "m0",
+    "tier": "hot",
+    "servers": ["triton-0"],
+    "resident_bytes": 30 * MIB,
+    "load_s": 1.25,
+    "fetch_s": 0.0,
+    "fetch_bytes": 0,
+    "uses_per_s": 0.5,
+    "min_replicas": 0,
+    "max_replicas": None,
+    "quarantined_for_s": 0.0,
+    "why_quarantined": "",
+    "is_suspended": False,
+}
+FLEET = {
+    "is_leader": True,
+    "notes": [],
+    "servers": [
+        SERVER,
+        {**SERVER, "name": "triton-1", "is_up": False, "budget_bytes": None, "held_bytes": 0, "replicas": []},
+    ],
+    "models": [
+        {**MODEL, "name": "broken", "tier": "warm", "servers": [], "quarantined_for_s": 7.6, "why_quarantined": "[red]no weights[/]\nAt"},
+        {**MODEL, "min_replicas": 1},
+    ],
+    "events": [
+        {"at_s": 1e9 + number, "kind": "failed", "model": f"old{number}", "server": "triton-0", "reason": reason, "seconds": 0.0}
+        for number, reason in enumerate(["[red]no such file[/]\nTraceback", "", "last"])
+    ],
+}
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = FLEET if self.path == "/fleet" else {}
+            body = json.dumps(found).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: Any) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def show(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], url: str) -> Callable[..., list[list[str]]]:
+    """Split the output into lines of words."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments: str) -> list[list[str]]:
+        monkeypatch.setattr(sys, "argv", ["tidegate", "fleet", "--admin-url", url, *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = capsys.readouterr()
+        assert not ended.value.code, told
+        return [line.split() for line in told.out.splitlines()]
+
+    return call
+
+
+Show = Callable[..., list[list[str]]]
+
+
+def test_servers_models_and_events(show: Show) -> None:
+    shown = show()
+    at = shown.index(["triton-0", "up", "30", "MiB", "of", "50", "MiB"])
+    assert shown[at + 1 : at + 4] == [["m0"], ["triton-1", "down", "0", "MiB", "of", "no", "bound"], ["nothing"]]
+    assert ["m0", "hot", "1", "(1+)", "30", "MiB", "1.2", "s", "0.50"] in shown
+    assert ["broken", "warm", "0", "30", "MiB", "1.2", "s", "0.50"] in shown
+    assert ["broken", "is", "quarantined", "for", "8", "s:", "[red]no", "weights[/]"] in shown
+
+
+def test_what_models_say_is_no_markup_and_one_line(show: Show) -> None:
+    (line,) = [line for line in show() if "old0" in line]
+    assert line[1:] == ["failed", "old0", "on", "triton-0:", "[red]no", "such", "file[/]"]
+
+
+@pytest.mark.parametrize(("count", "seen"), [("0", []), ("1", ["old2"]), ("3", ["old0", "old1", "old2"])])
+def test_as_many_events_as_are_asked_for(show: Show, count: str, seen: list[str]) -> None:
+    assert [word for line in show("--events", count) for word in line if word.startswith("old")] == seen
+
+
+def test_watching_ends_with_an_interrupt(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("control_plane.cli.admin.fleet.time.sleep", sleep)
+    shown = show("--watch", "--every-s", "0.5")
+    assert looks == [0.5, 0.5, 0.5]
+    assert any("triton-0" in line for line in shown)

@@ -1,0 +1,51 @@
+"""Exit statuses as docs/reference/cli.md has them, and shell completion."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.admin.test_administration import Tidegate, tidegate  # noqa: F401 - a fixture
+
+NOWHERE = ("--admin-url", "http://127.0.0.1:1")
+TIDEGATE = Path(sys.executable).with_name("tidegate")
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        pytest.param(("--help",), 0, id="done"),
+        pytest.param(("models", "list", *NOWHERE), 1, id="nobody answers"),
+        pytest.param(("keys", "create", "--tenant", "t", "--scope", "root", *NOWHERE), 1, id="refused"),
+        pytest.param(("models", "lst"), 2, id="no such command"),
+        pytest.param(("models", "list", "--nope"), 2, id="no such option"),
+        pytest.param(("models", "list", "-o", "xml"), 2, id="a value that an option does not take"),
+        pytest.param(("get",), 2, id="an argument is missing"),
+        pytest.param(("diff", "-f", "none.yaml", *NOWHERE), 2, id="a difference that cannot be told"),
+    ],
+)
+def test_exit_status(tidegate: Tidegate, line: tuple[str, ...], status: int) -> None:  # noqa: F811
+    assert tidegate(*line).status == status
+
+
+def completed(tmp_path: Path, **asked: str) -> str:
+    ended = subprocess.run([TIDEGATE], env={**os.environ, "HOME": str(tmp_path), **asked}, capture_output=True, text=True, timeout=60)
+    return ended.stdout
+
+
+COMPLETED = [("tidegate mod", "models"), ("tidegate rollouts wa", "watch"), ("tidegate top --on", "--once")]
+
+
+@pytest.mark.parametrize(("words", "expected"), COMPLETED)
+def test_bash_completes_commands_and_options(tmp_path: Path, words: str, expected: str) -> None:
+    found = completed(tmp_path, _TIDEGATE_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=str(words.count(" ")))
+    assert expected in found.split()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_has_its_script(tmp_path: Path, shell: str) -> None:
+    assert f"complete_{shell}" in completed(tmp_path, _TIDEGATE_COMPLETE=f"source_{shell}")

@@ -1,0 +1,365 @@
+"""The controller over a fleet with fake Tritons, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from control_plane.admin.declared.kinds import KINDS
+from control_plane.admin.declared.service import Declared
+from control_plane.audit.domain.entry import Actor
+from control_plane.audit.trail import AuditTrail
+from control_plane.core.errors import StoreUnavailable
+from control_plane.fleet.domain.memory import EVERYWHERE, DesiredState
+from control_plane.objects.objects import Objects
+from control_plane.operator.controller import OWNER, ModelController
+from tests.fakes.audit_log import FakeAuditLog
+from tests.fakes.state_store import FakeStateStore
+from tests.unit.fleet.fleet_bench import FleetBench, play, running
+
+MODEL = KINDS["Model"]
+SOON_S, RESYNC_S = 5.0, 31.0
+
+
+@dataclass
+class FakeResources:
+    """In-memory `operator/ports.ModelResources`."""
+
+    objects: dict[str, dict[str, Any]] | None = field(default_factory=dict)
+    written: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+    is_away: bool = False
+    changes_meanwhile: bool = False
+    _version: int = 0
+    _on_change: Callable[[], None] = lambda: None
+
+    def apply(self, name: str, **spec: object) -> None:
+        assert self.objects is not None
+        before = self.objects.get(name)
+        self._version += 1
+        metadata = {"name": name, "uid": f"uid of {name}", "generation": 1, "creationTimestamp": f"{self._version:03d}"}
+        if before is not None:
+            metadata = {**before["metadata"], "generation": before["metadata"]["generation"] + 1}
+        self.objects[name] = {"metadata": metadata, "spec": spec, "status": (before or {}).get("status")}
+        self._on_change()
+
+    def delete(self, name: str) -> None:
+        assert self.objects is not None
+        del self.objects[name]
+        self._on_change()
+
+    def listed(self) -> list[Mapping[str, Any]] | None:
+        return None if self.objects is None else list(self.objects.values())
+
+    def follow(self, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
+
+    async def put_status(self, it: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+        if self.is_away:
+            raise StoreUnavailable("the API server is away")
+        assert self.objects is not None
+        if self.changes_meanwhile:
+            return False
+        name = it["metadata"]["name"]
+        self.written.append((name, status))
+        self.objects[name] = {**self.objects[name], "status": json.loads(json.dumps(status))}
+        self._on_change()
+        return True
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    def conditions(self, name: str) -> dict[str, str]:
+        """Condition -> reason."""
+        assert self.objects is not None
+        return {each["type"]: each["reason"] for each in (self.objects[name]["status"] or {}).get("conditions", ())}
+
+    def message(self, name: str) -> str:
+        assert self.objects is not None
+        return str(self.objects[name]["status"]["conditions"][0]["message"])
+
+
+@dataclass
+class Bench:
+    fleet: FleetBench
+    resources: FakeResources
+    store: FakeStateStore
+    log: FakeAuditLog
+    is_leader: bool = True
+
+    @property
+    def desired(self) -> Mapping[str, DesiredState]:
+        return self.fleet.models.desired
+
+    def declared(self, who: str) -> Declared:
+        return Declared(Objects(self.store), self.fleet.models, AuditTrail(self.log), Actor(who))
+
+    async def apply_as(self, owner: str, name: str, **spec: object) -> None:
+        await self.declared(owner).apply(MODEL, name, spec, owner=owner, force=False, dry_run=False)
+
+    @property
+    def changes(self) -> list[tuple[str, str, str]]:
+        return [(each.change.who, each.change.action, each.change.name) for each in self.log.entries]
+
+
+@asynccontextmanager
+async def bench(*, servers: int = 2) -> AsyncIterator[Bench]:
+    it = Bench(FleetBench(servers=servers), FakeResources(), FakeStateStore(), FakeAuditLog())
+    controller = ModelController(
+        it.resources,
+        it.declared(OWNER),
+        it.fleet.models,
+        is_leader=lambda: it.is_leader,
+        now=lambda: f"{asyncio.get_running_loop().time():g}",
+    )
+    async with running(it.fleet, reconciles=True, remembers=True):
+        task = asyncio.get_running_loop().create_task(controller.run())
+        try:
+            yield it
+            assert not task.done(), "the controller has ended"
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+def test_a_resource_is_applied_its_model_loaded_and_its_status_written() -> None:
+    async def scene() -> None:
+        async with bench() as it:
+            it.resources.apply("a", min_replicas=2)
+            it.resources.apply("the-other", model="b", everywhere=True)
+            await asyncio.sleep(SOON_S)
+            assert dict(it.desired) == {"a": DesiredState(min_replicas=2), "b": DesiredState(min_replicas=EVERYWHERE)}
+            await asyncio.sleep(60.0)
+            assert it.resources.conditions("a") == {"Accepted": "Applied", "Ready": "Loaded"}
+            assert it.resources.conditions("the-other") == {"Accepted": "Applied", "Ready": "Loaded"}
+            assert it.resources.objects is not None
+            assert it.resources.objects["a"]["status"]["replicas"] == 2
+            live = await it.declared("me").get(MODEL, "b")
+            assert (live.owner, live.spec["everywhere"]) == (OWNER, True)
+            assert it.changes == [(OWNER, "create", "a"), (OWNER, "create", "b")]
+
+    play(scene)
+
+
+def test_while_nothing_changes_nothing_is_written() -> None:
+    async def scene() -> None:
+        async with bench() as it:
+            it.resources.apply("a", min_replicas=1)
+            it.resources.apply("b", model="a", min_replicas=2)
+            it.resources.apply("c", min_replicas="many")
+            await asyncio.sleep(60.0)
+            written, changes, version = len(it.resources.written), list(it.changes), it.store.state.last
+            await asyncio.sleep(600.0)
+            assert (len(it.resources.written), it.changes, it.store.state.last) == (written, changes, version)
+
+    play(scene)
+
+
+def test_a_change_is_taken_up_and_a_deletion_takes_back() -> None:
+    async def scene() -> None:
+        async with bench() as it:
+            it.resources.apply("a", min_replicas=2)
+            await asyncio.sleep(60.0)
+            it.resources.apply("a", is_suspended=True)
+            await asyncio.sleep(60.0)
+            assert it.resources.conditions("a") == {"Accepted": "Applied", "Ready": "Suspended"}
+            assert it.fleet.said.count("unload a") == 2
+            it.resources.delete("a")
+            await asyncio.sleep(SOON_S)
+            assert dict(it.desired) == {}
+            assert it.changes[-1] == (OWNER, "delete", "a")
+            it.resources.apply("a", everywhere=True)
+            await asyncio.sleep(SOON_S)
+            assert it.desired["a"].min_replicas == EVERYWHERE
+
+    play(scene)
+
+
+def test_one_that_names_another_model_lets_the_first_one_go() -> None:
+    async def scene() -> None:
+        async with bench() as it:
+            it.resources.apply("x", model="a", min_replicas=1)
+            await asyncio.sleep(SOON_S)
+            it.resources.apply("x", model="b", min_replicas=1)
+            await asyncio.sleep(SOON_S)
+            assert set(it.desired) == {"b"}
+
+    play(scene)
+
+
+def test_what_another_owner_applies_is_left_alone_and_said() -> None:
+    async def scene() -> None:
+        async with bench() as it:
+            await it.apply_as("ci", "a", min_replicas=1)
+            it.resources.apply("a", min_replicas=2)
+            await asyncio.sleep(SOON_S)
+            assert it.desired["a"].min_replicas == 1
+            assert it.resources.conditions("a") == {"Accepted": "Conflict", "Ready": "NotAccepted"}
+            assert "owner 'ci' applies it" in it.resources.message("a")
+            it.resources.delete("a")
+            await asyncio.sleep(RESYNC_S)
+            assert it.desired["a"].min_replicas == 1, "it was never ours"
+            it.resources.apply("a", min_replicas=2)
+            await asyncio.sleep(SOON_S)
+            await it.declared("ci").delete(MODEL, "a")  # which the message asks for
+            await asyncio.sleep(RESYNC_S)
+            assert it.desired["a"].min_replicas == 2
+            assert it.resources.conditions("a")["Accepted"] == "Applied"
+
+    play(scene)
+
+
+def test_of_two_for_one_model_the_older_counts_until_it_goes() -> None:
+    async def scene() -> None:
+        async with bench() as it:
+            it.resources.apply("first", model="a", min_replicas=1)
+            it.resources.apply("second", model="a", min_replicas=2)
+            await asyncio.sleep(SOON_S)
+            assert it.desired["a"].min_replicas == 1
+            assert it.resources.conditions("second")["Accepted"] == "Duplicate"
+            it.resources.delete("first")
+            await asyncio.sleep(SOON_S)
+            assert it.desired["a"].min_replicas == 2
+            assert it.resources.conditions("second")["Accepted"] == "Applied"
+
+    play(scene)
+
+
+def test_what_cannot_be_applied_says_why_and_what_was_applied_before_stays() -> None:
+    async def scene() -> None:
+        async with bench() as it:
+            it.resources.apply("a", min_replicas=1)
+            it.resources.apply("unknown", min_replicas=1)
+            it.resources.apply("b", model="../etc", min_replicas=1)
+            it.resources.apply("c", min_replicas=1, everywhere=True)
+            it.resources.apply("d", minreplicas=1)
+            await asyncio.sleep(SOON_S)
+            assert {name: it.resources.conditions(name)["Accepted"] for name in ("a", "unknown", "b", "c", "d")} == {
+                "a": "Applied",
+                "unknown": "NoSuchModel",
+                "b": "Invalid",
+                "c": "Invalid",
+                "d": "Invalid",
+            }
+            assert "did you mean 'min_replicas'" in it.resources.message("d")
+            it.resources.apply("a", min_replicas=-1)
+            await asyncio.sleep(SOON_S)
+            assert it.resources.conditions("a") == {"Accepted": "Invalid", "Ready": "NotAccepted"}
+            assert it.desired["a"].min_replicas == 1
+
+    play(scene)
+
+
+def test_what_was_changed_by_hand_is_set_back() -> None:
+    async def scene() -> None:
+        async with bench() as it:
+            it.resources.apply("a", min_replicas=1)
+            await asyncio.sleep(SOON_S)
+            await it.fleet.models.set_desired("a", DesiredState(min_replicas=0, is_suspended=True))
+            await asyncio.sleep(RESYNC_S)
+            assert it.desired["a"] == DesiredState(min_replicas=1)
+            await it.fleet.models.set_desired("a", None)
+            await asyncio.sleep(RESYNC_S)
+            assert it.desired["a"] == DesiredState(min_replicas=1)
+
+    play(scene)
+
+
+def test_only_the_leader_acts_and_the_next_one_makes_up_for_what_was_missed() -> None:
+    async def scene() -> None:
+        async with bench() as it:
+            it.resources.apply("a", min_replicas=1)
+            await asyncio.sleep(SOON_S)
+            it.is_leader = False
+            it.resources.apply("b", min_replicas=1)
+            it.resources.delete("a")
+            written, changes = len(it.resources.written), list(it.changes)
+            await asyncio.sleep(RESYNC_S)
+            assert (len(it.resources.written), it.changes) == (written, changes)
+            it.is_leader = True
+            await asyncio.sleep(SOON_S)
+            assert set(it.desired) == {"b"}
+
+    play(scene)
+
+
+def test_who_leads_no_more_in_the_midst_of_a_turn_stops_there() -> None:
+    async def scene() -> None:
+        async with bench() as it:
+            put = it.store.put
+
+            async def put_and_lose(*args: Any, **kwargs: Any) -> Any:
+                it.is_leader = False
+                return await put(*args, **kwargs)
+
+            it.store.put = put_and_lose  # type: ignore[method-assign]
+            for name in "abc":
+                it.resources.apply(name, min_replicas=1)
+            await asyncio.sleep(SOON_S)
+            assert len(it.changes) == 1
+            assert it.resources.written == []
+
+    play(scene)
+
+
+def test_before_the_resources_are_known_nothing_is_deleted() -> None:
+    async def scene() -> None:
+        async with bench() as it:
+            it.resources.objects = None
+            await it.apply_as(OWNER, "a", min_replicas=1)
+            await asyncio.sleep(RESYNC_S)
+            assert set(it.desired) == {"a"}
+            it.resources.objects = {}
+            await asyncio.sleep(SOON_S)
+            assert set(it.desired) == set()
+
+    play(scene)
+
+
+def test_stores_that_are_away_are_waited_for() -> None:
+    async def scene() -> None:
+        async with bench() as it:
+            it.store.is_away = it.resources.is_away = True
+            it.resources.apply("a", min_replicas=1)
+            await asyncio.sleep(RESYNC_S)
+            assert not it.desired
+            it.store.is_away = False
+            await asyncio.sleep(10.0)
+            assert set(it.desired) == {"a"}
+            assert it.resources.written == []
+            it.resources.is_away = False
+            await asyncio.sleep(10.0)
+            assert it.resources.conditions("a") == {"Accepted": "Applied", "Ready": "Loaded"}
+            assert it.changes == [(OWNER, "create", "a")]
+
+    play(scene)
+
+
+def test_a_status_that_somebody_overtakes_is_written_by_the_next_turn() -> None:
+    async def scene() -> None:
+        async with bench() as it:
+            it.resources.changes_meanwhile = True
+            it.resources.apply("a", min_replicas=1)
+            await asyncio.sleep(60.0)
+            it.resources.changes_meanwhile = False
+            await asyncio.sleep(SOON_S)
+            assert it.resources.conditions("a")["Ready"] == "Loaded"
+
+    play(scene)
+
+
+def test_a_defect_ends_no_gateway() -> None:
+    async def scene() -> None:
+        async with bench() as it:
+            it.resources.apply("a", min_replicas=1)
+            assert it.resources.objects is not None
+            it.resources.objects["broken"] = {"metadata": {"generation": "no number"}}
+            await asyncio.sleep(SOON_S)
+            del it.resources.objects["broken"]
+            await asyncio.sleep(RESYNC_S + SOON_S)
+            assert set(it.desired) == {"a"}
+
+    play(scene)

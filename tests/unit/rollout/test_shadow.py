@@ -1,0 +1,317 @@
+"""Copies of answered requests: which are made, when they are sent, and what is seen of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from control_plane.core.errors import DeadlineExceeded, InvalidRequest, Overloaded, UpstreamUnavailable
+from control_plane.core.infer_call import InferCall
+from control_plane.inference.arm_observations import ArmObservations
+from control_plane.inference.domain.observation import Observation, Pair
+from control_plane.inference.retries.retry_budget import RetryBudget, RetryKind
+from control_plane.inference.shadowing import MAX_COPIED_BYTES
+from control_plane.objects.domain.rollout import Agreement, Phase, Rollout, Step
+from control_plane.objects.domain.route import Route
+from control_plane.protocols.http1 import HttpAnswer, make_answer
+from control_plane.rollout.domain.machine import steps_of
+from control_plane.rollout.shadow import MAX_AT_ONCE, MAX_HELD, MAX_HELD_BYTES, PAUSE_S, STALE_S, ShadowCopies
+from control_plane.telemetry.request_counts import Copied
+from tests.fakes.governance import governance, known_state
+
+pytestmark = pytest.mark.virtual_time
+
+ROUTE = Route("r", "v1", is_repeatable=True)
+ROLLOUT = Rollout(
+    "r", "0" * 32, "v2", "v1", steps_of([1], samples=1, min_s=0.0),
+    phase=Phase.SHADOW, shadow=Step(10_000, 5, 0.0), agreement=Agreement("exact"),
+)  # fmt: skip
+CALL = InferCall("v1", "", "id", ())
+
+
+def answer(value: float = 1.0, status: int = 200) -> HttpAnswer:
+    return make_answer(status, repr(value).encode())
+
+
+@dataclass
+class Copy:
+    request: Request
+    model: str
+    version: str
+    size_bytes: int
+
+    async def send(self, server: Any, *, timeout_s: float) -> HttpAnswer:
+        self.request.sent.append((self.model, self.version, timeout_s))
+        if self.request.takes_s:
+            if self.request.takes_s > timeout_s:
+                await asyncio.sleep(timeout_s)
+                raise DeadlineExceeded("late")
+            await asyncio.sleep(self.request.takes_s)
+        if isinstance(self.request.reply, Exception):
+            raise self.request.reply
+        return cast("HttpAnswer", self.request.reply)
+
+    def outputs(self, answer: HttpAnswer) -> dict[str, Any] | None:
+        if answer.body == b"unreadable":
+            raise InvalidRequest("no tensors")
+        return {"Y": np.array([float(answer.body)])} if answer.status == 200 else None
+
+
+@dataclass
+class Request:
+    """An answered request, with what the next model will reply to its copy."""
+
+    content: bytes = b"x"
+    reply: Any = field(default_factory=answer)
+    takes_s: float = 0.0
+    body_bytes: int = 10
+    sent: list[tuple[str, str, float]] = field(default_factory=list)
+
+    def unit(self, call: InferCall) -> tuple[bytes, ...]:
+        return (self.content,)
+
+    def copy_for(self, model_name: str, model_version: str) -> Copy:
+        return Copy(self, model_name, model_version, self.body_bytes)
+
+
+class Dispatch:
+    """So many idle copies of the next model."""
+
+    def __init__(self, idle: int) -> None:
+        self.retries = RetryBudget(now_s=lambda: asyncio.get_running_loop().time())
+        self.retries.asked(1e6)
+        self.retries._asked_requests = 10_000
+        self.idle = idle
+
+    def idle_copy(self, call: InferCall) -> AbstractContextManager[Any] | None:
+        if not self.idle:
+            return None
+        self.idle -= 1
+        return self._held()
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        try:
+            yield None
+        finally:
+            self.idle += 1
+
+
+class Bench:
+    def __init__(self, *, rollout: Rollout = ROLLOUT, idle: int = 100, draw: float = 0.5) -> None:
+        self.known = known_state(routes=(ROUTE,))
+        self.known.shadows = {"r": rollout}
+        self.known.rollout_ids = {"r": rollout.id}
+        access = governance(self.known).access
+        self.observations = ArmObservations(access)
+        self.dispatch = Dispatch(idle)
+        self.is_idle = True
+        self.shadow = ShadowCopies(
+            access,
+            self.dispatch,
+            self.observations,
+            is_idle=lambda model: self.is_idle,
+            now_s=lambda: asyncio.get_running_loop().time(),
+            draw=lambda: draw,
+        )
+
+    @asynccontextmanager
+    async def running(self) -> Any:
+        task = asyncio.get_running_loop().create_task(self.shadow.run())
+        await asyncio.sleep(0)
+        try:
+            yield self
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def offer(self, *requests: Request, stable: Any = None, **running: Any) -> None:
+        now_s = asyncio.get_running_loop().time()
+        told = {"call": CALL, "sent_s": now_s - 0.02, "is_cache_hit": False, "is_repeatable": True, "expected_units": 1.0} | running
+        for request in requests:
+            self.shadow.offer(ROUTE, request, cast("Any", SimpleNamespace(**told)), answer() if stable is None else stable)
+
+    @property
+    def counts(self) -> dict[Copied, int]:
+        return {each: count for each, count in self.shadow.counts.items() if count}
+
+
+async def paired(request: Request, *, stable: Any = None, rollout: Rollout = ROLLOUT) -> tuple[dict[Copied, int], tuple[Observation, ...]]:
+    """What is counted and seen of one request."""
+    async with Bench(rollout=rollout).running() as bench:
+        bench.offer(request, stable=stable)
+        await asyncio.sleep(30.0)
+        return bench.counts, bench.observations.take()
+
+
+DEAD = make_answer(
+    500, b"{\"error\":\"Failed to process the request(s) for model instance 'v2_0', message: Stub process 'v2_0' is not healthy.\"}"
+)
+
+
+@pytest.mark.parametrize(
+    ("reply", "stable", "counted", "pair", "is_fault", "is_death"),
+    [
+        pytest.param(answer(), None, Copied.AGREES, Pair(False, False), False, False, id="agrees"),
+        pytest.param(answer(2.0), None, Copied.DIFFERS, Pair(False, True), False, False, id="differs"),
+        pytest.param(answer(0, 500), None, Copied.FAILED, Pair(False), True, False, id="fails"),
+        pytest.param(answer(0, 400), None, Copied.FAILED, Pair(False), True, False, id="refuses what stable takes"),
+        pytest.param(answer(), answer(0, 500), Copied.ANSWERED, Pair(True), False, False, id="stable fails"),
+        pytest.param(answer(0, 500), answer(0, 500), Copied.FAILED, Pair(True), True, False, id="both fail"),
+        pytest.param(UpstreamUnavailable("gone"), None, Copied.FAILED, Pair(False), True, True, id="its server dies"),
+        pytest.param(make_answer(200, b"unreadable"), None, Copied.DIFFERS, Pair(False, True), False, False, id="unreadable"),
+        pytest.param(answer(), make_answer(200, b"unreadable"), Copied.ANSWERED, Pair(False), False, False, id="stable's is unreadable"),
+    ],
+)
+async def test_what_is_seen_of_a_copy(reply: Any, stable: Any, counted: Copied, pair: Pair, is_fault: bool, is_death: bool) -> None:
+    counts, (seen,) = await paired(Request(reply=reply), stable=stable)
+    assert counts == {counted: 1}
+    assert (seen.pair, seen.is_fault, seen.is_death, seen.is_stable, seen.rollout) == (pair, is_fault, is_death, False, ROLLOUT.id)
+
+
+@pytest.mark.parametrize("reply", [answer(0, 404), Overloaded("busy")], ids=["not loaded", "busy"])
+async def test_that_it_is_loading_or_busy_says_nothing(reply: Any) -> None:
+    assert await paired(Request(reply=reply)) == ({Copied.UNCOUNTED: 1}, ())
+
+
+async def test_one_that_takes_ten_times_as_long_has_failed() -> None:
+    request = Request(takes_s=5.0)
+    counts, (seen,) = await paired(request)
+    assert (counts, seen.is_fault, request.sent) == ({Copied.FAILED: 1}, True, [("v2", "", 1.0)])
+
+
+async def test_without_an_agreement_answers_are_not_compared() -> None:
+    counts, (seen,) = await paired(Request(reply=answer(2.0)), rollout=replace(ROLLOUT, agreement=None))
+    assert (counts, seen.pair) == ({Copied.ANSWERED: 1}, Pair(False))
+
+
+async def test_a_version_is_sent_to_and_an_unknown_agreement_is_none() -> None:
+    request = Request()
+    counts, _ = await paired(request, rollout=replace(ROLLOUT, model="v1", version="2", agreement=Agreement("of-tomorrow")))
+    assert (counts, request.sent) == ({Copied.ANSWERED: 1}, [("v1", "2", 1.0)])
+
+
+@pytest.mark.parametrize(
+    ("how", "stable"),
+    [
+        pytest.param({"sent_s": None}, None, id="not computed"),
+        pytest.param({"is_cache_hit": True}, None, id="a hit, or joined another"),
+        pytest.param({"is_repeatable": False}, None, id="not to be computed twice"),
+        pytest.param({"call": replace(CALL, sequence_id="7")}, None, id="a sequence"),
+        pytest.param({"call": replace(CALL, uses_shared_memory=True)}, None, id="shared memory"),
+        pytest.param({}, answer(0, 400), id="its caller's mistake"),
+        pytest.param({}, DEAD, id="stable's process died"),
+        pytest.param({}, answer(0, 404), id="stable is not loaded"),
+    ],
+)
+async def test_what_is_never_copied(how: dict[str, Any], stable: Any) -> None:
+    async with Bench().running() as bench:
+        request = Request()
+        bench.offer(request, stable=stable, **how)
+        await asyncio.sleep(5.0)
+        assert (request.sent, bench.counts, bench.observations.take()) == ([], {}, ())
+
+
+async def test_of_other_routes_and_of_ended_shadows_nothing_is_copied() -> None:
+    async with Bench().running() as bench:
+        held = Request()
+        bench.offer(held)
+        bench.known.shadows = {}
+        bench.offer(Request())
+        await asyncio.sleep(5.0)
+        assert (held.sent, bench.counts) == ([], {Copied.DROPPED: 1})
+
+
+@pytest.mark.parametrize(("draw", "copied"), [(0.0999, 1), (0.1001, 0)])
+async def test_a_part_is_drawn(draw: float, copied: int) -> None:
+    async with Bench(rollout=replace(ROLLOUT, shadow=Step(1000, 5, 0.0)), draw=draw).running() as bench:
+        bench.offer(Request())
+        await asyncio.sleep(1.0)
+        assert sum(bench.counts.values()) == copied
+
+
+async def test_the_caller_has_the_answer_before_anything_is_sent() -> None:
+    async with Bench().running() as bench:
+        request = Request()
+        bench.offer(request)
+        await asyncio.sleep(0.9 * PAUSE_S)
+        assert request.sent == []
+        await asyncio.sleep(0.2 * PAUSE_S)
+        assert request.sent != []
+
+
+async def test_only_idle_copies_are_sent_to_and_each_is_given_back() -> None:
+    async with Bench(idle=1).running() as bench:
+        bench.offer(*(Request(takes_s=0.5) for _ in range(3)))
+        await asyncio.sleep(0.1)
+        assert (bench.counts, bench.dispatch.idle) == ({Copied.BUSY: 2}, 0)
+        await asyncio.sleep(1.0)
+        assert (bench.counts, bench.dispatch.idle) == ({Copied.BUSY: 2, Copied.AGREES: 1}, 1)
+        bench.is_idle = False
+        bench.offer(Request())
+        await asyncio.sleep(1.0)
+        assert bench.counts[Copied.BUSY] == 3
+
+
+async def test_without_budget_it_is_dropped_and_the_copy_is_given_back() -> None:
+    async with Bench(idle=2).running() as bench:
+        bench.dispatch.retries = RetryBudget(now_s=lambda: asyncio.get_running_loop().time())
+        bench.dispatch.retries.processes = lambda: 1000
+        bench.offer(Request(), Request())
+        await asyncio.sleep(1.0)
+        assert bench.counts == {Copied.AGREES: 1, Copied.OVER_BUDGET: 1}, "one may go beyond it"
+        assert bench.dispatch.retries.totals[RetryKind.MIRROR, False] == 1
+        assert bench.dispatch.idle == 2
+
+
+async def test_what_waits_is_bounded_in_number_in_bytes_and_in_time() -> None:
+    async with Bench().running() as bench:
+        bench.offer(*(Request(takes_s=0.8) for _ in range(MAX_HELD + 20)))
+        assert bench.counts == {Copied.DROPPED: 20}
+        await asyncio.sleep(0.1)
+        assert bench.shadow._under_way == MAX_AT_ONCE
+        await asyncio.sleep(10 * STALE_S)
+        assert bench.counts[Copied.AGREES] == 2 * MAX_AT_ONCE, "the rest was stale"
+        assert sum(bench.counts.values()) == MAX_HELD + 20
+        large = [Request(body_bytes=MAX_COPIED_BYTES, takes_s=0.8) for _ in range(40)]
+        bench.offer(*large)
+        assert len(bench.shadow._held) == MAX_HELD_BYTES // MAX_COPIED_BYTES
+        await asyncio.sleep(10 * STALE_S)
+        assert bench.shadow._held_bytes == 0
+        bench.offer(Request(body_bytes=MAX_COPIED_BYTES + 1))
+        assert bench.counts[Copied.TOO_LARGE] == 1
+
+
+async def test_equal_requests_are_one_unit_and_others_others() -> None:
+    async with Bench().running() as bench:
+        bench.offer(Request(b"a"), Request(b"a"), Request(b"b"))
+        await asyncio.sleep(1.0)
+        one, same, other = (seen.digest for seen in bench.observations.take())
+        assert one == same != other
+
+
+async def test_a_defect_in_comparing_is_counted_and_the_rest_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    async with Bench(idle=5).running() as bench:
+        bench.offer(Request(reply=RuntimeError("a defect")), Request(reply=object()), Request())
+        await asyncio.sleep(1.0)
+        assert bench.counts == {Copied.UNREADABLE: 2, Copied.AGREES: 1}
+        assert (bench.dispatch.idle, bench.shadow._under_way) == (5, 0)
+        assert caplog.messages.count("the answer to a copied request cannot be compared") == 2
+
+
+async def test_a_stop_ends_the_copies_under_way() -> None:
+    bench = Bench(idle=2)
+    async with bench.running():
+        bench.offer(Request(takes_s=0.9))
+        await asyncio.sleep(0.1)
+        assert bench.dispatch.idle == 1
+    assert (bench.dispatch.idle, bench.shadow._under_way) == (2, 0)
+    bench.offer(Request())
+    assert bench.counts == {Copied.DROPPED: 1}
