@@ -245,7 +245,7 @@ def test_without_one_of_its_rules_it_fails(kind: Kind, events: Sequence[Event]) 
     assert violated(kind, events) is not None
 
 
-RARE = {ReleasesAtOnce: 54}
+RARE: dict[type[LeaderElection], int] = {ReleasesAtOnce: 54}
 """Kinds that break a rule in few worlds, and a world in which they do: where the search begins."""
 
 
