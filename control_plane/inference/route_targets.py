@@ -117,13 +117,16 @@ class RouteTargets:
         return Arm(route, chosen, stable, digest)
 
     def remembers(self, route: Route, call: InferCall, tenant: str) -> bool:
-        """Whether a sequence goes on that began while the route had targets: it ends where it began, though the route may
-        have one model again."""
-        if not self._sequences.keys:
+        """Whether a sequence of a route with one model goes on that began before: it ends where it began, though the
+        route may have had another model or targets then. One that begins is remembered, for it may have them soon."""
+        if not (self._sequences.keys or call.starts_sequence):
             return False
         key = _key(route, call, tenant)
         if call.starts_sequence:  # another one of the same id
             self._sequences.forget(key)
+            if not call.ends_sequence:
+                self._sequences.keep(key, (route.model, call.model_version or route.version))
+            return False
         return key in self._sequences.keys
 
     def _digest(self, route: Route, call: InferCall, principal: Principal, request: Assignee) -> int:

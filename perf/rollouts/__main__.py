@@ -117,6 +117,8 @@ class _Drill:
             else:
                 end = site.ended(PLAIN)
                 ended, reason = end["phase"] == "rolled_back", end["reason"]
+                if end["phase"] == "promoted":  # or the next one would be held against it
+                    site.point(PLAIN, self._now[PLAIN])
             after_s = time.time() - began_s
             time.sleep(_REST_S)
         self.reasons[f"{kind}, {way}"] = reason

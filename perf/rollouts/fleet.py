@@ -75,6 +75,10 @@ class Fleet:
         with contextlib.suppress(ControlPlaneError):
             self.client.release(model)
 
+    def point(self, route: str, model: str) -> None:
+        """Give the route this model alone, whatever a rollout has made of it."""
+        self.client.ask("PATCH", "routes", route, body={"model": model})
+
     def whole_again(self, model: str) -> None:
         """Return once the model is ready on as many servers as there are."""
         ends_s = time.monotonic() + _WAIT_S

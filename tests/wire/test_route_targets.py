@@ -173,6 +173,24 @@ async def test_a_sequence_stays_where_it_began_while_weights_change_and_begins_a
         assert model_in(running.upstream.http.requests[-1]) == "next"
 
 
+async def test_a_sequence_that_began_before_the_route_had_targets_ends_where_it_began() -> None:
+    rights = governed(Route("r", "stable"))
+    async with gateway(FakeUpstream(http=FakeHttp(answer=echo)), governed=rights) as running:
+        client, known = await running.connect(), rights.access._known
+
+        async def step(sequence: int, *, start: bool = False, end: bool = False) -> str:
+            parameters = {"sequence_id": sequence, "sequence_start": start, "sequence_end": end}
+            await ask(client, float(sequence), parameters=parameters)
+            return model_in(running.upstream.http.requests[-1])
+
+        assert {await step(sequence, start=True) for sequence in range(1, 9)} == {"stable"}
+        known.routes = {"r": replace(HALF, targets=(Target("canary", 10_000),))}
+        assert {await step(sequence) for sequence in range(1, 9)} == {"stable"}
+        known.routes = {"r": Route("r", "canary")}  # promoted
+        assert {await step(sequence, end=True) for sequence in range(1, 9)} == {"stable"}
+        assert {await step(sequence, start=True, end=True) for sequence in range(1, 9)} == {"canary"}
+
+
 async def test_testers_choose_their_target_and_nobody_else_does() -> None:
     keys = (api_key(1, "infer:r", "infer:canary"), api_key(2, "infer:r"))
     known = known_state(routes=(replace(HALF, targets=(Target("canary", 0),)),), keys=keys, tenants=(Tenant("team"),))
