@@ -136,6 +136,8 @@ class LoadWatch:
                     watching.cancel()
             if failure is not None:
                 raise await self._explained(watched, failure, timeout_s)
+            # Before anybody can use the model: what has not been seen alive cannot be told whose it was.
+            self._known |= (await asyncio.to_thread(self.stubs.observe)).living
             started = {pid: stub for pid, stub in self._known.items() if _is_started_by(watched, stub)}
             self.started |= started
             self.served |= {stub.region for stub in started.values()}

@@ -84,6 +84,8 @@ class Stubs:
         # Regions are listed before processes: a region exists before its stub, so one that is listed has had
         # time to get one.
         regions = {name for name in os.listdir(self._folder) if self._region.fullmatch(name)}
+        if self._triton is not None:
+            regions &= _mapped_by(self._triton)  # others' may begin alike
         for pid in self._children():
             with suppress(OSError):  # the process has just gone
                 if (stub := self._stub(pid)) is not None:
@@ -143,6 +145,16 @@ def _children_of(process: int, thread: int | None = None) -> list[int]:
     with suppress(FileNotFoundError, ProcessLookupError):  # the process has just ended
         return [*map(int, Path(f"/proc/{process}/task/{thread or process}/children").read_text().split())]
     return []
+
+
+def _mapped_by(process: int) -> set[str]:
+    """Return the names of the files that a process has mapped, without their folders (proc_pid_maps(5)); none once it
+    has ended."""
+    try:
+        lines = Path(f"/proc/{process}/maps").read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return set()
+    return {line.rpartition("/")[2] for line in lines if "/" in line}
 
 
 def _how_ended(pid: int) -> str | None:

@@ -291,3 +291,18 @@ async def test_in_the_region_of_a_loaded_model_nothing_is_answered_where_a_reque
 
     await lab.watch.carry_out(("m",), next_load, timeout_s=300)
     assert set(lab.asked) == {"of-a-load"}
+
+
+def test_a_stub_that_was_started_between_two_looks_is_known_once_its_load_has_ended(lab: Lab) -> None:
+    """On a busy machine no look may come before the load is over; a stub that dies then would be nobody's."""
+    started = Stub(7, "region", "m_0_0", "/repository/m/1/model.py", now_s() + 1.0)
+
+    async def main() -> None:
+        async def load(limit_s: float) -> None:
+            lab.stubs.seen = StubObservation({7: started}, {}, set())
+
+        await lab.watch.carry_out(("m",), load, timeout_s=300.0)
+
+    asyncio.run(main())
+    assert lab.watch.started == {7: started}
+    assert lab.watch.served == {"region"}

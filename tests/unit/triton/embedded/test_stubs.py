@@ -166,3 +166,29 @@ def test_how_a_known_one_has_ended_is_seen_and_one_is_killed(tmp_path: Path, lab
 
 def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+_MAPS = """
+import mmap, sys
+with open(sys.argv[1], "r+b") as file:
+    mapped = mmap.mmap(file.fileno(), 0)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def test_of_a_triton_that_others_start_only_its_own_regions_are_seen(tmp_path: Path) -> None:
+    """The names of two that were started without a prefix of their own begin alike, and to answer in another one's
+    region ends that."""
+    own, others = tmp_path / region(), tmp_path / region()
+    for each in (own, others):
+        each.write_bytes(bytes(4096))
+    arguments = [sys.executable, "-c", _MAPS, str(own)]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as triton:
+        assert triton.stdout is not None
+        assert triton.stdin is not None
+        triton.stdout.readline()
+        stubs = Stubs(-1, PREFIX, folder=tmp_path, triton=triton.pid)
+        assert stubs.observe().abandoned == {own.name}
+        triton.stdin.close()
+    assert stubs.observe().abandoned == set()
