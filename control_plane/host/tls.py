@@ -12,6 +12,7 @@ import asyncio
 import logging
 import ssl
 from pathlib import Path
+from typing import NamedTuple
 
 from control_plane.core.errors import StartupError
 from control_plane.host.plain_text_on_tls import AnsweringContext
@@ -25,15 +26,25 @@ HTTP = "http/1.1"
 GRPC = "h2"
 
 
+class TlsOptions(NamedTuple):
+    """Names of the options by which a port's TLS files are given, for messages."""
+
+    certificate: str
+    key: str
+    client_ca: str
+
+
+PUBLIC = TlsOptions("--tls-certificate", "--tls-key", "--tls-client-ca")
+_ADMIN = TlsOptions("--admin-tls-cert", "--admin-tls-key", "--admin-tls-client-ca")
+
+
 class Tls:
     """The TLS contexts of one process, one per protocol (ALPN), reloaded when their files change."""
 
-    def __init__(self, settings: TlsSettings, *, setting: str = "--") -> None:
-        """Read the files; `setting` is how the names of their settings begin. Raises StartupError, which says which file
-        cannot be used, and why."""
+    def __init__(self, settings: TlsSettings, options: TlsOptions = PUBLIC) -> None:
+        """Read the files. Raises StartupError, which says which file cannot be used, by the name of its option, and why."""
         self._settings = settings
-        self._setting = setting
-        self._certificate = _certificate_of(setting)
+        self._options = options
         self._seen = self._stamps()
         self._current = self._read()
         self._fronts = {protocol: self._front(protocol) for protocol in (HTTP, GRPC)}
@@ -78,13 +89,12 @@ class Tls:
         context.set_alpn_protocols([protocol])
         # In TLS 1.2 a client could have the server carry out one handshake after the other on a connection.
         context.options |= ssl.OP_NO_RENEGOTIATION
-        of_certificate, of_key = f"{self._setting}tls-{self._certificate}", f"{self._setting}tls-key"
-        certificate = _required(settings.tls_certificate, of_certificate)
-        key = _required(settings.tls_key, of_key)
+        options = self._options
+        certificate, key = _required(settings.tls_certificate, options.certificate), _required(settings.tls_key, options.key)
         try:
             context.load_cert_chain(certificate, key, password=_refuse_passphrase)
         except (OSError, ValueError) as exc:
-            raise StartupError(f"{of_certificate} {certificate} and {of_key} {key}: {_describe(exc)}") from exc
+            raise StartupError(f"{options.certificate} {certificate} and {options.key} {key}: {_describe(exc)}") from exc
         if settings.tls_client_ca is not None:
             self._demand_client_certificates(context, settings.tls_client_ca)
         return context
@@ -93,7 +103,7 @@ class Tls:
         try:
             context.load_verify_locations(authorities)
         except (OSError, ValueError) as exc:
-            raise StartupError(f"{self._setting}tls-client-ca {authorities}: {_describe(exc)}") from exc
+            raise StartupError(f"{self._options.client_ca} {authorities}: {_describe(exc)}") from exc
         context.verify_mode = ssl.CERT_REQUIRED
         # A resumed session shows no certificate, so a client whose authority is no longer accepted would
         # still get in.
@@ -112,28 +122,22 @@ def make_tls(settings: TlsSettings) -> Tls | None:
     """Make the TLS contexts; None if TLS is off. Raises StartupError for an unusable file, or a setting that
     is missing.
     """
-    return _made(settings, "--")
+    return _made(settings, PUBLIC)
 
 
 def make_admin_tls(settings: TlsSettings) -> Tls | None:
     """Make the TLS contexts of an admin port that has files of its own; None if it has what all ports have. Raises as `make_tls`."""
     own = TlsSettings(tls_certificate=settings.admin_tls_cert, tls_key=settings.admin_tls_key, tls_client_ca=settings.admin_tls_client_ca)
-    return _made(own, "--admin-")
+    return _made(own, _ADMIN)
 
 
-def _made(settings: TlsSettings, setting: str) -> Tls | None:
+def _made(settings: TlsSettings, options: TlsOptions) -> Tls | None:
     if settings.tls_is_on:
-        return Tls(settings, setting=setting)
-    for path, name in ((settings.tls_key, "tls-key"), (settings.tls_client_ca, "tls-client-ca")):
+        return Tls(settings, options)
+    for path, option in ((settings.tls_key, options.key), (settings.tls_client_ca, options.client_ca)):
         if path is not None:
-            certificate = f"{setting}tls-{_certificate_of(setting)}"
-            raise StartupError(f"{setting}{name} {path} has no effect: {certificate}, which turns TLS on, is not given")
+            raise StartupError(f"{option} {path} has no effect: {options.certificate}, which turns TLS on, is not given")
     return None
-
-
-def _certificate_of(setting: str) -> str:
-    """The last word of the certificate's setting; the admin port's is short, so that the list of options shows it whole in 80 columns."""
-    return "certificate" if setting == "--" else "cert"
 
 
 def on_hangup(*used: Tls | None) -> None:
