@@ -12,6 +12,9 @@ from control_plane.jobs.domain.job import Blob, Job, JobState
 from control_plane.metering.domain.usage import Usage, UsageBatch
 from control_plane.protocols.http1 import HttpAnswer
 
+EVERY_JOB = 1 << 30
+"""Limit that no number of jobs reaches."""
+
 
 @dataclass(frozen=True, slots=True)
 class Load:

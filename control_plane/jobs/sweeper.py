@@ -16,15 +16,13 @@ from control_plane.jobs.charging import charge
 from control_plane.jobs.domain.job import Job, JobState
 from control_plane.jobs.domain.sweeps import Care, sweep
 from control_plane.jobs.domain.transitions import RetryPolicy
-from control_plane.jobs.ports import JobQueue, JobStore, Load, Spool, UsageSums
+from control_plane.jobs.ports import EVERY_JOB, JobQueue, JobStore, Load, Spool, UsageSums
 
 _log = logging.getLogger(__name__)
 
 _PERIOD_S = 0.5
 _AFTER_DEFECT_S = 30.0
 _AT_ONCE, _MOST_BATCHES = 200, 20
-_MOST_READY = 1 << 30
-"""More than there can be."""
 _ORPHANS_EVERY_S = 600.0
 _ORPHAN_AFTER_S = 3600.0
 """Age from which files without a record are removed: longer than any body takes to be accepted."""
@@ -104,7 +102,7 @@ class Sweeper:
 
     async def _write_missing_tickets(self, now_s: float) -> None:
         """Write tickets for ready jobs that have none, once they were missing twice: some may be on their way."""
-        missing = max(0, await self._store.ready(now_s, limit=_MOST_READY) - await self._queue.depth())
+        missing = max(0, await self._store.ready(now_s, limit=EVERY_JOB) - await self._queue.depth())
         if missing and self._were_missing:
             await self._queue.publish(min(missing, self._were_missing))
             missing = 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +14,22 @@ from control_plane.app.stores import open_job_store
 from control_plane.core.errors import StoreUnavailable
 from control_plane.jobs.domain.claims import HEADS
 from control_plane.jobs.domain.job import Blob, Charge, Job, JobState, PriceClass, Result
-from control_plane.jobs.domain.transitions import RetryPolicy, attempt_failed, cancelled, charged, claimed, finished, released, renewed
+from control_plane.jobs.domain.transitions import (
+    RetryPolicy,
+    attempt_failed,
+    broken,
+    cancelled,
+    charged,
+    claimed,
+    finished,
+    released,
+    renewed,
+)
 from control_plane.jobs.ports import Bounds, JobsFull, JobStore, Load
 from control_plane.metering.domain.usage import Usage
 from tests.contract.stores import Opening, address, empty_redis, handles
 from tests.fakes.jobs import ROOMY, job, job_id
+from tests.redis_server import RedisServer
 
 POLICY = RetryPolicy(max_attempts=3, lease_s=10.0, keep_s=50.0)
 RESULT = Result(Blob("b", 1, "d"), 200, 0)
@@ -233,3 +246,29 @@ async def test_the_oldest_of_too_many_ended_jobs_are_told_and_no_part_of_a_batch
         (oldest,) = await other.surplus(Load(4, 99), limit=9)
         assert await other.remove(oldest)
         assert await surplus(4) == []
+
+
+@pytest.mark.parametrize("name", ["sqlite", "redis"])
+async def test_jobs_that_had_ended_before_they_were_counted_are_counted(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    where = address(name, request, tmp_path)
+    async with handles(lambda: open_job_store(*where), 1) as (store,):
+        await put(store, *(job(number, submitted_s=float(number)) for number in range(1, 7)))
+        for number in (1, 2, 3):
+            running = await changed(store, claim(job(number, submitted_s=float(number))))
+            await changed(store, finished(running, RESULT, None, now_s=9.0, policy=POLICY))
+        await changed(store, cancelled(job(4, submitted_s=4.0), now_s=9.0, policy=POLICY))
+        dead = await changed(store, claim(job(5, submitted_s=5.0)))
+        await changed(store, broken(dead, error="e", now_s=9.0, policy=POLICY))  # keeps its body, of 3 bytes
+
+    if name == "redis":
+        server: RedisServer = request.getfixturevalue("redis")
+        server.call("DEL", "tidegate:jobs:kept", "tidegate:jobs:kept-bytes")
+        server.call("SET", "tidegate:jobs:layout", "1")
+    else:
+        with closing(sqlite3.connect(tmp_path / "jobs.sqlite")) as file:
+            file.executescript("ALTER TABLE tenants DROP COLUMN kept; ALTER TABLE tenants DROP COLUMN kept_bytes; PRAGMA user_version = 1")
+
+    async with handles(lambda: open_job_store(*where), 1) as (store,):
+        assert await store.surplus(Load(5, 6), limit=9) == []
+        assert [each.id for each in await store.surplus(Load(4, 9), limit=9)] == [job_id(1)]
+        assert [each.id for each in await store.surplus(Load(9, 4), limit=9)] == [job_id(1), job_id(2)]

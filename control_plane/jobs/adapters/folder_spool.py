@@ -103,11 +103,11 @@ def _write(folder: Path, name: str, pieces: Sequence[bytes | bytearray]) -> Blob
 
 
 def _make_folder(folder: Path) -> list[Path]:
-    """Make a folder of a job and the one that it is in, and return what was missing. Whoever makes a folder flushes
-    the one above it before he is done, so what is there is there for good or its maker has not answered yet.
+    """Make a job's folder, and those that it is in if somebody has removed them; return what was missing, so that the
+    folders above are flushed before the job is accepted.
     """
     made = []
-    for each in (folder.parent, folder):
+    for each in (folder.parent.parent, folder.parent, folder):
         with suppress(FileExistsError):
             each.mkdir(mode=0o700)
             made.append(each)

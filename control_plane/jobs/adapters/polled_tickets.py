@@ -13,15 +13,12 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from control_plane.core.errors import StoreUnavailable
-from control_plane.jobs.ports import JobStore
+from control_plane.jobs.ports import EVERY_JOB, JobStore
 
 _POLL_S = 0.25
 _RETRY_S = 1.0
 
 _log = logging.getLogger(__name__)
-
-_MOST = 1 << 30
-"""More jobs than there can be."""
 
 
 class PolledTickets:
@@ -53,7 +50,7 @@ class PolledTickets:
                 await asyncio.wait_for(self._wake.wait(), pause_s)
 
     async def depth(self) -> int:
-        return await self._store.ready(self._today_s(), limit=_MOST)
+        return await self._store.ready(self._today_s(), limit=EVERY_JOB)
 
     def ended(self, *, wakes: bool) -> None:
         """A ticket was given up, or its job has been claimed."""

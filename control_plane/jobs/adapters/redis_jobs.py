@@ -22,7 +22,24 @@ from control_plane.storage.redis import RedisLink, open_link
 
 _PREFIX = "tidegate:jobs:"
 _LAYOUT = _PREFIX + "layout"
-_MIGRATIONS = ("",)  # nothing to do for the first layout: the first write creates it
+_MIGRATIONS = (
+    "",  # nothing to do for the first layout: the first write creates it
+    # The second counts what each tenant keeps of its ended jobs.
+    """
+local records = redis.call('HGETALL', 'tidegate:jobs:records')
+for i = 2, #records, 2 do
+  local job = cjson.decode(records[i])
+  if job.state ~= 'queued' and job.state ~= 'running' and (job.keep_at_least_until_s or 0) == 0 then
+    local size = type(job.result) == 'table' and job.result.blob.size_bytes or 0
+    if job.state == 'dead' then size = size + job.body.size_bytes end
+    for _, field in ipairs({'of:' .. job.tenant, 'all'}) do
+      redis.call('HINCRBY', 'tidegate:jobs:kept', field, 1)
+      redis.call('HINCRBY', 'tidegate:jobs:kept-bytes', field, size)
+    end
+  end
+end
+""",
+)
 _RECORDS, _REVISIONS, _IDS = _PREFIX + "records", _PREFIX + "revisions", _PREFIX + "idempotency-keys"
 _LOOK, _READY, _ALL = _PREFIX + "look", _PREFIX + "ready", _PREFIX + "all"
 _OPEN, _BYTES, _ENDED, _RUNNING, _CLAIMED = (_PREFIX + name for name in ("open", "bytes", "ended", "running", "claimed"))

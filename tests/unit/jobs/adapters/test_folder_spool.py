@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -64,6 +65,28 @@ async def test_pruning_keeps_one_file_or_none_and_other_jobs_alone(tmp_path: Pat
         assert files(tmp_path) == [f"01/{TWO}/body"]
         assert await spool.read(other) == b"c"
         await spool.prune(ONE, keep=kept.name)
+
+
+async def test_a_file_its_folder_and_whatever_was_made_for_it_are_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test cannot cut the power; these are the flushes after which it could be."""
+    flushed: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    root = tmp_path / "spool"
+
+    async with spool_in(root) as spool:
+        assert flushed == [str(root)], "the folders that all jobs are in"
+        flushed.clear()
+        await spool.write(ONE, "body", [b"one"])
+        assert flushed[1:] == [str(root / "01" / ONE), str(root / "01")]
+        assert flushed[0].startswith(str(root / "01" / ONE / "."))
+        flushed.clear()
+        await spool.write(ONE, "result-1", [b"two"])
+        assert flushed[1:] == [str(root / "01" / ONE)], "the rest was there"
+
+        shutil.rmtree(root)
+        flushed.clear()
+        await spool.write(TWO, "body", [b"one"])
+        assert flushed[1:] == [str(root / "01" / TWO), str(tmp_path), str(root), str(root / "01")]
 
 
 async def test_jobs_without_news_are_listed(tmp_path: Path) -> None:
