@@ -38,10 +38,10 @@ _Who = tuple[str, str, str]
 
 @dataclass(slots=True)
 class _Entry:
-    """What became of the first request with a key."""
+    """Record of the first request with an idempotency key, and of its answer."""
 
     digest: bytes
-    """Of the request: method, path and body."""
+    """SHA-256 of the request's path, query and body."""
     until_s: float
     messages: list[Message] | None = None
     """Its answer; None while there is none."""
@@ -56,7 +56,7 @@ class Idempotency:
         self._app = app
         self._now_s = now_s
         self._entries: OrderedDict[_Who, _Entry] = OrderedDict()
-        """By caller and key, the oldest first."""
+        """Records by caller and idempotency key, the oldest first."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope) if scope["type"] == "http" else Headers()

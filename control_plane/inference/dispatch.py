@@ -8,9 +8,7 @@ from typing import Protocol, TypeVar
 
 from control_plane.core.infer_call import InferCall
 from control_plane.inference.catalogue import Catalogue
-from control_plane.inference.in_flight.running_request import (
-    AuthorizedRequest,
-)
+from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.requests import GenerateRequest, ServerRequest
 from control_plane.inference.retries.queries_of_death import Hashable, QueriesOfDeath
 from control_plane.inference.retries.retry_budget import RetryBudget

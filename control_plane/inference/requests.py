@@ -13,9 +13,7 @@ from control_plane.core.algorithms.steps import Steps
 from control_plane.core.infer_call import Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal
 from control_plane.inference.caching.cached_inference import CacheableRequest
-from control_plane.inference.in_flight.running_request import (
-    Source,
-)
+from control_plane.inference.in_flight.running_request import Source
 from control_plane.inference.retries.queries_of_death import Hashable
 from control_plane.inference.route_targets import Assignee
 from control_plane.inference.shadowing import CopyableRequest

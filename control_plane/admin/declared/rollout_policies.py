@@ -31,7 +31,7 @@ class StepView(Spec):
 
 
 class GatesSpec(Spec):
-    """What fails a next model."""
+    """Gates of a rollout: the comparisons with the present model that roll the next one back."""
 
     slower_by: SlowerBy = 1.1
     """A request of the next model counts as slow from so many times what is slow for the present one."""

@@ -195,7 +195,7 @@ def _agreement(text: str, output: str, may_differ: float | None) -> dict[str, An
 
 
 def _present(rollout: dict[str, Any]) -> dict[str, Any]:
-    """What the present stage waits for."""
+    """The step that the rollout is at, of the admin API's answer: its samples and time are waited for."""
     shadow: dict[str, Any] | None = rollout["shadow"] if rollout["phase"] == "shadow" else None
     step: dict[str, Any] = rollout["steps"][rollout["step"]]
     return shadow or step

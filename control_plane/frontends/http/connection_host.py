@@ -27,7 +27,7 @@ class VerbatimAnswers(Protocol):
     """Lower-case names of the fields in which requests may differ that have the same answer."""
 
     entries: Sized
-    """What is cached: while that is nothing, nobody needs to ask."""
+    """The cached answers, of which only the number is looked at: a connection asks for none while it is 0."""
 
     def answer(self, head: bytes, body: bytes) -> bytes | None:
         """The answer to the request of this body and this head's key (`protocols/head_template`); None: it has

@@ -71,7 +71,7 @@ class VerbatimCache(Generic[AnswerT]):
         self._today_s = today_s
         self._hits: BoundedCache[MessageKey, _VerbatimEntry[AnswerT]] = BoundedCache(_MAX_BYTES, max_entry_bytes=_MAX_ENTRY_BYTES)
         self.entries: Sized = self._hits.keys
-        """What is cached: while that is nothing, callers need not ask."""
+        """The cached answers, of which callers look at the number: none needs to be asked for while it is 0."""
         self._untold: list[_VerbatimEntry[AnswerT]] = []
         self._telling: asyncio.TimerHandle | None = None
 

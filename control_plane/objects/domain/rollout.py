@@ -133,7 +133,7 @@ class Rollout:
 
     @property
     def present_step(self) -> Step:
-        """What the present stage waits for."""
+        """The step that the rollout is at, whose samples and time it waits for."""
         if self.phase is Phase.SHADOW and self.shadow is not None:
             return self.shadow
         return self.steps[self.step]

@@ -12,7 +12,7 @@ from control_plane.objects.domain.rollout import Step
 
 @dataclass(frozen=True, slots=True)
 class GatePolicy:
-    """What fails a next model."""
+    """Gates of a rollout: the comparisons with the present model that roll the next one back."""
 
     slower_by: float = 1.1
     """A request of the next model counts as slow from so many times what is slow for the present one."""

@@ -134,12 +134,3 @@ def test_pip_refuses_a_file_of_another_digest(tmp_path: Path, is_tampered_with: 
 
     assert (done.returncode, (tmp_path / "t" / "it-1.0.dist-info").exists()) == ((1, False) if is_tampered_with else (0, True)), done.stderr
     assert ("DO NOT MATCH THE HASHES" in done.stderr) == is_tampered_with
-
-
-def test_the_first_answer_waits_for_no_pytorch() -> None:
-    """Several gigabytes: `make serve` serves the variants that are made without it."""
-    told = subprocess.run(["make", "-nB", "serve"], cwd=PROJECT, capture_output=True, text=True, check=True).stdout
-    assert re.findall(r"dependencies\.sections ([^|]+) \|", told) == ["serve"]
-    assert "python_backends.export model_repository --quick" in told
-    serving = {canonicalize_name(pin.name) for section, pin in PINS if section == "serve"}
-    assert not {name for name in serving if name in {"torch", "transformers", "tensorrt"} or name.startswith("nvidia-")}
