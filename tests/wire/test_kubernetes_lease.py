@@ -265,8 +265,8 @@ def test_a_leader_that_is_stopped_is_followed_soon_and_its_late_call_refused(tmp
         second = wait_for_leader(2, TAKEN_OVER_S)
         assert second != first
         assert time.monotonic() - stopped_s < TAKEN_OVER_S
-        processes[first].send_signal(signal.SIGCONT)
         continued_s = time.monotonic()
+        processes[first].send_signal(signal.SIGCONT)
         while said(first)[-1][0] < continued_s:
             assert time.monotonic() < continued_s + 30.0, said(first)
             time.sleep(0.02)
