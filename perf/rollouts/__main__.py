@@ -95,8 +95,10 @@ class _Drill:
         users = [each for each in answered if each.way in ("http", "grpc")]
         others = [each for each in answered if each.way in ("stream", "sequence")]
         lost = list(misassigned(users, periods[PLAIN], may_stand_in=True))
-        broken = [unit for route, of_route in periods.items() for unit in torn([each for each in others if each.route == route], of_route)]
-        self.wrong += [repr(each) for each in lost] + broken
+        broken = {}
+        for route, of_route in periods.items():
+            broken |= torn([each for each in others if each.route == route], of_route)
+        self.wrong += [repr(each) for each in lost] + [f"{unit}: {told}" for unit, told in broken.items()]
         counted = _counted(answered, self.wrong)
         return Run(count, len(answered), *counted, len(lost) + len(broken), as_wanted)
 

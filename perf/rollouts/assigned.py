@@ -47,19 +47,21 @@ def misassigned(answered: Iterable[Answered], periods: Sequence[Period], *, may_
             yield each
 
 
-def torn(answered: Iterable[Answered], periods: Sequence[Period]) -> list[str]:
-    """Sequences of several models, and streams of several though what is in force did not change meanwhile."""
+def torn(answered: Iterable[Answered], periods: Sequence[Period]) -> dict[str, str]:
+    """Sequences of several models, and streams of several though what is in force did not change meanwhile; each with the
+    models that answered it and what was in force."""
     by_unit: dict[str, list[Answered]] = defaultdict(list)
     for each in answered:
         if each.model:
             by_unit[each.unit].append(each)
-    found = []
+    found = {}
     for unit, of_one in by_unit.items():
         models = {each.model for each in of_one}
         whole = Answered(of_one[0].route, "", unit, of_one[0].sent_s, of_one[-1].answered_s)
-        arms = {(period.stable, period.candidate) for period in _in_force(whole, periods)}
+        then = _in_force(whole, periods)
+        arms = {(period.stable, period.candidate) for period in then}
         if len(models) > 1 and (of_one[0].way == "sequence" or len(arms) == 1):
-            found.append(unit)
+            found[unit] = f"{[(round(each.sent_s, 3), each.model) for each in of_one]}, in force: {then}"
     return found
 
 

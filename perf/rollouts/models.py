@@ -9,7 +9,7 @@ ONE, OTHER = "plain_a", "plain_b"
 SEQUENCE_ONE, SEQUENCE_OTHER = "sequence_a", "sequence_b"
 """Good versions of the route `sequence`: they add up what a sequence has sent."""
 BAD = {
-    "wrong": "values = values + 1",
+    "wrong": "values = values * 2 + 1",
     "fails": 'raise pb_utils.TritonModelException("out of order")',
     "slow": "time.sleep(0.2)",
     "kills its stub": "os.kill(os.getpid(), 9)",

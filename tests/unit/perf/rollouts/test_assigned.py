@@ -66,7 +66,7 @@ def test_sequences_have_one_model_and_streams_as_long_as_nothing_changes(
     way: str, models: tuple[str, str], at_s: float, is_torn: bool
 ) -> None:
     asked = [answered("u", model, at_s + number / 10, way=way) for number, model in enumerate(models)]
-    assert torn(asked, PERIODS) == (["u"] if is_torn else [])
+    assert [*torn(asked, PERIODS)] == (["u"] if is_torn else [])
 
 
 def test_periods_follow_from_a_rollouts_events() -> None:
