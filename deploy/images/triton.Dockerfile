@@ -1,5 +1,5 @@
-# Triton as NVIDIA ships it, with `tidegate node`, which runs it, Tidegate's Python-based backends, and the program that
-# lets a pod drain.
+# Triton as NVIDIA ships it, with `tidegate node`, which runs it, Tidegate's Python-based backends, and the programs
+# that let a pod drain and say whether it is alive.
 #
 #   docker build -f deploy/images/triton.Dockerfile \
 #     --build-arg TRITON_IMAGE=nvcr.io/nvidia/tritonserver:26.11-py3@sha256:... -t REGISTRY/tidegate-triton .
@@ -31,7 +31,7 @@ RUN python3 -m pip --python /opt/tidegate/node install --no-cache-dir --no-deps 
 FROM ${TRITON_IMAGE}
 COPY --from=build /opt/tidegate /opt/tidegate
 COPY python_backends /opt/tidegate/python_backends
-COPY deploy/images/wait_until_drained.py /opt/tidegate/wait_until_drained.py
+COPY deploy/images/wait_until_drained.py deploy/images/is_alive.py /opt/tidegate/
 # The image's own Python runs the stubs, whatever else is installed. TensorRT's libraries are fetched from NVIDIA's index.
 RUN if [ -s /opt/tidegate/stubs.txt ]; then \
         python3 -m pip install --no-cache-dir --break-system-packages --no-deps --require-hashes --requirement /opt/tidegate/stubs.txt; fi \
