@@ -36,8 +36,10 @@ COPY deploy/images/wait_until_drained.py deploy/images/is_alive.py /opt/tidegate
 RUN if [ -s /opt/tidegate/stubs.txt ]; then \
         python3 -m pip install --no-cache-dir --break-system-packages --no-deps --require-hashes --requirement /opt/tidegate/stubs.txt; fi \
     && mkdir -p /models /var/lib/tidegate && chown 1000:1000 /models /var/lib/tidegate
+# Triton's own limit of a body over HTTP is half of the gateway's (TIDEGATE_MAX_BODY_BYTES).
 ENV TIDEGATE_TRITONSERVER=/opt/tritonserver/bin/tritonserver \
     TIDEGATE_PYTHON_BACKENDS=/opt/tidegate/python_backends \
+    TIDEGATE_TRITON_ARG=--http-max-input-size=134217728 \
     TIDEGATE_MODEL_REPOSITORY=/models \
     TIDEGATE_STATE_DIR=/var/lib/tidegate
 

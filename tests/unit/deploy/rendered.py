@@ -41,6 +41,7 @@ CASES = [
     Case("local", ("model-images",)),
     Case("gpu", ("model-images", "warm-overflow")),
     Case("gpu-shared", ("warm-overflow",)),
+    *(Case(overlay, ("capacity-buffer",)) for overlay in ("gpu", "gpu-shared")),
     Case("gpu", ("monitoring", "keda")),
     Case("gpu-shared", ("monitoring", "hpa")),
     Case("local", ("gpu-time-slice", "in-place", "warm-overflow")),

@@ -361,6 +361,17 @@ def test_overflow_asks_for_what_a_triton_asks_for(overlay: str) -> None:
     assert pod_spec(overflow)["tolerations"] == pod_spec(triton)["tolerations"]
 
 
+@pytest.mark.parametrize("overlay", ["gpu", "gpu-shared"])
+def test_a_capacity_buffer_is_of_the_tritons_that_there_are(overlay: str) -> None:
+    objects = render(Case(overlay, ("capacity-buffer",)))
+    (buffer,) = of_kind(objects, "CapacityBuffer")
+    wanted = buffer["spec"]["scalableRef"]
+    triton = named(objects, wanted["kind"], wanted["name"])
+    assert triton["apiVersion"].partition("/")[0] == wanted["apiGroup"]
+    assert triton["metadata"]["namespace"] == buffer["metadata"]["namespace"]
+    assert not any(each["metadata"]["name"] == "overflow" for each in workloads(objects))
+
+
 def test_every_variable_is_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "secret").write_text("redis://a-secret-that-is-long-enough:6379\n")
     variables = {

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
+from control_plane.settings import GatewaySettings
 from dependencies.bill import bill, main
 from dependencies.sections import LOCK, SECTIONS
 from deploy.secrets import main as make_files
@@ -175,6 +176,14 @@ def test_the_nodes_environment_is_made_where_ensurepip_is_missing(tmp_path: Path
     before, after = (each.split() for each in installing.groups())
     subprocess.run([sys.executable, *before, str(tmp_path / "node"), *after, "--no-index", str(wheel)], check=True, timeout=120)
     subprocess.run([tmp_path / "node/bin/python3", "-c", "import a_package"], check=True, timeout=60)
+
+
+def test_triton_takes_what_gateways_let_through() -> None:
+    """From 25.10 on it takes 64 MiB over HTTP by default."""
+    (given,) = re.findall(r"TIDEGATE_TRITON_ARG=(\S+)", (IMAGES / "triton.Dockerfile").read_text())
+    option, _, size = given.partition("=")
+    assert (option, int(size)) == ("--http-max-input-size", GatewaySettings().max_body_bytes)
+    assert "TIDEGATE_MAX_BODY_BYTES" not in "".join(path.read_text() for path in (PROJECT / "deploy").rglob("*.yaml"))
 
 
 def test_the_bill_of_materials_is_the_lock_file() -> None:

@@ -23,11 +23,13 @@ def test_every_object_is_valid(version: str, case: Case) -> None:
         pytest.param("Deployment", "gateway", {"minReadySeconds": "5"}, id="a text for a number"),
         pytest.param("PodDisruptionBudget", "gateway", {"maxUnavailable": []}, id="wrong type"),
         pytest.param("HTTPRoute", "gateway", {"hostname": "x"}, id="misspelt, of the Gateway API"),
+        pytest.param("CapacityBuffer", "triton", {"scalableRef": {"kind": "Deployment"}}, id="missing, of the cluster-autoscaler"),
         pytest.param("PodMonitor", "gateway", {"podMetricsEndpoints": []}, id="missing, of the Prometheus operator"),
     ],
 )
 def test_what_is_wrong_is_found(kind: str, name: str, change: dict[str, Any]) -> None:
-    right = named(render(Case("local", ("gateway-api",)) if kind == "HTTPRoute" else Case("local", ("monitoring",))), kind, name)
+    component = {"HTTPRoute": "gateway-api", "CapacityBuffer": "capacity-buffer"}.get(kind, "monitoring")
+    right = named(render(Case("gpu" if kind == "CapacityBuffer" else "local", (component,))), kind, name)
     for version in VERSIONS:
         assert not faults(version, right)
         assert faults(version, {**right, "spec": {**right["spec"], **change}})
