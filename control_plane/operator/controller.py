@@ -161,7 +161,7 @@ class ModelController:
             # With its defaults: what a resource leaves out must not stay as somebody has set it by hand, such as suspended.
             spec = require_valid(_KIND, each.model, each.spec).model_dump()
             await self._declared.apply(_KIND, each.model, spec, owner=OWNER, force=False, dry_run=False)
-        except StoreUnavailable:
+        except (StoreUnavailable, _LeadsNoMore):
             raise
         except Conflict:
             return conflict(owner, each.model)
@@ -171,6 +171,9 @@ class ModelController:
             return refused("Invalid", str(exc))
         except ControlPlaneError as exc:
             return refused("Refused", str(exc))
+        except Exception as exc:  # a defect, which one resource must not bring upon all others
+            _log.exception("Model %.100s cannot be applied", each.name)
+            return refused("Failed", f"the gateway could not apply it: {type(exc).__name__}; its log says more")
         return APPLIED
 
     async def _tell(self, resources: Sequence[ModelResource]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
-from tests.unit.deploy.rendered import CASES, KUBERNETES, Case, named, render
+from tests.unit.deploy.rendered import CASES, KUBERNETES, Case, named, render, render_folder
 from tests.unit.deploy.schemas import VERSIONS, faults
 
 
@@ -43,6 +44,14 @@ def test_alerts_say_whole_sentences() -> None:
         assert each["annotations"].keys() == {"summary"}
         # A comma without quotes ends a value in {}, and kustomize drops the rest without a word.
         assert each["annotations"]["summary"].endswith("."), each["alert"]
+
+
+def test_the_overlay_of_the_documents_is_valid_as_it_stands_there() -> None:
+    written = (KUBERNETES.parents[1] / "docs" / "how-to" / "kubernetes.md").read_text()
+    (mine,) = [block for block in re.findall(r"```yaml\n(.*?)```", written, re.DOTALL) if "kind: Kustomization" in block]
+    objects = render_folder(mine)
+    assert {"CustomResourceDefinition", "ScaledObject", "PodMonitor", "HTTPRoute", "StatefulSet"} <= {each["kind"] for each in objects}
+    assert [fault for each in objects for fault in faults(VERSIONS[-1], each)] == []
 
 
 def test_each_component_is_rendered_by_a_case() -> None:

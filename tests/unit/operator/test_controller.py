@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+import pytest
+
 from control_plane.admin.declared.kinds import KINDS
 from control_plane.admin.declared.service import Declared
 from control_plane.audit.domain.entry import Actor
@@ -422,5 +424,41 @@ def test_changes_that_come_one_by_one_are_looked_at_together() -> None:
             assert it.resources.looks - before <= 2000 * 0.01 / 0.4 + 1
             await asyncio.sleep(SOON_S)
             assert it.desired == {"a": DesiredState(min_replicas=1)}, "the last one counts"
+
+    play(scene)
+
+
+def nested(depth: int) -> list[Any]:
+    made: list[Any] = []
+    for _ in range(depth):
+        made = [made]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        pytest.param({"model": "../../etc/passwd"}, "Invalid", id="a path"),
+        pytest.param({"model": "http://169.254.169.254/latest"}, "Invalid", id="a URL"),
+        pytest.param({"model": "a\nERROR: the fleet is lost"}, "Invalid", id="two lines"),
+        pytest.param({"model": "a\0"}, "Invalid", id="NUL"),
+        pytest.param({"model": "x" * 1_000_000}, "Invalid", id="a megabyte"),
+        pytest.param({"min_replicas": 10**400}, "Invalid", id="a number of no computer"),
+        pytest.param({"k" * 100_000: 1}, "Invalid", id="a field of no end"),
+        pytest.param({"min_replicas": nested(3000)}, "Failed", id="nested until a parser gives up"),
+    ],
+)
+def test_whatever_one_says_the_others_are_applied(spec: dict[str, Any], reason: str) -> None:
+    """The API server lets few of these through, and none where the definition is this one."""
+
+    async def scene() -> None:
+        async with bench() as it:
+            it.resources.apply("hostile", **{"min_replicas": 1, **spec})
+            it.resources.apply("a", min_replicas=1)
+            await asyncio.sleep(40.0)
+            assert dict(it.desired) == {"a": DesiredState(min_replicas=1)}
+            assert it.resources.conditions("a") == {"Accepted": "Applied", "Ready": "Loaded"}
+            assert it.resources.conditions("hostile") == {"Accepted": reason, "Ready": "NotAccepted"}
+            assert 0 < len(it.resources.message("hostile")) <= 1024
 
     play(scene)
