@@ -34,6 +34,7 @@ EXTRAS: dict[str, Sequence[str]] = {
     "torch": ["build", "torch"],
     "extras": ["build", "s3", "tune"],
     "dev": ["build", "torch", "s3", "tune", "dev", "perf", "docs"],
+    "gpu": ["build", "gpu"],
 }
 
 # A platform on which PyTorch needs none of NVIDIA's packages.
@@ -54,14 +55,16 @@ _NAME = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==", re.MULTILINE)
 def main(arguments: Sequence[str]) -> int:
     """Write the lock file; `arguments` go to uv."""
     before = LOCK.read_text() if LOCK.exists() else ""
-    everything = _resolve(EXTRAS["dev"], "--universal", "--generate-hashes", *arguments, preferred=before)
+    extras = {extra for section in EXTRAS.values() for extra in section}
+    everything = _resolve(sorted(extras), "--universal", "--generate-hashes", *arguments, preferred=before)
     entries = _entries(everything)
     LOCK.write_text("".join(_written(entries, _sections(entries, everything))))
     return 0
 
 
 def _sections(entries: dict[str, list[str]], everything: str) -> dict[str, list[str]]:
-    """Return the names of each section's packages; a package is in the first section that needs it."""
+    """Return the names of each section's packages; a package is in the first section that needs it, and in `gpu` whatever
+    of its own `serve` has not."""
 
     def needed(section: str, *options: str) -> set[str]:
         return set(_NAME.findall(_resolve(EXTRAS[section], *options, preferred=everything)))
@@ -70,7 +73,7 @@ def _sections(entries: dict[str, list[str]], everything: str) -> dict[str, list[
     needs |= {"torch-cuda": needs["torch"], "torch": needed("torch", "--python-platform", WITHOUT_CUDA) - {TORCH}}
     found: dict[str, list[str]] = {}
     for section in (section for section in SECTIONS if section in needs):
-        taken = {name for names in found.values() for name in names}
+        taken = {name for before, names in found.items() for name in names if section != "gpu" or before == "serve"}
         found[section] = [name for name in entries if name in needs[section] - taken]
     return found
 

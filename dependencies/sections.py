@@ -23,9 +23,10 @@ SECTIONS = {
     "torch-cuda": "PyTorch as package indexes have it, with what its CUDA build needs; in place of torch-cpu",
     "extras": "models in S3, and the plot of `tidegate tune`",
     "dev": "tests, measurements, and the documents as a site",
+    "gpu": "what TensorRT's variants need beside `serve`, on a machine with an NVIDIA GPU; no target of the Makefile installs it",
 }
 """Section -> what it is for, in the file's order. A package is in the first section that needs it, so
-`extras` needs `serve` installed, and `dev` both."""
+`extras` needs `serve` installed, and `dev` both; `gpu` shares packages with `torch-cuda`."""
 
 
 def read_sections(text: str) -> dict[str, str]:

@@ -16,6 +16,7 @@ from control_plane.admission.concurrency_limiter import ConcurrencyLimiter, Slot
 from control_plane.admission.domain.fair_queue import QueueLimits, Ticket
 from control_plane.admission.rate_leases import RateLeases, Undecided
 from control_plane.admission.tenant_limits import ShedCounts, TenantLimits, TenantSource, TenantUsage
+from control_plane.admission.waiting_room import Place, WaitingLimits, WaitingRoom
 from control_plane.core.errors import Overloaded
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.telemetry.shed_reason import ShedReason
@@ -29,6 +30,9 @@ _MAX_IDLE_MODELS = 1024
 
 # By so much priorities are lowered in the background: below those of any tenant.
 _BACKGROUND = 1_000_000_000
+
+# For tests of one model, whose queue has bounds of its own.
+_UNBOUNDED = WaitingLimits(requests=10**9, requests_per_tenant=10**9, size_bytes=10**15, bytes_per_tenant=10**15)
 
 _WHY = {
     ShedReason.QUEUE_FULL: "too many requests wait for model {model!r}; try again later",
@@ -45,6 +49,7 @@ class Admission:
         *,
         slots: SlotLimits,
         queue: QueueLimits,
+        waiting: WaitingLimits = _UNBOUNDED,
         now_s: Callable[[], float] = time.monotonic,
         today_s: Callable[[], float] = time.time,
         leases: RateLeases | None = None,
@@ -57,6 +62,7 @@ class Admission:
         self._slots = slots
         self._queue = queue
         self._sheds: ShedCounts = ShedCounts()
+        self.room = WaitingRoom(waiting, self._sheds)
         self._leases = leases or RateLeases(now_s=now_s)
         self._limits = TenantLimits(known, self._sheds, leases=self._leases, today_s=today_s)
         self._models: dict[str, ConcurrencyLimiter] = {}
@@ -194,6 +200,7 @@ class Permit:
         "_sent_s",
         "_slots",
         "_started_s",
+        "held_bytes",
         "is_waiting",
     )
 
@@ -206,6 +213,8 @@ class Permit:
         self._is_released = False
         self.is_waiting = False
         """Whether the request waits for a slot at a busy model."""
+        self.held_bytes = 0
+        """Bytes that the request holds while it waits."""
 
     @property
     def priority(self) -> int:
@@ -215,14 +224,16 @@ class Permit:
     def renewed(self) -> Permit:
         """Return another permit of the same request, for a turn at another model; this one is to be released."""
         self._account.in_flight += 1
-        return Permit(self._admission, self._account)
+        permit = Permit(self._admission, self._account)
+        permit.held_bytes = self.held_bytes
+        return permit
 
     async def acquire_slot(self, model: str, *, cost_units: float, deadline_s: float) -> None:
         """Acquire a slot at the model, waiting for it where the model is busy; may be called once. Cancelled
         it holds no slot.
 
         Raises Overloaded: the request would not be answered before the loop's time `deadline_s`, or too many
-        wait.
+        wait. LimitExceeded: too many of its tenant do.
         """
         if self.try_acquire_slot(model, cost_units=cost_units, deadline_s=deadline_s, now_s=self._admission.now_s()):
             return
@@ -268,6 +279,10 @@ class Permit:
             elif (left_s := self._admission.now_s()) < self._deadline_s:
                 self._deadline_s, self._has_left = left_s, True  # he had no more time than that
 
+    def enter_room(self, retry_after_s: float) -> Place:
+        """Take a place in the waiting room, in which the request waits for its model. Raises LimitExceeded, Overloaded."""
+        return self._admission.room.enter(self._account.tenant.name, self.held_bytes, retry_after_s=retry_after_s)
+
     @property
     def expected_s(self) -> float:
         """Estimated seconds from when the request was sent until Triton ends it; 0 if nothing is known."""
@@ -306,13 +321,15 @@ class Permit:
         self._admission.forget_if_idle(self._model)
 
     async def _wait(self, slots: ConcurrencyLimiter, model: str, cost: float, deadline_s: float) -> None:
-        """Wait for a slot in the fair queue. Raises Overloaded."""
+        """Wait for a slot in the fair queue. Raises Overloaded, LimitExceeded."""
         tenant = self._account.tenant
+        place = self.enter_room(slots.retry_after_s)
         claim = Ticket(tenant=tenant.name, weight=tenant.weight, priority=self.priority, cost=cost)
         self.is_waiting = True
         try:
             reason = await slots.acquire(claim, deadline_s)
         finally:
             self.is_waiting = False
+            place.leave()
         if reason is not None:
             raise self._admission.overloaded(tenant.name, reason, model)

@@ -25,6 +25,7 @@ from control_plane.fleet.adapters.own_instance import OwnInstance
 from control_plane.fleet.domain.counts import FleetCounts
 from control_plane.host.boot_clock import boot_time_s
 from control_plane.host.exposure import is_loopback
+from control_plane.host.heartbeat import beat
 from control_plane.host.listening import address_of, allow_restart, bind_tcp
 from control_plane.host.state_dir import StateDir
 from control_plane.metering.adapters.model_manifests import ModelManifests
@@ -115,6 +116,7 @@ class Node:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: None)
         with self._bound, StateDir(self._settings.process.state_dir) as state:
             async with self._open_tiers(), asyncio.TaskGroup() as tasks:
+                beating = tasks.create_task(beat(state.path), name="heartbeat")
                 triton = tasks.create_task(self._unit.run(), name="triton")
                 serving = tasks.create_task(self._serve(state, announce), name="serving")
                 await signals.wait()
@@ -122,6 +124,7 @@ class Node:
                 await asyncio.sleep(_LEAVE_S)
                 serving.cancel()
                 triton.cancel()
+                beating.cancel()
 
     async def _serve(self, state: StateDir, announce: Announce) -> None:
         await self._servers.wait_until_up()

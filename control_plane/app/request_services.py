@@ -21,6 +21,7 @@ from control_plane.admission.domain.fair_queue import QueueLimits
 from control_plane.admission.ports import DemandBoard, TokenBuckets
 from control_plane.admission.rate_leases import RateLeases
 from control_plane.admission.tenant_shares import TenantShares
+from control_plane.admission.waiting_room import WaitingLimits
 from control_plane.app.jobs import JobServices, open_jobs
 from control_plane.app.stores import open_demand_board, open_state_store, open_usage_store
 from control_plane.auth.access import Access
@@ -227,7 +228,10 @@ def _admission(settings: Settings, known: ObjectMirror, leases: RateLeases) -> A
         servers = max(settings.fleet.servers, settings.triton.triton_url.count(",") + 1)
         alone = shared = gateway.max_upstream_connections // 2 * servers
     slots = SlotLimits(alone=max(1, alone // workers), shared=max(1, min(alone, shared) // workers))
-    return Admission(known, slots=slots, queue=QueueLimits(), leases=leases)
+    share = 2 if settings.authentication.authentication else 1  # without, there is one tenant
+    requests, size_bytes = max(2, gateway.max_waiting_requests // workers), gateway.max_buffered_bytes // workers // 2
+    waiting = WaitingLimits(requests, requests // share, size_bytes, size_bytes // share)
+    return Admission(known, slots=slots, queue=QueueLimits(), waiting=waiting, leases=leases)
 
 
 def _shared_cache(settings: Settings) -> SharedCache | None:

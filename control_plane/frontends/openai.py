@@ -67,6 +67,10 @@ class HttpEmbeddingsCall:
     def header_id(self) -> str:
         return self._http.request_id
 
+    @property
+    def body_bytes(self) -> int:
+        return len(self._http.body)
+
     def field(self, name: str) -> str | None:
         return self._http.text_header(name.encode())
 

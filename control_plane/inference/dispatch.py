@@ -67,6 +67,9 @@ class Dispatch(Protocol):
         Raises as `send` does.
         """
 
+    def ready_in_s(self, model: str) -> float:
+        """Return the seconds until the model's load should be over; 0 where it is loaded, or is not being loaded."""
+
     async def ready(self) -> set[str]:
         """Names of the models that are loaded on any server now.
 

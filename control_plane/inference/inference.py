@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from control_plane.admission.admission import Permit
 from control_plane.auth.domain.authorization import Need
-from control_plane.core.errors import ControlPlaneError, PermissionDenied
+from control_plane.core.errors import ControlPlaneError, LimitExceeded, Overloaded, PermissionDenied
 from control_plane.core.infer_call import Frontend, InferCall
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.scope import Right
@@ -285,7 +285,13 @@ class InferenceService:
 
     async def _turn(self, running: AuthorizedRequest, permit: Permit, timeout_s: float) -> float:
         deadline_s = self._now_s() + timeout_s
-        await permit.acquire_slot(self.models.name_of(running.model_name), cost_units=running.expected_units, deadline_s=deadline_s)
+        model = self.models.name_of(running.model_name)
+        try:
+            await permit.acquire_slot(model, cost_units=running.expected_units, deadline_s=deadline_s)
+        except (Overloaded, LimitExceeded) as exc:
+            # What waits for the model's load leaves no sooner than when it is loaded.
+            exc.retry_after_s = max(exc.retry_after_s or 0.0, self.dispatch.ready_in_s(running.model_name))
+            raise
         return deadline_s - self._now_s()
 
     def _has_turn(self, running: AuthorizedRequest, permit: Permit, timeout_s: float) -> bool:

@@ -185,6 +185,9 @@ class SingleServerDispatch:
     async def reading(self, model: str, *, timeout_s: float) -> Upstream:
         return self._servers.pick()
 
+    def ready_in_s(self, model: str) -> float:
+        return 0.0
+
     async def ready(self) -> set[str]:
         index = await self._servers.pick().control.index()
         return {line.name for line in index if line.state is ModelState.READY}

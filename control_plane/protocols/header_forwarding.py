@@ -62,6 +62,11 @@ _NEVER = frozenset(
 )
 """Never forwarded, whatever the pattern: fields of one connection, and secrets."""
 
+_RESERVED = frozenset((b"sequence_id", b"sequence_start", b"sequence_end", b"priority", b"timeout", b"headers", b"binary_data_output"))
+_RESERVED_PREFIX = b"triton_"
+"""Names of Triton's own parameters: a field of such a name would set one past the gateway's checks, and from 26.05 on Triton
+refuses the request (kReservedParameterKeys in its `src/common.h`). Browsers send `priority` (RFC 9218)."""
+
 _MAX_NAME_BYTES = 256
 _BREAKS_A_LINE = re.compile(rb"[\r\n\0]")
 
@@ -95,7 +100,9 @@ class HeaderForwarding:
     def _matches(self, name: bytes, value: bytes) -> bool:
         pattern = self.pattern
         is_one = pattern is not None and len(name) <= _MAX_NAME_BYTES and pattern.search(name) is not None
-        return is_one and _BREAKS_A_LINE.search(value) is None
+        if not is_one or name in _RESERVED or name.startswith(_RESERVED_PREFIX):
+            return False
+        return _BREAKS_A_LINE.search(value) is None
 
 
 NO_FORWARDING = HeaderForwarding()

@@ -90,6 +90,12 @@ class GatewaySettings(Group):
     KiB do not count. Requests beyond it wait or are refused with 503. Lower than `max_body_bytes`, the
     largest bodies never fit."""
 
+    max_waiting_requests: int = Field(8192, ge=2)
+    """Requests that wait at a time for models that are busy, or not loaded yet; their bodies may take half of
+    `max_buffered_bytes`, small ones included. With authentication one tenant has half of both. Requests
+    beyond are refused with 503, or 429 where it is the tenant's own half. Few refuse a crowd for a model that
+    takes long to load; each of many costs some 20 KiB beside its body."""
+
     header_timeout_s: Seconds = 10.0
     """Seconds that a request head may take from its first byte to its end. More lets slow clients hold
     connections."""

@@ -10,6 +10,7 @@ without a bound on silence. Called by the adapters of `fleet` and `operator`.
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -24,6 +25,9 @@ from control_plane.core.errors import StartupError
 
 _TIMEOUT_S = 10.0
 """Longest wait for a connection, and for a part of an answer, of a list."""
+
+_ANSWER_S = 60.0
+"""Longest time for a whole answer: one that comes a byte at a time is never silent."""
 
 _PAGE = 500
 """Objects in one answer of a list."""
@@ -68,9 +72,13 @@ class Watching:
 class KubernetesApi:
     """HTTP client of the API server; it connects when it is first used."""
 
-    def __init__(self, url: str, account: Path, *, watching: Watching | None = None, keep_s: float = 0.0) -> None:
+    def __init__(
+        self, url: str, account: Path, *, watching: Watching | None = None, keep_s: float = 0.0, answer_s: float = _ANSWER_S
+    ) -> None:
         """`account` has the pod's token and the certificate of the API server's authority; an idle connection is kept for
-        `keep_s`. Raises StartupError: that certificate cannot be read."""
+        `keep_s`, and an answer that is no watch may take `answer_s`. Raises StartupError: that certificate cannot be
+        read."""
+        self._answer_s = answer_s
         self._token_file = account / "token"
         self._watching = watching or Watching()
         verify: ssl.SSLContext | bool = True
@@ -136,9 +144,10 @@ class KubernetesApi:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(self._watching.ends_s),
         }
-        silent = httpx.Timeout(_TIMEOUT_S, read=self._watching.ends_s + self._watching.silent_s)
+        longest_s = self._watching.ends_s + self._watching.silent_s
+        silent = httpx.Timeout(_TIMEOUT_S, read=longest_s)
         async with self._asking("GET", path, query, timeout=silent) as answer:
-            async for line in _lines(answer):
+            async for line in _lines(_within(answer, longest_s)):
                 event = _json(line)
                 kind, it = event.get("type"), event.get("object")
                 if not isinstance(it, dict) or kind == "ERROR":
@@ -152,7 +161,7 @@ class KubernetesApi:
         self, method: str, path: str, query: Mapping[str, str] | None = None, *, body: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         async with self._asking(method, path, query or {}, body=body, timeout=httpx.Timeout(_TIMEOUT_S)) as answer:
-            return _json(await answer.aread())
+            return _json(b"".join([part async for part in _within(answer, self._answer_s)]))
 
     @asynccontextmanager
     async def _asking(
@@ -172,7 +181,8 @@ class KubernetesApi:
         try:
             async with self._client.stream(method, path, params=dict(query), headers=headers, content=content, timeout=timeout) as answer:
                 if not answer.is_success:
-                    _refuse(answer.status_code, _text(_json(await answer.aread(), default={})))
+                    told = b"".join([part async for part in _within(answer, self._answer_s)])
+                    _refuse(answer.status_code, _text(_json(told, default={})))
                 yield answer
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
             raise ConnectionLost(f"{type(exc).__name__} {exc}".strip()) from None
@@ -182,10 +192,20 @@ def _chosen_by(selector: str) -> dict[str, str]:
     return {"labelSelector": selector} if selector else {}
 
 
-async def _lines(answer: httpx.Response) -> AsyncIterator[bytes]:
+async def _within(answer: httpx.Response, longest_s: float) -> AsyncIterator[bytes]:
+    """Yield the parts of an answer as they come. Raises ConnectionLost: they go on for longer."""
+    loop = asyncio.get_running_loop()
+    ends_s = loop.time() + longest_s
+    async for part in answer.aiter_bytes():
+        yield part
+        if loop.time() > ends_s:
+            raise ConnectionLost(f"the answer goes on for more than {longest_s:g} s")
+
+
+async def _lines(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yield the lines of an answer as they come; a last one without an end was cut off, and is dropped."""
     kept = b""
-    async for part in answer.aiter_bytes():
+    async for part in parts:
         *whole, kept = (kept + part).split(b"\n")
         for line in whole:
             if line:

@@ -15,6 +15,7 @@ import pytest
 import tritonclient.http
 
 from control_plane.admin.client import AdminClient
+from deploy.images.is_alive import main as is_alive
 from tests.e2e import tidegate as servers
 from tests.e2e.nodes import RunningNode, secret_file, start_node
 from tests.e2e.raw_http import exchange, status
@@ -138,9 +139,13 @@ def test_the_index_is_told_by_every_process(site: Site) -> None:
 
 def test_a_frozen_node_costs_only_its_hits_and_they_come_back(site: Site) -> None:
     holder = next(int(name[-1]) for name, models in loaded(site.one).items() if "m0" in models)
-    agent = site.nodes[holder].tidegate.process
+    tidegate = site.nodes[holder].tidegate
+    agent, heartbeat = tidegate.process, f"--heartbeat={tidegate.state_dir}/heartbeat"
+    live = [heartbeat, f"--url={tidegate.endpoints['triton']}/v2/health/live"]
+    assert is_alive(live) == 0
     agent.send_signal(signal.SIGSTOP)
     try:
+        wait_for(lambda: is_alive([*live, "--at-most-s=3"]) == 1, what="its probe to notice it, beside a Triton that is well")
         for gateway in site.gateways:
             wait_for(lambda gateway=gateway: not is_hit(ask(gateway, "m0")), what="answers of Triton", timeout_s=20.0)
         for gateway in site.gateways:
@@ -149,6 +154,7 @@ def test_a_frozen_node_costs_only_its_hits_and_they_come_back(site: Site) -> Non
         agent.send_signal(signal.SIGCONT)
     for gateway in site.gateways:
         wait_for(lambda gateway=gateway: hits(gateway, "m0"), what="hits again")
+    wait_for(lambda: is_alive(live) == 0, what="a probe that is content")
 
 
 def test_a_model_of_a_store_is_fetched_by_its_node_and_weighed_there(site: Site) -> None:

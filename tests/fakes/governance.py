@@ -13,6 +13,7 @@ from control_plane.admission.admission import Admission
 from control_plane.admission.concurrency_limiter import SlotLimits
 from control_plane.admission.domain.fair_queue import QueueLimits
 from control_plane.admission.rate_leases import RateLeases
+from control_plane.admission.waiting_room import WaitingLimits
 from control_plane.auth.access import Access
 from control_plane.auth.authentication import Authentication
 from control_plane.auth.domain.auth_backoff import AuthBackoff
@@ -89,12 +90,15 @@ def governance(
     meter: FakeMeter | None = None,
     costs: FakeCosts | None = None,
     leases: RateLeases | None = None,
+    waiting: WaitingLimits | None = None,
 ) -> Governance:
     """Return a governance; without authentication everybody may do everything."""
     known = known or known_state()
     access = Access(known, Authentication(known, None, attempts=AuthBackoff()) if authentication else None)
     slots = SlotLimits(max_in_flight_per_model, max_in_flight_per_model)
-    admission = Admission(known, slots=slots, queue=QueueLimits(), now_s=now_s, leases=leases)
+    admission = Admission(
+        known, slots=slots, queue=QueueLimits(), now_s=now_s, leases=leases, **({} if waiting is None else {"waiting": waiting})
+    )
     return Governance(access, admission, costs or FakeCosts(), meter or FakeMeter())
 
 

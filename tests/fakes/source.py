@@ -13,6 +13,10 @@ class FakeSource:
     def header_id(self) -> str:
         return self.seen_id
 
+    @property
+    def body_bytes(self) -> int:
+        return 0
+
     def field(self, name: str) -> str | None:
         return None
 

@@ -147,7 +147,7 @@ class Declared:
         elif self._models is None:
             raise NotSupported("a Model is the desired state of a model in a fleet, and this tidegate runs none; see docs/how-to/fleet.md")
         else:
-            state, before = _desired_state(name, spec), live.spec if live is not None else None
+            state, before = desired_state(name, spec), live.spec if live is not None else None
             action = "create" if live is None else "replace"
             async with self._trail.recorded(self._actor, action, kind.name, name, before=before, after=_model_spec(state)):
                 await self._models.set_desired(name, state)
@@ -156,7 +156,7 @@ class Declared:
 def _body(kind: DeclaredKind, name: str, spec: Any) -> Mapping[str, Any]:
     """The fields that the object will have. Raises InvalidRequest."""
     if kind.type_ is None:
-        return _model_spec(_desired_state(name, spec))
+        return _model_spec(desired_state(name, spec))
     return _spec(kind, spec.named(name))
 
 
@@ -170,7 +170,8 @@ def _model_spec(state: DesiredState) -> Mapping[str, Any]:
     return ModelSpec(min_replicas=replicas, everywhere=everywhere, is_suspended=state.is_suspended).model_dump()
 
 
-def _desired_state(name: str, spec: ModelSpec) -> DesiredState:
+def desired_state(name: str, spec: ModelSpec) -> DesiredState:
+    """Return what a document of kind Model says. Raises InvalidRequest: it says two things, or none."""
     if (spec.min_replicas is not None) + spec.everywhere + spec.is_suspended != 1:
         raise InvalidRequest(
             f"Model {name!r}: give one of min_replicas, everywhere: true and is_suspended: true; to let its folder decide, delete it"

@@ -190,7 +190,8 @@ class FleetDispatcher:
         waiting for a load."""
         if running is not None:
             running.sent_s = None
-        reservation = await self._router.acquire(call, deadline_s=deadline_s, aim=aim)
+        enter = None if running is None else running.permit.enter_room
+        reservation = await self._router.acquire(call, deadline_s=deadline_s, aim=aim, enter_room=enter)
         if running is not None:
             running.sent(reservation.server.name)
         return reservation
@@ -276,6 +277,9 @@ class FleetDispatcher:
     def given_up(self) -> Iterator[tuple[str, str, float]]:
         """Yield what callers have given up and replicas may work on, as `ModelRouter.given_up` does."""
         return self._router.given_up()
+
+    def ready_in_s(self, model: str) -> float:
+        return self._router.ready_in_s(model)
 
     async def ready(self) -> set[str]:
         """Return the models with a ready replica."""

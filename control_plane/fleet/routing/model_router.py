@@ -12,7 +12,9 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
+from control_plane.admission.waiting_room import Place
 from control_plane.core.errors import Conflict, ModelLoadFailed, ModelNotFound, Overloaded
 from control_plane.core.infer_call import InferCall
 from control_plane.core.model import ModelState
@@ -41,6 +43,9 @@ _MIN_WAIT_S = 0.001
 _LEADER_BEGINS_S = 1.0
 """Time within which the leader begins a load that it was asked for; until then this process does not refuse a
 request by its own view."""
+
+_PROBED = Choice(None, math.inf, needs_placement=False)
+"""Choice of a request that goes to a replica in doubt."""
 
 
 class ModelRouter:
@@ -74,9 +79,11 @@ class ModelRouter:
         """Negative cache: model -> (when to ask again for one more replica, the expected wait above which one
         would help even before that)."""
 
-    async def acquire(self, call: InferCall, *, deadline_s: float, aim: RoutingHint = ANY) -> Reservation:
+    async def acquire(
+        self, call: InferCall, *, deadline_s: float, aim: RoutingHint = ANY, enter_room: Callable[[float], Place] | None = None
+    ) -> Reservation:
         """Acquire a slot at a ready replica of the request's model; wait for one, and have it loaded, if
-        there is none.
+        there is none. Who waits `enter_room`s with the seconds that the load takes, and raises what that raises.
 
         If the caller is cancelled while it waits, the load goes on for others.
 
@@ -93,28 +100,43 @@ class ModelRouter:
         in_sequence = bool(call.sequence_id) and self.state.has_sequences(model)
         if in_sequence and (held := self._sequences.holder_of(call)) is not None:
             return self._reserve_held(call, *held)
-        deadline_s, has_waited = min(deadline_s, now_s + self._wait_s), False
-        while True:
-            if aim.may_probe and (reservation := self._probe(model)) is not None:
-                return reservation
-            choice = self._choose(facts, aim)
-            # No await between choosing and reserving, so that the chosen replica cannot go in between. No
-            # reservation: its load is not over.
-            reservation = None if choice.server is None else self.state.reserve(model, choice.server)
-            if reservation is not None:
-                if in_sequence:
-                    self._sequences.bind(call, reservation.server.name, reservation.replica)
-                if has_waited:
-                    self.state.counts.waits.add(self.state.now_s() - now_s)
-                return reservation
-            has_waited = True
-            self._refuse_if_failed(facts, aim.pool)
-            if choice.server is None:
-                await self._wait(facts, deadline_s, aim.pool, since_s=now_s)
-            else:
+        reservation, choice = self._take(call, facts, aim, in_sequence=in_sequence)
+        if reservation is not None:
+            return reservation
+        self._refuse_if_failed(facts, aim.pool)
+        place = None if enter_room is None else enter_room(max(_MIN_RETRY_S, self.loads.expected_s(facts)))
+        deadline_s = min(deadline_s, now_s + self._wait_s)
+        try:
+            while True:
                 # Counted while it waits, so that later requests see this server as busier.
-                with waiting_at(fleet.servers[choice.server], facts):
+                with nullcontext() if choice.server is None else waiting_at(fleet.servers[choice.server], facts):
                     await self._wait(facts, deadline_s, aim.pool, since_s=now_s)
+                reservation, choice = self._take(call, facts, aim, in_sequence=in_sequence)
+                if reservation is not None:
+                    self.state.counts.waits.add(self.state.now_s() - now_s)
+                    return reservation
+                self._refuse_if_failed(facts, aim.pool)
+        finally:
+            if place is not None:
+                place.leave()
+
+    def ready_in_s(self, model: str) -> float:
+        """Return the seconds until the model's load should be over; 0 where it is ready, or is not being loaded."""
+        facts = self.state.fleet.models.get(model)
+        is_awaited = facts is not None and self.loads.is_loading(model) and not self.state.fleet.ready_replicas(model)
+        return self.loads.expected_s(facts) if facts is not None and is_awaited else 0.0
+
+    def _take(self, call: InferCall, facts: ModelFacts, aim: RoutingHint, *, in_sequence: bool) -> tuple[Reservation | None, Choice]:
+        """Reserve a slot at the replica that should answer first, if there is one that is ready; return with it the choice."""
+        if aim.may_probe and (probing := self._probe(facts.name)) is not None:
+            return probing, _PROBED
+        choice = self._choose(facts, aim)
+        # No await between choosing and reserving, so that the chosen replica cannot go in between. No
+        # reservation: its load is not over.
+        reservation = None if choice.server is None else self.state.reserve(facts.name, choice.server)
+        if reservation is not None and in_sequence:
+            self._sequences.bind(call, reservation.server.name, reservation.replica)
+        return reservation, choice
 
     def _choose(self, facts: ModelFacts, aim: RoutingHint) -> Choice:
         """Choose a replica, among those too whose loads begin now, since a request may be served sooner

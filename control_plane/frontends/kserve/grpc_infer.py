@@ -101,6 +101,10 @@ class InferMessage:
         """The inflated message of a compressed frame, within `frontends/common/inflating.inflated`."""
 
     @property
+    def body_bytes(self) -> int:
+        return len(self.frame)
+
+    @property
     def is_compressed(self) -> bool:
         return is_compressed(self.frame)
 
@@ -197,10 +201,6 @@ class GrpcInferRequest(InferMessage):
 
     def outcome(self, answer: GrpcAnswer) -> Outcome:
         return outcome_of_code(answer.code)
-
-    @property
-    def body_bytes(self) -> int:
-        return len(self.frame)
 
     def copy_for(self, model_name: str, model_version: str) -> GrpcCopy:
         return GrpcCopy(GrpcCall(self.head, frame_message(bytes(with_model(self._message(), model_name, model_version)))))

@@ -45,6 +45,10 @@ class Source(Protocol):
     def header_id(self) -> str:
         """The request id in its headers (`x-request-id`); else empty."""
 
+    @property
+    def body_bytes(self) -> int:
+        """Bytes of its body, which it holds while it waits."""
+
 
 class _Unseen:
     """Null `Source`, for requests whose bytes are not at hand."""
@@ -54,6 +58,10 @@ class _Unseen:
 
     def header_id(self) -> str:
         return ""
+
+    @property
+    def body_bytes(self) -> int:
+        return 0
 
 
 UNSEEN = _Unseen()
@@ -229,6 +237,8 @@ class AdmittedRequest(RunningRequest):
         authorized.__class__ = AuthorizedRequest
         authorized.call = call
         authorized.server, authorized.sent_s = "", None
+        if self.source is not None:
+            authorized.permit.held_bytes = self.source.body_bytes
         authorized.is_cache_hit = authorized.is_repeatable = authorized.continues_at_triton = False
         self.set_requested(call, named=named)
         authorized.estimate_cost(call)

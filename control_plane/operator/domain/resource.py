@@ -31,30 +31,29 @@ class ModelResource:
     """The whole of it."""
 
 
-def read(objects: Iterable[Mapping[str, Any]]) -> list[ModelResource]:
-    """Read resources, the oldest first. None is left out, whatever is in it: its status has to tell what is wrong."""
-    found = []
-    for it in objects:
-        metadata, spec = it.get("metadata") or {}, it.get("spec")
-        fields = dict(spec) if isinstance(spec, Mapping) else {}
-        model, name = fields.pop(MODEL_FIELD, None), str(metadata.get("name", ""))
-        found.append(
-            ModelResource(
-                name=name,
-                model=model if isinstance(model, str) and model else name,
-                spec=fields,
-                uid=str(metadata.get("uid", "")),
-                generation=int(metadata.get("generation") or 0),
-                created=str(metadata.get("creationTimestamp", "")),
-                status=it.get("status") or {},
-                object=it,
-            )
-        )
-    return sorted(found, key=lambda each: (each.created, each.name))
+def read(it: Mapping[str, Any]) -> ModelResource:
+    """Read a resource. None is refused, whatever is in it: its status has to tell what is wrong."""
+    metadata, spec, status = it.get("metadata") or {}, it.get("spec"), it.get("status")
+    fields = dict(spec) if isinstance(spec, Mapping) else {}
+    model, name = fields.pop(MODEL_FIELD, None), str(metadata.get("name", ""))
+    return ModelResource(
+        name=name,
+        model=model if isinstance(model, str) and model else name,
+        spec=fields,
+        uid=str(metadata.get("uid", "")),
+        generation=int(metadata.get("generation") or 0),
+        created=str(metadata.get("creationTimestamp", "")),
+        status=status if isinstance(status, Mapping) else {},
+        object=it,
+    )
+
+
+def oldest_first(resources: Iterable[ModelResource]) -> list[ModelResource]:
+    return sorted(resources, key=lambda each: (each.created, each.name))
 
 
 def claims(resources: Iterable[ModelResource]) -> dict[str, ModelResource]:
-    """Return the resource that counts of each model: the first of `resources`."""
+    """Return the resource that counts of each model: the first of `resources`, which are `oldest_first`."""
     found: dict[str, ModelResource] = {}
     for each in resources:
         found.setdefault(each.model, each)

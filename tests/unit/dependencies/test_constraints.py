@@ -24,6 +24,8 @@ ENTRIES = [(section, entry) for section, part in read_sections(TEXT).items() for
 
 # Of PyTorch's two builds a machine has the one or the other.
 EITHER = {"torch-cpu", "torch-cuda"}
+# What only machines with an NVIDIA GPU have; `gpu` has packages of `torch-cuda` again.
+OF_A_GPU = {*EITHER, "gpu"}
 
 # Makes the environment, and is of the Python that it was made with; the project itself.
 NOT_PINNED = {"pip", "tidegate"}
@@ -56,7 +58,7 @@ def test_every_section_is_there_and_has_its_packages_alone() -> None:
     assert list(read_sections(TEXT)) == list(SECTIONS)
     for section in SECTIONS:
         assert any(section == its for its, _ in ENTRIES)
-    places = {(canonicalize_name(pin.name), "torch" if section in EITHER else section) for section, pin in PINS}
+    places = {(canonicalize_name(pin.name), "torch" if section in OF_A_GPU else section) for section, pin in PINS}
     assert [name for name, count in Counter(name for name, _ in places).items() if count > 1] == []
 
 
@@ -65,6 +67,17 @@ def test_serving_needs_no_pytorch_and_nothing_of_cudas() -> None:
     needed = {canonicalize_name(pin.name) for section, pin in PINS if section == "serve"}
     assert {"onnxruntime", "tokenizers"} <= needed
     assert [name for name in sorted(needed) if re.fullmatch(r"torch.*|triton|transformers|nvidia-.*|cuda-.*", name)] == []
+
+
+def test_tensorrt_is_complete_and_of_the_version_whose_api_is_used() -> None:
+    """Without PyTorch, which would bring gigabytes for the same calls, and with one pin for all platforms of a package."""
+    found = {canonicalize_name(pin.name): pinned(pin) for section, pin in PINS if section == "gpu"}
+    assert found.keys() == {"tensorrt-cu13", "tensorrt-cu13-bindings", "tensorrt-cu13-libs", "cuda-bindings", "cuda-pathfinder"}
+    assert {version for name, version in found.items() if name.startswith("tensorrt")} == {found["tensorrt-cu13"]}
+    assert found["tensorrt-cu13"].major == 10
+    assert found["cuda-bindings"].major == 13
+    elsewhere = {canonicalize_name(pin.name): pinned(pin) for section, pin in PINS if section == "torch-cuda"}
+    assert all(elsewhere[name] == found[name] for name in found.keys() & elsewhere.keys())
 
 
 def test_nothing_says_where_packages_come_from() -> None:
@@ -87,7 +100,7 @@ def test_what_the_project_asks_for_is_pinned(requirement: Requirement) -> None:
 
 def test_what_is_installed_is_what_is_pinned() -> None:
     installed = {canonicalize_name(each.name): Version(each.version) for each in distributions()}
-    wanted = {canonicalize_name(pin.name) for section, pin in PINS if section not in EITHER} & HERE.keys() | {"torch"}
+    wanted = {canonicalize_name(pin.name) for section, pin in PINS if section not in OF_A_GPU} & HERE.keys() | {"torch"}
     assert wanted <= installed.keys(), "run `make check`"
     found = {name: version.public for name, version in installed.items() if name not in NOT_PINNED}
     assert found == {name: HERE[name].public for name in found}

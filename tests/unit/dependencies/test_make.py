@@ -36,6 +36,11 @@ def test_what_is_installed_on_an_empty_machine(tmp_path: Path, target: str, sect
     assert sections_installed(would_run(target, tmp_path)) == sections
 
 
+@pytest.mark.parametrize("target", ["test", "check", "perf", "chaos", "docs", "lock"])
+def test_what_gpus_need_is_installed_by_no_target(tmp_path: Path, target: str) -> None:
+    assert "gpu" not in sections_installed(would_run(target, tmp_path))
+
+
 def test_a_first_serve_builds_what_is_quick_and_the_rest_while_it_serves(tmp_path: Path) -> None:
     commands = would_run("serve", tmp_path)
     (build,) = re.findall(r"-m python_backends\.export .*", commands)

@@ -41,6 +41,7 @@ CASES = [
     Case("local", ("model-images",)),
     Case("gpu", ("model-images", "warm-overflow")),
     Case("gpu-shared", ("warm-overflow",)),
+    *(Case(overlay, ("capacity-buffer",)) for overlay in ("gpu", "gpu-shared")),
     Case("gpu", ("monitoring", "keda")),
     Case("gpu-shared", ("monitoring", "hpa")),
     Case("local", ("gpu-time-slice", "in-place", "warm-overflow")),
@@ -57,10 +58,15 @@ def kubectl() -> str:
 @cache
 def render(case: Case) -> tuple[Object, ...]:
     """All objects of an overlay, in the order in which they are applied."""
+    parts = [f"../../components/{each}" for each in (*case.components, "images")]
+    mine = {"resources": [f"../{case.overlay}"], "components": parts if case.components else []}
+    return render_folder(yaml.safe_dump(mine))
+
+
+def render_folder(kustomization: str) -> tuple[Object, ...]:
+    """All objects of an overlay of the user's own, by the text of its `kustomization.yaml`."""
     with tempfile.TemporaryDirectory(dir=KUBERNETES / "overlays", prefix=".test-") as folder:
-        parts = [f"../../components/{each}" for each in (*case.components, "images")]
-        mine = {"resources": [f"../{case.overlay}"], "components": parts if case.components else []}
-        Path(folder, "kustomization.yaml").write_text(yaml.safe_dump(mine))
+        Path(folder, "kustomization.yaml").write_text(kustomization)
         done = subprocess.run([kubectl(), "kustomize", folder], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return tuple(yaml.load_all(done.stdout, yaml.CSafeLoader))

@@ -45,6 +45,7 @@ def _list(items: Any) -> dict[str, Any]:
 
 
 TEXT, COUNT, FLAG = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
+NAME = {"type": "string", "minLength": 1}
 LABELS = {"type": "object", "additionalProperties": TEXT}
 DURATION = {"type": "string", "pattern": r"^([0-9]{1,5}(h|m|s|ms)){1,4}$"}
 PROMETHEUS_DURATION = {"type": "string", "pattern": r"^[0-9]+(ms|s|m|h|d)$"}
@@ -85,6 +86,13 @@ CUSTOM: dict[tuple[str, str], Any] = {
     ),
     ("monitoring.coreos.com/v1", "PrometheusRule"): _object(
         groups=_list(_object("name rules", name=TEXT, interval=PROMETHEUS_DURATION, rules=_RULES))
+    ),
+    # Not podTemplateRef, percentage and limits, which we do not use; of the two references there has to be one.
+    ("autoscaling.x-k8s.io/v1beta1", "CapacityBuffer"): _object(
+        "scalableRef replicas",
+        scalableRef=_object("kind name", apiGroup=TEXT, kind=NAME, name=NAME),
+        replicas={"type": "integer", "minimum": 0},
+        provisioningStrategy={"enum": ["buffer.x-k8s.io/active-capacity"]},
     ),
     ("keda.sh/v1alpha1", "ScaledObject"): _object(
         "scaleTargetRef triggers",

@@ -193,7 +193,8 @@ def test_probes_look_at_the_server_and_not_at_its_models(case: Case) -> None:
         for container in containers(workload):
             startup, liveness, readiness = (container[name] for name in ("startupProbe", "livenessProbe", "readinessProbe"))
             if "httpGet" in startup:
-                assert startup["httpGet"] == liveness["httpGet"] == {"path": "/v2/health/live", "port": "http"}
+                assert startup["httpGet"] == {"path": "/v2/health/live", "port": "http"}
+                assert "exec" in liveness or liveness["httpGet"] == startup["httpGet"]
                 assert readiness["httpGet"] == {"path": "/v2/health/ready", "port": "http"}
             assert liveness["failureThreshold"] * liveness["periodSeconds"] >= 30
             assert startup["failureThreshold"] * startup["periodSeconds"] >= 600
@@ -358,6 +359,17 @@ def test_overflow_asks_for_what_a_triton_asks_for(overlay: str) -> None:
     assert [each["resources"] for each in containers(overflow)] == [each["resources"] for each in containers(triton)]
     assert pod_spec(overflow)["affinity"]["nodeAffinity"] == pod_spec(triton)["affinity"]["nodeAffinity"]
     assert pod_spec(overflow)["tolerations"] == pod_spec(triton)["tolerations"]
+
+
+@pytest.mark.parametrize("overlay", ["gpu", "gpu-shared"])
+def test_a_capacity_buffer_is_of_the_tritons_that_there_are(overlay: str) -> None:
+    objects = render(Case(overlay, ("capacity-buffer",)))
+    (buffer,) = of_kind(objects, "CapacityBuffer")
+    wanted = buffer["spec"]["scalableRef"]
+    triton = named(objects, wanted["kind"], wanted["name"])
+    assert triton["apiVersion"].partition("/")[0] == wanted["apiGroup"]
+    assert triton["metadata"]["namespace"] == buffer["metadata"]["namespace"]
+    assert not any(each["metadata"]["name"] == "overflow" for each in workloads(objects))
 
 
 def test_every_variable_is_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
+from control_plane.settings import GatewaySettings
 from dependencies.bill import bill, main
 from dependencies.sections import LOCK, SECTIONS
 from deploy.secrets import main as make_files
@@ -58,7 +59,7 @@ def test_hadolint_has_nothing_to_say(path: Path) -> None:
 def test_the_base_image_has_no_default_and_the_process_no_privileges(path: Path) -> None:
     found = instructions(path)
     bases = [rest.split()[0] for word, rest in found if word == "FROM"]
-    assert {re.fullmatch(r"\$\{(\w+)\}", base)[1] for base in bases} == {rest for word, rest in found if word == "ARG"}  # type: ignore[index]
+    assert {re.fullmatch(r"\$\{(\w+)\}", base)[1] for base in bases} == {rest for word, rest in found if word == "ARG" and "=" not in rest}  # type: ignore[index]
     last_stage = found[max(index for index, (word, _) in enumerate(found) if word == "FROM") :]
     assert [rest for word, rest in last_stage if word == "USER"] == ["1000:1000"]
     assert all(json.loads(rest) for word, rest in found if word in ("ENTRYPOINT", "CMD")), "an exec form, which gets signals"
@@ -127,12 +128,34 @@ def test_every_variable_of_the_images_and_of_compose_is_a_setting(installed: Pat
 @every_dockerfile
 def test_the_packages_of_the_images_are_the_locked_ones(path: Path) -> None:
     text = path.read_text()
-    (sections,) = set(re.findall(r"dependencies\.(?:sections|bill) ([a-z -]+?) >", text))
+    (sections,) = set(re.findall(r"dependencies\.(?:sections|bill) ([a-z -]+?)(?: \$\{STUBS\})? >", text))
     assert set(sections.split()) <= set(SECTIONS)
     assert "serve" in sections.split()
     assert "--require-hashes" in text
     assert re.search(r"pip (?:--python \S+ )?install .*--no-index \.", text), "the project itself brings nothing from outside"
     assert re.search(r"(?m)^setuptools==", LOCK.read_text().partition("# == torch")[0]), "by which it is built, from the lock"
+
+
+@pytest.mark.parametrize(("stubs", "expected"), [("", set()), ("gpu", {"tensorrt-cu13", "cuda-bindings"})])
+def test_stubs_get_what_they_are_to_have_and_the_bill_says_so(tmp_path: Path, stubs: str, expected: set[str]) -> None:
+    """The image's own commands; pip is one that notes how it is called."""
+    commands = [rest for word, rest in instructions(IMAGES / "triton.Dockerfile") if word == "RUN" and "/opt/tidegate/" in rest]
+    writing = [part for part in commands[0].split(" && ") if "${STUBS}" in part]
+    installing = next(rest for rest in commands if "stubs.txt;" in rest).split(" && ")[0]
+    assert len(writing) == 2
+    program = tmp_path / "bin" / "python3"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\n[ "$2" = pip ] && echo "$@" > {tmp_path}/pip && exit\nexec {sys.executable} "$@"\n')
+    program.chmod(0o755)
+    script = " && ".join([*writing, installing]).replace("/opt/tidegate", str(tmp_path))
+    environment = {"PATH": f"{program.parent}:{os.environ['PATH']}", "STUBS": stubs}
+    subprocess.run(["sh", "-c", script], cwd=PROJECT, env=environment, check=True, timeout=60)
+    listed = {each["name"] for each in json.loads((tmp_path / "sbom.cdx.json").read_text())["components"]}
+    assert expected <= listed
+    assert ("tensorrt-cu13" in listed) == bool(stubs)
+    called = (tmp_path / "pip").read_text() if (tmp_path / "pip").exists() else ""
+    assert ("--require-hashes" in called and str(tmp_path / "stubs.txt") in called) == bool(stubs)
+    assert {line.partition("==")[0] for line in (tmp_path / "stubs.txt").read_text().splitlines() if "==" in line} >= expected
 
 
 def test_the_nodes_environment_is_made_where_ensurepip_is_missing(tmp_path: Path) -> None:
@@ -153,6 +176,14 @@ def test_the_nodes_environment_is_made_where_ensurepip_is_missing(tmp_path: Path
     before, after = (each.split() for each in installing.groups())
     subprocess.run([sys.executable, *before, str(tmp_path / "node"), *after, "--no-index", str(wheel)], check=True, timeout=120)
     subprocess.run([tmp_path / "node/bin/python3", "-c", "import a_package"], check=True, timeout=60)
+
+
+def test_triton_takes_what_gateways_let_through() -> None:
+    """From 25.10 on it takes 64 MiB over HTTP by default."""
+    (given,) = re.findall(r"TIDEGATE_TRITON_ARG=(\S+)", (IMAGES / "triton.Dockerfile").read_text())
+    option, _, size = given.partition("=")
+    assert (option, int(size)) == ("--http-max-input-size", GatewaySettings().max_body_bytes)
+    assert "TIDEGATE_MAX_BODY_BYTES" not in "".join(path.read_text() for path in (PROJECT / "deploy").rglob("*.yaml"))
 
 
 def test_the_bill_of_materials_is_the_lock_file() -> None:

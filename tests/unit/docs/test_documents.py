@@ -36,6 +36,7 @@ FOREIGN = {
         "--http-thread-count",
         "--strict-readiness",
         "--allow-client-shm",
+        "--http-max-input-size",
         "--http-address",
         "--grpc-address",
         "--http-restricted-api",

@@ -66,6 +66,9 @@ class Request(FakeSource):
 
     stream = send
 
+    def ready_in_s(self, model: str) -> float:
+        return 0.0
+
     def outcome(self, answer: object) -> Outcome:
         return self.answered
 

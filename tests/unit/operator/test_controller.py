@@ -7,7 +7,10 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
+
+import pytest
 
 from control_plane.admin.declared.kinds import KINDS
 from control_plane.admin.declared.service import Declared
@@ -19,7 +22,7 @@ from control_plane.objects.objects import Objects
 from control_plane.operator.controller import OWNER, ModelController
 from tests.fakes.audit_log import FakeAuditLog
 from tests.fakes.state_store import FakeStateStore
-from tests.unit.fleet.fleet_bench import FleetBench, play, running
+from tests.unit.fleet.fleet_bench import FleetBench, model, play, running
 
 MODEL = KINDS["Model"]
 SOON_S, RESYNC_S = 5.0, 31.0
@@ -33,6 +36,7 @@ class FakeResources:
     written: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
     is_away: bool = False
     changes_meanwhile: bool = False
+    looks: int = 0
     _version: int = 0
     _on_change: Callable[[], None] = lambda: None
 
@@ -52,6 +56,7 @@ class FakeResources:
         self._on_change()
 
     def listed(self) -> list[Mapping[str, Any]] | None:
+        self.looks += 1
         return None if self.objects is None else list(self.objects.values())
 
     def follow(self, on_change: Callable[[], None]) -> None:
@@ -83,12 +88,35 @@ class FakeResources:
 
 
 @dataclass
+class Turns:
+    """How often something is done before anybody else gets his turn of the event loop."""
+
+    most: int = 0
+    _now: int = 0
+
+    def note(self) -> None:
+        if not self._now:
+            asyncio.get_running_loop().call_soon(self._others)
+        self._now += 1
+        self.most = max(self.most, self._now)
+
+    def _others(self) -> None:
+        self._now = 0
+
+
+@dataclass
 class Bench:
     fleet: FleetBench
     resources: FakeResources
     store: FakeStateStore
     log: FakeAuditLog
     is_leader: bool = True
+    turns: Turns = field(default_factory=Turns)
+    """Of resources that are applied, and of statuses that are written."""
+
+    def leads(self) -> bool:
+        self.turns.note()
+        return self.is_leader
 
     @property
     def desired(self) -> Mapping[str, DesiredState]:
@@ -106,14 +134,17 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(*, servers: int = 2) -> AsyncIterator[Bench]:
-    it = Bench(FleetBench(servers=servers), FakeResources(), FakeStateStore(), FakeAuditLog())
+async def bench(*names: str, servers: int = 2, turn_s: float = 0.0) -> AsyncIterator[Bench]:
+    """`names` are the fleet's models, if not its usual ones; `turn_s` is what a turn of the controller takes by its clock."""
+    it = Bench(FleetBench(*(model(name, 0) for name in names), servers=servers), FakeResources(), FakeStateStore(), FakeAuditLog())
+    clock = count()
     controller = ModelController(
         it.resources,
         it.declared(OWNER),
         it.fleet.models,
-        is_leader=lambda: it.is_leader,
+        is_leader=it.leads,
         now=lambda: f"{asyncio.get_running_loop().time():g}",
+        clock_s=lambda: turn_s * next(clock),
     )
     async with running(it.fleet, reconciles=True, remembers=True):
         task = asyncio.get_running_loop().create_task(controller.run())
@@ -361,5 +392,73 @@ def test_a_defect_ends_no_gateway() -> None:
             del it.resources.objects["broken"]
             await asyncio.sleep(RESYNC_S + SOON_S)
             assert set(it.desired) == {"a"}
+
+    play(scene)
+
+
+def test_between_a_few_resources_requests_get_their_turn() -> None:
+    names = [f"m{number}" for number in range(500)]
+
+    async def scene() -> None:
+        async with bench(*names) as it:
+            for name in names:
+                it.resources.apply(name, min_replicas=0)
+            await asyncio.sleep(SOON_S)
+            assert (set(it.desired), {name for name, _ in it.resources.written}) == (set(names), set(names))
+            assert 0 < it.turns.most <= 20, "so many, while others waited"
+
+    play(scene)
+
+
+def test_changes_that_come_one_by_one_are_looked_at_together() -> None:
+    """A turn that takes 0.1 s for each of 2,000 changes would be 200 s of the gateway's time."""
+
+    async def scene() -> None:
+        async with bench(turn_s=0.1) as it:
+            it.resources.apply("a", min_replicas=0)
+            await asyncio.sleep(SOON_S)
+            before = it.resources.looks
+            for number in range(2000):
+                it.resources.apply("a", min_replicas=number % 2)
+                await asyncio.sleep(0.01)
+            assert it.resources.looks - before <= 2000 * 0.01 / 0.4 + 1
+            await asyncio.sleep(SOON_S)
+            assert it.desired == {"a": DesiredState(min_replicas=1)}, "the last one counts"
+
+    play(scene)
+
+
+def nested(depth: int) -> list[Any]:
+    made: list[Any] = []
+    for _ in range(depth):
+        made = [made]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        pytest.param({"model": "../../etc/passwd"}, "Invalid", id="a path"),
+        pytest.param({"model": "http://169.254.169.254/latest"}, "Invalid", id="a URL"),
+        pytest.param({"model": "a\nERROR: the fleet is lost"}, "Invalid", id="two lines"),
+        pytest.param({"model": "a\0"}, "Invalid", id="NUL"),
+        pytest.param({"model": "x" * 1_000_000}, "Invalid", id="a megabyte"),
+        pytest.param({"min_replicas": 10**400}, "Invalid", id="a number of no computer"),
+        pytest.param({"k" * 100_000: 1}, "Invalid", id="a field of no end"),
+        pytest.param({"min_replicas": nested(3000)}, "Failed", id="nested until a parser gives up"),
+    ],
+)
+def test_whatever_one_says_the_others_are_applied(spec: dict[str, Any], reason: str) -> None:
+    """The API server lets few of these through, and none where the definition is this one."""
+
+    async def scene() -> None:
+        async with bench() as it:
+            it.resources.apply("hostile", **{"min_replicas": 1, **spec})
+            it.resources.apply("a", min_replicas=1)
+            await asyncio.sleep(40.0)
+            assert dict(it.desired) == {"a": DesiredState(min_replicas=1)}
+            assert it.resources.conditions("a") == {"Accepted": "Applied", "Ready": "Loaded"}
+            assert it.resources.conditions("hostile") == {"Accepted": reason, "Ready": "NotAccepted"}
+            assert 0 < len(it.resources.message("hostile")) <= 1024
 
     play(scene)

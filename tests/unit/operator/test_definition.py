@@ -48,6 +48,26 @@ def test_it_is_structural() -> None:
         assert isinstance(part["type"], str)
 
 
+def test_lists_that_are_maps_have_keys_that_each_item_has() -> None:
+    found = [part for part in parts(SCHEMA) if part.get("x-kubernetes-list-type") == "map"]
+    assert found
+    for part in found:
+        keys, item = part["x-kubernetes-list-map-keys"], part["items"]
+        assert set(keys) <= set(item["required"])
+        assert all(item["properties"][key]["type"] in ("string", "integer", "boolean") for key in keys)
+
+
+def test_what_the_api_server_asks_of_every_definition() -> None:
+    made, spec = definition(), definition()["spec"]
+    assert made["metadata"]["name"] == f"{spec['names']['plural']}.{spec['group']}"
+    assert [each["name"] for each in spec["versions"] if each["storage"]] == [VERSION["name"]], "exactly one is stored"
+    assert SCHEMA["type"] == "object"
+    assert SCHEMA["properties"]["metadata"] == {"type": "object"}, "only its name may be restricted"
+    for part in parts(SCHEMA):
+        assert set(part.get("required", ())) <= part.get("properties", {}).keys()
+        assert not {"exclusiveMinimum", "uniqueItems"} & part.keys(), "of another form or forbidden in structural schemas"
+
+
 def test_it_has_the_fields_of_the_documents_and_the_models_name() -> None:
     assert SPEC["properties"].keys() == {"model", *KINDS["Model"].spec.model_fields}
     assert all(each["description"] for each in SPEC["properties"].values())

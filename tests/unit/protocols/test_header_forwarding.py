@@ -39,6 +39,10 @@ ALL = HeaderForwarding.of(".*")
                 b"tidegate-control",
                 b"tidegate-target",
                 b"triton-grpc-protocol-tidegate-control",
+                b"priority",
+                b"timeout",
+                b"sequence_id",
+                b"triton_enable_empty_final_response",
             )
         ),
     ],

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -237,6 +238,7 @@ class Asked:
     sent_s: float | None = None
     expected_units: float = 1.0
     is_repeatable: bool = False
+    permit: Any = field(default_factory=lambda: SimpleNamespace(enter_room=None))
 
     def sent(self, server: str) -> None:
         self.server, self.sent_s = server, asyncio.get_running_loop().time()

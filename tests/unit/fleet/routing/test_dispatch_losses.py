@@ -36,7 +36,7 @@ GRPC_BROKE_OFF = status_answer(14, "closed", loss=SendFailure.CONNECTION_LOST)
 def repeatable(running: bool) -> Any:
     return SimpleNamespace(
         is_repeatable=running, rows=1, units=None, expected_units=1.0, priority=0, sent_s=None, sent=lambda server: None,
-        permit=SimpleNamespace(forsake=lambda: None), frontend=Frontend.HTTP, hedging=HedgingPolicy(),
+        permit=SimpleNamespace(forsake=lambda: None, enter_room=None), frontend=Frontend.HTTP, hedging=HedgingPolicy(),
     )  # fmt: skip
 
 
