@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -77,8 +77,9 @@ class FakeUsage:
 
     batches: dict[str, UsageBatch] = field(default_factory=dict)
 
-    async def add(self, batch: UsageBatch) -> None:
-        assert self.batches.setdefault(batch.id, batch) == batch
+    async def add_all(self, batches: Sequence[UsageBatch]) -> None:
+        for batch in batches:
+            assert self.batches.setdefault(batch.id, batch) == batch
         await asyncio.sleep(0)
 
     def requests(self, outcome: Outcome = Outcome.ANSWERED) -> int:
