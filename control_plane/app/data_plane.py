@@ -283,7 +283,12 @@ class DataPlane:
             budget,
             meter=below.meter,
             is_loaded=self._models.__contains__ if catalogue is None else catalogue.is_ready,
-            lines=LinesCompute(embeddings_with, meter=below.meter, max_attempts=max_attempts),
+            lines=LinesCompute(
+                embeddings_with,
+                meter=below.meter,
+                max_attempts=max_attempts,
+                is_alone=lambda: not below.admission.background.are_callers_present,
+            ),
         )
 
     def _embeddings_of(self, inference: InferenceService) -> Embeddings:

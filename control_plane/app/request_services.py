@@ -221,13 +221,13 @@ def _admission(settings: Settings, known: ObjectMirror, leases: RateLeases) -> A
     all connections to Triton.
     """
     gateway, workers = settings.gateway, settings.process.workers
+    servers = max(1, settings.fleet.servers, settings.triton.triton_url.count(",") + 1)
     if settings.authentication.authentication:
         alone, shared = gateway.max_in_flight_per_model, gateway.max_in_flight_per_shared_model
     else:
-        servers = max(settings.fleet.servers, settings.triton.triton_url.count(",") + 1)
         alone = shared = gateway.max_upstream_connections // 2 * servers
     slots = SlotLimits(alone=max(1, alone // workers), shared=max(1, min(alone, shared) // workers))
-    return Admission(known, slots=slots, queue=QueueLimits(), leases=leases)
+    return Admission(known, slots=slots, queue=QueueLimits(), leases=leases, servers=servers)
 
 
 def _shared_cache(settings: Settings) -> SharedCache | None:

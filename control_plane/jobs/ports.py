@@ -163,6 +163,8 @@ class Computed:
     model: str
     usage: Usage | None
     failed_lines: int = 0
+    seconds: float | None = None
+    """How long servers had it, without what it waited for before; None: that is not known."""
 
 
 class Compute(Protocol):

@@ -199,12 +199,10 @@ class JobRunner:
 
     async def _computed(self, job: Job) -> Computed:
         async with self._compute.room_for(job.body.size_bytes):
-            body = await self._spool.read(job.body)
-            began_s = self._now_s()
-            computed = await self._compute.compute(job, body)
-            ended_s = self._now_s()
-        if computed.usage is not None and computed.usage.requests and not computed.usage.cache_hits:
-            self._gate.ended(job.model, seconds=ended_s - began_s, rows=computed.usage.rows, now_s=ended_s)
+            computed = await self._compute.compute(job, await self._spool.read(job.body))
+        usage, seconds = computed.usage, computed.seconds
+        if usage is not None and usage.requests and not usage.cache_hits and seconds is not None:
+            self._gate.ended(job.model, seconds=seconds, rows=usage.rows, now_s=self._now_s())
         return computed
 
     async def _failed(self, job: Job, group: BaseExceptionGroup[BaseException]) -> bool:

@@ -65,7 +65,7 @@ class FakeCompute:
         await self.may_answer.wait()
         answer = self.answer(job, body)
         counted = Usage(requests=1, rows=1) if answer.status == 200 else Usage(failed=1)
-        return Computed(answer, job.model, counted)
+        return Computed(answer, job.model, counted, seconds=0.001)
 
     def is_hot(self, model: str) -> bool:
         return model in self.hot
