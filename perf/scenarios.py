@@ -21,6 +21,7 @@ from perf.floods import report as floods_report
 from perf.gateway import report as gateway_report
 from perf.hedging import report as hedging_report
 from perf.jobs import report as jobs_report
+from perf.long_documents import report as long_documents_report
 from perf.measurement.report import Report
 from perf.prefetch import report as prefetch_report
 from perf.repeats import report as repeats_report
@@ -78,6 +79,7 @@ SCENARIOS = {
         Scenario("what one client that floods costs everybody else", floods_report.Report),
         Scenario("what a tenant that floods a model costs another", tenants_report.Report),
         Scenario("embedding texts beside what people first write", embedding_report.Report),
+        Scenario("documents of many pages beside a plain server, part by part", long_documents_report.Report),
         Scenario("length-aware batching beside other ways of batching", batching_report.Report),
         Scenario("what an answer from the cache costs", cache_hits_report.Report, ("wrk", "nginx", "h2load")),
         Scenario("what the cache does for texts that repeat", repeats_report.Report),

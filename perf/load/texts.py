@@ -25,7 +25,9 @@ MAX_TOKENS = 256
 EQUAL_TOKENS = 16
 
 MIXES = {"95/5": 0.05, "80/20": 0.2, "equal": 0.0}
-"""The share of long ones; `equal` has short texts of `EQUAL_TOKENS` tokens and nothing else."""
+"""The share of long ones in what scenarios compare; `equal` has short texts of `EQUAL_TOKENS` tokens and nothing else."""
+PAGES = "pages"
+"""The mix of long texts only."""
 _BLOCK = 20
 
 _SPECIAL_TOKENS = 2
@@ -98,7 +100,7 @@ class Texts:
         """Of each, as the model takes them."""
         return [encoding.ids[:MAX_TOKENS] for encoding in self._tokenizer.encode_batch_fast(texts)]
 
-    def deck(self, mix: str, *, repeats: float = 0.0, seed: int) -> Iterator[Text]:
+    def deck(self, mix: str, *, repeats: float = 0.0, seed: int | str) -> Iterator[Text]:
         """Texts without end; `repeats` of them came before. Equal seeds give equal texts."""
         random, dealt = Random(f"{mix} {repeats} {seed}"), {SHORT: list[Text](), LONG: list[Text]()}
         for corpus in self._shuffled(mix, random):
@@ -113,7 +115,7 @@ class Texts:
 
     def _shuffled(self, mix: str, random: Random) -> Iterator[Corpus]:
         """Where each text comes from. Each block has its exact share of long ones: few requests are then as dear as many."""
-        long_count = round(_BLOCK * MIXES[mix])
+        long_count = _BLOCK if mix == PAGES else round(_BLOCK * MIXES[mix])
         short = self._equal if mix == "equal" else self._short
         while True:
             yield from random.sample([self._long] * long_count + [short] * (_BLOCK - long_count), _BLOCK)

@@ -21,6 +21,8 @@ from perf.floods.report import Report as FloodsReport
 from perf.hedging.report import OFF_AGAIN, ON
 from perf.jobs.report import BESIDE
 from perf.jobs.report import Case as JobsCase
+from perf.long_documents.report import FLASK
+from perf.long_documents.report import SHIPPED as AS_SHIPPED
 from perf.measurement.report import Report
 from perf.repeats.report import NO_CACHE, SHIPPED, Case
 from perf.rollout_gates.report import Case as GatesCase
@@ -42,6 +44,10 @@ def repeats_are_hits(report: EmbeddingReport) -> None:
     hits = {case.repeats: run.hit_ratio for case in report.runs if case.peer == "tidegate-http" for run in report.runs[case]}
     assert hits[0.3] > hits[0.0]
     assert report.result.more["served_variants"]
+
+
+def copies_are_hits(report: Report) -> None:
+    assert report.figures()["hits_percent"] == 50
 
 
 def only_a_cache_has_hits(report: Report) -> None:
@@ -106,6 +112,10 @@ RUNS = [
     run(
         "embedding", *ONE_ROUND, "--seconds", "0.2", "--callers", "1", "--peers", "flask", "triton-http", "tidegate-http", "tidegate-grpc",
         check=repeats_are_hits,
+    ),
+    run(
+        "long-documents", *ONE_ROUND, "--documents", "4", "--pages", "2", "--repeats", "0.5", "--callers", "1", "2",
+        "--ways", FLASK, AS_SHIPPED, check=copies_are_hits,
     ),
     run(
         "batching", *ONE_ROUND, "--seconds", "0.3", "--callers", "4", "--variants", "int8", "--mixes", "95/5", "--ways", "length-aware",
