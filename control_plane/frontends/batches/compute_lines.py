@@ -29,7 +29,7 @@ from control_plane.jobs.ports import Computed, TryAgain
 from control_plane.metering.domain.usage import Usage
 from control_plane.protocols.http1 import HttpRequest, make_answer
 
-_AT_ONCE = 8
+_AT_ONCE = 16
 """Lines of a chunk that are computed at a time, so that Triton can batch them."""
 
 

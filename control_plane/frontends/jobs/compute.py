@@ -68,12 +68,14 @@ class JobCompute:
         *,
         meter: Meter,
         is_loaded: Callable[[str], bool],
+        is_alone: Callable[[], bool],
         lines: ComputeLines | None = None,
     ) -> None:
         """`inference_with` makes the inference service that yields and counts by the given meter; `is_loaded` says of a
-        model or route whether it needs no load; `lines` computes chunks of batches.
+        model or route whether it needs no load, `is_alone` whether there are no callers to yield to; `lines` computes chunks of batches.
         """
         self._lines = lines
+        self._is_alone = is_alone
         self._inference_with = inference_with
         self._context = context
         self._budget = budget
@@ -107,7 +109,8 @@ class JobCompute:
             answer = render_error(exc, job.target.encode())
         if answer.status == _UNAVAILABLE:
             raise TryAgain("Triton answered that it cannot serve the model now", was_computed=True)
-        seconds = None if request.sent_s is None else asyncio.get_running_loop().time() - request.sent_s
+        # What it takes beside callers says nothing of those that are not seen here.
+        seconds = asyncio.get_running_loop().time() - request.sent_s if request.sent_s is not None and self._is_alone() else None
         return Computed(answer, meter.model, meter.usage, seconds=seconds)
 
     async def _answer(self, request: HttpInferRequest, meter: JobMeter) -> HttpAnswer:
