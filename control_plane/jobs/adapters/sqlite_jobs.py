@@ -82,10 +82,10 @@ class SqliteJobStore:
         return await self._file.run(lambda connection: connection.execute(query, (tenant, idempotency_key)).fetchone() is not None)
 
     async def replace(self, job: Job) -> bool:
-        return await self._file.run(partial(_replace, job=job))
+        return (await self.replace_all((job,)))[0]
 
     async def replace_all(self, jobs: Sequence[Job]) -> list[bool]:
-        return await self._file.run(lambda connection: [_replace(connection, job=job) for job in jobs])
+        return await self._file.run(partial(_replace_all, jobs=jobs))
 
     async def claim(self, ids: Sequence[str], step: Callable[[Job], Job], *, most: int) -> list[Job]:
         return await self._file.run(partial(_claim, ids=ids, step=step, most=most))
@@ -129,8 +129,8 @@ async def open_sqlite_jobs(path: Path, *, carries_bytes: int = _CARRIES_BYTES) -
 def _add(connection: sqlite3.Connection, *, job: Job, bounds: Bounds) -> Job:
     key = job.idempotency_key or None
     with transaction(connection):
-        known = connection.execute("SELECT text FROM jobs WHERE tenant = ? AND idempotency_key = ?", (job.tenant, key)).fetchone()
-        if known is not None:
+        query = "SELECT text FROM jobs WHERE tenant = ? AND idempotency_key = ?"
+        if key is not None and (known := connection.execute(query, (job.tenant, key)).fetchone()) is not None:
             return decode_job(known[0])
         new = Load(1, job.body.size_bytes)
         for load, bound, is_tenants in zip(_load(connection, job.tenant), (bounds.of_tenant, bounds.in_all), (True, False), strict=True):
@@ -147,17 +147,22 @@ def _get(connection: sqlite3.Connection, *, job_id: str) -> Job | None:
     return None if row is None else decode_job(row[0])
 
 
-def _replace(connection: sqlite3.Connection, *, job: Job) -> bool:
+def _replace_all(connection: sqlite3.Connection, *, jobs: Sequence[Job]) -> list[bool]:
     with transaction(connection):
-        row = connection.execute("SELECT state FROM jobs WHERE id = ? AND revision = ?", (job.id, job.revision - 1)).fetchone()
-        if row is None:
-            return False
-        columns = (job.state, job.revision, job.due_s, job.ready_s, job.look_at_s, encode_job(job).decode())
-        connection.execute(_UPDATE, (*columns, job.id, job.revision - 1))
-        if row[0] != job.state:  # what is counted besides the state changes only with it
-            _count(connection, replace(job, state=JobState(row[0])), job)
-            if job.state is JobState.RUNNING:
-                connection.execute("UPDATE tenants SET last_claimed_s = ? WHERE tenant = ?", (job.started_s, job.tenant))
+        return [_replace(connection, job) for job in jobs]
+
+
+def _replace(connection: sqlite3.Connection, job: Job) -> bool:
+    """Replace a record within a transaction: a savepoint for each would cost more than the change."""
+    row = connection.execute("SELECT state FROM jobs WHERE id = ? AND revision = ?", (job.id, job.revision - 1)).fetchone()
+    if row is None:
+        return False
+    columns = (job.state, job.revision, job.due_s, job.ready_s, job.look_at_s, encode_job(job).decode())
+    connection.execute(_UPDATE, (*columns, job.id, job.revision - 1))
+    if row[0] != job.state:  # what is counted besides the state changes only with it
+        _count(connection, replace(job, state=JobState(row[0])), job)
+        if job.state is JobState.RUNNING:
+            connection.execute("UPDATE tenants SET last_claimed_s = ? WHERE tenant = ?", (job.started_s, job.tenant))
     return True
 
 
@@ -169,7 +174,7 @@ def _claim(connection: sqlite3.Connection, *, ids: Sequence[str], step: Callable
                 break
             job = _get(connection, job_id=job_id)
             with suppress(WrongState):
-                if job is not None and _replace(connection, job=(new := step(job))):
+                if job is not None and _replace(connection, new := step(job)):
                     found.append(new)
     return found
 
