@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from copy import copy
 
+from control_plane.admission.background import BackgroundGate
 from control_plane.admission.concurrency_limiter import ConcurrencyLimiter, SlotLimits
 from control_plane.admission.domain.fair_queue import QueueLimits, Ticket
 from control_plane.admission.rate_leases import RateLeases, Undecided
@@ -53,8 +54,10 @@ class Admission:
         now_s: Callable[[], float] = time.monotonic,
         today_s: Callable[[], float] = time.time,
         leases: RateLeases | None = None,
+        servers: int = 1,
     ) -> None:
-        """`now_s` is the event loop's clock, `today_s` the wall clock in seconds since 1970.
+        """`now_s` is the event loop's clock, `today_s` the wall clock in seconds since 1970; `servers` is how many compute
+        side by side.
 
         Without `leases` this is the only process, and it enforces rates alone.
         """
@@ -66,7 +69,8 @@ class Admission:
         self._leases = leases or RateLeases(now_s=now_s)
         self._limits = TenantLimits(known, self._sheds, leases=self._leases, today_s=today_s)
         self._models: dict[str, ConcurrencyLimiter] = {}
-        self._lowered_by = 0
+        self.background = BackgroundGate(servers, now_s)
+        self.is_in_background = False
 
     @property
     def counts(self) -> Mapping[tuple[str, ShedReason], int]:
@@ -166,12 +170,12 @@ class Admission:
     def in_background(self) -> Admission:
         """Return this admission for work that yields to all requests; it shares limits, slots and counts with it."""
         background = copy(self)
-        background._lowered_by = _BACKGROUND
+        background.is_in_background = True
         return background
 
     def priority_of(self, tenant: Tenant) -> int:
         """Return the priority of a tenant's requests here."""
-        return tenant.priority - self._lowered_by
+        return tenant.priority - (_BACKGROUND if self.is_in_background else 0)
 
     def overloaded(self, tenant: str, reason: ShedReason, model: str) -> Overloaded:
         """Count a request that is shed by a busy model, and return the error for its caller."""
@@ -235,15 +239,31 @@ class Permit:
         Raises Overloaded: the request would not be answered before the loop's time `deadline_s`, or too many
         wait. LimitExceeded: too many of its tenant do.
         """
-        if self.try_acquire_slot(model, cost_units=cost_units, deadline_s=deadline_s, now_s=self._admission.now_s()):
-            return
-        cost = cost_units if cost_units > _MIN_COST else _MIN_COST
-        slots = self._admission.slots(model)
-        await self._wait(slots, model, cost, deadline_s)
-        self._hold(slots, model, cost, deadline_s, self._admission.now_s())
+        gate = self._admission.background
+        if self._admission.is_in_background:
+            await gate.begin()
+            end = gate.end
+        else:
+            gate.request_began()  # before it has its turn: what waits is not to be passed by work in the background
+            end = gate.request_ended
+        try:
+            if not self._try_acquire(model, cost_units, deadline_s, self._admission.now_s()):
+                cost = cost_units if cost_units > _MIN_COST else _MIN_COST
+                slots = self._admission.slots(model)
+                await self._wait(slots, model, cost, deadline_s)
+                self._hold(slots, model, cost, deadline_s, self._admission.now_s())
+        except BaseException:
+            end()
+            raise
 
     def try_acquire_slot(self, model: str, *, cost_units: float, deadline_s: float, now_s: float) -> bool:
         """Acquire a slot at the model if one is free now; False: `acquire_slot` waits for it."""
+        if self._admission.is_in_background or not self._try_acquire(model, cost_units, deadline_s, now_s):
+            return False
+        self._admission.background.request_began()
+        return True
+
+    def _try_acquire(self, model: str, cost_units: float, deadline_s: float, now_s: float) -> bool:
         assert self._slots is None, "a permit is for one turn"
         assert not self._is_released, "the permit was released before"
         cost = cost_units if cost_units > _MIN_COST else _MIN_COST
@@ -273,6 +293,11 @@ class Permit:
         if self._slots is not None:
             account.units_in_flight -= self._cost
             account.units_ended += self._cost
+            background = self._admission.background
+            if self._admission.is_in_background:
+                background.end()
+            else:
+                background.request_ended()
             self._sent_s = sent_s if sent_s > self._started_s else self._started_s
             if not self._kept:
                 self._release_slot(self._slots, self._admission.now_s() if now_s is None else now_s)

@@ -218,6 +218,7 @@ class DataPlane:
     def _make_http_frontend(
         self, gateway: GatewaySettings, budget: BodyBudget, models: ModelAdministration, servers: Servers
     ) -> HttpServer:
+        jobs = None if self._jobs is None else JobsHttp(self._jobs.jobs)
         v2 = V2Http(
             inference=self._inference,
             access=self._governance.access,
@@ -228,12 +229,11 @@ class DataPlane:
             forwarding=forwarding_of(gateway),
             read_timeout_s=gateway.request_timeout_s,
             allow_shared_memory=gateway.allow_shared_memory,
-            jobs=None if self._jobs is None else JobsHttp(self._jobs.jobs),
+            jobs=jobs,
         )
-        if self._jobs is not None:
-            self._jobs.run_by(
-                self._job_compute(v2.context, budget, max_attempts=self._jobs.max_attempts), weight_of=self._governance.access.weight_of
-            )
+        if self._jobs is not None and jobs is not None:
+            jobs.compute = self._job_compute(v2.context, budget, max_attempts=self._jobs.max_attempts)
+            self._jobs.run_by(jobs.compute, weight_of=self._governance.access.weight_of)
         openai = OpenaiHttp(
             inference=self._inference,
             embeddings=self._embeddings,
@@ -271,6 +271,9 @@ class DataPlane:
         below = replace(self._governance, admission=self._governance.admission.in_background())
         catalogue = self._inference.dispatch.catalogue
 
+        def is_alone() -> bool:
+            return not below.admission.background.are_callers_present
+
         def inference_with(meter: Meter) -> InferenceService:
             return self._inference_with(replace(below, meter=meter), self._inference.dispatch)
 
@@ -283,7 +286,8 @@ class DataPlane:
             budget,
             meter=below.meter,
             is_loaded=self._models.__contains__ if catalogue is None else catalogue.is_ready,
-            lines=LinesCompute(embeddings_with, meter=below.meter, max_attempts=max_attempts),
+            is_alone=is_alone,
+            lines=LinesCompute(embeddings_with, meter=below.meter, max_attempts=max_attempts, is_alone=is_alone),
         )
 
     def _embeddings_of(self, inference: InferenceService) -> Embeddings:

@@ -31,7 +31,11 @@ from control_plane.settings.jobs import JobSettings
 class JobServices:
     """The stores of jobs and the services over them, of one process; made by `open_jobs`."""
 
-    def __init__(self, settings: JobSettings, store: JobStore, queue: JobQueue, spool: Spool, usage: UsageSums, shelf: Shelf) -> None:
+    def __init__(
+        self, settings: JobSettings, store: JobStore, queue: JobQueue, spool: Spool, usage: UsageSums, shelf: Shelf, *, is_only: bool
+    ) -> None:
+        """`is_only`: no other process sends requests to the servers."""
+        self._is_only = is_only
         self._settings = settings
         self._store, self._queue, self._spool, self._usage = store, queue, spool, usage
         self._policy = RetryPolicy(max_attempts=settings.jobs_attempts, keep_s=settings.jobs_keep_s)
@@ -62,7 +66,7 @@ class JobServices:
             spool=self._spool,
             compute=compute,
             usage=self._usage,
-            gate=BulkGate(self._settings.jobs_at_once),
+            gate=BulkGate(self._settings.jobs_at_once, least=1.0) if self._is_only else BulkGate(self._settings.jobs_at_once),
             holder=uuid4().hex,
             policy=self._policy,
             weight_of=weight_of,
@@ -78,7 +82,7 @@ class JobServices:
             tasks.create_task(self._queue.run(), name="job-queue")
             tasks.create_task(self._sweeper.run(), name="job-sweeper")
             tasks.create_task(self.batches.run(), name="batches")
-            if self._runner is not None:
+            if self._runner is not None and self._settings.jobs_run:
                 await self._may_run.wait()
                 tasks.create_task(self._runner.run(), name="job-runner")
 
@@ -106,7 +110,8 @@ async def open_jobs(settings: Settings, usage: UsageSums) -> AsyncIterator[JobSe
         held.push_async_callback(shelf.close)
         queue = _make_queue(settings, store)
         held.push_async_callback(queue.close)
-        yield JobServices(settings.jobs, store, queue, spool, usage, shelf)
+        is_only = settings.state.state_url is None and settings.process.workers == 1
+        yield JobServices(settings.jobs, store, queue, spool, usage, shelf, is_only=is_only)
 
 
 def _make_queue(settings: Settings, store: JobStore) -> JobQueue:

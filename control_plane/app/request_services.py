@@ -222,16 +222,16 @@ def _admission(settings: Settings, known: ObjectMirror, leases: RateLeases) -> A
     all connections to Triton.
     """
     gateway, workers = settings.gateway, settings.process.workers
+    servers = max(1, settings.fleet.servers, settings.triton.triton_url.count(",") + 1)
     if settings.authentication.authentication:
         alone, shared = gateway.max_in_flight_per_model, gateway.max_in_flight_per_shared_model
     else:
-        servers = max(settings.fleet.servers, settings.triton.triton_url.count(",") + 1)
         alone = shared = gateway.max_upstream_connections // 2 * servers
     slots = SlotLimits(alone=max(1, alone // workers), shared=max(1, min(alone, shared) // workers))
     share = 2 if settings.authentication.authentication else 1  # without, there is one tenant
     requests, size_bytes = max(2, gateway.max_waiting_requests // workers), gateway.max_buffered_bytes // workers // 2
     waiting = WaitingLimits(requests, requests // share, size_bytes, size_bytes // share)
-    return Admission(known, slots=slots, queue=QueueLimits(), waiting=waiting, leases=leases)
+    return Admission(known, slots=slots, queue=QueueLimits(), waiting=waiting, leases=leases, servers=servers)
 
 
 def _shared_cache(settings: Settings) -> SharedCache | None:

@@ -12,7 +12,7 @@ import sys
 import typer
 from rich.console import Console
 
-from control_plane.cli import backup, config, doctor, embed, node, serve
+from control_plane.cli import backup, config, doctor, embed, job_worker, node, serve
 from control_plane.cli.admin import (
     apply,
     audit,
@@ -60,6 +60,7 @@ app.command(name="export")(apply.export)
 app.command(name="schema")(apply.schema)
 app.add_typer(audit.app, name="audit")
 app.add_typer(cache.app, name="cache")
+jobs.app.command(name="run")(job_worker.run)
 app.add_typer(jobs.app, name="jobs")
 app.command(name="usage")(usage.usage)
 app.command(name="embed")(embed.embed)

@@ -38,6 +38,8 @@ class Action(Enum):
     READ_JOB = "read_job"
     JOB_RESULT = "job_result"
     CANCEL_JOB = "cancel_job"
+    COMPUTE_JOB = "compute_job"
+    """Computes an attempt at a job of any tenant, for a runner in a process of its own."""
     FILES = "files"
     """OpenAI's `/v1/files`: the input and the output of batches."""
     BATCHES = "batches"

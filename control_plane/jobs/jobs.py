@@ -17,7 +17,7 @@ from uuid import uuid4
 from control_plane.core.errors import Conflict, IdempotencyKeyReused, LimitExceeded, ObjectNotFound, StoreUnavailable
 from control_plane.core.principal import Principal
 from control_plane.jobs.domain.drain_rate import DrainRate
-from control_plane.jobs.domain.job import Blob, Job, JobState, PriceClass, due_s_of
+from control_plane.jobs.domain.job import Blob, Job, JobState, PriceClass, carried, due_s_of
 from control_plane.jobs.domain.transitions import RetryPolicy, cancelled, requeued
 from control_plane.jobs.ports import Bounds, JobQueue, JobsFull, JobStore, Load, Spool, SpoolDamaged
 
@@ -74,11 +74,8 @@ class Jobs:
             IdempotencyKeyReused: the idempotency key came before with another request.
             StoreUnavailable: nothing can be accepted now.
         """
-        try:
-            await self._require_room(principal.tenant, len(wanted.body))
-        except LimitExceeded:
-            if not wanted.idempotency_key or not await self._store.knows_key(principal.tenant, wanted.idempotency_key):
-                raise
+        if len(wanted.body) > self._store.carries_bytes:
+            await self._require_room_or_key(principal.tenant, wanted)
         key = principal.tenant, wanted.idempotency_key
         if wanted.idempotency_key and key in self._being_accepted:
             raise Conflict("a request with this Idempotency-Key is being accepted now; ask again shortly")
@@ -144,7 +141,7 @@ class Jobs:
                 return job
             new = cancelled(job, now_s=self._today_s(), policy=self._policy)
             if await self._store.replace(new):
-                await self._spool.prune(job.id)
+                await self._discard(new)
                 return new
 
     async def requeue(self, job_id: str) -> Job:
@@ -157,9 +154,10 @@ class Jobs:
 
     async def drop(self, job_id: str) -> None:
         """Remove a dead job of any tenant, with its body. Raises as `requeue` does."""
-        if not await self._store.remove(await self._dead(job_id)):
+        job = await self._dead(job_id)
+        if not await self._store.remove(job):
             raise Conflict(f"job {job_id} was changed by somebody else meanwhile")
-        await self._spool.prune(job_id)
+        await self._discard(job)
 
     async def _dead(self, job_id: str) -> Job:
         job = await self._store.get(job_id)
@@ -168,6 +166,14 @@ class Jobs:
         if job.state is not JobState.DEAD:
             raise Conflict(f"job {job_id} is {job.state}, not dead")
         return job
+
+    async def _require_room_or_key(self, tenant: str, wanted: Submission) -> None:
+        """Refuse a body that would be written to the spool for nothing. Raises LimitExceeded."""
+        try:
+            await self._require_room(tenant, len(wanted.body))
+        except LimitExceeded:
+            if not wanted.idempotency_key or not await self._store.knows_key(tenant, wanted.idempotency_key):
+                raise
 
     async def _require_room(self, tenant: str, size_bytes: int) -> None:
         """Refuse before anything is written. Raises LimitExceeded."""
@@ -178,20 +184,30 @@ class Jobs:
 
     async def _accept(self, principal: Principal, wanted: Submission) -> Job:
         job_id = f"job-{uuid4().hex}"
-        body = await self._spool.write(job_id, "body", [wanted.body])
+        body = await self._keep(job_id, wanted.body)
         job = self._record(job_id, principal, wanted, body)
         try:
             held = await self._store.add(job, self._bounds)
         except JobsFull as exc:
-            await self._spool.prune(job_id)
+            await self._discard(job)
             raise self._full(principal.tenant, exc.load, of_tenant=exc.of_tenant) from exc
         if held.id != job_id:
-            await self._spool.prune(job_id)
+            await self._discard(job)
             if (held.body.sha256, held.target) != (body.sha256, job.target):
                 raise IdempotencyKeyReused("this Idempotency-Key came before with another request; use a new key for a new request")
             return held
         await self._publish()
         return held
+
+    async def _keep(self, job_id: str, body: bytes | bytearray) -> Blob:
+        """Keep a small body for the record, and write another to the spool."""
+        if len(body) <= self._store.carries_bytes:
+            return carried(job_id, "body", bytes(body))
+        return await self._spool.write(job_id, "body", [body])
+
+    async def _discard(self, job: Job) -> None:
+        if job.has_files:
+            await self._spool.prune(job.id)
 
     def _record(self, job_id: str, principal: Principal, wanted: Submission, body: Blob) -> Job:
         now_s = self._today_s()

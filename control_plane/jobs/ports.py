@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from control_plane.jobs.domain.claims import TenantQueue
+from control_plane.jobs.domain.claims import HEADS, TenantQueue
 from control_plane.jobs.domain.job import Blob, Job, JobState
 from control_plane.metering.domain.usage import Usage, UsageBatch
 from control_plane.protocols.http1 import HttpAnswer
@@ -37,6 +37,9 @@ class Bounds:
 class JobStore(Protocol):
     """Durable store of records. Each method raises StoreUnavailable when the store cannot be reached."""
 
+    carries_bytes: int
+    """Bodies and results up to this size are carried by the record; larger ones are in the spool."""
+
     async def add(self, job: Job, bounds: Bounds) -> Job:
         """Add a new record, and return it; where the tenant's idempotency key is known already, return that job.
 
@@ -51,11 +54,21 @@ class JobStore(Protocol):
     async def replace(self, job: Job) -> bool:
         """Replace the version before this one; False: there is another by now, or none, and nothing is changed."""
 
+    async def replace_all(self, jobs: Sequence[Job]) -> list[bool]:
+        """Replace several records at once, each as `replace` does."""
+
+    async def claim(self, ids: Sequence[str], step: Callable[[Job], Job], *, most: int) -> list[Job]:
+        """Bring the first `most` of these jobs for which that can be done to the version that `step` makes, and return them.
+
+        `step` may run on another thread. A job that is gone, was changed meanwhile, or of which it raises WrongState, is
+        passed over.
+        """
+
     async def remove(self, job: Job) -> bool:
         """Remove this version; False: there is another by now."""
 
-    async def waiting(self, now_s: float) -> list[TenantQueue]:
-        """Return the first jobs of each tenant that may be claimed now (`domain/claims.HEADS` of each)."""
+    async def waiting(self, now_s: float, *, heads: int = HEADS) -> list[TenantQueue]:
+        """Return the first jobs of each tenant that may be claimed now, so many of each."""
 
     async def ready(self, now_s: float, *, limit: int) -> int:
         """Return how many jobs may be claimed now, or `limit` if there are more."""
@@ -88,7 +101,7 @@ class JobsFull(Exception):
 
 
 class Ticket(Protocol):
-    """Message of the queue, taken and not yet acknowledged."""
+    """Message of the queue, taken and not yet acknowledged. What is said of it takes a few seconds at most."""
 
     def claimed(self) -> None:
         """Note that a job was claimed for it, which the store no longer counts as ready."""
@@ -106,8 +119,8 @@ class JobQueue(Protocol):
     async def publish(self, count: int = 1) -> None:
         """Put tickets on the queue; when it returns they are there for certain. Raises StoreUnavailable."""
 
-    async def take(self) -> Ticket:
-        """Wait for a ticket, through outages."""
+    async def take(self, most: int = 1) -> Sequence[Ticket]:
+        """Wait for a ticket, through outages; return it with those that are there besides, `most` in all."""
 
     async def depth(self) -> int:
         """Return how many tickets nobody has taken. Raises StoreUnavailable."""
@@ -125,7 +138,9 @@ class Spool(Protocol):
         """Write a file whole, durably, before returning."""
 
     async def read(self, blob: Blob) -> bytes:
-        """Return a file's bytes. Raises SpoolDamaged: it is gone, or is not what was written."""
+        """Return a file's bytes, or those that the record carries. Raises SpoolDamaged: it is gone, or is not what was
+        written.
+        """
 
     async def prune(self, job_id: str, *, keep: str = "") -> None:
         """Remove a job's files, but not the one of the blob `keep`. Idempotent."""
@@ -148,6 +163,8 @@ class Computed:
     model: str
     usage: Usage | None
     failed_lines: int = 0
+    seconds: float | None = None
+    """How long servers had it, without what it waited for before; None: that is not known."""
 
 
 class Compute(Protocol):
@@ -182,4 +199,4 @@ class TryAgain(Exception):
 class UsageSums(Protocol):
     """Store of usage that takes a batch once, however often it is sent; `metering/ports.UsageStore` is one."""
 
-    async def add(self, batch: UsageBatch) -> None: ...
+    async def add_all(self, batches: Sequence[UsageBatch]) -> None: ...

@@ -1,8 +1,9 @@
-"""Runner of jobs: takes tickets, claims the best job for each, computes it, and finishes it.
+"""Runner of jobs: takes tickets, claims the best jobs for them, computes them, and finishes them.
 
-Claim -> compute -> result to the spool -> one compare-and-swap that ends the job -> charge -> acknowledge. A runner that
-dies between any two of these leaves a record from which another goes on: an ended lease is a failed attempt, a result
-that no record names is no result, a charge that was not noted is sent again and recognised.
+Claim -> compute -> a large result to the spool -> one compare-and-swap that ends the job -> acknowledge -> charge. As many
+jobs are claimed, and charged, at once as there are. A runner that dies between any two of these leaves a record from
+which another goes on: an ended lease is a failed attempt, a result that no record names is no result, a charge that was
+not noted is sent again and recognised.
 """
 
 from __future__ import annotations
@@ -10,17 +11,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 
 from control_plane.core.errors import StoreUnavailable
-from control_plane.jobs.charging import charge
-from control_plane.jobs.domain.claims import rank
+from control_plane.jobs.charging import Charger
+from control_plane.jobs.domain.claims import HEADS, rank
 from control_plane.jobs.domain.gate import BulkGate
-from control_plane.jobs.domain.job import Charge, Job, JobState, Result
-from control_plane.jobs.domain.transitions import RetryPolicy, WrongState, attempt_failed, broken, claimed, finished, released, renewed
+from control_plane.jobs.domain.job import Blob, Charge, Job, JobState, Result, carried
+from control_plane.jobs.domain.transitions import RetryPolicy, attempt_failed, broken, claimed, finished, released, renewed
 from control_plane.jobs.ports import Compute, Computed, JobQueue, JobStore, Spool, SpoolDamaged, Ticket, TryAgain, UsageSums
 from control_plane.metering.domain.usage import day_of
+from control_plane.protocols.http1 import HttpAnswer
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +73,8 @@ class JobRunner:
         loop's time.
         """
         self._store, self._queue, self._spool = store, queue, spool
-        self._compute, self._usage = compute, usage
+        self._compute = compute
+        self._charger = Charger(store=store, usage=usage)
         self._gate = gate
         self._holder = holder
         self._policy = policy
@@ -90,6 +93,7 @@ class JobRunner:
     async def run(self) -> None:
         """Run jobs until cancelled; what is being computed then goes back to the queue, and does not count."""
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._charger.run(), name="job-charges")
             self._claiming = tasks.create_task(self._take(tasks), name="job-tickets")
             if self._is_draining:
                 self._claiming.cancel()
@@ -99,40 +103,71 @@ class JobRunner:
         self._is_draining = True
         if self._claiming is not None:
             self._claiming.cancel()
-        if self._running:
-            await asyncio.wait(self._running, timeout=timeout_s)
+        until_s = self._now_s() + timeout_s
+        while self._running and (left_s := until_s - self._now_s()) > 0:  # those that were about to be claimed come on top
+            await asyncio.wait(list(self._running), timeout=left_s)
         left = list(self._running)
         for task in left:
             task.cancel()
         if left:
             await asyncio.wait(left, timeout=2 * _RELEASE_TIMEOUT_S)
+        await self._charger.settle(_RELEASE_TIMEOUT_S)
 
     async def _take(self, tasks: asyncio.TaskGroup) -> None:
         while True:
             if self._gate.pause_s:
                 await asyncio.sleep(self._gate.pause_s)
-            while len(self._running) >= self._gate.slots:
+            while (room := self._gate.slots - len(self._running)) <= 0:
                 self._has_ended.clear()
                 await self._has_ended.wait()
-            ticket = await self._queue.take()
-            task = tasks.create_task(self._work(ticket), name="job")
-            self._running.add(task)
-            task.add_done_callback(self._ended)
+            tickets = await self._queue.take(room)
+            # In a task of its own: what is being claimed while a drain begins is not left to its lease.
+            begun = self._start(self._begin(tickets, tasks), tasks, name="job-claims")
+            await asyncio.wait((begun,))
+
+    def _start(self, work: Coroutine[None, None, None], tasks: asyncio.TaskGroup, *, name: str) -> asyncio.Task[None]:
+        task = tasks.create_task(work, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         self._has_ended.set()
 
-    async def _work(self, ticket: Ticket) -> None:
+    async def _begin(self, tickets: Sequence[Ticket], tasks: asyncio.TaskGroup) -> None:
+        """Claim a job for each of the tickets and begin it; acknowledge those for which there is none."""
+        left, is_done = list(tickets), False
+        try:
+            for job in await self._claim(len(tickets)):
+                ticket = left.pop()
+                ticket.claimed()
+                self._start(self._work(ticket, job), tasks, name="job")
+            is_done = True
+            if len(left) == len(tickets):
+                await asyncio.sleep(_EMPTY_PAUSE_S)  # others have the jobs that are ready
+        except StoreUnavailable as exc:
+            _log.warning("no job can be claimed: %s", exc)
+            await asyncio.sleep(_RETRY_S)
+        except Exception:
+            _log.exception("no job can be claimed; this is a defect")
+            await asyncio.sleep(_RETRY_S)
+        finally:
+            for ticket in left:
+                await _end(ticket, is_done=is_done)
+
+    async def _claim(self, most: int) -> list[Job]:
+        now_s = self._today_s()
+        waiting = await self._store.waiting(now_s, heads=max(HEADS, most))
+        ranked = rank(waiting, now_s=now_s, is_hot=self._compute.is_hot, weight_of=self._weight_of)
+        return await self._store.claim(
+            ranked[: most * _CLAIMS], lambda job: claimed(job, holder=self._holder, now_s=now_s, policy=self._policy), most=most
+        )
+
+    async def _work(self, ticket: Ticket, job: Job) -> None:
         """Do what one ticket is for; it is acknowledged once nothing is left to do for it."""
         is_done = False
         try:
-            job = await self._claim()
-            if job is None:
-                is_done = True
-                await asyncio.sleep(_EMPTY_PAUSE_S)  # others have the jobs that are ready
-                return
-            ticket.claimed()
             is_done = await self._attempt(job)
         except StoreUnavailable as exc:
             _log.warning("a job is left to the sweeper: %s", exc)
@@ -140,21 +175,7 @@ class JobRunner:
         except Exception:
             _log.exception("a job failed in the gateway; this is a defect")
         finally:
-            with suppress(StoreUnavailable, TimeoutError):
-                await asyncio.wait_for(ticket.ack() if is_done else ticket.give_back(), _RELEASE_TIMEOUT_S)
-
-    async def _claim(self) -> Job | None:
-        now_s = self._today_s()
-        ranked = rank(await self._store.waiting(now_s), now_s=now_s, is_hot=self._compute.is_hot, weight_of=self._weight_of)
-        for job_id in ranked[:_CLAIMS]:
-            job = await self._store.get(job_id)
-            if job is None:
-                continue
-            with suppress(WrongState):
-                mine = claimed(job, holder=self._holder, now_s=now_s, policy=self._policy)
-                if await self._store.replace(mine):
-                    return mine
-        return None
+            await _end(ticket, is_done=is_done)
 
     async def _attempt(self, job: Job) -> bool:
         """Compute a claimed job and bring it to its next state; False: another runner should go on with it now."""
@@ -178,12 +199,10 @@ class JobRunner:
 
     async def _computed(self, job: Job) -> Computed:
         async with self._compute.room_for(job.body.size_bytes):
-            body = await self._spool.read(job.body)
-            began_s = self._now_s()
-            computed = await self._compute.compute(job, body)
-            ended_s = self._now_s()
-        if computed.usage is not None and computed.usage.requests and not computed.usage.cache_hits:
-            self._gate.ended(job.model, seconds=ended_s - began_s, rows=computed.usage.rows, now_s=ended_s)
+            computed = await self._compute.compute(job, await self._spool.read(job.body))
+        usage, seconds = computed.usage, computed.seconds
+        if usage is not None and usage.requests and not usage.cache_hits and seconds is not None:
+            self._gate.ended(job.model, seconds=seconds, rows=usage.rows, now_s=self._now_s())
         return computed
 
     async def _failed(self, job: Job, group: BaseExceptionGroup[BaseException]) -> bool:
@@ -214,10 +233,10 @@ class JobRunner:
         return released(job, now_s=now_s, delay_s=delay_s, error=str(why))
 
     async def _finish(self, job: Job, computed: Computed) -> None:
-        """Write the result, end the job by one compare-and-swap, and charge it."""
+        """Keep the result, end the job by one compare-and-swap, and have it charged."""
         answer = computed.answer
         try:
-            blob = await self._spool.write(job.id, f"result-{job.fence}", [answer.head, answer.body])
+            blob = await self._keep(job, answer)
         except StoreUnavailable as exc:
             why = TryAgain(str(exc), was_computed=True)
             await self._change(job, lambda job: self._again(job, why))
@@ -229,8 +248,16 @@ class JobRunner:
         if ended is None:
             _log.info("the result of job %s is dropped: the job was taken from this runner", job.id)
             return
-        await charge(ended, store=self._store, usage=self._usage)
-        await self._spool.prune(job.id, keep=blob.name)
+        if ended.has_files:
+            await self._spool.prune(job.id, keep=blob.name if blob.data is None else "")
+        self._charger.put(ended)
+
+    async def _keep(self, job: Job, answer: HttpAnswer) -> Blob:
+        """Keep a small answer for the record, and write another to the spool. Raises StoreUnavailable."""
+        name = f"result-{job.fence}"
+        if len(answer.head) + len(answer.body) <= self._store.carries_bytes:
+            return carried(job.id, name, b"".join((answer.head, answer.body)))
+        return await self._spool.write(job.id, name, [answer.head, answer.body])
 
     async def _change(self, job: Job, step: Step) -> Job | None:
         """Bring a job that this runner holds to its next version, through outages shorter than its lease; None: the
@@ -270,3 +297,8 @@ class JobRunner:
             except StoreUnavailable as exc:
                 if now_s >= claim.job.lease_until_s:
                     raise _Lost from exc
+
+
+async def _end(ticket: Ticket, *, is_done: bool) -> None:
+    with suppress(StoreUnavailable):
+        await (ticket.ack() if is_done else ticket.give_back())

@@ -73,8 +73,10 @@ class Sweeper:
         # Records that may go come before leases that have just ended: as many must go as jobs end in the meantime.
         for _ in range(_MOST_BATCHES):
             neglected = await self._store.neglected(now_s, limit=_AT_ONCE)
+            uncharged: list[Job] = []
             for job in neglected:
-                await self._look_after(job, now_s)
+                await self._look_after(job, now_s, uncharged)
+            await charge(uncharged, store=self._store, usage=self._usage)
             if len(neglected) < _AT_ONCE:
                 break
         for job in await self._store.surplus(self._kept, limit=_AT_ONCE):
@@ -84,20 +86,21 @@ class Sweeper:
             self._orphans_at_s = now_s + _ORPHANS_EVERY_S
             await self._remove_orphans(now_s)
 
-    async def _look_after(self, job: Job, now_s: float) -> None:
+    async def _look_after(self, job: Job, now_s: float, uncharged: list[Job]) -> None:
+        """Do what is due for a job; one that is to be charged is left in `uncharged`."""
         match sweep(job, now_s=now_s, policy=self._policy):
             case Job() as new:
                 if await self._store.replace(new):
                     _log.info("job %s was %s and is %s now: %s", job.id, job.state, new.state, new.error)
-                    if new.state is JobState.EXPIRED:
+                    if new.state is JobState.EXPIRED and new.has_files:
                         await self._spool.prune(job.id)
             case Care.CHARGE:
-                await charge(job, store=self._store, usage=self._usage)
+                uncharged.append(job)
             case Care.REMOVE:
                 await self._remove(job)
 
     async def _remove(self, job: Job) -> None:
-        if await self._store.remove(job):
+        if await self._store.remove(job) and job.has_files:
             await self._spool.prune(job.id)
 
     async def _write_missing_tickets(self, now_s: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from control_plane.metering.domain.compute_units import ModelCost
@@ -43,6 +43,9 @@ class UsageStore(Protocol):
 
     async def add(self, batch: UsageBatch) -> None:
         """Add a batch idempotently: a caller that does not know whether it arrived sends it again."""
+
+    async def add_all(self, batches: Sequence[UsageBatch]) -> None:
+        """Add several batches at once, each as `add` does."""
 
     async def totals(self, *, since_day: str, until_day: str) -> list[tuple[UsageKey, Usage]]:
         """Return the sums of all added batches for the days from `since_day` to `until_day`, both included,

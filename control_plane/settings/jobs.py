@@ -6,15 +6,23 @@ from pathlib import Path
 
 from pydantic import ByteSize, Field, SecretStr, ValidationInfo, field_serializer, field_validator
 
-from control_plane.settings.fields import ByteCount, Group, Seconds, SecretFile, first_line
+from control_plane.settings.fields import ByteCount, Group, NameList, Seconds, SecretFile, first_line
 
 
 class JobSettings(Group):
     """Asynchronous jobs: requests that are accepted at once and computed when there is room."""
 
     jobs: bool = True
-    """Accept asynchronous jobs (`POST /v2/models/MODEL/jobs`) and run them in this gateway, below interactive
+    """Accept asynchronous jobs (`POST /v2/models/MODEL/jobs`) and compute them in this gateway, below interactive
     requests."""
+
+    jobs_run: bool = True
+    """Claim jobs in this gateway. Off, it accepts them and computes what processes of `tidegate jobs run` hand to it;
+    without one of those they wait."""
+
+    jobs_gateways: NameList = Field(default_factory=list)
+    """Gateways that compute for `tidegate jobs run`, as `http[s]://HOST[:PORT]`; commas between several in the
+    variable. It calls them with the key in `TIDEGATE_API_KEY`, which needs the scope `admin`."""
 
     jobs_url_file: SecretFile | None = None
     """File whose first line is the `jobs_url`, read at the start, and ignored where `jobs_url` is given."""
@@ -26,7 +34,8 @@ class JobSettings(Group):
 
     jobs_spool: Path | None = None
     """Folder for the bodies and results of jobs, on a disk that keeps what is flushed to it. Gateways that share a
-    `state_url` must share this folder, too. Not given: `spool` in `state_dir`."""
+    `state_url` must share this folder, too. Without a `state_url` those up to 16 KiB are in the store of jobs itself.
+    Not given: `spool` in `state_dir`."""
 
     jobs_at_once: int = Field(32, ge=1, le=1024)
     """Most jobs that each process computes at a time. How many it does compute follows from how long they take

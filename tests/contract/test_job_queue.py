@@ -25,7 +25,7 @@ from control_plane.jobs.domain.gate import BulkGate
 from control_plane.jobs.domain.job import Job
 from control_plane.jobs.domain.transitions import RetryPolicy, claimed
 from control_plane.jobs.jobs import Jobs, Submission
-from control_plane.jobs.ports import JobQueue, JobStore, Load
+from control_plane.jobs.ports import JobQueue, JobStore, Load, Ticket
 from control_plane.jobs.runner import JobRunner
 from control_plane.jobs.sweeper import Sweeper
 from tests.fakes.jobs import PLENTY, ROOMY, FakeCompute, FakeUsage, job
@@ -117,8 +117,9 @@ async def bench(name: str, url: str, folder: Path) -> AsyncIterator[Bench]:
         yield Bench(name, store, url, held)
 
 
-async def taken(queue: JobQueue) -> object:
-    return await asyncio.wait_for(queue.take(), SOON_S)
+async def taken(queue: JobQueue) -> Ticket:
+    (ticket,) = await asyncio.wait_for(queue.take(), SOON_S)
+    return ticket
 
 
 async def nothing_comes(queue: JobQueue) -> None:
@@ -132,7 +133,7 @@ async def test_for_each_job_there_is_a_ticket_for_one_of_the_processes(name: str
         await it.accept(one, 3)
         assert await one.depth() == await other.depth() == 3
         for queue in (one, other, one):
-            ticket = await queue.take()
+            ticket = await taken(queue)
             await it.claim()
             ticket.claimed()
             await ticket.ack()
@@ -141,13 +142,31 @@ async def test_for_each_job_there_is_a_ticket_for_one_of_the_processes(name: str
         await nothing_comes(other)
 
 
+async def test_as_many_tickets_come_at_once_as_there_are_and_are_wanted(name: str, url: str, tmp_path: Path) -> None:
+    async with bench(name, url, tmp_path) as it:
+        queue = await it.process()
+        await it.accept(queue, 3)
+        first = await queue.take(2)
+        rest = await queue.take(9)
+        assert (len(first), len(rest)) == (2, 1)
+        for ticket in (*first, *rest):
+            await ticket.give_back()
+        again = await queue.take(9)
+        assert len(again) == 3
+        for ticket in again:
+            await it.claim()
+            ticket.claimed()
+            await ticket.ack()
+        await nothing_comes(queue)
+
+
 async def test_who_waits_already_is_woken(name: str, url: str, tmp_path: Path) -> None:
     async with bench(name, url, tmp_path) as it:
         one, other = await it.process(), await it.process()
         waiting = asyncio.get_running_loop().create_task(other.take())
         await asyncio.sleep(0.5)
         await it.accept(one)
-        ticket = await asyncio.wait_for(waiting, SOON_S)
+        (ticket,) = await asyncio.wait_for(waiting, SOON_S)
         await ticket.ack()
 
 
@@ -155,10 +174,10 @@ async def test_a_ticket_that_is_given_back_comes_again(name: str, url: str, tmp_
     async with bench(name, url, tmp_path) as it:
         queue = await it.process()
         await it.accept(queue)
-        ticket = await queue.take()
+        ticket = await taken(queue)
         await nothing_comes(queue)
         await ticket.give_back()
-        again = await asyncio.wait_for(queue.take(), SOON_S)
+        again = await taken(queue)
         await it.claim()
         again.claimed()
         await again.ack()
@@ -184,7 +203,7 @@ async def test_a_process_that_gives_up_waiting_loses_no_ticket(name: str, url: s
             waiting.cancel()
             await asyncio.wait([waiting])
             if not waiting.cancelled():
-                await waiting.result().give_back()
+                await waiting.result()[0].give_back()
         await eventually(queue.depth, 5)
 
 
@@ -207,7 +226,7 @@ async def test_after_the_kill_of_the_broker_who_waits_goes_on(broker: RabbitmqSe
                 with suppress(StoreUnavailable):
                     await queue.publish()
                 await asyncio.sleep(0.5)
-        await waiting.result().ack()
+        await waiting.result()[0].ack()
 
 
 async def test_a_broker_that_says_nothing_is_away(broker: RabbitmqServer, tmp_path: Path) -> None:
@@ -256,7 +275,7 @@ async def test_a_ticket_that_is_delivered_too_often_is_a_dead_letter(broker: Rab
         queue = await it.process()
         await it.accept(queue)
         for _ in range(21):
-            await (await asyncio.wait_for(queue.take(), SOON_S)).give_back()
+            await (await taken(queue)).give_back()
         connection = await aio_pika.connect(broker.url)
         dead = await (await connection.channel()).declare_queue(DEAD_LETTERS, passive=True)
 

@@ -13,7 +13,7 @@ import pytest
 from control_plane.app.stores import open_job_store
 from control_plane.core.errors import StoreUnavailable
 from control_plane.jobs.domain.claims import HEADS
-from control_plane.jobs.domain.job import Blob, Charge, Job, JobState, PriceClass, Result
+from control_plane.jobs.domain.job import Blob, Charge, Job, JobState, PriceClass, Result, carried
 from control_plane.jobs.domain.transitions import (
     RetryPolicy,
     attempt_failed,
@@ -77,6 +77,48 @@ async def test_of_two_changes_of_one_version_one_is_made(opening: Opening[JobSto
         assert not await one.remove(job())
 
 
+async def test_bytes_that_a_record_carries_come_back_until_it_ends(opening: Opening[JobStore]) -> None:
+    async with handles(opening, 2) as (one, other):
+        body, answer = carried(job_id(1), "body", bytes(range(256))), carried(job_id(1), "result-1", b"\0answer\xff")
+        await put(one, job(1, body=body))
+        running = await changed(other, claim(await one.get(job_id(1)) or job()))
+        assert running.body == body
+        await changed(one, finished(running, Result(answer, 200, 1), None, now_s=2.0, policy=POLICY))
+        ended = await other.get(job_id(1))
+        assert ended is not None
+        assert ended.result is not None
+        assert (ended.result.blob, ended.body.sha256, ended.body.data) == (answer, body.sha256, b"")
+        assert await other.load("team") == (Load(0, 0, 1), Load(0, 0, 1))
+
+
+async def test_several_are_claimed_at_once_and_each_by_one(opening: Opening[JobStore]) -> None:
+    async with handles(opening, 2) as (one, other):
+        await put(one, *(job(number) for number in range(6)))
+        await changed(one, cancelled(job(1), now_s=0.5, policy=POLICY))
+        ids = [job_id(number) for number in (9, 0, 1, 2, 3, 4, 5)]
+
+        claims = await asyncio.gather(one.claim(ids, claim, most=2), other.claim(ids, claim, most=2))
+
+        assert [len(each) for each in claims] == [2, 2]
+        held = {each.id: each for each in (*claims[0], *claims[1])}
+        assert len(held) == 4
+        assert not held.keys() & {job_id(9), job_id(1)}
+        assert [await other.get(job_id) for job_id in held] == list(held.values())
+        (queue,) = await one.waiting(5.0)
+        assert (queue.running, queue.last_claimed_s) == (4, 1.0)
+        assert len(await one.claim(ids, claim, most=9)) == 1
+        assert await one.claim(ids, claim, most=9) == []
+
+
+async def test_of_several_changes_those_are_made_whose_version_is_the_next(opening: Opening[JobStore]) -> None:
+    async with handles(opening, 1) as (store,):
+        await put(store, *(job(number) for number in range(3)))
+        await changed(store, claim(job(1)))
+        assert await store.replace_all([claim(job(0)), claim(job(1)), claim(job(7)), claim(job(2))]) == [True, False, False, True]
+        assert await store.replace_all([]) == []
+        assert (await store.waiting(5.0), (await store.load("team"))[0].jobs) == ([], 3)
+
+
 async def test_waiting_jobs_are_told_by_tenant_in_order_of_their_due_times(opening: Opening[JobStore]) -> None:
     async with handles(opening, 1) as (store,):
         assert await store.waiting(5.0) == []
@@ -89,6 +131,7 @@ async def test_waiting_jobs_are_told_by_tenant_in_order_of_their_due_times(openi
 
         assert set(queues) == {"many", "team"}, "the third has only one that runs"
         assert [each.id for each in queues["many"].waiting] == [each.id for each in reversed(many)][:HEADS]
+        assert [len(queue.waiting) for queue in await store.waiting(5.0, heads=3) if queue.tenant == "many"] == [3]
         first, second = queues["team"].waiting
         assert (first.id, first.model, first.due_s, first.price_class) == (job_id(1), "n", 9.0, PriceClass.ECONOMY)
         assert second.id == job_id(2)

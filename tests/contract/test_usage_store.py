@@ -88,6 +88,17 @@ async def test_usage_is_summed_by_day_tenant_and_model(opening: Opening[UsageSto
             ]
 
 
+async def test_of_several_batches_at_once_each_counts_once(opening: Opening[UsageStore]) -> None:
+    one, two, three = batch(used(), used(model="n")), batch(used()), batch(used(tenant="b"))
+    async with handles(opening, 1) as stores, running(*stores):
+        (store,) = stores
+        await store.add(two)
+        await store.add_all([one, two])
+        await store.add_all([one, three, three])
+        await store.add_all([])
+        assert await totals(store) == [used(usage=ONE + ONE), used(model="n"), used(tenant="b")]
+
+
 async def test_nothing_is_nothing(opening: Opening[UsageStore]) -> None:
     async with handles(opening, 1) as (store,), running(store):
         assert await totals(store) == []

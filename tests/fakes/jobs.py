@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -65,7 +65,7 @@ class FakeCompute:
         await self.may_answer.wait()
         answer = self.answer(job, body)
         counted = Usage(requests=1, rows=1) if answer.status == 200 else Usage(failed=1)
-        return Computed(answer, job.model, counted)
+        return Computed(answer, job.model, counted, seconds=0.001)
 
     def is_hot(self, model: str) -> bool:
         return model in self.hot
@@ -77,8 +77,9 @@ class FakeUsage:
 
     batches: dict[str, UsageBatch] = field(default_factory=dict)
 
-    async def add(self, batch: UsageBatch) -> None:
-        assert self.batches.setdefault(batch.id, batch) == batch
+    async def add_all(self, batches: Sequence[UsageBatch]) -> None:
+        for batch in batches:
+            assert self.batches.setdefault(batch.id, batch) == batch
         await asyncio.sleep(0)
 
     def requests(self, outcome: Outcome = Outcome.ANSWERED) -> int:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, field
 
 from control_plane.core.errors import StoreUnavailable
@@ -32,6 +32,10 @@ class FakeUsageStore:
                 self.usage.sums[key] = self.usage.sums.get(key, Usage()) + usage
         if self.loses_answers:
             raise StoreUnavailable("the store does not answer")
+
+    async def add_all(self, batches: Sequence[UsageBatch]) -> None:
+        for batch in batches:
+            await self.add(batch)
 
     async def totals(self, *, since_day: str, until_day: str) -> list[tuple[UsageKey, Usage]]:
         self._reach()

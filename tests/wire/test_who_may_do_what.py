@@ -33,9 +33,9 @@ from tests.fakes.text_model import FakeTextModel
 from tests.wire.gateway import INFER, gateway
 from tests.wire.grpc_frontend import STREAM, frontend, infer_message
 
-OPEN, INFERENCE, OF_M, REPOSITORY = "open", "inference", "inference of m", "repository"
+OPEN, INFERENCE, OF_M, REPOSITORY, ADMINISTRATION = "open", "inference", "inference of m", "repository", "administration"
 """The rights that calls need: none, any right to infer, the right to infer with `m`, administration of the
-repository."""
+repository, and of everything."""
 
 HTTP_CALLS = {
     ("POST", "/v2/models/m/infer"): OF_M,
@@ -49,6 +49,7 @@ HTTP_CALLS = {
     ("GET", "/v2/jobs/job-1"): INFERENCE,
     ("GET", "/v2/jobs/job-1/result"): INFERENCE,
     ("DELETE", "/v2/jobs/job-1"): INFERENCE,
+    ("POST", "/v2/jobs/job-1/compute"): ADMINISTRATION,
     ("GET", "/v2"): INFERENCE,
     ("GET", "/v2/models/stats"): INFERENCE,
     ("GET", "/v2/models/m"): OF_M,
@@ -110,7 +111,7 @@ KEYS = (
     api_key(OF_NOBODY, "admin", tenant="nobody"),
     api_key(WRONG_SECRET, "admin"),
 )
-ALLOWED = {OPEN: {*VALID}, INFERENCE: {1, 2, 3, 6}, OF_M: {1, 2, 6}, REPOSITORY: {4, 6}}
+ALLOWED = {OPEN: {*VALID}, INFERENCE: {1, 2, 3, 6}, OF_M: {1, 2, 6}, REPOSITORY: {4, 6}, ADMINISTRATION: {6}}
 
 SHOWN = {
     **{scope: key_text(number) for number, scope in VALID.items()},

@@ -55,6 +55,7 @@ _OF_ACTION: Mapping[Action, Right | None] = {
     Action.READ_JOB: Right.INFER,
     Action.JOB_RESULT: Right.INFER,
     Action.CANCEL_JOB: Right.INFER,
+    Action.COMPUTE_JOB: Right.ADMIN,
     Action.FILES: Right.INFER,
     Action.BATCHES: Right.INFER,
     Action.INDEX: Right.REPOSITORY,

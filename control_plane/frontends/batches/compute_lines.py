@@ -29,15 +29,20 @@ from control_plane.jobs.ports import Computed, TryAgain
 from control_plane.metering.domain.usage import Usage
 from control_plane.protocols.http1 import HttpRequest, make_answer
 
-_AT_ONCE = 8
+_AT_ONCE = 16
 """Lines of a chunk that are computed at a time, so that Triton can batch them."""
 
 
 class LinesCompute:
     """Computes chunks of batches by this process's embeddings service."""
 
-    def __init__(self, embeddings_with: Callable[[Meter], Embeddings], *, meter: Meter, max_attempts: int) -> None:
-        """`embeddings_with` makes the embeddings service that yields to others and counts by the given meter."""
+    def __init__(
+        self, embeddings_with: Callable[[Meter], Embeddings], *, meter: Meter, max_attempts: int, is_alone: Callable[[], bool]
+    ) -> None:
+        """`embeddings_with` makes the embeddings service that yields to others and counts by the given meter; `is_alone`
+        says whether there is nobody to yield to.
+        """
+        self._is_alone = is_alone
         self._embeddings_with = embeddings_with
         self._meter = meter
         self._max_attempts = max_attempts
@@ -46,7 +51,8 @@ class LinesCompute:
         """Compute an attempt at a chunk. Raises TryAgain."""
         lines, numbers = lines_of(body), count()
         done: list[_Done | None] = [None] * len(lines)
-        is_last = job.attempts >= self._max_attempts
+        is_last, began_s = job.attempts >= self._max_attempts, asyncio.get_running_loop().time()
+        was_alone = self._is_alone()
 
         async def work(tasks: asyncio.TaskGroup) -> None:
             for number in numbers:
@@ -61,7 +67,9 @@ class LinesCompute:
                     tasks.create_task(work(flights), name=f"batch-lines-{worker}")
         except BaseExceptionGroup as group:
             raise _first(group) from group
-        return _whole(job, [each for each in done if each is not None])
+        # Beside callers the lines have waited for them, too.
+        seconds = asyncio.get_running_loop().time() - began_s if was_alone and self._is_alone() else None
+        return _whole(job, [each for each in done if each is not None], seconds)
 
     async def _line(self, job: Job, principal: Principal, number: int, line: Line, tasks: asyncio.TaskGroup, *, is_last: bool) -> _Done:
         meter = JobMeter(self._meter)
@@ -89,13 +97,13 @@ class _Done:
         self.text, self.is_ok, self.meter = text, is_ok, meter
 
 
-def _whole(job: Job, done: list[_Done]) -> Computed:
+def _whole(job: Job, done: list[_Done], seconds: float | None) -> Computed:
     """Put the answers of a chunk together: those for the output file first."""
     fine, wrong = [each for each in done if each.is_ok], [each for each in done if not each.is_ok]
     usage = sum((each.meter.usage for each in done if each.meter.usage is not None), Usage())
     model = next((each.meter.model for each in fine if each.meter.model), job.model)
     answer = make_answer(200, b"".join(each.text for each in fine + wrong), content_type=b"application/jsonl")
-    return Computed(answer, model, usage, failed_lines=len(wrong))
+    return Computed(answer, model, usage, failed_lines=len(wrong), seconds=seconds)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

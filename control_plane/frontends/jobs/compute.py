@@ -7,6 +7,7 @@ it ends but handed to the job's record, which is charged once however often the 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
@@ -39,16 +40,20 @@ class ComputeLines(Protocol):
 
 
 class _JobRequest(HttpInferRequest):
-    """A job's request, which notes whether it was sent to a server."""
+    """A job's request, which notes when it was sent to a server."""
 
-    __slots__ = ("was_sent",)
+    __slots__ = ("sent_s",)
 
     def __init__(self, http: HttpRequest, route: V2Route, principal: Principal, context: HttpInferContext) -> None:
         super().__init__(http, route, principal, context)
-        self.was_sent = False
+        self.sent_s: float | None = None
+
+    @property
+    def was_sent(self) -> bool:
+        return self.sent_s is not None
 
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer]:
-        self.was_sent = True
+        self.sent_s = asyncio.get_running_loop().time()
         return super().send(server, timeout_s=timeout_s)
 
 
@@ -63,12 +68,14 @@ class JobCompute:
         *,
         meter: Meter,
         is_loaded: Callable[[str], bool],
+        is_alone: Callable[[], bool],
         lines: ComputeLines | None = None,
     ) -> None:
         """`inference_with` makes the inference service that yields and counts by the given meter; `is_loaded` says of a
-        model or route whether it needs no load; `lines` computes chunks of batches.
+        model or route whether it needs no load, `is_alone` whether there are no callers to yield to; `lines` computes chunks of batches.
         """
         self._lines = lines
+        self._is_alone = is_alone
         self._inference_with = inference_with
         self._context = context
         self._budget = budget
@@ -102,7 +109,9 @@ class JobCompute:
             answer = render_error(exc, job.target.encode())
         if answer.status == _UNAVAILABLE:
             raise TryAgain("Triton answered that it cannot serve the model now", was_computed=True)
-        return Computed(answer, meter.model, meter.usage)
+        # What it takes beside callers says nothing of those that are not seen here.
+        seconds = asyncio.get_running_loop().time() - request.sent_s if request.sent_s is not None and self._is_alone() else None
+        return Computed(answer, meter.model, meter.usage, seconds=seconds)
 
     async def _answer(self, request: HttpInferRequest, meter: JobMeter) -> HttpAnswer:
         inference = self._inference_with(meter)

@@ -13,14 +13,16 @@ from urllib.parse import parse_qs
 import orjson
 
 from control_plane.core.action import Action
-from control_plane.core.errors import InvalidRequest
+from control_plane.core.errors import InvalidRequest, RouteNotFound
 from control_plane.core.principal import Principal
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES
 from control_plane.frontends.jobs.views import view_of
+from control_plane.jobs.attempts import decode_attempt, encode_outcome
 from control_plane.jobs.domain.job import Job, JobState, PriceClass
 from control_plane.jobs.jobs import JOB_ID, Jobs, Submission
+from control_plane.jobs.ports import Compute, Computed, TryAgain
 from control_plane.protocols.http1 import Headers, HttpAnswer, HttpRequest, make_answer, with_header
-from control_plane.protocols.kserve.routes import V2Route
+from control_plane.protocols.kserve.routes import V2Route, read_route
 
 _NOT_OF_THE_REQUEST = frozenset(
     (
@@ -53,6 +55,8 @@ class JobsHttp:
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
+        self.compute: Compute | None = None
+        """What computes attempts for runners in processes of their own."""
 
     async def answer(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer:
         """Answer one request. Raises ControlPlaneError."""
@@ -65,6 +69,8 @@ class JobsHttp:
             case Action.JOB_RESULT:
                 job = await jobs.wait(await jobs.get(principal, route.job_id), _wait_s(request))
                 return await _result(jobs, job)
+            case Action.COMPUTE_JOB:
+                return await self._attempt(request, route)
             case Action.CANCEL_JOB:
                 return make_answer(200, orjson.dumps(view_of(await jobs.cancel(principal, route.job_id), None)))
             case _:
@@ -82,6 +88,20 @@ class JobsHttp:
         body = orjson.dumps(view_of(job, None))  # its place in line is counted for who asks: behind thousands that takes a while
         headers: Headers = [(b"Location", f"/v2/jobs/{job.id}".encode())]
         return make_answer(202, body, headers=headers)
+
+    async def _attempt(self, request: HttpRequest, route: V2Route) -> HttpAnswer:
+        """Compute an attempt at a job that another process has claimed; who leaves ends the computing."""
+        job, body = decode_attempt(request.body)
+        if job.id != route.job_id or read_route(b"POST", job.target.encode()).action not in (Action.INFER, Action.EMBED):
+            raise InvalidRequest("the record is not of this job, or not of an inference")
+        if self.compute is None:
+            raise RouteNotFound("this gateway computes no jobs")
+        outcome: Computed | TryAgain
+        try:
+            outcome = await self.compute.compute(job, body)
+        except TryAgain as exc:
+            outcome = exc
+        return make_answer(200, encode_outcome(outcome), content_type=b"application/octet-stream")
 
     async def _list(self, jobs: Jobs, request: HttpRequest, principal: Principal) -> HttpAnswer:
         query = parse_qs(request.target.partition(b"?")[2].decode("latin-1"), keep_blank_values=True)

@@ -55,7 +55,7 @@ _MAX_CONTROL_BYTES = 1 << 20
 
 _INFERENCE = frozenset((Action.INFER, Action.GENERATE))
 _OF_A_MODEL = frozenset((Action.READ, Action.MODEL_READY, Action.STATISTICS))
-_WITH_LARGE_BODY = frozenset((*_INFERENCE, Action.LOAD, Action.SUBMIT_JOB))
+_WITH_LARGE_BODY = frozenset((*_INFERENCE, Action.LOAD, Action.SUBMIT_JOB, Action.COMPUTE_JOB))
 _EMPTY_TEXT = make_answer(200, content_type=b"text/plain")
 _EMPTY_JSON = make_answer(200)
 

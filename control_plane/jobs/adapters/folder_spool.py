@@ -51,6 +51,8 @@ class FolderSpool:
         return await self._run(lambda: _write(self._folder_of(job_id), name, pieces))
 
     async def read(self, blob: Blob) -> bytes:
+        if blob.data is not None:
+            return _intact(blob.data, blob)
         job_id, _, name = blob.name.partition("/")
         return await self._run(lambda: _read(self._folder_of(job_id) / _checked(_NAME, name), blob))
 
@@ -116,11 +118,14 @@ def _make_folder(folder: Path) -> list[Path]:
 
 def _read(path: Path, blob: Blob) -> bytes:
     try:
-        found = path.read_bytes()
+        return _intact(path.read_bytes(), blob)
     except FileNotFoundError:
         raise SpoolDamaged(f"{blob.name} is not in the spool") from None
+
+
+def _intact(found: bytes, blob: Blob) -> bytes:
     if len(found) != blob.size_bytes or sha256(found).hexdigest() != blob.sha256:
-        raise SpoolDamaged(f"{blob.name} is not what was written to the spool: its digest differs")
+        raise SpoolDamaged(f"{blob.name} is not what was written: its digest differs")
     return found
 
 

@@ -34,14 +34,15 @@ class PolledTickets:
     async def publish(self, count: int = 1) -> None:
         self._wake.set()
 
-    async def take(self) -> PolledTicket:
+    async def take(self, most: int = 1) -> list[PolledTicket]:
         while True:
             self._wake.clear()
             try:
                 # Tickets that were taken are about to claim jobs that still count as ready.
-                if await self._store.ready(self._today_s(), limit=self._taken + 1) > self._taken:
-                    self._taken += 1
-                    return PolledTicket(self)
+                count = await self._store.ready(self._today_s(), limit=self._taken + most) - self._taken
+                if count > 0:
+                    self._taken += count
+                    return [PolledTicket(self) for _ in range(count)]
                 pause_s = _POLL_S
             except StoreUnavailable as exc:
                 _log.warning("the store of jobs cannot be read: %s", exc)

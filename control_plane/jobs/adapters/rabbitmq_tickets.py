@@ -48,6 +48,9 @@ _ARGUMENTS_OF_DEAD: dict[str, int | str] = {"x-queue-type": "quorum", "x-message
 
 _TIMEOUT_S = 5.0
 _GET_TIMEOUT_S = 3.0
+_AT_ONCE = 8
+"""Tickets that are got before jobs are claimed for them: each is a trip to the broker."""
+_RELEASE_TIMEOUT_S = 2.0
 _GOODBYE_TIMEOUT_S = 1.0
 """For what is only polite: it may be said while this process ends, and to a broker that says nothing."""
 _CONNECT_TIMEOUT_S = 10.0
@@ -98,24 +101,25 @@ class RabbitmqTickets:
                 self._drop(link)
                 raise StoreUnavailable(f"{self.place} has lost the queue {QUEUE}, which is made anew: {exc}") from exc
 
-    async def take(self) -> RabbitmqTicket:
+    async def take(self, most: int = 1) -> list[RabbitmqTicket]:
         while True:
             await self._linked.wait()
             link = self._link
             if link is None:
                 continue
             try:
-                message = await asyncio.wait_for(link.queue.get(fail=False, timeout=_GET_TIMEOUT_S), 2 * _GET_TIMEOUT_S)
+                messages = await _there(link, min(most, _AT_ONCE))
                 self._failures = 0
-                message = message or await _next(link)
+                if not messages and (message := await _next(link)) is not None:
+                    messages.append(message)
             except _FAILURES as exc:
                 self._failures += isinstance(exc, ConnectionInternalError | TimeoutError)
                 _log.warning("no ticket can be taken from %s: %s", self.place, _told(exc))
                 self._drop(link)
                 await asyncio.sleep(_BACK_OFF.first_delay_s)
                 continue
-            if message is not None:
-                return RabbitmqTicket(message, self.place)
+            if messages:
+                return [RabbitmqTicket(message, self.place) for message in messages]
 
     async def depth(self) -> int:
         async with self._calling() as link:
@@ -216,13 +220,13 @@ class RabbitmqTicket:
 
     async def ack(self) -> None:
         try:
-            await asyncio.wait_for(self._message.ack(), _TIMEOUT_S)
+            await asyncio.wait_for(self._message.ack(), _RELEASE_TIMEOUT_S)
         except _FAILURES as exc:
             _log.info("a ticket comes again, as it could not be acknowledged to %s: %s", self._place, _told(exc))
 
     async def give_back(self) -> None:
         try:
-            await asyncio.wait_for(self._message.nack(requeue=True), _TIMEOUT_S)
+            await asyncio.wait_for(self._message.nack(requeue=True), _RELEASE_TIMEOUT_S)
         except _FAILURES as exc:
             _log.info("a ticket could not be given back to %s and comes again: %s", self._place, _told(exc))
 
@@ -239,6 +243,18 @@ def place_of_broker(url: SecretStr) -> str:
     if parts.scheme not in ("amqp", "amqps") or not parts.hostname or parts.fragment or parts.query:
         raise StartupError(f"TIDEGATE_JOBS_URL is not a RabbitMQ; expected {_FORM}")
     return f"{parts.scheme}://{authority(parts.hostname, port)}{parts.path}"
+
+
+async def _there(link: _Link, most: int) -> list[AbstractIncomingMessage]:
+    """Return messages that the queue has now, one for each trip. Those that were got before a failure are lost with the
+    connection, and so come again."""
+    found: list[AbstractIncomingMessage] = []
+    while len(found) < most:
+        message = await asyncio.wait_for(link.queue.get(fail=False, timeout=_GET_TIMEOUT_S), 2 * _GET_TIMEOUT_S)
+        if message is None:
+            break
+        found.append(message)
+    return found
 
 
 async def _next(link: _Link) -> AbstractIncomingMessage | None:

@@ -7,7 +7,8 @@ record before and the record after.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -17,6 +18,7 @@ from control_plane.jobs.domain.claims import HEADS, TenantQueue, WaitingJob
 from control_plane.jobs.domain.job import Job, JobState
 from control_plane.jobs.domain.job_text import decode_job, encode_job
 from control_plane.jobs.domain.sweeps import surplus
+from control_plane.jobs.domain.transitions import WrongState
 from control_plane.jobs.ports import Bounds, JobsFull, Load
 from control_plane.storage.redis import RedisLink, open_link
 
@@ -130,6 +132,9 @@ return answer
 class RedisJobStore:
     """Job store in Redis; `open_redis_jobs` opens it."""
 
+    carries_bytes = 0
+    """It keeps all that it has in memory, so bodies and results are in the spool."""
+
     def __init__(self, link: RedisLink) -> None:
         self._link = link
         self._add_script = link.client.register_script(_ADD)
@@ -167,18 +172,37 @@ class RedisJobStore:
             return bool(await self._link.client.hexists(_IDS, _key_field(tenant, idempotency_key)))
 
     async def replace(self, job: Job) -> bool:
-        before = await self.get(job.id)
-        if before is None or before.revision != job.revision - 1:
-            return False
-        return await self._change(before, job)
+        return (await self.replace_all((job,)))[0]
+
+    async def replace_all(self, jobs: Sequence[Job]) -> list[bool]:
+        async with self._link.calling():
+            known = {job.id: job for job in await self._records([job.id for job in jobs])}
+        changes = [(before, job) for job in jobs if (before := known.get(job.id)) and before.revision == job.revision - 1]
+        done = dict(zip((job.id for _, job in changes), await self._change_all(changes), strict=True))
+        return [done.get(job.id, False) for job in jobs]
+
+    async def claim(self, ids: Sequence[str], step: Callable[[Job], Job], *, most: int) -> list[Job]:
+        found: list[Job] = []
+        at = 0
+        while len(found) < most and (page := ids[at : at + most - len(found)]):
+            at += len(page)
+            changes = []
+            async with self._link.calling():
+                jobs = await self._records(page)
+            for job in jobs:
+                with suppress(WrongState):
+                    changes.append((job, step(job)))
+            done = await self._change_all(changes)
+            found += [new for (_, new), is_done in zip(changes, done, strict=True) if is_done]
+        return found
 
     async def remove(self, job: Job) -> bool:
-        return await self._change(job, None)
+        return (await self._change_all(((job, None),)))[0]
 
-    async def waiting(self, now_s: float) -> list[TenantQueue]:
+    async def waiting(self, now_s: float, *, heads: int = HEADS) -> list[TenantQueue]:
         keys = [_RECORDS, _READY, _OPEN, _RUNNING, _CLAIMED]
         async with self._link.calling():
-            found = await self._waiting_script(keys=keys, args=[_PREFIX + "waiting:", repr(now_s), HEADS])
+            found = await self._waiting_script(keys=keys, args=[_PREFIX + "waiting:", repr(now_s), heads])
         return [_queue(*each) for each in found]
 
     async def ready(self, now_s: float, *, limit: int) -> int:
@@ -228,18 +252,14 @@ class RedisJobStore:
     async def close(self) -> None:
         await self._link.close()
 
-    async def _change(self, before: Job, after: Job | None) -> bool:
-        record, revision = ("", 0) if after is None else (encode_job(after).decode(), after.revision)
-        args: list[Any] = [
-            before.id,
-            before.revision,
-            revision,
-            record,
-            _plan(before, after),
-            _key_field(before.tenant, before.idempotency_key),
-        ]
-        async with self._link.calling():
-            return bool(await self._change_script(keys=[_RECORDS, _REVISIONS, _IDS], args=args))
+    async def _change_all(self, changes: Sequence[tuple[Job, Job | None]]) -> list[bool]:
+        """Change records in one trip; True for each whose version before is still the present one."""
+        if not changes:
+            return []
+        async with self._link.calling(), self._link.client.pipeline(transaction=False) as asking:
+            for before, after in changes:
+                await self._change_script(keys=[_RECORDS, _REVISIONS, _IDS], args=_change_args(before, after), client=asking)
+            return [bool(each) for each in await asking.execute()]
 
     async def _oldest(self, tenant: str, jobs: int, size_bytes: int, *, limit: int) -> list[Job]:
         """The oldest ended jobs of a tenant that has so many, or so many bytes, too many."""
@@ -262,6 +282,12 @@ class RedisJobStore:
 async def open_redis_jobs(url: SecretStr) -> RedisJobStore:
     """Connect, and bring the layout up to date. Raises StartupError, StoreUnavailable."""
     return RedisJobStore(await open_link(url, layout=_LAYOUT, migrations=_MIGRATIONS))
+
+
+def _change_args(before: Job, after: Job | None) -> list[Any]:
+    record, revision = ("", 0) if after is None else (encode_job(after).decode(), after.revision)
+    key = _key_field(before.tenant, before.idempotency_key)
+    return [before.id, before.revision, revision, record, _plan(before, after), key]
 
 
 def _of(tenant: str) -> str:

@@ -1,12 +1,15 @@
 """Job store in an SQLite file; implements `jobs/ports.JobStore` for one gateway and its workers.
 
-A row holds the record as JSON, and in columns what it is found by. A table of tenants keeps their sums, in the same
-transactions.
+A row holds the record as JSON, with a small body or result in it, and in columns what it is found by. So one flush to
+disk accepts a job, and one ends it. A table of tenants keeps their sums, in the same transactions.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from control_plane.jobs.domain.claims import HEADS, TenantQueue, WaitingJob
 from control_plane.jobs.domain.job import Job, JobState, PriceClass
 from control_plane.jobs.domain.job_text import decode_job, encode_job
 from control_plane.jobs.domain.sweeps import surplus
+from control_plane.jobs.domain.transitions import WrongState
 from control_plane.jobs.ports import Bounds, JobsFull, Load
 from control_plane.storage.sqlite import SqliteFile, open_sqlite, transaction
 
@@ -56,13 +60,16 @@ _COUNT = (
 _WAITING = (
     "SELECT id, model, due_s, price_class FROM jobs WHERE state = 'queued' AND tenant = ? AND ready_s <= ? ORDER BY due_s, id LIMIT ?"
 )
+_CARRIES_BYTES = 16_384
+"""Beyond some pages of the file a file of its own costs less than what each change of the record copies."""
 
 
 class SqliteJobStore:
     """Job store in an SQLite file; `open_sqlite_jobs` opens it."""
 
-    def __init__(self, file: SqliteFile) -> None:
+    def __init__(self, file: SqliteFile, *, carries_bytes: int = _CARRIES_BYTES) -> None:
         self._file = file
+        self.carries_bytes = carries_bytes
 
     async def add(self, job: Job, bounds: Bounds) -> Job:
         return await self._file.run(partial(_add, job=job, bounds=bounds))
@@ -75,13 +82,19 @@ class SqliteJobStore:
         return await self._file.run(lambda connection: connection.execute(query, (tenant, idempotency_key)).fetchone() is not None)
 
     async def replace(self, job: Job) -> bool:
-        return await self._file.run(partial(_replace, job=job))
+        return (await self.replace_all((job,)))[0]
+
+    async def replace_all(self, jobs: Sequence[Job]) -> list[bool]:
+        return await self._file.run(partial(_replace_all, jobs=jobs))
+
+    async def claim(self, ids: Sequence[str], step: Callable[[Job], Job], *, most: int) -> list[Job]:
+        return await self._file.run(partial(_claim, ids=ids, step=step, most=most))
 
     async def remove(self, job: Job) -> bool:
         return await self._file.run(partial(_remove, job=job))
 
-    async def waiting(self, now_s: float) -> list[TenantQueue]:
-        return await self._file.run(partial(_waiting, now_s=now_s))
+    async def waiting(self, now_s: float, *, heads: int = HEADS) -> list[TenantQueue]:
+        return await self._file.run(partial(_waiting, now_s=now_s, heads=heads))
 
     async def ready(self, now_s: float, *, limit: int) -> int:
         query = "SELECT count(*) FROM (SELECT 1 FROM jobs WHERE state = 'queued' AND ready_s <= ? LIMIT ?)"
@@ -108,16 +121,16 @@ class SqliteJobStore:
         await self._file.close()
 
 
-async def open_sqlite_jobs(path: Path) -> SqliteJobStore:
+async def open_sqlite_jobs(path: Path, *, carries_bytes: int = _CARRIES_BYTES) -> SqliteJobStore:
     """Open the file, creating or migrating it. Raises StartupError."""
-    return SqliteJobStore(await open_sqlite(path, _MIGRATIONS))
+    return SqliteJobStore(await open_sqlite(path, _MIGRATIONS), carries_bytes=carries_bytes)
 
 
 def _add(connection: sqlite3.Connection, *, job: Job, bounds: Bounds) -> Job:
     key = job.idempotency_key or None
     with transaction(connection):
-        known = connection.execute("SELECT text FROM jobs WHERE tenant = ? AND idempotency_key = ?", (job.tenant, key)).fetchone()
-        if known is not None:
+        query = "SELECT text FROM jobs WHERE tenant = ? AND idempotency_key = ?"
+        if key is not None and (known := connection.execute(query, (job.tenant, key)).fetchone()) is not None:
             return decode_job(known[0])
         new = Load(1, job.body.size_bytes)
         for load, bound, is_tenants in zip(_load(connection, job.tenant), (bounds.of_tenant, bounds.in_all), (True, False), strict=True):
@@ -134,17 +147,36 @@ def _get(connection: sqlite3.Connection, *, job_id: str) -> Job | None:
     return None if row is None else decode_job(row[0])
 
 
-def _replace(connection: sqlite3.Connection, *, job: Job) -> bool:
+def _replace_all(connection: sqlite3.Connection, *, jobs: Sequence[Job]) -> list[bool]:
     with transaction(connection):
-        before = _get(connection, job_id=job.id)
-        if before is None or before.revision != job.revision - 1:
-            return False
-        columns = (job.state, job.revision, job.due_s, job.ready_s, job.look_at_s, encode_job(job).decode())
-        connection.execute(_UPDATE, (*columns, job.id, before.revision))
-        _count(connection, before, job)
-        if job.fence != before.fence:
+        return [_replace(connection, job) for job in jobs]
+
+
+def _replace(connection: sqlite3.Connection, job: Job) -> bool:
+    """Replace a record within a transaction: a savepoint for each would cost more than the change."""
+    row = connection.execute("SELECT state FROM jobs WHERE id = ? AND revision = ?", (job.id, job.revision - 1)).fetchone()
+    if row is None:
+        return False
+    columns = (job.state, job.revision, job.due_s, job.ready_s, job.look_at_s, encode_job(job).decode())
+    connection.execute(_UPDATE, (*columns, job.id, job.revision - 1))
+    if row[0] != job.state:  # what is counted besides the state changes only with it
+        _count(connection, replace(job, state=JobState(row[0])), job)
+        if job.state is JobState.RUNNING:
             connection.execute("UPDATE tenants SET last_claimed_s = ? WHERE tenant = ?", (job.started_s, job.tenant))
     return True
+
+
+def _claim(connection: sqlite3.Connection, *, ids: Sequence[str], step: Callable[[Job], Job], most: int) -> list[Job]:
+    found: list[Job] = []
+    with transaction(connection):
+        for job_id in ids:
+            if len(found) == most:
+                break
+            job = _get(connection, job_id=job_id)
+            with suppress(WrongState):
+                if job is not None and _replace(connection, new := step(job)):
+                    found.append(new)
+    return found
 
 
 def _remove(connection: sqlite3.Connection, *, job: Job) -> bool:
@@ -175,12 +207,12 @@ def _surplus(connection: sqlite3.Connection, *, kept: Load, limit: int) -> list[
     return found
 
 
-def _waiting(connection: sqlite3.Connection, *, now_s: float) -> list[TenantQueue]:
+def _waiting(connection: sqlite3.Connection, *, now_s: float, heads: int) -> list[TenantQueue]:
     running = dict(connection.execute("SELECT tenant, count(*) FROM jobs WHERE state = 'running' GROUP BY tenant").fetchall())
     tenants = connection.execute("SELECT tenant, last_claimed_s FROM tenants WHERE jobs > 0").fetchall()
     queues = []
     for tenant, last_claimed_s in tenants:
-        rows = connection.execute(_WAITING, (tenant, now_s, HEADS))
+        rows = connection.execute(_WAITING, (tenant, now_s, heads))
         jobs = tuple(WaitingJob(job_id, model, due_s, PriceClass(price_class)) for job_id, model, due_s, price_class in rows)
         queues.append(TenantQueue(tenant, running.get(tenant, 0), last_claimed_s, jobs))
     return [queue for queue in queues if queue.waiting]

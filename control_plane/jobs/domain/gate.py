@@ -3,15 +3,17 @@ delay.
 
 A job's queue delay is what it took beyond the shortest time per row that was seen of its model lately. While jobs
 are quick their number grows by one for each round of them; once they wait it is halved, at most once a round.
-Interactive callers do not yield, so bulk work does (as TCP LEDBAT's). Below one the limit is a pause between jobs.
+Interactive callers do not yield, so bulk work does (as TCP LEDBAT's). Below one the limit is a pause between jobs. It is
+for callers that are not seen here: beside those that are, `admission/background` says when bulk work begins.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-_TARGET_S = 0.025
-"""Queue delay that is always allowed: less is lost in the noise of scheduling."""
+_TARGET_S = 0.06
+"""Queue delay that is always allowed: less does not fill batches, and is lost in the noise of scheduling. A caller who comes
+while nobody is reckoned with waits for so long once."""
 _TARGET_RATIO = 1.0
 """Queue delay that is allowed, as a part of the time that the job itself takes."""
 _DECREASE = 0.5
@@ -43,6 +45,8 @@ class BulkGate:
 
     most: int
     limit: float = 1.0
+    least: float = _SMALLEST
+    """Least limit: below one only where others than this process send to the servers."""
     pause_s: float = 0.0
     """Pause before the next job is claimed; above 0 only where even one job at a time is too many."""
     _shortest: dict[str, _Shortest] = field(default_factory=dict)
@@ -71,7 +75,7 @@ class BulkGate:
 
     def _decrease(self, round_s: float, now_s: float) -> None:
         if now_s >= self._held_until_s:
-            self.limit = max(_SMALLEST, min(self.limit, float(self.most)) * _DECREASE)
+            self.limit = max(self.least, min(self.limit, float(self.most)) * _DECREASE)
             self._held_until_s = now_s + round_s
 
     def _set_pause(self, round_s: float) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from hashlib import sha256
 
 from control_plane.metering.domain.usage import Usage
 
@@ -39,11 +40,13 @@ PASSED_OVER_S = {PriceClass.STANDARD: 600.0, PriceClass.ECONOMY: 6 * 3600.0}
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """Bytes in the spool, by name and digest."""
+    """Bytes of a body or a result, by name and digest: few are in the record itself, many in the spool."""
 
     name: str
     size_bytes: int
     sha256: str
+    data: bytes | None = field(default=None, repr=False)
+    """The bytes, where the record has them; empty for a body that is no longer needed. None: they are in the spool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,13 @@ class Job:
         return self.state in (JobState.QUEUED, JobState.RUNNING)
 
     @property
+    def has_files(self) -> bool:
+        """Whether the spool may have something of it: a body or a result, also one of an attempt that was lost."""
+        if self.body.data is None or self.fence > 1:
+            return True
+        return self.fence == 1 and (self.result is None or self.result.blob.data is None)
+
+    @property
     def kept(self) -> tuple[int, int]:
         """Count and bytes of what its tenant keeps of it after its end: nothing while it is open. A part of a batch
         does not count, since its batch is bounded and needs it.
@@ -140,6 +150,16 @@ class Job:
     def order(self) -> tuple[float, str]:
         """Sort key among its tenant's queued jobs."""
         return self.due_s, self.id
+
+
+def carried(job_id: str, name: str, data: bytes) -> Blob:
+    """Return bytes as a blob that the record carries."""
+    return Blob(f"{job_id}/{name}", len(data), sha256(data).hexdigest(), data)
+
+
+def without_data(blob: Blob) -> Blob:
+    """Return a blob of which the record carries nothing any more."""
+    return blob if blob.data is None else replace(blob, data=b"")
 
 
 UNCHARGED_S = 5.0

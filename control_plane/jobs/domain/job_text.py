@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from binascii import a2b_base64, b2a_base64
 from typing import Any
 
 import orjson
@@ -12,7 +13,7 @@ from control_plane.metering.domain.usage import Usage
 
 def encode_job(job: Job) -> bytes:
     """Encode a record."""
-    return orjson.dumps(job)
+    return orjson.dumps(job, default=_base64)
 
 
 def decode_job(text: bytes | str) -> Job:
@@ -23,7 +24,7 @@ def decode_job(text: bytes | str) -> Job:
             **plain,
             "scopes": tuple(plain["scopes"]),
             "headers": tuple((name, value) for name, value in plain["headers"]),
-            "body": Blob(**plain["body"]),
+            "body": _blob(plain["body"]),
             "price_class": PriceClass(plain["price_class"]),
             "state": JobState(plain["state"]),
             "result": _result(plain["result"]),
@@ -32,8 +33,20 @@ def decode_job(text: bytes | str) -> Job:
     )
 
 
+def _base64(data: Any) -> str:
+    """Encode the bytes that a record carries: all that JSON has no form for."""
+    if not isinstance(data, bytes):
+        raise TypeError(f"a record has no {type(data).__name__}")
+    return b2a_base64(data, newline=False).decode()
+
+
+def _blob(plain: dict[str, Any]) -> Blob:
+    data = plain.get("data")
+    return Blob(**{**plain, "data": None if data is None else a2b_base64(data)})
+
+
 def _result(plain: dict[str, Any] | None) -> Result | None:
-    return None if plain is None else Result(**{**plain, "blob": Blob(**plain["blob"])})
+    return None if plain is None else Result(**{**plain, "blob": _blob(plain["blob"])})
 
 
 def _charge(plain: dict[str, Any] | None) -> Charge | None:

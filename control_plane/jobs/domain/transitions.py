@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from control_plane.jobs.domain.job import Charge, Job, JobState, Result
+from control_plane.jobs.domain.job import Charge, Job, JobState, Result, without_data
 
 _NEXT: dict[JobState, frozenset[JobState]] = {
     JobState.QUEUED: frozenset((JobState.RUNNING, JobState.CANCELLED, JobState.EXPIRED)),
@@ -121,7 +121,8 @@ _NOBODY: dict[str, Any] = {"holder": "", "lease_until_s": 0.0}
 
 def _ended(job: Job, state: JobState, *, now_s: float, policy: RetryPolicy, error: str = "") -> Job:
     keep_until_s = max(now_s + policy.keep_s, job.keep_at_least_until_s)
-    return _moved(job, state, ended_s=now_s, keep_until_s=keep_until_s, error=error, **_NOBODY)
+    body = job.body if state is JobState.DEAD else without_data(job.body)  # a dead job may be queued again
+    return _moved(job, state, ended_s=now_s, keep_until_s=keep_until_s, error=error, body=body, **_NOBODY)
 
 
 def _require(job: Job, state: JobState) -> None:

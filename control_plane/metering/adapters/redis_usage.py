@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -99,6 +99,12 @@ class RedisUsageStore:
     async def add(self, batch: UsageBatch) -> None:
         async with self._link.calling():
             await self._add_script(keys=[_STREAM, _BATCH + batch.id], args=[encode_batch(batch), BATCH_IDS_KEPT_S])
+
+    async def add_all(self, batches: Sequence[UsageBatch]) -> None:
+        async with self._link.calling(), self._link.client.pipeline(transaction=False) as step:
+            for batch in batches:
+                await self._add_script(keys=[_STREAM, _BATCH + batch.id], args=[encode_batch(batch), BATCH_IDS_KEPT_S], client=step)
+            await step.execute()
 
     async def totals(self, *, since_day: str, until_day: str) -> list[tuple[UsageKey, Usage]]:
         async with self._link.calling(timeout_s=_TOTALS_TIMEOUT_S):

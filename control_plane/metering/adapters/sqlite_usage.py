@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from functools import partial
 from operator import attrgetter
@@ -44,7 +44,10 @@ class SqliteUsageStore:
         self._file = file
 
     async def add(self, batch: UsageBatch) -> None:
-        await self._file.run(partial(_add, batch=batch, now_s=time.time()))
+        await self.add_all((batch,))
+
+    async def add_all(self, batches: Sequence[UsageBatch]) -> None:
+        await self._file.run(partial(_add, batches=batches, now_s=time.time()))
 
     async def totals(self, *, since_day: str, until_day: str) -> list[tuple[UsageKey, Usage]]:
         return await self._file.run(partial(_totals, since_day=since_day, until_day=until_day))
@@ -64,13 +67,16 @@ async def open_sqlite_usage(path: Path) -> SqliteUsageStore:
     return SqliteUsageStore(await open_sqlite(path, _MIGRATIONS))
 
 
-def _add(connection: sqlite3.Connection, *, batch: UsageBatch, now_s: float) -> None:
+def _add(connection: sqlite3.Connection, *, batches: Sequence[UsageBatch], now_s: float) -> None:
     # Together: an id without its sums would lose them, sums without their id would be added twice.
     with transaction(connection):
         connection.execute("DELETE FROM batches WHERE added_s < ?", (now_s - BATCH_IDS_KEPT_S,))
-        is_new = connection.execute("INSERT OR IGNORE INTO batches (id, added_s) VALUES (?, ?)", (batch.id, now_s)).rowcount
-        if is_new:
-            connection.executemany(_ADD, map(_row, batch.sums))
+        sums: dict[UsageKey, Usage] = {}
+        for batch in batches:
+            if connection.execute("INSERT OR IGNORE INTO batches (id, added_s) VALUES (?, ?)", (batch.id, now_s)).rowcount:
+                for key, usage in batch.sums:
+                    sums[key] = sums.get(key, Usage()) + usage
+        connection.executemany(_ADD, map(_row, sums.items()))
 
 
 def _totals(connection: sqlite3.Connection, *, since_day: str, until_day: str) -> list[tuple[UsageKey, Usage]]:

@@ -309,3 +309,45 @@ async def test_a_look_refuses_what_would_be_refused_and_takes_nothing(limits: di
     with pytest.raises(LimitExceeded):
         frontend.check("t")
     permit.release()
+
+
+class TestBackground:
+    async def test_it_begins_when_the_callers_request_has_ended_and_ends_with_its_permit(self) -> None:
+        frontend = admission(capacity=9)
+        below = frontend.in_background()
+        request = frontend.admit("")
+        assert request is not None
+        assert request.try_acquire_slot("other", cost_units=1.0, deadline_s=SOON_S, now_s=0.0)
+        permits = [below.admit("") for _ in range(2)]
+        assert all(
+            permit is not None and not permit.try_acquire_slot("m", cost_units=1.0, deadline_s=SOON_S, now_s=0.0) for permit in permits
+        )
+        async with asyncio.TaskGroup() as tasks:
+            turns = [tasks.create_task(turn(permit)) for permit in permits if permit is not None]
+            await settle()
+            assert [task.done() for task in turns] == [False, False]
+            request.release()
+            await settle()
+            assert [task.done() for task in turns] == [True, False]
+            assert permits[0] is not None
+            permits[0].release()
+            await settle()
+            assert turns[1].done()
+        assert permits[1] is not None
+        permits[1].release()
+
+    async def test_a_request_that_waits_for_its_turn_is_a_callers_too_until_it_is_shed(self) -> None:
+        frontend = admission(capacity=1)
+        below = frontend.in_background().admit("")
+        assert below is not None
+        await turn(below)
+        waits = frontend.admit("")
+        assert waits is not None
+        with pytest.raises(Overloaded):
+            await turn(waits, seconds=0.0)
+        waits.release()
+        below.release()
+        assert await goes_at_once(frontend)
+        assert frontend.background.are_callers_present
+        await asyncio.sleep(2.0)
+        assert not frontend.background.are_callers_present

@@ -34,6 +34,7 @@ WITHOUT = {
     "jobs submit": "prints ids, or writes a file",
     "jobs watch": "prints the result as it is",
     "jobs cancel": "says what it has done",
+    "jobs run": "runs until a signal",
     "jobs dead requeue": "says what it has done",
     "jobs dead drop": "says what it has done",
     "cache purge": "says what it has done",

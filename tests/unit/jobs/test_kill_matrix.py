@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,48 +33,48 @@ async def live_through(here: World, job_id: str) -> Job:
     return await here.job(job_id)
 
 
-def calls_of_a_runner(folder: Path) -> list[str]:
-    """What a runner that lives asks of the outside for one job."""
+def calls_of_a_runner(folder: Path, carries_bytes: int) -> list[str]:
+    """What a runner that lives asks of the outside for one job, until that is charged."""
 
     async def main() -> list[str]:
-        async with world(folder) as here:
+        async with world(folder, carries_bytes=carries_bytes) as here:
             job = await here.submit()
             fate = Fate()
             async with running(here.runner(fate)):
                 await here.until(lambda job: job.is_charged, job.id)
-                while "PolledTicket.ack" not in fate.made:
-                    await asyncio.sleep(0.005)
-            return fate.made[: fate.made.index("PolledTicket.ack") + 1]
+            return fate.made
 
     return run(main())
 
 
-def test_a_runner_takes_these_steps(tmp_path: Path) -> None:
-    """The matrix below kills at each of them; a step that is added here is killed at, too."""
-    made = calls_of_a_runner(tmp_path)
+SPOOLED, CARRIED = 0, 1000
+"""A store whose records carry nothing, and one whose records carry the bodies and results of these tests."""
+STEPS = {
+    SPOOLED: ("take", "waiting", "claim", "read", "write", "replace", "prune", "ack", "add_all", "replace_all"),
+    CARRIED: ("take", "waiting", "claim", "read", "replace", "ack", "add_all", "replace_all"),
+}
 
-    assert [each.partition(".")[2] for each in made] == [
-        "take",
-        "waiting",
-        "get",
-        "replace",  # claimed
-        "read",
-        "write",
-        "replace",  # finished
-        "add",
-        "replace",  # charged
-        "prune",
-        "ack",
+
+@pytest.mark.parametrize("carries_bytes", [pytest.param(SPOOLED, id="spooled"), pytest.param(CARRIED, id="carried")])
+def test_a_runner_takes_these_steps(tmp_path: Path, carries_bytes: int) -> None:
+    """The matrix below kills at each of them; a step that is added here is killed at, too."""
+    made = calls_of_a_runner(tmp_path, carries_bytes)
+
+    assert tuple(each.partition(".")[2] for each in made) == STEPS[carries_bytes]
+
+
+def steps() -> list[Any]:
+    return [
+        pytest.param(carries_bytes, at, id=f"{'carried' if carries_bytes else 'spooled'}-{at}")
+        for carries_bytes, names in STEPS.items()
+        for at, _ in enumerate(names, start=1)
     ]
 
 
-STEPS = 11
-
-
 @pytest.mark.parametrize("is_after", [pytest.param(False, id="before"), pytest.param(True, id="after")])
-@pytest.mark.parametrize("at", range(1, STEPS + 1))
-async def test_a_runner_that_dies_at_any_step_costs_nothing(tmp_path: Path, at: int, is_after: bool) -> None:
-    async with world(tmp_path) as here:
+@pytest.mark.parametrize(("carries_bytes", "at"), steps())
+async def test_a_runner_that_dies_at_any_step_costs_nothing(tmp_path: Path, carries_bytes: int, at: int, is_after: bool) -> None:
+    async with world(tmp_path, carries_bytes=carries_bytes) as here:
         job = await here.submit()
         fate = Fate(at, is_after)
         async with running(here.runner(fate)) as dying:
@@ -96,9 +97,11 @@ async def test_a_runner_that_dies_at_any_step_costs_nothing(tmp_path: Path, at: 
 
 
 @pytest.mark.parametrize("is_after", [pytest.param(False, id="before"), pytest.param(True, id="after")])
-@pytest.mark.parametrize("at", range(1, 5))
-async def test_a_gateway_that_dies_while_it_accepts_leaves_one_job_for_who_asks_again(tmp_path: Path, at: int, is_after: bool) -> None:
-    async with world(tmp_path) as here:
+@pytest.mark.parametrize(("carries_bytes", "at"), [*((SPOOLED, at) for at in range(1, 5)), (CARRIED, 1), (CARRIED, 2)])
+async def test_a_gateway_that_dies_while_it_accepts_leaves_one_job_for_who_asks_again(
+    tmp_path: Path, carries_bytes: int, at: int, is_after: bool
+) -> None:
+    async with world(tmp_path, carries_bytes=carries_bytes) as here:
         fate = Fate(at, is_after)
         with pytest.raises(Killed):
             await here.jobs(fate).submit(CALLER, WANTED)
@@ -117,7 +120,7 @@ async def test_a_gateway_that_dies_while_it_accepts_leaves_one_job_for_who_asks_
 async def test_a_sweeper_that_dies_leaves_what_it_did_to_the_next(tmp_path: Path, at: int, is_after: bool) -> None:
     async with world(tmp_path) as here:
         job = await here.submit()
-        dying = Fate(at=8)  # the result is final, and not charged
+        dying = Fate(at=STEPS[SPOOLED].index("add_all") + 1)  # the result is final, and not charged
         async with running(here.runner(dying)) as runner:
             while not dying.is_dead:
                 await asyncio.sleep(0.005)
@@ -136,7 +139,7 @@ async def test_a_job_under_which_every_runner_dies_is_dead_and_not_tried_for_eve
     async with world(tmp_path) as here:
         job = await here.submit()
         for _ in range(here.policy.max_attempts):
-            fate = Fate(at=5, is_after=True)  # the body is read: it is computed now
+            fate = Fate(at=STEPS[SPOOLED].index("read") + 1, is_after=True)  # it is computed now
             async with running(here.runner(fate)) as dying:
                 while not fate.is_dead:
                     await asyncio.sleep(0.005)

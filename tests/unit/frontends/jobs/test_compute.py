@@ -38,7 +38,14 @@ async def computing(*, tenant: Tenant = TEAM, budget_bytes: int = 1 << 20) -> As
     def inference_with(own: Any) -> InferenceService:
         return InferenceService(servers=it.servers, recorder=it.recorder, governance=replace(below, meter=own), default_timeout_s=1.0)
 
-    compute = JobCompute(inference_with, it.kserve(V2Http).context, it.budget, meter=meter, is_loaded=lambda model: True)
+    compute = JobCompute(
+        inference_with,
+        it.kserve(V2Http).context,
+        it.budget,
+        meter=meter,
+        is_loaded=lambda model: True,
+        is_alone=lambda: not below.admission.background.are_callers_present,
+    )
     async with it.running():
         yield it, compute, meter
 
@@ -128,6 +135,15 @@ async def test_jobs_yield_to_requests_of_every_tenant() -> None:
         assert admission.account("team").in_flight == 2, "limits are shared"
         for permit in (above, below, least):
             permit.release()
+
+
+async def test_what_a_job_takes_beside_callers_is_not_told() -> None:
+    async with computing() as (it, compute, _):
+        assert (await compute.compute(JOB, INFER)).seconds is not None
+        gate = it.governed.admission.background
+        gate.request_began()
+        gate.request_ended()
+        assert (await compute.compute(JOB, INFER)).seconds is None
 
 
 async def test_a_large_body_needs_room_in_the_budget_of_all_bodies() -> None:

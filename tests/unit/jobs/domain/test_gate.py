@@ -70,3 +70,10 @@ def test_a_refusal_halves_the_limit() -> None:
     gate = BulkGate(most=8, limit=8.0)
     gate.refused(10.0)
     assert gate.limit == 4.0
+
+
+def test_where_nobody_else_sends_to_the_servers_one_runs_at_a_time_at_least() -> None:
+    gate = BulkGate(most=8, least=1.0)
+    after(gate, 0.1, *[0.9] * 10)
+    gate.refused(1e6)
+    assert (gate.slots, gate.limit, gate.pause_s) == (1, 1.0, 0.0)

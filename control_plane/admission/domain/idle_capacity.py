@@ -1,0 +1,25 @@
+"""When work in the background may begin beside callers' requests; pure, called by `admission/background`."""
+
+from __future__ import annotations
+
+PATIENCE_S = 0.25
+"""Time after which work in the background begins without a moment of idleness: a busy server still gets four pieces of
+it a second."""
+_PRESENT_S = 1.0
+"""For so long after the last request callers are reckoned with: the next one comes as soon."""
+
+
+def is_alone(unseen_s: float) -> bool:
+    """Whether work in the background has the servers for itself; the last request ended `unseen_s` ago."""
+    return unseen_s >= _PRESENT_S
+
+
+def may_begin(*, requests: int, begun: int, servers: int, unseen_s: float, waited_s: float) -> bool:
+    """Whether another piece of work may begin.
+
+    `requests` of callers and `begun` pieces are under way at `servers` servers; the last request ended `unseen_s` ago, and
+    the piece has waited for `waited_s`.
+    """
+    if is_alone(unseen_s):
+        return True
+    return requests + begun < servers or (begun < servers and waited_s >= PATIENCE_S)

@@ -1,0 +1,84 @@
+"""The composition root of `tidegate jobs run`: a runner of jobs in a process of its own, which gateways compute for.
+
+It shares the gateways' store of jobs, spool and broker. Stop, on SIGTERM or SIGINT: claim no more -> let what runs end ->
+give the rest back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+from control_plane.app.jobs import open_jobs
+from control_plane.app.stopping import StopSignals
+from control_plane.app.stores import open_usage_store
+from control_plane.core.endpoints import TcpAddress
+from control_plane.core.errors import StartupError
+from control_plane.jobs.adapters.gateway_compute import GatewayCompute
+from control_plane.settings import Settings, parse_triton_url
+from control_plane.triton.adapters.http import HttpClient
+
+Announce = Callable[[list[str]], None]
+
+
+class JobWorker:
+    """The application of one `tidegate jobs run`; `run` runs jobs until a signal."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises StartupError."""
+        _refuse_contradictions(settings)
+        self._settings = settings
+
+    async def run(self, announce: Announce) -> None:
+        """Run jobs until SIGTERM or SIGINT; call `announce` once they may be claimed. Raises StartupError,
+        StoreUnavailable, in a group."""
+        signals, settings = StopSignals(), self._settings
+        signals.follow()
+        async with AsyncExitStack() as held:
+            usage = await open_usage_store(settings.state.state_url, settings.process.state_dir)
+            held.push_async_callback(usage.close)
+            services = await held.enter_async_context(open_jobs(settings, usage))
+            assert services is not None, "refused before"
+            compute = GatewayCompute([_client(url, settings) for url in settings.jobs.jobs_gateways])
+            held.push_async_callback(compute.close)
+            services.run_by(compute, weight_of=lambda tenant: 1.0)
+            services.open()
+            async with asyncio.TaskGroup() as tasks:
+                running = tasks.create_task(services.run(), name="jobs")
+                announce(settings.jobs.jobs_gateways)
+                await signals.wait()
+                draining = tasks.create_task(services.drain(settings.gateway.longest_drain_s), name="drain")
+                second = tasks.create_task(signals.second.wait(), name="second-signal")
+                await asyncio.wait((draining, second), return_when=asyncio.FIRST_COMPLETED)
+                second.cancel()
+                if not draining.done():
+                    draining.cancel()
+                    await services.drain(0.0)
+                running.cancel()
+
+
+def _client(url: str, settings: Settings) -> HttpClient:
+    """Make the client of a gateway, without connecting. Raises StartupError."""
+    place = parse_triton_url(url, setting="--gateway")
+    key = settings.admin.api_key
+    return HttpClient(
+        TcpAddress(place.host, place.http_port),
+        max_connections=settings.jobs.jobs_at_once + 1,
+        tls=ssl.create_default_context() if place.http_is_tls else None,
+        headers=(("Authorization", f"Bearer {key.get_secret_value()}"),) if key is not None else (),
+    )
+
+
+def _refuse_contradictions(settings: Settings) -> None:
+    if not settings.jobs.jobs_gateways:
+        raise StartupError("name the gateways that compute: --gateway http://HOST:8000, several with commas between them")
+    if not settings.jobs.jobs:
+        raise StartupError("TIDEGATE_JOBS is off, so there are no jobs to run")
+    if settings.state.state_url is None:
+        raise StartupError("`tidegate jobs run` needs the --state-url of the gateways, where their jobs are")
+    if settings.jobs.jobs_spool is None:
+        raise StartupError("`tidegate jobs run` needs the gateways' spool, TIDEGATE_JOBS_SPOOL: a folder that all of them share")
+    for url in settings.jobs.jobs_gateways:
+        parse_triton_url(url, setting="--gateway")

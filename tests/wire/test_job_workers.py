@@ -1,0 +1,103 @@
+"""Runners in processes of their own, and the gateway that computes for them, on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from control_plane.core.endpoints import TcpAddress
+from control_plane.frontends.jobs.http import JobsHttp
+from control_plane.jobs.adapters.gateway_compute import GatewayCompute
+from control_plane.jobs.domain.job import Job, JobState
+from control_plane.jobs.ports import TryAgain
+from control_plane.objects.domain.tenant import Tenant
+from control_plane.protocols.http1 import HttpAnswer
+from control_plane.triton.adapters.http import HttpClient
+from tests.fakes.governance import api_key, governance, key_text, known_state
+from tests.fakes.jobs import FakeCompute, job
+from tests.unit.jobs.world import World, running, world
+from tests.wire.gateway import gateway
+
+ADMIN, CALLER = 1, 2
+
+
+@asynccontextmanager
+async def computing(folder: Path, *, key: int = ADMIN) -> AsyncIterator[tuple[World, FakeCompute, GatewayCompute]]:
+    """A gateway, what computes there, and a runner's view of it with this key."""
+    keys = (api_key(ADMIN, "admin"), api_key(CALLER, "infer:*"))
+    governed = governance(known_state(keys=keys, tenants=(Tenant("team"),)), authentication=True)
+    async with world(folder) as here:
+        jobs, there = JobsHttp(here.jobs()), FakeCompute()
+        jobs.compute = there
+        async with gateway(governed=governed, jobs=jobs) as it:
+            headers = (("Authorization", f"Bearer {key_text(key)}"),)
+            compute = GatewayCompute([HttpClient(TcpAddress("127.0.0.1", it.port), max_connections=9, headers=headers)])
+            try:
+                yield here, there, compute
+            finally:
+                await compute.close()
+
+
+async def test_a_job_is_computed_by_the_gateway_and_ended_by_the_runner(tmp_path: Path) -> None:
+    async with computing(tmp_path) as (here, there, compute):
+        made = [await here.submit(number) for number in range(5)]
+        async with running(here.runner(compute=compute, slots=3)):
+            for each in made:
+                await here.until(lambda job: job.is_charged, each.id)
+        ended = await here.job(made[3].id)
+        assert (ended.state, ended.attempts) == (JobState.SUCCEEDED, 1)
+        assert (await here.jobs().result(ended)).endswith(b"\r\n\r\nbody 3")
+        assert sorted(there.begun) == sorted(each.id for each in made)
+        assert here.usage.requests() == 5
+
+
+async def test_a_runner_that_gives_up_ends_the_computing_at_the_gateway(tmp_path: Path) -> None:
+    async with computing(tmp_path) as (_, there, compute):
+        there.may_answer.clear()
+        ends = asyncio.Event()
+        waiting = there.may_answer.wait
+
+        async def wait() -> bool:
+            try:
+                return await waiting()
+            finally:
+                ends.set()
+
+        there.may_answer.wait = wait  # type: ignore[method-assign,assignment]
+        asking = asyncio.get_running_loop().create_task(compute.compute(job(), b""))
+        while not there.begun:
+            await asyncio.sleep(0.005)
+        asking.cancel()
+        await asyncio.wait([asking])
+        await asyncio.wait_for(ends.wait(), 60.0)
+
+
+async def test_what_is_to_be_tried_again_is_told_to_the_runner(tmp_path: Path) -> None:
+    async with computing(tmp_path) as (_, there, compute):
+
+        def busy(job: Job, body: bytes) -> HttpAnswer:
+            raise TryAgain("busy", was_computed=False, retry_after_s=7.0, is_crowded=True)
+
+        there.answer = busy
+        with pytest.raises(TryAgain) as again:
+            await compute.compute(job(), b"")
+        assert (again.value.was_computed, again.value.retry_after_s, again.value.is_crowded) == (False, 7.0, True)
+
+
+@pytest.mark.parametrize("target", ["/v2/repository/models/m/load", "/v2/models/m/generate", "/v2/jobs"])
+async def test_only_inferences_are_computed(tmp_path: Path, target: str) -> None:
+    async with computing(tmp_path) as (_, there, compute):
+        with pytest.raises(TryAgain):
+            await compute.compute(job(target=target), b"")
+        assert there.begun == []
+
+
+async def test_a_key_that_is_no_administrators_computes_nothing(tmp_path: Path) -> None:
+    async with computing(tmp_path, key=CALLER) as (_, there, compute):
+        with pytest.raises(TryAgain, match="403"):
+            await compute.compute(job(), b"")
+        assert there.begun == []
