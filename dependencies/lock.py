@@ -32,8 +32,8 @@ HEADER = """\
 EXTRAS: dict[str, Sequence[str]] = {
     "serve": ["build"],
     "torch": ["build", "torch"],
-    "extras": ["build", "s3", "tune"],
-    "dev": ["build", "torch", "s3", "tune", "dev", "perf", "docs"],
+    "extras": ["build", "s3", "gpu", "tune"],
+    "dev": ["build", "torch", "s3", "gpu", "tune", "dev", "perf", "docs"],
 }
 
 # A platform on which PyTorch needs none of NVIDIA's packages.

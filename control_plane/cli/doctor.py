@@ -21,6 +21,7 @@ from control_plane.cli.common.printing import print_table
 from control_plane.core.cpus import format_cpus
 from control_plane.core.errors import ControlPlaneError, StartupError
 from control_plane.host.cpu_affinity import allowed_cpus, require_cpus
+from control_plane.host.gpu_memory import GpuMemory, GpuMemoryUnknown
 from control_plane.host.listening import bind_tcp
 from control_plane.host.state_dir import read_endpoints
 from control_plane.models.adapters.profile import NO_DEVICE, Profile, choose_profile
@@ -78,6 +79,7 @@ def run_checks(settings: Settings) -> Iterator[Check]:
     yield _disk(settings.process.state_dir)
     yield _shared_memory()
     yield _gpu(choose_profile(settings.triton))
+    yield from _gpu_memory(GpuMemory())
 
 
 def _python() -> Check:
@@ -193,8 +195,20 @@ def _shared_memory() -> Check:
 
 def _gpu(profile: Profile) -> Check:
     if profile.reason == NO_DEVICE:
-        return Check("GPU", Verdict.OK, "none: models run on the CPU")
+        return Check("GPU", Verdict.OK, "none: models run on the CPU, and are weighed by main memory")
     if profile.name:
         return Check("GPU", Verdict.OK, f"models are served with their configs/{profile.name}.pbtxt: {profile.reason}")
     advice = "install onnxruntime-gpu or a CUDA build of PyTorch and run `make models`, or go on with the CPU"
     return Check("GPU", Verdict.NOTE, f"models are served on the CPU: {profile.reason}", advice)
+
+
+def _gpu_memory(gpus: GpuMemory) -> Iterator[Check]:
+    if not gpus.has_driver:
+        return  # `_gpu` says what that means
+    try:
+        gpus.read(())
+    except GpuMemoryUnknown as exc:
+        advice = "pip install nvidia-ml-py, or `make extras`; else say sizes with the parameter tidegate_resident_bytes"
+        yield Check("GPU memory", Verdict.NOTE, f"models are weighed by main memory: {exc}", advice)
+    else:
+        yield Check("GPU memory", Verdict.OK, "models are weighed by it, too")

@@ -8,17 +8,20 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import pynvml
 import pytest
 
-from control_plane.cli.doctor import Verdict, _disk, _gpu, _ports
+from control_plane.cli.doctor import Verdict, _disk, _gpu, _gpu_memory, _ports
+from control_plane.host.gpu_memory import GpuMemory
 from control_plane.models.adapters.profile import NO_DEVICE, Profile
 from control_plane.settings import load_settings
+from tests.fakes.nvml import FakeGpu, FakeNvml
 
 
 @pytest.mark.parametrize(
     ("profile", "verdict", "found"),
     [
-        pytest.param(Profile("", NO_DEVICE), Verdict.OK, "none: models run on the CPU", id="none there"),
+        pytest.param(Profile("", NO_DEVICE), Verdict.OK, "none: models run on the CPU, and are weighed by main memory", id="none there"),
         pytest.param(Profile("gpu", "torch can use the GPU"), Verdict.OK, "configs/gpu.pbtxt: torch can use the GPU", id="used"),
         pytest.param(Profile("", "nothing computes on it"), Verdict.NOTE, "on the CPU: nothing computes on it", id="not used"),
     ],
@@ -28,6 +31,22 @@ def test_what_a_gpu_is_used_for_and_why(profile: Profile, verdict: Verdict, foun
     assert check.verdict is verdict
     assert found in check.found
     assert bool(check.advice) == (verdict is Verdict.NOTE)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "verdict", "found"),
+    [
+        pytest.param(FakeGpu({1: 5}), Verdict.OK, "weighed by it", id="told"),
+        pytest.param(FakeGpu(pynvml.NVMLError_NotSupported), Verdict.NOTE, "does not say how much each process holds", id="not told"),
+    ],
+)
+def test_whether_models_are_weighed_by_gpu_memory(tmp_path: Path, gpu: FakeGpu, verdict: Verdict, found: str) -> None:
+    (tmp_path / "nvidiactl").touch()
+    (check,) = _gpu_memory(GpuMemory(load=lambda: FakeNvml(gpu), driver=tmp_path / "nvidiactl"))
+    assert check.verdict is verdict
+    assert found in check.found
+    assert bool(check.advice) == (verdict is Verdict.NOTE)
+    assert not list(_gpu_memory(GpuMemory(driver=tmp_path / "none"))), "said once, by the line of the GPU"
 
 
 @contextmanager
