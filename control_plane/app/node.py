@@ -100,7 +100,7 @@ class Node:
             sources.tiers,
             timeout_s=settings.triton.load_timeout_s,
         )
-        instance = OwnInstance(unit.models, unit.triton.resident_bytes)
+        instance = OwnInstance(unit.models, unit.triton.held_memory)
         self._service = NodeService(instance, member, board, files, suspect=unit.suspect, now_s=boot_time_s)
         self._servers.follow(self._service)
         units.oldest_s = lambda server, model: self._service.oldest_s(model)

@@ -287,7 +287,7 @@ class Tritons:
 
     def _join(self, unit: TritonInstance | NodeUnit, *, pool: str = "", listed: ListedServer | None = None) -> None:
         if self.fleet is not None:
-            instance = unit.instance if isinstance(unit, NodeUnit) else OwnInstance(unit.models, unit.triton.resident_bytes)
+            instance = unit.instance if isinstance(unit, NodeUnit) else OwnInstance(unit.models, unit.triton.held_memory)
             self.fleet.join(unit.name, instance, pool=pool, listed=listed)
 
 

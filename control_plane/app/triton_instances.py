@@ -16,6 +16,7 @@ from control_plane.app.upstreams import connect
 from control_plane.core.algorithms.backoff import RestartLimits
 from control_plane.core.endpoints import NO_CREDENTIALS, ONLY, Credentials, Endpoints, TritonEndpoints
 from control_plane.host.cpu_affinity import allowed_cpus
+from control_plane.host.server_memory import ServerMemory
 from control_plane.models.adapters.managed_repository import ManagedRepository
 from control_plane.models.adapters.model_files import ModelFiles
 from control_plane.models.loaded_contents import LoadedContents
@@ -86,6 +87,7 @@ class TritonInstances:
         self._sources = sources
         self._tiers = tiers
         self._is_fleet = is_fleet
+        self._memory = ServerMemory()
         self._credentials = _credentials(settings.triton) if settings.is_attached else NO_CREDENTIALS
         self.oldest_s: Callable[[str, str], float] = lambda server, model: inf
         """When workers have sent the first request to a server's model that they wait for."""
@@ -114,6 +116,7 @@ class TritonInstances:
             header_forward_pattern=settings.gateway.header_forward_pattern,
             choose=choose,
             within=self._above(state_dir),
+            memory=self._memory,
         )
         models = self._models(member, repository, self._loaded_contents(repository, board), launcher, launcher)
         return self._supervised(member, models, launcher, Restore(member.name, models, self.failures), alone, died)
@@ -124,7 +127,7 @@ class TritonInstances:
         settings = self._settings
         repository = self.repository(self._state_dir(member.name), is_ours=False)
         locked = LockedBoard(board)
-        launcher = AdoptedTritonLauncher(endpoints, repository.root, start_timeout_s=settings.triton.start_timeout_s)
+        launcher = AdoptedTritonLauncher(endpoints, repository.root, start_timeout_s=settings.triton.start_timeout_s, memory=self._memory)
         models = self._models(member, repository, self._loaded_contents(repository, locked), launcher, launcher)
         restore = Restore(member.name, models, self.failures)
         adoption = Adoption(endpoints, repository.root, locked.lock, restore, settings.triton.load_timeout_s)

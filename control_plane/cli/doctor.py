@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import platform
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -19,12 +20,16 @@ from control_plane.cli.common.options import StateDirOption
 from control_plane.cli.common.output import Shape, ShapeOption, print_found
 from control_plane.cli.common.printing import print_table
 from control_plane.core.cpus import format_cpus
+from control_plane.core.endpoints import CONTROL_FIELD, Endpoints
 from control_plane.core.errors import ControlPlaneError, StartupError
+from control_plane.fleet.adapters.servers_file import ServersFile
 from control_plane.host.cpu_affinity import allowed_cpus, require_cpus
+from control_plane.host.gpu_memory import GpuMemory, GpuMemoryUnknown
 from control_plane.host.listening import bind_tcp
 from control_plane.host.state_dir import read_endpoints
 from control_plane.models.adapters.profile import NO_DEVICE, Profile, choose_profile
-from control_plane.settings import Settings, load_settings
+from control_plane.settings import Settings, load_settings, parse_triton_url, parse_triton_urls
+from control_plane.triton.adopted.control_lock import flags_missing
 from control_plane.triton.embedded.shared_libraries import own_libpython
 
 _MIN_GLIBC = (2, 35)
@@ -74,10 +79,12 @@ def run_checks(settings: Settings) -> Iterator[Check]:
     yield _triton(settings.triton.cache_dir)
     yield from _builds(settings.triton.model_repository)
     yield from _ports(settings)
+    yield from _control_locks(settings)
     yield _cpus(settings)
     yield _disk(settings.process.state_dir)
     yield _shared_memory()
     yield _gpu(choose_profile(settings.triton))
+    yield from _gpu_memory(GpuMemory())
 
 
 def _python() -> Check:
@@ -158,6 +165,35 @@ def _fleet_notes(endpoints: dict[str, str]) -> list[str]:
         return []
 
 
+def _control_locks(settings: Settings) -> Iterator[Check]:
+    """Check whether anybody may load models into Tritons that others have started."""
+    for name, endpoints, missing in asyncio.run(_locks_missing(dict(_attached(settings)))):
+        found = f"whoever reaches Triton at {endpoints.http} may load and unload models there, so nothing that it answers is cached"
+        flags = " and ".join(f"{flag}=model-repository:{CONTROL_FIELD}=SECRET" for flag in missing)
+        advice = f"start it with {flags} beside a `tidegate node` with --attach-secret-file; let only gateways reach its ports"
+        yield Check(f"lock of {name}", Verdict.NOTE, found, advice)
+
+
+async def _locks_missing(attached: Mapping[str, Endpoints]) -> list[tuple[str, Endpoints, list[str]]]:
+    """Return the Tritons that lack locks, and their flags; one that is not there lacks none that is known."""
+    async with asyncio.TaskGroup() as tasks:
+        asked = {name: tasks.create_task(flags_missing(each, counts_silence=False), name=name) for name, each in attached.items()}
+    return [(name, attached[name], missing) for name, task in asked.items() if (missing := task.result())]
+
+
+def _attached(settings: Settings) -> Iterator[tuple[str, Endpoints]]:
+    """Yield the Tritons that others have started: of the settings, and of a running node."""
+    try:
+        attached = parse_triton_urls(settings.triton.triton_url) if settings.triton.triton_url else []
+        if settings.fleet.servers_file is not None:
+            attached = ServersFile(settings.fleet.servers_file).read()
+        yield from ((each.name, each.endpoints) for each in attached)
+        if (running := (read_endpoints(settings.process.state_dir) or {}).get("triton")) is not None:
+            yield "Triton", parse_triton_url(running)
+    except StartupError:
+        return  # what is wrong with them says the start
+
+
 def _cpus(settings: Settings) -> Check:
     process, triton = settings.process, settings.triton
     try:
@@ -193,8 +229,20 @@ def _shared_memory() -> Check:
 
 def _gpu(profile: Profile) -> Check:
     if profile.reason == NO_DEVICE:
-        return Check("GPU", Verdict.OK, "none: models run on the CPU")
+        return Check("GPU", Verdict.OK, "none: models run on the CPU, and are weighed by main memory")
     if profile.name:
         return Check("GPU", Verdict.OK, f"models are served with their configs/{profile.name}.pbtxt: {profile.reason}")
     advice = "install onnxruntime-gpu or a CUDA build of PyTorch and run `make models`, or go on with the CPU"
     return Check("GPU", Verdict.NOTE, f"models are served on the CPU: {profile.reason}", advice)
+
+
+def _gpu_memory(gpus: GpuMemory) -> Iterator[Check]:
+    if not gpus.has_driver:
+        return  # `_gpu` says what that means
+    try:
+        gpus.read(())
+    except GpuMemoryUnknown as exc:
+        advice = "pip install nvidia-ml-py, or `make extras`; else say sizes with the parameter tidegate_resident_bytes"
+        yield Check("GPU memory", Verdict.NOTE, f"models are weighed by main memory: {exc}", advice)
+    else:
+        yield Check("GPU memory", Verdict.OK, "models are weighed by it, too")

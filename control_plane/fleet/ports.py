@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from control_plane.core.endpoints import ListedServer
+from control_plane.core.held_memory import HeldMemory
 from control_plane.fleet.domain.leadership.lease import Lease
 from control_plane.fleet.domain.leadership.report import LoadReport
 from control_plane.fleet.domain.memory import DesiredState, Measured
@@ -46,7 +47,7 @@ class ServerInstance(Protocol):
         """Context manager around an unload and a load of models with a dead stub, as `DeadModels.replacing`.
         Raises ControlPlaneError."""
 
-    async def resident_bytes(self) -> int | None:
+    async def held_memory(self) -> HeldMemory | None:
         """Return the memory that the server holds now, Triton's own included; None where it cannot be
         read."""
 

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import dataclass, field
 
 from control_plane.core.errors import ControlPlaneError
+from control_plane.core.held_memory import HeldMemory
 from control_plane.models.domain.description import DescribedModel
 from control_plane.node.domain.fence import Term
 from control_plane.node.domain.messages import Done, Hold, Leave, Load, LookMemory, Memory, Prepare, Replace, Unload
@@ -66,11 +67,11 @@ class RemoteInstance:
         number = self._node.call_number()
         return self._held(number, Hold(number, name))
 
-    async def resident_bytes(self) -> int | None:
+    async def held_memory(self) -> HeldMemory | None:
         number = self._node.call_number()
         with suppress(ControlPlaneError, TimeoutError):
             async with asyncio.timeout(_MEMORY_TIMEOUT_S):
-                return (await self._node.call(LookMemory(number), number, Memory)).held_bytes
+                return (await self._node.call(LookMemory(number), number, Memory)).held
         return None
 
     def described(self) -> Mapping[str, DescribedModel]:

@@ -250,7 +250,7 @@ class NodeService:
         return lines + [ModelVersion(name, "", ModelState.LOADING, "") for name in sorted(loading - there)]
 
     async def _memory(self, number: int) -> FromNode:
-        return Memory(number, await self._instance.resident_bytes())
+        return Memory(number, await self._instance.held_memory())
 
     async def _load(self, number: int, gateway: _Gateway, prepared: int, term: Term) -> FromNode:
         held = gateway.held.pop(prepared, None)

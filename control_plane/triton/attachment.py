@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from control_plane.core.errors import StartupError
+from control_plane.core.held_memory import HeldMemory
 from control_plane.triton.liveness_watch import LivenessWatch
 from control_plane.triton.ports import Upstream
 from control_plane.triton.server_state import ServerSlot
@@ -38,7 +39,7 @@ class AttachedHealthCheck:
         self._restore = restore
         self._start_timeout_s = start_timeout_s
 
-    def resident_bytes(self) -> int | None:
+    def held_memory(self) -> HeldMemory | None:
         """Return None: an attached Triton may run on another machine."""
         return None
 

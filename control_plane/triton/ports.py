@@ -11,6 +11,7 @@ from typing import Protocol
 
 from control_plane.core.endpoints import Endpoints
 from control_plane.core.fingerprint import LoadedConfig
+from control_plane.core.held_memory import HeldMemory
 from control_plane.core.model import ModelOverride, ModelVersion
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.protocols.grpc import GrpcAnswer, GrpcHead, MessageFrame
@@ -251,10 +252,8 @@ class TritonProcess(Protocol):
     async def wait(self) -> str:
         """Wait for the end of the process; return how it ended, a semicolon, and the tail of its log."""
 
-    def resident_bytes(self) -> int | None:
-        """Return the main memory of Triton and all it started, shared pages in proportion; None if unknown.
-        Reads files.
-        """
+    def held_memory(self) -> HeldMemory | None:
+        """Return the memory of Triton and all it started; None if unknown. Reads files."""
 
     async def stop(self, *, grace_s: float) -> None:
         """End Triton and everything it started, within `grace_s`; return when all is gone. Idempotent."""

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 
 from control_plane.core.algorithms.backoff import RestartLimits, count_failures, restart_delay_s
 from control_plane.core.errors import ControlPlaneError, StartupError
+from control_plane.core.held_memory import HeldMemory
 from control_plane.triton.liveness_watch import LivenessWatch
 from control_plane.triton.ports import Connect, TritonLauncher, TritonProcess, Upstream
 from control_plane.triton.server_state import ServerSlot
@@ -69,9 +70,9 @@ class Supervisor:
         self._has_been_up = False
         self._process: TritonProcess | None = None
 
-    def resident_bytes(self) -> int | None:
-        """Return the main memory of Triton and all it started; None if unknown. Reads files."""
-        return None if self._process is None else self._process.resident_bytes()
+    def held_memory(self) -> HeldMemory | None:
+        """Return the memory of Triton and all it started; None if unknown. Reads files."""
+        return None if self._process is None else self._process.held_memory()
 
     async def run(self) -> None:
         """Supervise until cancelled; a cancellation ends Triton and all it started within four and a half

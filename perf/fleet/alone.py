@@ -51,15 +51,20 @@ def measure(folder: Path, names: Iterable[str]) -> AllAlone:
 
 async def _measure(folder: Path, names: Iterable[str], state: Path) -> AllAlone:
     async with tritons(1, folder, state) as (triton,), connections() as session:
-        new_bytes = triton.process.resident_bytes() or 0
+        new_bytes = host_bytes(triton)
         models = {name: await measure_one(triton, name, session) for name in names}
-        return AllAlone(models, max(0, (triton.process.resident_bytes() or 0) - new_bytes))
+        return AllAlone(models, max(0, host_bytes(triton) - new_bytes))
+
+
+def host_bytes(triton: Started) -> int:
+    held = triton.process.held_memory()
+    return 0 if held is None else held.host_bytes
 
 
 async def measure_one(triton: Started, name: str, session: httpx.AsyncClient) -> Alone:
     """Of one that is not loaded; it is not loaded afterwards either."""
     control, random = triton.upstream.control, Random(_SEED)
-    before_bytes = triton.process.resident_bytes() or 0
+    before_bytes = host_bytes(triton)
     began_s = monotonic()
     await control.load(name, timeout_s=_CONTROL_S)
     load_s = monotonic() - began_s
@@ -70,7 +75,7 @@ async def measure_one(triton: Started, name: str, session: httpx.AsyncClient) ->
     for _ in range(_REQUESTS):
         await _ask(session, triton.url, name, random)
     service_s = (monotonic() - began_s) / _REQUESTS
-    held_bytes = (triton.process.resident_bytes() or 0) - before_bytes
+    held_bytes = host_bytes(triton) - before_bytes
     began_s = monotonic()
     await control.unload(name, timeout_s=_CONTROL_S)
     async with asyncio.timeout(_CONTROL_S):

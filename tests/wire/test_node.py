@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from control_plane.core.held_memory import HeldMemory
 from control_plane.host.listening import bind_tcp, port_of
 from control_plane.node.adapters import frames
 from control_plane.node.adapters import server as node_server
@@ -49,7 +50,7 @@ class Port:
         while not isinstance(await link.receive(), Complete):
             pass
         link.send(LookMemory(1))
-        assert await link.receive() == Memory(1, 1000)
+        assert await link.receive() == Memory(1, HeldMemory(1000, 50))
         return link
 
 
@@ -176,7 +177,7 @@ def test_strangers_that_say_nothing_keep_nobody_out(monkeypatch: pytest.MonkeyPa
         link = await port.works()
         strangers = [await port.raw() for _ in range(node_server.MAX_STRANGERS + 30)]
         link.send(LookMemory(2))
-        assert await link.receive() == Memory(2, 1000)
+        assert await link.receive() == Memory(2, HeldMemory(1000, 50))
         for reader, writer in strangers:
             with suppress(ConnectionError):
                 assert len(await reader.read()) < 200, "it was cut off, at most with a reason"

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager, nullcontext
 
+from control_plane.core.held_memory import HeldMemory
 from control_plane.models.model_service import ModelService
 from control_plane.models.prepared_load import PreparedLoad
 
@@ -14,11 +15,11 @@ class OwnInstance:
     """Server instance of this process; its files are described and fetched by the fleet, for all servers of
     this machine."""
 
-    def __init__(self, models: ModelService, resident_bytes: Callable[[], int | None] = lambda: None) -> None:
-        """`resident_bytes` returns the memory that the server holds now, None where it cannot be read. It
+    def __init__(self, models: ModelService, held_memory: Callable[[], HeldMemory | None] = lambda: None) -> None:
+        """`held_memory` returns the memory that the server holds now, None where it cannot be read. It
         reads files, so it is called in threads."""
         self._models = models
-        self._resident_bytes = resident_bytes
+        self._held_memory = held_memory
 
     def prepared(self, name: str) -> AbstractAsyncContextManager[PreparedLoad]:
         return self._models.prepared(name)
@@ -29,8 +30,8 @@ class OwnInstance:
     def replacing(self, models: Collection[str]) -> AbstractAsyncContextManager[None]:
         return self._models.replacing(models)
 
-    async def resident_bytes(self) -> int | None:
-        return await asyncio.to_thread(self._resident_bytes)
+    async def held_memory(self) -> HeldMemory | None:
+        return await asyncio.to_thread(self._held_memory)
 
     def held_locally(self, name: str) -> AbstractAsyncContextManager[None]:
         return nullcontext()

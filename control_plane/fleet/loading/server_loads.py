@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 from control_plane.core.errors import ControlPlaneError
+from control_plane.core.held_memory import HeldMemory
 from control_plane.core.model import ModelVersion
 from control_plane.fleet.domain.fleet import ModelFacts
 from control_plane.fleet.loading.load_plans import LoadPlans, PlanLimits
@@ -41,7 +42,7 @@ class ServerLoads:
         self._state = state
         self._require = require
         self._limits = PlanLimits(load_timeout_s=load_timeout_s)
-        self._empty_bytes: int | None = None
+        self._empty: HeldMemory | None = None
         """Memory of the server without any model; None until it has been read in this life of Triton."""
         self._unloading: dict[str, tuple[float, int]] = {}
         """Model -> since when it has been unloading, and its size."""
@@ -95,9 +96,9 @@ class ServerLoads:
     async def measure_memory(self) -> None:
         """Measure the memory of all models on the server, and correct their sizes: many models grow with
         their first requests."""
-        held = await self._instance.resident_bytes()
-        if held is not None and self._empty_bytes is not None and self._member.is_up:
-            self._state.measurements.memory_measured(self._member.name, held - self._empty_bytes)
+        held = await self._instance.held_memory()
+        if held is not None and self._empty is not None and self._member.is_up and (more := held.more_than(self._empty)) is not None:
+            self._state.measurements.memory_measured(self._member.name, more)
         # An attached Triton's memory cannot be read from here: it is asked itself.
         if held is None:
             await self._ask_for_sizes()
@@ -129,7 +130,7 @@ class ServerLoads:
         if self._plans is None or self._upstream is not upstream:
             name = self._member.name
             # A new Triton process is empty: nothing that was learned of the old one's memory and calls holds.
-            self._upstream, self._empty_bytes = upstream, None
+            self._upstream, self._empty = upstream, None
             self._unloading.clear()
             self._plans = LoadPlans(
                 self._state.fleet.servers[name],
@@ -148,10 +149,10 @@ class ServerLoads:
     async def prepared(self, model: str) -> AsyncIterator[PreparedLoad]:
         """Prepare a load by the server's model service, and measure the time and memory that it takes."""
         async with self._instance.prepared(model) as prepared:
-            before = await self._instance.resident_bytes()
+            before = await self._instance.held_memory()
             # The only moment when the memory of the empty server can be read: before its first load begins.
             if self._state.is_empty(self._member.name):
-                self._empty_bytes = before
+                self._empty = before
             try:
                 yield prepared
             except ControlPlaneError:
@@ -161,10 +162,10 @@ class ServerLoads:
         if prepared.asked_s is not None:
             await self._learn(model, self._state.now_s() - prepared.asked_s, before)
 
-    async def _learn(self, model: str, took_s: float, before: int | None) -> None:
+    async def _learn(self, model: str, took_s: float, before: HeldMemory | None) -> None:
         """Note what a load has taken; `before` it the server held so much memory."""
-        after = await self._instance.resident_bytes()
-        more = None if before is None or after is None else after - before
+        after = await self._instance.held_memory()
+        more = None if before is None or after is None else after.more_than(before)
         self._state.measurements.loaded(model, took_s, more)
         size = self._state.bytes_of(self._member.name, model)
         self._state.counts.moved(model, source=Tier.WARM, target=Tier.HOT, size_bytes=size, took_s=took_s)

@@ -4,7 +4,7 @@ It is kept twice: in `ModelFacts`, by which policies decide, and as `Measured` r
 process. A model's size comes from the first of these sources that has it:
 
     1. what its owner declares;
-    2. loads, and the memory of a whole server, where that can be read (an embedded Triton's);
+    2. loads, and the memory of a whole server, where that can be read (an embedded Triton's, or by a node);
     3. what Triton reports, where it is attached and the backend does so (native ONNX Runtime and TensorRT do,
        Python does not);
     4. what was remembered of any of these, while the files have the same size;

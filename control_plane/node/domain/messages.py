@@ -14,12 +14,13 @@ from typing import Any, TypeVar, get_args
 import orjson
 from pydantic import Base64Bytes, ConfigDict, TypeAdapter, ValidationError
 
+from control_plane.core.held_memory import HeldMemory
 from control_plane.core.model import ModelState
 from control_plane.metering.domain.compute_units import ModelCost
 from control_plane.models.domain.description import DescribedModel
 from control_plane.node.domain.fence import Term
 
-VERSIONS = (1, 1)
+VERSIONS = (2, 2)
 """Oldest and newest version of the wire that this program speaks."""
 LENGTH_BYTES = 4  # before each frame, big-endian
 MAX_FIRST_BYTES = 4096
@@ -250,7 +251,7 @@ class Memory:
     """The answer to `LookMemory`; None where it is not known."""
 
     number: int
-    held_bytes: int | None
+    held: HeldMemory | None
 
 
 @dataclass(frozen=True, slots=True)

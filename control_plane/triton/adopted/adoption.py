@@ -18,22 +18,16 @@ from pathlib import Path
 from control_plane.core.endpoints import Endpoints
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, StartupError, UpstreamUnavailable
 from control_plane.core.model import ModelState
-from control_plane.protocols.http1 import HttpRequest
-from control_plane.triton.adapters.control import ControlClient
-from control_plane.triton.adapters.http import HttpClient
+from control_plane.triton.adopted.control_lock import RESTRICTED, flags_missing
 from control_plane.triton.ports import Upstream
 
 _log = logging.getLogger(__name__)
 
 _NOT_EXPLICIT = "explicit model load / unload is not allowed"
 """What Triton says to a load or unload in the modes `none` and `poll` (server 24.10, with UNAVAILABLE)."""
-_RESTRICTED = "is restricted, expecting header"
-"""What Triton says to a call of a group that is locked by a secret, without it or with another one."""
 
 _CALL_S = 10.0
 _POLL_S = 0.1
-_INDEX = HttpRequest(b"POST", b"/v2/repository/index")
-_FORBIDDEN = 403
 
 
 @dataclass(slots=True)
@@ -60,7 +54,7 @@ class Adoption:
             self.locked(not why)
             await self._empty(upstream)
         except UpstreamUnavailable as exc:
-            if _RESTRICTED in str(exc):
+            if RESTRICTED in str(exc):
                 raise StartupError(f"Triton at {self.endpoints.grpc} refuses the secret of --attach-secret-file: {exc}") from exc
             raise
         await self.restore(upstream)
@@ -96,33 +90,8 @@ class Adoption:
         """Say how others than this node could load models; empty if they cannot."""
         if not self.endpoints.control_secret:
             return "it has no secret; start it with --grpc-restricted-protocol and --http-restricted-api, and name --attach-secret-file"
-        open_over = [flag for flag, is_locked in (
-            ("--grpc-restricted-protocol", await self._is_grpc_locked()),
-            ("--http-restricted-api", await self._is_http_locked()),
-        ) if not is_locked]  # fmt: skip
-        return f"its calls for models need no secret; start it with {' and '.join(open_over)}" if open_over else ""
-
-    async def _is_grpc_locked(self) -> bool:
-        stranger = ControlClient(self.endpoints.grpc)
-        try:
-            await stranger.index()
-        except ControlPlaneError as exc:
-            return _RESTRICTED in str(exc)
-        finally:
-            await stranger.close()
-        return False
-
-    async def _is_http_locked(self) -> bool:
-        stranger = HttpClient(self.endpoints.http, max_connections=1)
-        try:
-            answer = await stranger.send(_INDEX, timeout_s=_CALL_S)
-        except UpstreamUnavailable as exc:
-            return exc.is_not_sent  # nobody listens there
-        except ControlPlaneError:
-            return False
-        finally:
-            await stranger.close()
-        return answer.status == _FORBIDDEN
+        missing = await flags_missing(self.endpoints)
+        return f"its calls for models need no secret; start it with {' and '.join(missing)}" if missing else ""
 
     async def _empty(self, upstream: Upstream) -> None:
         """Unload everything, and return when nothing is loaded; requests in flight finish."""

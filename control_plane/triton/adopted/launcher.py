@@ -13,7 +13,8 @@ from pathlib import Path
 
 from control_plane.core.endpoints import Endpoints
 from control_plane.core.errors import StartupError
-from control_plane.host.process_memory import held_bytes
+from control_plane.core.held_memory import HeldMemory
+from control_plane.host.server_memory import ServerMemory
 from control_plane.triton.adapters.held_connection import HeldConnection
 from control_plane.triton.adopted.processes import ProcessesUnseen, TritonProcesses, find_triton
 from control_plane.triton.embedded.load_watch import AbandonedLoadAnswerer, LoadWatch
@@ -33,8 +34,10 @@ class AdoptedTritonLauncher(WatchedTriton):
 
     again = "attached to again"
 
-    def __init__(self, endpoints: Endpoints, repository: Path, *, start_timeout_s: float) -> None:
+    def __init__(self, endpoints: Endpoints, repository: Path, *, start_timeout_s: float, memory: ServerMemory | None = None) -> None:
+        """`memory` weighs Triton's processes."""
         super().__init__()
+        self._memory = memory or ServerMemory()
         self._endpoints = endpoints
         self._repository = repository
         self._start_timeout_s = start_timeout_s
@@ -54,7 +57,7 @@ class AdoptedTritonLauncher(WatchedTriton):
         held = await self._connected()
         processes = await self._seen()
         self.watches = None if processes is None else _watches(processes)
-        return AdoptedTriton(self._endpoints, held, processes)
+        return AdoptedTriton(self._endpoints, held, processes, self._memory)
 
     async def _connected(self) -> HeldConnection:
         place, is_waiting = self._endpoints.grpc, False
@@ -94,10 +97,11 @@ class AdoptedTritonLauncher(WatchedTriton):
 class AdoptedTriton:
     """Life of an adopted Triton, from a connection to its loss."""
 
-    def __init__(self, endpoints: Endpoints, held: HeldConnection, processes: TritonProcesses | None) -> None:
+    def __init__(self, endpoints: Endpoints, held: HeldConnection, processes: TritonProcesses | None, memory: ServerMemory) -> None:
         self._endpoints = endpoints
         self._held = held
         self._processes = processes
+        self._memory = memory
 
     @property
     def endpoints(self) -> Endpoints:
@@ -108,8 +112,8 @@ class AdoptedTriton:
         await self._held.lost()
         return f"Triton at {self._endpoints.grpc} has closed its connections; its log is where it was started"
 
-    def resident_bytes(self) -> int | None:
-        return None if self._processes is None or self._held.is_lost else held_bytes(self._processes.all())
+    def held_memory(self) -> HeldMemory | None:
+        return None if self._processes is None or self._held.is_lost else self._memory.held(self._processes.all())
 
     async def stop(self, *, grace_s: float) -> None:
         """Let go of it; it runs on."""

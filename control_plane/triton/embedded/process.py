@@ -20,7 +20,8 @@ from pathlib import Path
 from control_plane.core.cpus import format_cpus
 from control_plane.core.endpoints import Endpoints, TritonEndpoints, TritonSockets
 from control_plane.core.errors import StartupError
-from control_plane.host.process_memory import held_bytes
+from control_plane.core.held_memory import HeldMemory
+from control_plane.host.server_memory import ServerMemory
 from control_plane.settings import TritonSettings
 from control_plane.triton.config_name import config_name_in_force
 from control_plane.triton.embedded import confine, guardian
@@ -67,10 +68,11 @@ class EmbeddedTritonLauncher(WatchedTriton):
         environment: Mapping[str, str] = os.environ,
         choose: Callable[[], TritonEndpoints] = choose_ports,
         within: Sequence[Path] = (),
+        memory: ServerMemory | None = None,
     ) -> None:
         """`cpus` are those that Triton and its stubs run on, by default those of this process. Triton
         inherits from `environment`. `choose` chooses the ports for the transport `tcp`. `within` are folders
-        of ours that contain the state folder.
+        of ours that contain the state folder. `memory` weighs Triton's processes.
 
         Raises StartupError: the state folder cannot be used, or there is no user that Triton could run as.
         """
@@ -83,6 +85,7 @@ class EmbeddedTritonLauncher(WatchedTriton):
         self._account = find_account(settings.triton_user) if settings.triton_user else None
         self._folders = triton_folders(state_dir)
         self._above = (*within, state_dir.absolute())
+        self._memory = memory or ServerMemory()
         self._preparing = threading.Lock()
 
     async def start(self) -> EmbeddedTriton:
@@ -113,7 +116,7 @@ class EmbeddedTritonLauncher(WatchedTriton):
                 start_new_session=True,
             )
         answer = AbandonedLoadAnswerer(launch.environment, self._account)
-        triton = EmbeddedTriton(process, launch.endpoints, log, shm_prefix(self._folders.root), answer)
+        triton = EmbeddedTriton(process, launch.endpoints, log, shm_prefix(self._folders.root), answer, self._memory)
         self.watches = Watches(triton.loads, triton.stubs)
         return triton
 
@@ -196,11 +199,14 @@ class EmbeddedTritonLauncher(WatchedTriton):
 class EmbeddedTriton:
     """Process of an embedded Triton, behind its guardian."""
 
-    def __init__(self, process: Process, endpoints: Endpoints, log: LogFile, shared_memory: str, answer: Answer) -> None:
+    def __init__(
+        self, process: Process, endpoints: Endpoints, log: LogFile, shared_memory: str, answer: Answer, memory: ServerMemory
+    ) -> None:
         self._guardian = process
         self._endpoints = endpoints
         self._log = log
         self._shared_memory = shared_memory
+        self._memory = memory
         stubs = Stubs(process.pid, shared_memory)
         self.loads = LoadWatch(log, stubs, answer)
         self.stubs = StubWatch(stubs, self.loads)
@@ -217,13 +223,11 @@ class EmbeddedTriton:
         await self._sweep()
         return f"{describe_exit(status)}; the end of {self._log.path}:\n{self._log.tail()}"
 
-    def resident_bytes(self) -> int | None:
-        """Return the main memory of Triton, its guardian and its stubs, shared pages in proportion; None if
-        it has ended.
-        """
+    def held_memory(self) -> HeldMemory | None:
+        """Return the memory of Triton, its guardian and its stubs; None if it has ended."""
         if self._guardian.returncode is not None:
             return None
-        return held_bytes(guardian.session_members(self._guardian.pid))
+        return self._memory.held(guardian.session_members(self._guardian.pid))
 
     async def stop(self, *, grace_s: float) -> None:
         """Stop Triton: SIGTERM, then SIGKILL half a second before the grace is over. Idempotent.

@@ -1,24 +1,31 @@
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import pynvml
 import pytest
 
-from control_plane.cli.doctor import Verdict, _disk, _gpu, _ports
+from control_plane.cli.doctor import Check, Verdict, _attached, _control_locks, _disk, _gpu, _gpu_memory, _ports
+from control_plane.host.gpu_memory import GpuMemory
 from control_plane.models.adapters.profile import NO_DEVICE, Profile
 from control_plane.settings import load_settings
+from tests.aio import run
+from tests.fakes.nvml import FakeGpu, FakeNvml
+from tests.unit.triton.adopted.scripted import Theirs, triton
 
 
 @pytest.mark.parametrize(
     ("profile", "verdict", "found"),
     [
-        pytest.param(Profile("", NO_DEVICE), Verdict.OK, "none: models run on the CPU", id="none there"),
+        pytest.param(Profile("", NO_DEVICE), Verdict.OK, "none: models run on the CPU, and are weighed by main memory", id="none there"),
         pytest.param(Profile("gpu", "torch can use the GPU"), Verdict.OK, "configs/gpu.pbtxt: torch can use the GPU", id="used"),
         pytest.param(Profile("", "nothing computes on it"), Verdict.NOTE, "on the CPU: nothing computes on it", id="not used"),
     ],
@@ -28,6 +35,22 @@ def test_what_a_gpu_is_used_for_and_why(profile: Profile, verdict: Verdict, foun
     assert check.verdict is verdict
     assert found in check.found
     assert bool(check.advice) == (verdict is Verdict.NOTE)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "verdict", "found"),
+    [
+        pytest.param(FakeGpu({1: 5}), Verdict.OK, "weighed by it", id="told"),
+        pytest.param(FakeGpu(pynvml.NVMLError_NotSupported), Verdict.NOTE, "does not say how much each process holds", id="not told"),
+    ],
+)
+def test_whether_models_are_weighed_by_gpu_memory(tmp_path: Path, gpu: FakeGpu, verdict: Verdict, found: str) -> None:
+    (tmp_path / "nvidiactl").touch()
+    (check,) = _gpu_memory(GpuMemory(load=lambda: FakeNvml(gpu), driver=tmp_path / "nvidiactl"))
+    assert check.verdict is verdict
+    assert found in check.found
+    assert bool(check.advice) == (verdict is Verdict.NOTE)
+    assert not list(_gpu_memory(GpuMemory(driver=tmp_path / "none"))), "said once, by the line of the GPU"
 
 
 @contextmanager
@@ -83,3 +106,50 @@ def test_a_full_disk_and_what_it_means(tmp_path: Path, free_bytes: int, verdict:
     check = _disk(tmp_path, free_bytes=free_bytes)
     assert check.verdict is verdict
     assert advice in check.advice
+
+
+def locks(theirs: Theirs) -> list[Check]:
+    """What is said of the locks of a Triton that was started so."""
+
+    async def main() -> list[Check]:
+        async with triton(theirs):
+            urls = f"http://127.0.0.1:{theirs.http_port}?grpc_port={theirs.grpc_port}&metrics_port=1"
+            settings = load_settings({"state_dir": theirs.repository / "state", "triton_url": urls})
+            return await asyncio.to_thread(lambda: list(_control_locks(settings)))
+
+    return run(main())
+
+
+@pytest.mark.parametrize(
+    ("grpc_secret", "is_http_locked", "flags"),
+    [
+        pytest.param("", False, ["--grpc-restricted-protocol", "--http-restricted-api"], id="none"),
+        pytest.param("", True, ["--grpc-restricted-protocol"], id="over HTTP only"),
+        pytest.param("a secret", False, ["--http-restricted-api"], id="over gRPC only"),
+        pytest.param("a secret", True, [], id="both"),
+    ],
+)
+def test_a_triton_of_others_that_anybody_may_load_into_is_noted(
+    tmp_path: Path, grpc_secret: str, is_http_locked: bool, flags: list[str]
+) -> None:
+    checks = locks(Theirs(tmp_path, secret=grpc_secret, is_http_locked=is_http_locked))
+    assert [check.verdict for check in checks] == [Verdict.NOTE] * bool(flags)
+    assert [flag for check in checks for flag in ("--grpc-restricted-protocol", "--http-restricted-api") if flag in check.advice] == flags
+    assert all("nothing that it answers is cached" in check.found for check in checks)
+
+
+def test_one_that_does_not_answer_is_no_open_one(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    url = f"http://127.0.0.1:{port}?grpc_port={port}&metrics_port={port}"
+    assert list(_control_locks(load_settings({"state_dir": tmp_path, "triton_url": url}))) == []
+
+
+def test_tritons_of_lists_and_of_a_running_node_are_looked_at_too(tmp_path: Path) -> None:
+    (tmp_path / "servers.yaml").write_text("- {url: 'http://10.0.0.5:8000', name: listed}\n")
+    with (tmp_path / "endpoints.json").open("w") as endpoints:
+        json.dump({"node": "http://127.0.0.1:9", "triton": "http://127.0.0.1:7000?grpc_port=7001"}, endpoints)
+        endpoints.flush()
+        fcntl.flock(endpoints, fcntl.LOCK_EX)
+        settings = load_settings({"state_dir": tmp_path, "servers_file": tmp_path / "servers.yaml"})
+        assert [(name, str(each.grpc)) for name, each in _attached(settings)] == [("listed", "10.0.0.5:8001"), ("Triton", "127.0.0.1:7001")]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, UpstreamUnavailable
+from control_plane.core.held_memory import HeldMemory
 from control_plane.core.infer_call import InferCall
 from control_plane.core.model import ModelOverride, ModelState
 from control_plane.fleet.adapters.own_instance import OwnInstance
@@ -216,7 +217,8 @@ class FleetBench:
             name: ModelService(servers=self.servers.members[name], repository=None, load=[], load_timeout_s=300.0) for name in names
         }
         self.is_leader = True
-        self.resident: dict[str, int | None] = dict.fromkeys(names)
+        self.resident: dict[str, int | HeldMemory | None] = dict.fromkeys(names)
+        """What each server holds; a number is main memory."""
         self.loads = {name: self._loads(name) for name in names}
         self.request_replica: Callable[[str, str | None], bool] = lambda model, pool: False
         self.tiers = FakeTiers(self.described)
@@ -296,7 +298,7 @@ class FleetBench:
     def _loads(self, name: str) -> ServerLoads:
         return ServerLoads(
             self.servers.members[name],
-            OwnInstance(self.units[name], lambda: self.resident[name]),
+            OwnInstance(self.units[name], lambda: HeldMemory(held) if isinstance(held := self.resident[name], int) else held),
             self.state,
             require=self._require,
             load_timeout_s=300.0,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from uuid import uuid4
 
 from control_plane.core.errors import UpstreamUnavailable
+from control_plane.core.held_memory import HeldMemory
 from control_plane.fleet.adapters.own_instance import OwnInstance
 from control_plane.metering.domain.compute_units import ModelCost
 from control_plane.models.domain.description import DescribedModel, ModelSpec
@@ -116,7 +117,7 @@ class Bench:
         self.files = NodeFilesOf(names)
         self.suspected: list[tuple[str, float]] = []
         self.service = NodeService(
-            OwnInstance(self.models, lambda: 1000),
+            OwnInstance(self.models, lambda: HeldMemory(1000, 50)),
             self.member,
             self.board,
             self.files,

@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 
 from control_plane.core.errors import ModelLoadFailed, UpstreamFailed, UpstreamUnavailable
+from control_plane.core.held_memory import HeldMemory
 from control_plane.core.model import ModelState
 from tests.aio import settle
 from tests.unit.node.bench import Bench
@@ -149,7 +150,7 @@ def test_files_are_held_and_models_replaced_for_as_long_as_the_gateway_wants() -
 def test_what_is_known_of_requests_stubs_and_memory_comes_across() -> None:
     async def scene(bench: Bench) -> None:
         gateway = await bench.gateway().connected()
-        assert await gateway.instance.resident_bytes() == 1000
+        assert await gateway.instance.held_memory() == HeldMemory(1000, 50)
         gateway.awaited = {"a": 3.0}
         await asyncio.sleep(1.0)
         assert bench.now_s() - 4.5 < bench.service.oldest_s("a") <= bench.now_s() - 3.0
@@ -214,6 +215,6 @@ def test_calls_fail_at_once_while_the_node_is_away() -> None:
         await gateway.node.wait_until(lambda: not gateway.node.is_connected)
         with pytest.raises(UpstreamUnavailable, match="is away"):
             await gateway.load("a")
-        assert await gateway.instance.resident_bytes() is None
+        assert await gateway.instance.held_memory() is None
 
     play(scene)

@@ -65,7 +65,7 @@ class FakeProcess:
         await self._ended.wait()
         return self._how
 
-    def resident_bytes(self) -> int | None:
+    def held_memory(self) -> None:
         return None
 
     async def stop(self, *, grace_s: float) -> None:

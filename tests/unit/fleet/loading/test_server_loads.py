@@ -6,6 +6,7 @@ import pytest
 
 from control_plane.core.errors import ModelLoadFailed, UpstreamUnavailable
 from control_plane.core.fingerprint import LoadedConfig
+from control_plane.core.held_memory import HeldMemory
 from control_plane.fleet.adapters.own_instance import OwnInstance
 from control_plane.fleet.loading.server_loads import ServerLoads
 from control_plane.models.domain.description import DescribedModel, ModelSpec
@@ -51,6 +52,32 @@ def test_what_it_takes_and_how_long_is_learned() -> None:
         facts = bench.state.fleet.models["a"]
         assert (facts.resident_bytes, facts.load_s) == (30 * MIB, 7.0)
         assert bench.replica("a").bytes == 30 * MIB
+
+    play(main)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "learned"),
+    [
+        pytest.param(HeldMemory(500, 100), HeldMemory(510, 190), 90, id="on the GPU"),
+        pytest.param(HeldMemory(500, 100), HeldMemory(570, 110), 70, id="more of main memory, which the budget bounds, too"),
+        pytest.param(HeldMemory(500, 100), HeldMemory(570, None), None, id="the driver went away meanwhile"),
+        pytest.param(HeldMemory(500, None), HeldMemory(570, 300), None, id="or came back, with the memory of others"),
+    ],
+)
+def test_a_model_weighs_what_it_takes_of_main_or_gpu_memory(before: HeldMemory, after: HeldMemory, learned: int | None) -> None:
+    async def main() -> None:
+        bench = FleetBench(DescribedModel(ModelSpec("a"), file_bytes=MIB), budget_bytes=1000 * MIB)
+        guess = bench.state.fleet.models["a"].resident_bytes
+        bench.resident["s0"] = before
+        bench.tritons["s0"].load_s["a"] = 7.0
+        async with running(bench), asyncio.TaskGroup() as tasks:
+            tasks.create_task(bring(bench, "a"))
+            await asyncio.sleep(6.0)
+            bench.resident["s0"] = after
+        assert bench.state.fleet.models["a"].resident_bytes == (guess if learned is None else learned)
+        await bench.loads["s0"].measure_memory()
+        assert bench.state.fleet.models["a"].resident_bytes == (guess if learned is None else learned)
 
     play(main)
 

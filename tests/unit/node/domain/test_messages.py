@@ -5,13 +5,13 @@ from typing import get_args
 import orjson
 import pytest
 
+from control_plane.core.held_memory import HeldMemory
 from control_plane.core.model import ModelState
 from control_plane.metering.domain.compute_units import ModelCost, UnitTable
 from control_plane.models.domain.description import DescribedModel, ModelSpec
 from control_plane.node.domain import messages
 from control_plane.node.domain.fence import Term
 from control_plane.node.domain.messages import (
-    VERSIONS,
     Acknowledge,
     Challenge,
     Complete,
@@ -86,6 +86,8 @@ EXAMPLES: tuple[Message, ...] = (
     StubDied("m", "was killed"),
     Index(0, [("m", "1", ModelState.READY, ""), ("n", "", ModelState.UNAVAILABLE, "why")]),
     Memory(9, None),
+    Memory(9, HeldMemory(5)),
+    Memory(9, HeldMemory(5, 6)),
     Done(10),
     Failed(11, "load_failed", "why", {"upstream_code": 13.0}),
 )
@@ -144,6 +146,6 @@ def test_the_newest_version_that_both_speak_is_used(theirs: tuple[int, int], our
 
 def test_what_is_first_said_is_small_and_of_every_version() -> None:
     """A change of these two would keep programs from telling each other which versions they speak."""
-    assert encode(Hello(*VERSIONS, "n", "f", "g")) == b'["Hello",{"oldest":1,"newest":1,"nonce":"n","fleet":"f","gateway":"g"}]'
+    assert encode(Hello(1, 1, "n", "f", "g")) == b'["Hello",{"oldest":1,"newest":1,"nonce":"n","fleet":"f","gateway":"g"}]'
     assert encode(Refused("why")) == b'["Refused",{"reason":"why"}]'
     assert messages.MAX_FIRST_BYTES > 1000

@@ -92,7 +92,7 @@ def test_processes_that_are_not_seen_are_said_once_and_loads_go_on(tmp_path: Pat
             launch = launcher(server.port, tmp_path)
             for _ in range(2):
                 triton = await launch.start()
-                assert triton.resident_bytes() is None
+                assert triton.held_memory() is None
                 await triton.stop(grace_s=1.0)
             done: list[float] = []
 

@@ -141,9 +141,11 @@ def test_it_holds_memory_while_it_lives(lab: Lab, run: Run) -> None:
     async def scenario() -> None:
         process = await lab.start()
         # The guardian and the stand-in: two Pythons without packages.
-        assert 5 * 2**20 < (process.resident_bytes() or 0) < 100 * 2**20
+        held = process.held_memory()
+        assert held is not None
+        assert 5 * 2**20 < held.host_bytes < 100 * 2**20
         await process.stop(grace_s=50.0)
-        assert process.resident_bytes() is None
+        assert process.held_memory() is None
 
     run(scenario())
 
