@@ -1,4 +1,4 @@
-"""GPU memory that processes hold, read from NVIDIA's driver (NVML) by nvidia-ml-py, which `tidegate[gpu]` installs.
+"""GPU memory that processes hold, read from NVIDIA's driver (NVML) by nvidia-ml-py, which `tidegate[nvml]` installs.
 
 A library call into a broken driver may never return, so each reading is a thread's that nobody waits for longer
 than a second. What NVML says: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html
