@@ -52,6 +52,7 @@ class JobServices:
             bounds=_bounds(settings),
             policy=self._policy,
             keep_s=settings.batches_keep_s,
+            max_open=settings.batches_open_per_tenant,
         )
         self._sweeper = Sweeper(store=store, queue=queue, spool=spool, usage=usage, policy=self._policy, kept=_kept(settings))
         self.max_attempts = settings.jobs_attempts

@@ -19,7 +19,7 @@ from control_plane.batches.domain.input_lines import input_steps, lines_of
 from control_plane.batches.domain.output_lines import ChunkEnd, chunk_end, ended, never_made, split_result, unanswered_lines
 from control_plane.batches.files import Files
 from control_plane.batches.ports import Shelf
-from control_plane.core.errors import InvalidRequest, ObjectNotFound, StoreUnavailable
+from control_plane.core.errors import InvalidRequest, LimitExceeded, ObjectNotFound, StoreUnavailable
 from control_plane.core.principal import Principal
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.jobs.domain.job import Job, JobState, PriceClass, due_s_of
@@ -40,6 +40,8 @@ _GRACE_S = 2.0
 """From a cancellation to the end of the batch, where chunks have no job: another process that has not seen it may be
 about to make one."""
 _CLEAN_EVERY_S = 600.0
+_FULL_RETRY_S = 60.0
+"""Batches take minutes: who asks again sooner finds no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +76,16 @@ class Batches:
         bounds: Bounds,
         policy: RetryPolicy,
         keep_s: float,
+        max_open: int,
         today_s: Callable[[], float] = time.time,
     ) -> None:
-        """`keep_s` is how long files and ended batches are kept; `today_s` is seconds since 1970."""
+        """`keep_s` is how long files and ended batches are kept, `max_open` how many of a tenant's may be open; `today_s` is
+        seconds since 1970."""
         self._shelf, self._files = shelf, files
         self._store, self._queue, self._spool = store, queue, spool
         self._bounds, self._policy = bounds, policy
         self._keep_s = keep_s
+        self._max_open = max_open
         self._today_s = today_s
         self._follows: dict[str, _Follow] = {}
         self._cleaned_s = float("-inf")
@@ -92,8 +97,11 @@ class Batches:
         Raises:
             InvalidRequest: a line is wrong, or the file's purpose is.
             ObjectNotFound: there is no such file.
+            LimitExceeded: the tenant has as many open batches as it may.
             StoreUnavailable: nothing can be accepted now.
         """
+        if (count := await self._shelf.open_count(principal.tenant)) >= self._max_open:
+            raise LimitExceeded(f"{count} batches of this tenant have not ended, and no more may be open", retry_after_s=_FULL_RETRY_S)
         file = await self._files.get(principal, input_file_id)
         if file.purpose != "batch":
             raise InvalidRequest(f"the input file's purpose must be 'batch'; this one's is {file.purpose!r}", field="input_file_id")

@@ -38,6 +38,9 @@ class Shelf(Protocol):
     async def open_batches(self) -> list[Batch]:
         """Return everybody's batches that have not ended."""
 
+    async def open_count(self, tenant: str) -> int:
+        """Return how many of a tenant's batches have not ended."""
+
     async def read_chunk(self, batch: Batch, chunk: Chunk) -> bytes: ...
 
     async def cancel(self, batch: Batch, *, now_s: float) -> None: ...

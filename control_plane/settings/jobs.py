@@ -74,6 +74,9 @@ class JobSettings(Group):
     """Seconds for which files of `/v1/files` and ended batches are kept: 30 days, as OpenAI keeps the output. A
     tenant's files together have at most `jobs_bytes_per_tenant`."""
 
+    batches_open_per_tenant: int = Field(1000, ge=1)
+    """Most batches of one tenant that have not ended; further ones are refused with 429."""
+
     @field_validator("jobs_url", mode="before")
     @classmethod
     def _from_file(cls, url: object, info: ValidationInfo) -> object:

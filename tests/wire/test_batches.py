@@ -61,7 +61,7 @@ class Here:
 
 
 @asynccontextmanager
-async def serving(folder: Path, *, max_bytes: int = 1 << 20) -> AsyncIterator[Here]:
+async def serving(folder: Path, *, max_bytes: int = 1 << 20, max_open: int = 100) -> AsyncIterator[Here]:
     keys = (api_key(1, "infer:m"), api_key(2, "infer:*", tenant="others"))
     governed = governance(known_state(keys=keys, tenants=(Tenant("team"), Tenant("others"))), authentication=True)
     shelf = FolderShelf(folder / "spool" / "batches")
@@ -77,6 +77,7 @@ async def serving(folder: Path, *, max_bytes: int = 1 << 20) -> AsyncIterator[He
             bounds=ROOMY,
             policy=here.policy,
             keep_s=1e6,
+            max_open=max_open,
             today_s=here.now_s,
         )
         async with gateway(governed=governed, batches=BatchesHttp(files, batches, BodyBudget(1 << 24))) as it:
@@ -106,6 +107,18 @@ async def create(client: openai.AsyncOpenAI, *lines: str) -> Any:
 async def ids_in(client: openai.AsyncOpenAI, file_id: str | None) -> list[str]:
     assert file_id is not None
     return [orjson.loads(each)["custom_id"] for each in (await client.files.content(file_id)).text.splitlines()]
+
+
+async def test_a_tenant_has_so_many_open_batches_and_others_theirs(tmp_path: Path) -> None:
+    async with serving(tmp_path, max_open=2) as it:
+        first, _ = [await create(it.mine, line(str(number))) for number in range(2)]
+        with pytest.raises(openai.RateLimitError, match="2 batches of this tenant have not ended"):
+            await create(it.mine, line("3"))
+        await create(it.others, line("1"))
+
+        await it.mine.batches.cancel(first.id)
+        await it.work("cancelled", first.id)
+        await create(it.mine, line("3"))
 
 
 async def test_a_file_is_kept_listed_read_and_deleted(tmp_path: Path) -> None:

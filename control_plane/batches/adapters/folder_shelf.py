@@ -88,6 +88,10 @@ class FolderShelf:
     async def open_batches(self) -> list[Batch]:
         return await self._run(lambda: _open_batches(self._folder))
 
+    async def open_count(self, tenant: str) -> int:
+        folder = self._tenant(tenant).name.encode()
+        return await self._run(lambda: sum(_read(path) == folder for path in (self._folder / "open").glob("batch_*")))
+
     async def read_chunk(self, batch: Batch, chunk: Chunk) -> bytes:
         return await self._run(lambda: _read_part(self._of(batch) / "input", chunk.start, chunk.end))
 
