@@ -21,7 +21,18 @@ from control_plane.node.adapters.connector import TcpNodeConnector
 from control_plane.node.adapters.credentials import client_context, read_secret, server_context
 from control_plane.node.adapters.frames import FrameLink
 from control_plane.node.adapters.server import NodeServer
-from control_plane.node.domain.messages import LENGTH_BYTES, Challenge, Complete, GatewayProof, Hello, LookMemory, Memory, decode, encode
+from control_plane.node.domain.messages import (
+    LENGTH_BYTES,
+    VERSIONS,
+    Challenge,
+    Complete,
+    GatewayProof,
+    Hello,
+    LookMemory,
+    Memory,
+    decode,
+    encode,
+)
 from control_plane.node.ports import NodeRefused
 from control_plane.settings import NodeSettings
 from tests.aio import run
@@ -108,7 +119,7 @@ def test_one_that_answers_in_a_nodes_place_is_found_out_and_learns_no_secret() -
         heard = bytearray()
 
         async def pretend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            for answer in (Challenge(1, "00" * 32, wants_secret=True), None):
+            for answer in (Challenge(VERSIONS[1], "00" * 32, wants_secret=True), None):
                 length = int.from_bytes(await reader.readexactly(LENGTH_BYTES))
                 heard.extend(await reader.readexactly(length))
                 body = encode(answer) if answer is not None else b'["Welcome",{"proof":"AAAA","incarnation":"x"}]'
@@ -116,11 +127,10 @@ def test_one_that_answers_in_a_nodes_place_is_found_out_and_learns_no_secret() -
             await reader.read()
             writer.close()
 
-        server = await asyncio.start_server(pretend, "127.0.0.1", 0)
-        number = server.sockets[0].getsockname()[1]
-        with pytest.raises(NodeRefused, match="does not have the node's secret"):
-            await TcpNodeConnector("127.0.0.1", number, fleet="f", gateway="g", secret=SECRET, tls=None).connect(timeout_s=10.0)
-        server.close()
+        async with await asyncio.start_server(pretend, "127.0.0.1", 0) as server:
+            number = server.sockets[0].getsockname()[1]
+            with pytest.raises(NodeRefused, match="does not have the node's secret"):
+                await TcpNodeConnector("127.0.0.1", number, fleet="f", gateway="g", secret=SECRET, tls=None).connect(timeout_s=10.0)
         assert b"GatewayProof" in heard
         assert SECRET not in heard
 
