@@ -32,7 +32,7 @@ from perf.servers.processes import PROJECT
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "perf/README.md", "docs/**/*.md")
 """Globs; each must find something."""
 TARGETS, DRILLS, DRILLS_NAMED = "targets", "drills", "drills-named"
-BLOCK = re.compile(r"(<!-- perf ([a-z-]+) -->\n).*?(\n<!-- perf end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- perf ([a-z-]+) -->)\n(?:.*?\n)??(<!-- perf end -->)", re.DOTALL)
 FIGURE = re.compile(r'\[([^\[\]]*)\]\(((?:[\w./-]*/)?results/([a-z-]+)\.json) "(\w+)"\)')
 
 
@@ -69,15 +69,21 @@ def measured(scenario: str, results: Path = RESULTS) -> Mapping[str, Any] | None
 
 def _block(found: re.Match[str], document: Path, results: Path) -> str:
     begin, scenario, end = found.groups()
+    content = _content(scenario, document, results)
+    return found[0] if content is None else f"{begin}\n{content}\n{end}"
+
+
+def _content(scenario: str, document: Path, results: Path) -> str | None:
+    """What stands in a block; None for a scenario that was not measured."""
     if scenario == TARGETS:
-        return begin + _targets(results) + end
+        return _targets(results)
     if scenario == DRILLS:
         to_root = "../" * len(document.relative_to(PROJECT).parent.parts)
-        return begin + chaos_report.table_of_drills(_drilled(results), to_root=to_root) + end
+        return chaos_report.table_of_drills(_drilled(results), to_root=to_root)
     if scenario == DRILLS_NAMED:
-        return begin + chaos_report.list_of_drills(_drilled(results)) + end
+        return chaos_report.list_of_drills(_drilled(results))
     report = SCENARIOS[scenario].report
-    return begin + report.read(results).block() + end if measured(scenario, results) else found[0]
+    return report.read(results).block() if measured(scenario, results) else None
 
 
 def _targets(results: Path) -> str:

@@ -103,6 +103,11 @@ def test_what_documents_quote_is_from_a_clean_commit() -> None:
     assert {name: each["tree"] for name, each in found.items() if each and each["tree"] != CLEAN} == {}
 
 
+def test_an_empty_block_takes_nothing_of_the_next() -> None:
+    text = "<!-- perf smoke -->\n<!-- perf end -->\n\nBetween.\n\n<!-- perf repeats -->\nold\n<!-- perf end -->\n"
+    assert [found[0].count("perf end") for found in BLOCK.finditer(text)] == [1, 1]
+
+
 def test_what_is_not_from_a_commit_says_that_it_is_to_be_measured_again() -> None:
     blocks = {found[2]: found[0] for found in BLOCK.finditer((PROJECT / "perf" / "README.md").read_text())}
     assert blocks.keys() == SCENARIOS.keys()
