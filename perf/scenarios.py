@@ -23,6 +23,7 @@ from perf.hedging import report as hedging_report
 from perf.jobs import report as jobs_report
 from perf.long_documents import report as long_documents_report
 from perf.measurement.report import Report
+from perf.nodes import report as nodes_report
 from perf.prefetch import report as prefetch_report
 from perf.repeats import report as repeats_report
 from perf.rollout_gates import report as rollout_gates_report
@@ -85,6 +86,7 @@ SCENARIOS = {
         Scenario("what the cache does for texts that repeat", repeats_report.Report),
         Scenario("what callers feel of a second level of the cache that fails", cache_faults_report.Report, ("redis-server",)),
         Scenario("more models than memory on three Tritons", fleet_report.Report, traces={"--trace": _REQUESTS}),
+        Scenario("a server on a node beside the same embedded", nodes_report.Report, ("wrk",)),
         Scenario("what callers see while something dies, freezes, is slow, full, or lies", chaos_report.Report, ("redis-server",)),
         Scenario("what asynchronous jobs cost callers who wait, and what they get", jobs_report.Report),
         Scenario("late requests that go to a second server", hedging_report.Report),

@@ -108,6 +108,11 @@ def cpu_s(pid: int) -> float:
     return sum(_stat(each, 11) + _stat(each, 12) for each in tree(pid)) / _TICKS_PER_S
 
 
+def own_cpu_s(pid: int) -> float:
+    """Seconds of CPU that this one process has used, user and system."""
+    return (_stat(pid, 11) + _stat(pid, 12)) / _TICKS_PER_S
+
+
 def usage(pid: int) -> Usage:
     """Threads and resident memory of the process and all beneath it."""
     pids = tree(pid)

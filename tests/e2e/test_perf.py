@@ -127,6 +127,7 @@ RUNS = [
     run(
         "fleet", *ONE_ROUND, "--requests", "20", "--seconds", "2", "--models", "3", "--servers", "2", "--room", "1.5", "--ways", "tidegate",
     ),
+    run("nodes", *ONE_ROUND, "--seconds", "1", "--connections", "2", "--models", "3", "--rest-s", "0.5"),
     run("chaos", *ONE_ROUND, *QUICK_DRILLS, "--scale", "0.2", check=quick_drills_cost_nobody_a_request),
 
 

@@ -1,0 +1,85 @@
+"""The report of `perf.nodes`: a request to a server with a node beside the same embedded, and nodes at rest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from perf.measurement import report
+from perf.measurement.markdown import figure, table
+from perf.measurement.report import Target
+
+EMBEDDED, NODE = "embedded", "on a node"
+AT_REST = "a node at rest"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    where: str
+    connections: int = 0
+    """0 at rest."""
+    models: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    per_s: float = math.nan
+    p50_ms: float = math.nan
+    p99_ms: float = math.nan
+    cpu_us: float = math.nan
+    """The gateway's CPU for each request."""
+    errors: int = 0
+    core_percent: float = math.nan
+    """Of one core, the node's own process."""
+    mib: float = math.nan
+    """The node's own process, shared pages in proportion."""
+    ready_s: float = math.nan
+    """From the start of the node until it is ready."""
+
+
+class Report(report.Report):
+    name, title, case, run = "nodes", "A server on a node beside the same embedded", Case, Run
+
+    def figures(self) -> dict[str, float]:
+        callers = sorted({case.connections for case in self.runs} - {0})
+        found = {f"{what}_percent_{count}": self._more_percent(what, count) for count in callers for what in ("per_s", "p50_ms", "cpu_us")}
+        for case in self.runs:
+            if case.where == AT_REST and (run := self.median(case)) is not None:
+                found |= {
+                    f"core_percent_{case.models}": run.core_percent,
+                    f"mib_{case.models}": run.mib,
+                    f"ready_s_{case.models}": run.ready_s,
+                }
+        found["errors"] = float(sum(run.errors for runs in self.runs.values() for run in runs))
+        return {name: value for name, value in found.items() if not math.isnan(value)}
+
+    def _more_percent(self, what: str, connections: int) -> float:
+        """By how much a node changes a figure, in percent."""
+        cases = Case(NODE, connections), Case(EMBEDDED, connections)
+        return 100 * (self.over_rounds(*cases, lambda one, two: getattr(one, what) / getattr(two, what)) - 1)
+
+    def targets(self) -> Sequence[Target]:
+        callers = sorted({case.connections for case in self.runs} - {0})
+        rest = sorted(case.models for case in self.runs if case.where == AT_REST)
+        return (
+            *(Target(f"per_s_percent_{count}", f"throughput of {count} callers on a node, % more", -3, at_least=True) for count in callers),
+            *(Target(f"cpu_us_percent_{count}", f"the gateway's CPU a request of {count}, % more", 3, at_least=False) for count in callers),
+            *(Target(f"p50_ms_percent_{count}", f"p50 of {count} callers, % more", 3, at_least=False) for count in callers),
+            *(Target(f"core_percent_{count}", f"a node at rest with {count} models, % of a core", 1, at_least=False) for count in rest),
+            *(Target(f"mib_{count}", f"a node at rest with {count} models, MiB", 80, at_least=False) for count in rest),
+            Target("errors", "errors", 0, at_least=False),
+        )
+
+    def summary(self) -> str:
+        asked, rested = [], []
+        for case in self.runs:
+            if (run := self.median(case)) is None:
+                continue
+            if case.where == AT_REST:
+                rested.append((str(case.models), *map(figure, (run.core_percent, run.mib, run.ready_s))))
+            else:
+                asked.append((case.where, str(case.connections), *map(figure, (run.per_s, run.p50_ms, run.p99_ms, run.cpu_us, run.errors))))
+        asking = table(("server", "callers", "a second", "p50 ms", "p99 ms", "the gateway's CPU us each", "errors"), asked)
+        resting = table(("models on a node at rest", "% of a core", "MiB", "ready after s"), rested)
+        return f"{asking}\n\n{resting}" if rested else asking
