@@ -21,7 +21,18 @@ from control_plane.node.adapters.connector import TcpNodeConnector
 from control_plane.node.adapters.credentials import client_context, read_secret, server_context
 from control_plane.node.adapters.frames import FrameLink
 from control_plane.node.adapters.server import NodeServer
-from control_plane.node.domain.messages import LENGTH_BYTES, Challenge, Complete, GatewayProof, Hello, LookMemory, Memory, decode, encode
+from control_plane.node.domain.messages import (
+    LENGTH_BYTES,
+    VERSIONS,
+    Challenge,
+    Complete,
+    GatewayProof,
+    Hello,
+    LookMemory,
+    Memory,
+    decode,
+    encode,
+)
 from control_plane.node.ports import NodeRefused
 from control_plane.settings import NodeSettings
 from tests.aio import run
@@ -108,7 +119,7 @@ def test_one_that_answers_in_a_nodes_place_is_found_out_and_learns_no_secret() -
         heard = bytearray()
 
         async def pretend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            for answer in (Challenge(1, "00" * 32, wants_secret=True), None):
+            for answer in (Challenge(VERSIONS[1], "00" * 32, wants_secret=True), None):
                 length = int.from_bytes(await reader.readexactly(LENGTH_BYTES))
                 heard.extend(await reader.readexactly(length))
                 body = encode(answer) if answer is not None else b'["Welcome",{"proof":"AAAA","incarnation":"x"}]'
@@ -134,13 +145,15 @@ def frame(body: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("sent", "said"),
     [
-        pytest.param(frame(encode(Hello(2, 9, "n", "f", "g"))), "upgrade the older of the two", id="only later versions"),
+        pytest.param(
+            frame(encode(Hello(VERSIONS[1] + 1, VERSIONS[1] + 9, "n", "f", "g"))), "upgrade the older of the two", id="only later versions"
+        ),
         pytest.param(frame(encode(Hello(0, 0, "n", "f", "g"))), "upgrade the older of the two", id="only earlier versions"),
         pytest.param(frame(encode(LookMemory(1))), "LookMemory where Hello should be", id="a call without a greeting"),
         pytest.param(frame(b"GET / HTTP/1.1\r\n\r\n"), "not a message of this version", id="another protocol"),
         pytest.param((2**30).to_bytes(LENGTH_BYTES), "at most 4096 are read", id="an endless frame"),
         pytest.param(frame(b"x" * 5000), "at most 4096 are read", id="a large frame"),
-        pytest.param(frame(encode(Hello(1, 1, "n", "f", "g"))) + frame(encode(GatewayProof(b""))), "does not have", id="no proof"),
+        pytest.param(frame(encode(Hello(*VERSIONS, "n", "f", "g"))) + frame(encode(GatewayProof(b""))), "does not have", id="no proof"),
     ],
 )
 def test_who_is_no_gateway_is_told_why_and_cut_off(sent: bytes, said: str) -> None:
@@ -159,11 +172,11 @@ def test_who_is_no_gateway_is_told_why_and_cut_off(sent: bytes, said: str) -> No
 def test_a_newer_gateway_that_still_speaks_this_version_is_served() -> None:
     async def scene(port: Port) -> None:
         reader, writer = await port.raw()
-        writer.write(frame(encode(Hello(1, 7, "n", "f", "g"))))
+        writer.write(frame(encode(Hello(VERSIONS[1], VERSIONS[1] + 6, "n", "f", "g"))))
         body = await reader.readexactly(int.from_bytes(await reader.readexactly(LENGTH_BYTES)))
         challenge = decode(body)
         assert isinstance(challenge, Challenge)
-        assert challenge.version == 1
+        assert challenge.version == VERSIONS[1]
         writer.close()
 
     play(scene)
