@@ -39,7 +39,6 @@ from tests.aio import run
 from tests.tls_files import Authority, needs_openssl
 from tests.unit.node.bench import Bench
 
-OLDEST, NEWEST = VERSIONS
 SECRET = b"a secret of tests that is long enough"
 
 
@@ -120,7 +119,7 @@ def test_one_that_answers_in_a_nodes_place_is_found_out_and_learns_no_secret() -
         heard = bytearray()
 
         async def pretend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            for answer in (Challenge(NEWEST, "00" * 32, wants_secret=True), None):
+            for answer in (Challenge(VERSIONS[1], "00" * 32, wants_secret=True), None):
                 length = int.from_bytes(await reader.readexactly(LENGTH_BYTES))
                 heard.extend(await reader.readexactly(length))
                 body = encode(answer) if answer is not None else b'["Welcome",{"proof":"AAAA","incarnation":"x"}]'
@@ -128,10 +127,11 @@ def test_one_that_answers_in_a_nodes_place_is_found_out_and_learns_no_secret() -
             await reader.read()
             writer.close()
 
-        async with await asyncio.start_server(pretend, "127.0.0.1", 0) as server:
-            number = server.sockets[0].getsockname()[1]
-            with pytest.raises(NodeRefused, match="does not have the node's secret"):
-                await TcpNodeConnector("127.0.0.1", number, fleet="f", gateway="g", secret=SECRET, tls=None).connect(timeout_s=10.0)
+        server = await asyncio.start_server(pretend, "127.0.0.1", 0)
+        number = server.sockets[0].getsockname()[1]
+        with pytest.raises(NodeRefused, match="does not have the node's secret"):
+            await TcpNodeConnector("127.0.0.1", number, fleet="f", gateway="g", secret=SECRET, tls=None).connect(timeout_s=10.0)
+        server.close()
         assert b"GatewayProof" in heard
         assert SECRET not in heard
 
@@ -145,10 +145,10 @@ def frame(body: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("sent", "said"),
     [
-        pytest.param(frame(encode(Hello(NEWEST + 1, 9, "n", "f", "g"))), "upgrade the older of the two", id="only later versions"),
         pytest.param(
-            frame(encode(Hello(OLDEST - 1, OLDEST - 1, "n", "f", "g"))), "upgrade the older of the two", id="only earlier versions"
+            frame(encode(Hello(VERSIONS[1] + 1, VERSIONS[1] + 9, "n", "f", "g"))), "upgrade the older of the two", id="only later versions"
         ),
+        pytest.param(frame(encode(Hello(0, 0, "n", "f", "g"))), "upgrade the older of the two", id="only earlier versions"),
         pytest.param(frame(encode(LookMemory(1))), "LookMemory where Hello should be", id="a call without a greeting"),
         pytest.param(frame(b"GET / HTTP/1.1\r\n\r\n"), "not a message of this version", id="another protocol"),
         pytest.param((2**30).to_bytes(LENGTH_BYTES), "at most 4096 are read", id="an endless frame"),
@@ -172,11 +172,11 @@ def test_who_is_no_gateway_is_told_why_and_cut_off(sent: bytes, said: str) -> No
 def test_a_newer_gateway_that_still_speaks_this_version_is_served() -> None:
     async def scene(port: Port) -> None:
         reader, writer = await port.raw()
-        writer.write(frame(encode(Hello(1, 7, "n", "f", "g"))))
+        writer.write(frame(encode(Hello(VERSIONS[1], VERSIONS[1] + 6, "n", "f", "g"))))
         body = await reader.readexactly(int.from_bytes(await reader.readexactly(LENGTH_BYTES)))
         challenge = decode(body)
         assert isinstance(challenge, Challenge)
-        assert challenge.version == NEWEST
+        assert challenge.version == VERSIONS[1]
         writer.close()
 
     play(scene)
