@@ -23,7 +23,7 @@ from tests.e2e.nodes import free_ports, secret_file
 from tests.e2e.raw_http import exchange, status
 from tests.e2e.test_fleet import answer_of, ask, shown, write_models
 from tests.e2e.test_nodes import hits, is_hit
-from tests.e2e.tidegate import LONG_S, Tidegate, command, descendants, living, wait_for
+from tests.e2e.tidegate import LONG_S, Tidegate, command, descendants, living, proc_files, wait_for
 
 SECRET = "the secret of Triton's calls for models"
 
@@ -268,7 +268,7 @@ def test_a_gateway_starts_an_own_tritonserver(tmp_path: Path) -> None:
     gateway = servers.start(tmp_path / "state", "--tritonserver", str(link), "--model-repository", str(tmp_path / "models"), "--load", "m0")
     try:
         assert answer_of(ask(gateway, "m0")) == 1.0
-        lines = [Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0] for pid in descendants(gateway.process.pid)]
+        lines = [line.split("\0")[0] for line in proc_files(descendants(gateway.process.pid), "cmdline").values()]
         assert str(installation().binary.resolve()) in lines
     finally:
         gateway.kill()

@@ -17,7 +17,7 @@ from tests.e2e import bad_models
 from tests.e2e.conftest import Start
 from tests.e2e.raw_http import exchange, status
 from tests.e2e.test_fleet import answer_of, ask, body, loaded, shown, write_models
-from tests.e2e.tidegate import LONG_S, Tidegate, descendants, living, run_cli, wait_for
+from tests.e2e.tidegate import LONG_S, Tidegate, descendants, living, proc_files, run_cli, wait_for
 
 _SOON_S = 5.0
 """A model is back within this time on a machine that has nothing else to do."""
@@ -38,9 +38,8 @@ class TritonPythonModel:
 
 def stubs_of(running: Tidegate, model: str) -> list[int]:
     """By their command lines, among the processes that this gateway has started."""
-    found = {pid: Path(f"/proc/{pid}/cmdline") for pid in descendants(running.process.pid)}
-    lines = {pid: line.read_bytes().split(b"\0") for pid, line in found.items() if line.exists()}
-    return [pid for pid, line in lines.items() if b"python_backend_stub" in line[0] and f"/{model}/".encode() in line[1]]
+    lines = {pid: line.split("\0") for pid, line in proc_files(descendants(running.process.pid), "cmdline").items()}
+    return [pid for pid, line in lines.items() if "python_backend_stub" in line[0] and f"/{model}/" in line[1]]
 
 
 @dataclass

@@ -37,7 +37,7 @@ from control_plane.triton.ports import GrpcCall, Upstream
 from control_plane.triton.servers import Servers
 from control_plane.triton.supervisor import Supervisor
 from tests.e2e.conftest import MODELS
-from tests.e2e.tidegate import LONG_S, PROJECT, descendants, living
+from tests.e2e.tidegate import LONG_S, PROJECT, descendants, living, proc_files
 
 MIB = 2**20
 CACHE = PROJECT / ".cache"
@@ -137,11 +137,11 @@ async def infer(endpoints: Endpoints, model: str, name: str, *values: float) -> 
 
 def below_me(state_dir: Path) -> set[int]:
     """Guardian, Triton and stubs of this state folder; the session has another Triton beneath the same process."""
-    return {pid for pid in living(descendants(os.getpid())) if str(state_dir) in Path(f"/proc/{pid}/cmdline").read_text()}
+    return {pid for pid, line in proc_files(living(descendants(os.getpid())), "cmdline").items() if str(state_dir) in line}
 
 
 def pid_of_triton(state_dir: Path) -> int:
-    return next(pid for pid in below_me(state_dir) if Path(f"/proc/{pid}/comm").read_text().strip() == "tritonserver")
+    return next(pid for pid, name in proc_files(below_me(state_dir), "comm").items() if name == "tritonserver")
 
 
 @pytest.mark.parametrize("name", ["f" * 120, "a-1.0_x@y%20#1,b"], ids=["long", "odd"])
@@ -307,7 +307,7 @@ def owner(state_dir: Path) -> Iterator[set[int]]:
         try:
             assert process.stdout.readline() == b"loaded\n"
             below = descendants(process.pid)
-            assert {"tritonserver", "triton_python_b"} <= {Path(f"/proc/{pid}/comm").read_text().strip() for pid in below}
+            assert {"tritonserver", "triton_python_b"} <= set(proc_files(below, "comm").values())
             yield below
         finally:
             process.kill()

@@ -16,7 +16,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tests.e2e import raw_http
 from tests.e2e import tidegate as servers
 from tests.e2e.conftest import MODELS, Start
-from tests.e2e.tidegate import LONG_S, Tidegate, descendants, living, refused_start, shared_memory, wait_for
+from tests.e2e.tidegate import LONG_S, Tidegate, descendants, living, proc_files, refused_start, shared_memory, wait_for
 
 ECHO = {"inputs": [{"name": "INPUT0", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}
 
@@ -41,7 +41,7 @@ def echo_status(tidegate: Tidegate) -> int:
 
 
 def triton_pid(tidegate: Tidegate) -> int:
-    names = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in living(descendants(tidegate.process.pid))}
+    names = proc_files(living(descendants(tidegate.process.pid)), "comm")
     return next(pid for pid, name in names.items() if name == "tritonserver")
 
 

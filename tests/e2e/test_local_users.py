@@ -24,7 +24,7 @@ from control_plane.triton.embedded.command import shm_prefix
 from tests.e2e import another_user, bad_models
 from tests.e2e.accounts import make_first_key
 from tests.e2e.conftest import MODELS
-from tests.e2e.tidegate import Tidegate, descendants, living, refused_start, start, wait_for
+from tests.e2e.tidegate import Tidegate, descendants, living, proc_files, refused_start, start, wait_for
 
 pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user"), pytest.mark.timeout(120)]
 
@@ -188,7 +188,7 @@ def spied(running: Tidegate, key: str, paths: Iterable[Path]) -> Any:
 
 def test_triton_may_be_another_user_whose_models_get_at_nothing_of_ours(confined: Tidegate, root: Path, key: str) -> None:
     nobody = pwd.getpwnam(USER)
-    programs = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in living(descendants(confined.process.pid))}
+    programs = proc_files(living(descendants(confined.process.pid)), "comm")
     users = {name: Path(f"/proc/{pid}").stat().st_uid for pid, name in programs.items()}
     assert (users["tritonserver"], users["triton_python_b"]) == (nobody.pw_uid, nobody.pw_uid)
 

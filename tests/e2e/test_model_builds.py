@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Start
-from tests.e2e.tidegate import PROJECT, Tidegate, descendants, living, run_cli, wait_for
+from tests.e2e.tidegate import PROJECT, Tidegate, descendants, living, proc_files, run_cli, wait_for
 
 ENCODER = PROJECT / "model_repository" / "text_encoder"
 
@@ -174,7 +174,7 @@ def test_a_gateway_that_ends_takes_the_build_with_it(start: Start, tmp_path: Pat
     running = serve(start, tmp_path, repository)
     wait_for(lambda: encoder(running)["build"] == "building int8: wait for the word", timeout_s=90, what="the build of int8")
     below = descendants(running.process.pid)
-    assert any("python_backends.export" in Path(f"/proc/{pid}/cmdline").read_text() for pid in below)
+    assert any("python_backends.export" in line for line in proc_files(below, "cmdline").values())
     running.process.kill()
     running.process.wait()
     wait_for(lambda: not living(below), timeout_s=20, what="the end of all of it")

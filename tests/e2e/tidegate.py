@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from io import StringIO
 from itertools import chain
@@ -69,7 +69,7 @@ class Tidegate:
     def control_fields(self) -> list[tuple[str, str]]:
         """What Triton wants to see of whoever straight lists, loads or unloads models over HTTP: by its flags."""
         flag = f"--http-restricted-api=model-repository:{CONTROL_FIELD}="
-        flags = (Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in descendants(self.process.pid))
+        flags = (line.split("\0") for line in proc_files(descendants(self.process.pid), "cmdline").values())
         return [(CONTROL_FIELD, next(each.removeprefix(flag) for each in chain.from_iterable(flags) if each.startswith(flag)))]
 
     def stop(self, *, timeout_s: float = LONG_S) -> int:
@@ -199,6 +199,15 @@ def living(pids: set[int]) -> set[int]:
         if state != "Z":
             alive.add(pid)
     return alive
+
+
+def proc_files(pids: set[int], name: str) -> dict[int, str]:
+    """What /proc says under `name` of each of `pids`, but of those that have ended meanwhile."""
+    found = {}
+    for pid in pids:
+        with suppress(OSError):
+            found[pid] = Path(f"/proc/{pid}/{name}").read_text().strip()
+    return found
 
 
 def wait_for(condition: object, *, timeout_s: float = LONG_S, what: str = "it", every_s: float = 0.05) -> None:
