@@ -17,7 +17,8 @@ from perf.chaos.scene import Scene
 from perf.servers.processes import usage
 
 _SERVICE_S = 0.03
-_DEADLINE_S = 1.0
+_DEADLINE_S = 0.9
+"""Below a second, from which on gRPC's C core rounds up to 10 ms: admission gives a full queue's next place to who has more time."""
 _TIMES = 3.0
 _LASTS_S = 60.0
 _SETTLED_S = 4.0

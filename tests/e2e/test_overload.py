@@ -25,7 +25,7 @@ from tests.e2e.load import INFER
 from tests.e2e.test_tenant_limits import make_key
 
 SERVICE_S = 0.03
-DEADLINE_S = 1.0
+DEADLINE_S = 0.9
 LASTS_S = 6.0
 SETTLED_S = 2.0
 """Time in which the load has filled what it can fill."""
