@@ -101,9 +101,10 @@ class App:
         # loaded.
         self._workers = self._make_workers() if self._settings.process.workers > 1 else None
         self._fingerprints = Fingerprints()
-        self._tritons = Tritons(self._settings, self._workers or self._fingerprints, self._workers or self._fingerprints)
+        follower = self._workers.upstream if self._workers is not None else self._fingerprints
+        self._tritons = Tritons(self._settings, follower, self._workers or self._fingerprints)
         if self._workers is not None:
-            self._tritons.servers.under_repair.follow(self._workers.repairing)
+            self._tritons.servers.under_repair.follow(self._workers.upstream.repairing)
             self._workers.suspect = self._tritons.suspect or self._workers.suspect
             self._workers.findings.follow = self._tritons.found_out
             self._tritons.follow_awaited(self._workers.oldest_s)

@@ -4,7 +4,7 @@ An entry's key is a digest of everything that the response depends on: the finge
 the model's name (`Fingerprints`), the last purge, the caller's tenant where a route's cache is private, and
 the request. Where one of these is not certain nothing is cached, so a hit is the response that the model
 would give now. Frontends compute the part of the key that stands for the request
-(`cache/domain/cached_response`); `inference/caching/cached_inference` and `embeddings/embeddings` look up and store.
+(`cache/keys`); `inference/caching/cached_inference` and `embeddings/embeddings` look up and store.
 This module knows neither protocol: values are bytes to it.
 """
 
@@ -13,12 +13,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from struct import Struct
 
-from control_plane.cache.domain.cached_response import identity_of
 from control_plane.cache.domain.eviction import CacheEntry, EvictingCache
 from control_plane.cache.domain.lookup_worth import RunningMedian
+from control_plane.cache.keys import CacheScope, identity_of
 from control_plane.cache.ports import SharedCache
 from control_plane.core.algorithms.bounded_cache import BoundedCache
 from control_plane.core.fingerprint import Fingerprint
@@ -44,30 +43,6 @@ _EXPIRY = Struct("<d")
 """Header of each value in level two: when the entry expires, in seconds since 1970. Redis's own TTL knows
 whole seconds only.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class CacheScope:
-    """Cache key prefix and policy for one model, route and tenant, valid until the model is loaded anew or
-    purged.
-    """
-
-    model: str
-    fingerprint: Fingerprint
-    generation: str
-    """Id of the model's last purge; changes with each purge."""
-    policy: CachePolicy
-    tenant: str
-    """The tenant whose callers alone share the entries; empty where all callers share them."""
-    seed: bytes = field(repr=False)
-    """Digest of all the fields above: the prefix of each key."""
-
-    def key(self, *parts: bytes | bytearray) -> bytes:
-        """Return the 32-byte key of the request that consists of exactly these `parts`, in this order.
-
-        Each kind of caller must always use the same number of parts, or keys of two kinds could collide.
-        """
-        return identity_of(self.seed, *parts)
 
 
 def _policy_of(route: Route | None) -> CachePolicy:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from control_plane.admission.admission import Permit
-from control_plane.cache.response_cache import CacheScope, ResponseCache
+from control_plane.cache.keys import CacheScope
+from control_plane.cache.response_cache import ResponseCache
 from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, InvalidRequest, ModelNotFound, UpstreamUnavailable
 from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome

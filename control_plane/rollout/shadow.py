@@ -46,9 +46,10 @@ PAUSE_S = 0.01
 """Time between looks at what is held: by then the caller has the answer."""
 STALE_S = 1.0
 """Age at which a copy is dropped: stable has answered long ago, and may be another one."""
-LEAST_TIMEOUT_S = 1.0
+LEAST_TIMEOUT_S = 3.0
 TIMES_STABLE = 10.0
-"""A copy that takes longer than this, and so many times as long as stable took, has failed."""
+"""A copy that takes longer than this, and so many times as long as stable took, has failed. Triton says only after a
+second that a stub has died: what is given up earlier would never count as a death (`domain/deaths`)."""
 _AFTER_DEFECT_S = 5.0
 
 

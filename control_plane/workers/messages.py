@@ -1,4 +1,4 @@
-"""Messages between the parent process and its workers: length-prefixed JSON frames, and their codec.
+"""Messages between the parent process and its workers; `workers/codec` frames them.
 
 They run between processes of one version on one machine, over a socket pair that nobody else holds, so the
 protocol has no version and is not negotiated.
@@ -7,10 +7,9 @@ protocol has no version and is not negotiated.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
-import orjson
-from pydantic import Base64Bytes, TypeAdapter
+from pydantic import Base64Bytes
 
 from control_plane.core.endpoints import ONLY, Endpoints
 from control_plane.fleet.domain.leadership.report import LoadReport
@@ -19,8 +18,6 @@ from control_plane.inference.domain.observation import Observation
 from control_plane.inference.domain.queries_of_death import Finding, Record
 from control_plane.telemetry.request_counts import RequestCounts
 from control_plane.triton.compute_time import OpenCharge
-
-LENGTH_BYTES = 4  # before each frame, big-endian
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,19 +397,3 @@ FromWorker = (
     | FingerprintsAcknowledged
 )
 Message = ToWorker | FromWorker
-
-_ADAPTERS: dict[str, TypeAdapter[Any]] = {kind.__name__: TypeAdapter(kind) for kind in (*get_args(ToWorker), *get_args(FromWorker))}
-
-
-def encode(message: Message) -> bytes:
-    """Encode a message as one frame, length included."""
-    kind = type(message).__name__
-    body = orjson.dumps([kind, _ADAPTERS[kind].dump_python(message, mode="json")])
-    return len(body).to_bytes(LENGTH_BYTES) + body
-
-
-def decode(body: bytes) -> Message:
-    """Decode the message in a frame, without its length."""
-    kind, fields = orjson.loads(body)
-    message: Message = _ADAPTERS[kind].validate_python(fields)
-    return message

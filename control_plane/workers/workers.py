@@ -24,7 +24,6 @@ from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.ports import ModelAdministration
 from control_plane.telemetry.request_counts import RequestCounts, total
 from control_plane.triton.compute_time import OpenCharge
-from control_plane.triton.ports import Upstream
 from control_plane.workers.findings import Findings
 from control_plane.workers.fleet_publisher import FleetPublisher
 from control_plane.workers.messages import (
@@ -54,16 +53,13 @@ from control_plane.workers.messages import (
     StartFailed,
     Suspect,
     ToWorker,
-    UnderRepair,
     UnloadModel,
-    UpstreamDown,
-    UpstreamSilence,
-    UpstreamUp,
 )
 from control_plane.workers.pending_changes import PendingChanges, carry_out, read_index
 from control_plane.workers.ports import WorkerLauncher
 from control_plane.workers.suspect_turns import WorkersTurns
 from control_plane.workers.token_buckets import TokenBuckets
+from control_plane.workers.upstream_relay import UpstreamRelay
 from control_plane.workers.worked_on import worked_on
 from control_plane.workers.worker import Worker
 
@@ -95,8 +91,7 @@ class ChargeSink(Protocol):
 class Workers:
     """Supervisor of all workers over all their lives.
 
-    Also the `triton/server_state.ServerObserver` that forwards upstream changes to them, and the
-    `models/ports.FingerprintBoard` of the contents that they may answer for from their caches.
+    Also the `models/ports.FingerprintBoard` of the contents that they may answer for from their caches.
     """
 
     def __init__(self, *, count: int, launcher: WorkerLauncher, limits: RestartLimits | None = None) -> None:
@@ -105,13 +100,11 @@ class Workers:
         self._limits = limits or RestartLimits()
         self._live: dict[int, Worker] = {}
         self._retired = RequestCounts()
-        self._upstream_state: UpstreamUp | UpstreamDown = UpstreamDown("Triton is starting")
-        self._under_repair = UnderRepair({})
         self.suspect: Callable[[str, str, float], None] = lambda server, model, since_s: None
         """Told of a server, a model that seems to hang there, and since when."""
         self.findings = Findings()
-        self._is_silent = False
         self._fingerprints = Fingerprints()
+        self.upstream = UpstreamRelay(self._tell, self._fingerprints)
         self._rely_until = RelyUntil(None)
         self._fingerprints_number = 0
         self._fleet: FleetPublisher | None = None
@@ -236,26 +229,6 @@ class Workers:
     def reload_tls(self) -> None:
         self._tell(ReloadTls())
 
-    def up(self, upstream: Upstream, server: str = "") -> None:
-        self._tell_upstream(UpstreamUp(upstream.endpoints))
-
-    def down(self, reason: str, server: str = "") -> None:
-        # What one Triton had loaded says nothing of the next.
-        self._fingerprints.forget_all()
-        self._tell_upstream(UpstreamDown(reason))
-
-    def repairing(self, ready_s: Mapping[str, float]) -> None:
-        """Tell workers which models of the only server are being loaded anew."""
-        self._under_repair = UnderRepair(dict(ready_s))
-        self._tell(self._under_repair)
-
-    def silence_changed(self, is_silent: bool, server: str = "") -> None:
-        self._is_silent = is_silent
-        self._tell(UpstreamSilence(is_silent))
-
-    def left(self, server: str) -> None:
-        """Nothing to do: `down` was called before."""
-
     async def publish(self, changes: Mapping[str, Fingerprint | None]) -> None:
         """Send fingerprints; return when all workers that accept requests have acknowledged, the late ones
         being killed."""
@@ -294,17 +267,6 @@ class Workers:
         if self._is_open and worker.taken >= 0 and not worker.was_told_to_listen:
             worker.was_told_to_listen = True
             worker.process.send(Listen())
-
-    def _snapshot(self) -> list[ToWorker]:
-        """The messages about the only Triton for a worker that starts."""
-        silence = [UpstreamSilence(is_silent=True)] if self._is_silent else []
-        repairs = [self._under_repair] if self._under_repair.ready_s else []
-        return [self._upstream_state, *silence, *repairs]
-
-    def _tell_upstream(self, state: UpstreamUp | UpstreamDown) -> None:
-        # One that has come up anew answers, and one that is down is more than silent.
-        self._upstream_state, self._is_silent = state, False
-        self._tell(state)
 
     def _tell(self, message: ToWorker) -> None:
         for worker in self._live.values():
@@ -347,7 +309,7 @@ class Workers:
             return str(exc)
         worker = self._live[number] = Worker(process)
         try:
-            for message in self._snapshot() if self._fleet is None else self._fleet.snapshot():
+            for message in self.upstream.snapshot() if self._fleet is None else self._fleet.snapshot():
                 process.send(message)
             for finding in self.findings.snapshot():
                 process.send(finding)

@@ -1,8 +1,6 @@
-"""Codec of cached responses, and the canonical form of requests that cache keys are made of.
+"""Codec of cached responses: without the request id, which is the caller's own; each caller gets its own back.
 
-The request id is the caller's own: it is left out of the key and of the stored response, and each caller gets
-its own id back. Where it is not certain which bytes are the id they stay in the key: the worst that happens
-is fewer hits. Triton's bytes are stored as they came; only the field `id` and, over HTTP, the lengths in the
+Triton's bytes are stored as they came; only the field `id` and, over HTTP, the lengths in the
 head are written anew.
 
 Called by the KServe frontends and `inference/caching/cached_inference`. It knows no models and no cache: bytes in,
@@ -14,11 +12,11 @@ Source: KServe v2 inference protocol (JSON, `grpc_service.proto`) and Triton's b
 from __future__ import annotations
 
 import re
-from hashlib import sha256
 from struct import Struct
 
 import orjson
 
+from control_plane.cache.keys import JSON_STRING
 from control_plane.core.errors import ControlPlaneError, InvalidRequest
 from control_plane.core.infer_call import CacheStatus
 from control_plane.protocols.content_encoding import decoded_pieces
@@ -30,9 +28,7 @@ from control_plane.protocols.protobuf_fields import fields, varint
 HEADER = "tidegate-cache"
 """Response header (HTTP) or trailer (gRPC) that says what the cache did: hit, miss, joined, ..."""
 
-_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
-_ID = re.compile(rb'"id"\s*:\s*(' + _STRING + rb")", re.DOTALL)
-_ANSWERS_ID = re.compile(rb'\{"id":' + _STRING + rb",", re.DOTALL)
+_ANSWERS_ID = re.compile(rb'\{"id":' + JSON_STRING + rb",", re.DOTALL)
 _LENGTHS = re.compile(rb"\r\n(?:content-length|inference-header-content-length):[^\r\n]*", re.IGNORECASE)
 _JSON_LENGTH = re.compile(rb"\r\ninference-header-content-length:[ \t]*(\d{1,18})", re.IGNORECASE)
 _ENCODING = re.compile(rb"\r\ncontent-encoding:[^\r\n]*", re.IGNORECASE)
@@ -49,23 +45,8 @@ the JSON.
 _COMPUTE = frozenset(("no-cache", "no-store", "max-age=0"))
 """Directives of a request's Cache-Control by which a caller asks for a response that is computed now."""
 
-_OWN_FIELDS = frozenset((1 << 3 | 2, 2 << 3 | 2, 3 << 3 | 2))
-"""Tags of a ModelInferRequest's model_name, model_version and id: the model is in the key already, as it is
-meant.
-"""
-_MAX_FIELDS = 4096
-"""Most fields in a message that a key is made of: walking so many takes some milliseconds, in which nobody
-else is served.
-"""
 _ANSWERS_ID_TAG = 3 << 3 | 2
 """Tag of a ModelInferResponse's id."""
-
-
-def identity_of(*parts: bytes | bytearray) -> bytes:
-    """Return the SHA-256 digest (32 bytes) of exactly these parts, in this order."""
-    # The lengths come first, so that bytes moved from one part to the next give another digest. A collision
-    # would be another caller's response, so the digest is a cryptographic one.
-    return sha256(b"".join((b"".join([b"%d:" % len(part) for part in parts]), *parts))).digest()
 
 
 def forbids_cached_answer(cache_control: str | None) -> bool:
@@ -73,32 +54,6 @@ def forbids_cached_answer(cache_control: str | None) -> bool:
     name in one text.
     """
     return cache_control is not None and not _COMPUTE.isdisjoint(word.strip().lower() for word in cache_control.split(","))
-
-
-def canonical_json(text: bytes, request_id: str) -> bytes:
-    """Return a request's JSON with an empty id; unchanged where it is not certain which member is the id."""
-    # An input or a parameter may have the name "id" too, and `\u` may spell it without these letters: then
-    # nothing is replaced.
-    if not request_id or b"\\u" in text or text.count(b'"id"') != 1:
-        return text
-    match = _ID.search(text)
-    return text if match is None else b"%b%b%b" % (text[: match.start(1)], b'""', text[match.end(1) :])
-
-
-def canonical_message(message: bytes | memoryview) -> bytes | None:
-    """Return a ModelInferRequest without its id and the model's name and version; None if it has more than
-    `_MAX_FIELDS` fields.
-
-    Name and version are in the key already, after routes were followed. Raises InvalidRequest (not a protobuf
-    message).
-    """
-    kept: list[memoryview] = []
-    for number, (tag, field, _) in enumerate(fields(memoryview(message))):
-        if number == _MAX_FIELDS:
-            return None
-        if tag not in _OWN_FIELDS:
-            kept.append(field)
-    return b"".join(kept)
 
 
 def encode_http(answer: HttpAnswer, *, request_id: str) -> bytes | None:

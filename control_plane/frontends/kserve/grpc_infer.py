@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from itertools import islice
 
 from control_plane.cache.domain.cached_response import (
-    canonical_message,
     decode_grpc,
     encode_grpc,
     forbids_cached_answer,
-    identity_of,
     mark_grpc,
 )
-from control_plane.cache.response_cache import CacheScope
+from control_plane.cache.keys import CacheScope, canonical_message, identity_of
 from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import ControlPlaneError, InvalidRequest
 from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome

@@ -10,14 +10,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from control_plane.cache.domain.cached_response import (
-    canonical_json,
     decode_http,
     encode_http,
     forbids_cached_answer,
-    identity_of,
     mark_http,
 )
-from control_plane.cache.response_cache import CacheScope
+from control_plane.cache.keys import CacheScope, canonical_json, identity_of
 from control_plane.core.action import Action
 from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import ControlPlaneError

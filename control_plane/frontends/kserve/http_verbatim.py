@@ -7,7 +7,7 @@ Asked by `frontends/http/connection` before a request is parsed; filled by `fron
 from __future__ import annotations
 
 from control_plane.auth.access import Access
-from control_plane.cache.domain.cached_response import canonical_json
+from control_plane.cache.keys import canonical_json
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.infer_call import InferCall
 from control_plane.core.principal import Principal

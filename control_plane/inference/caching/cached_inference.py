@@ -17,7 +17,8 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from control_plane.admission.admission import Permit
-from control_plane.cache.response_cache import CacheScope, ResponseCache
+from control_plane.cache.keys import CacheScope
+from control_plane.cache.response_cache import ResponseCache
 from control_plane.core.infer_call import CacheStatus, InferCall, Outcome
 from control_plane.inference.caching.singleflight import Singleflight
 from control_plane.inference.in_flight.running_request import AuthorizedRequest

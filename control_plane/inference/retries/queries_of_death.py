@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from control_plane.cache.domain.cached_response import identity_of
+from control_plane.cache.keys import identity_of
 from control_plane.core.errors import DeadlineExceeded, QueryOfDeath
 from control_plane.core.infer_call import InferCall
 from control_plane.inference.domain.queries_of_death import REMEMBERED_S, Digest, Finding, Record, Suspects, Verdict

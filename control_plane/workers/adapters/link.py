@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from control_plane.workers.messages import LENGTH_BYTES, Message, decode, encode
+from control_plane.workers.codec import LENGTH_BYTES, decode, encode
+from control_plane.workers.messages import Message
 
 
 class WorkerLink:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control_plane.cache.domain.eviction import EvictingCache
-from control_plane.cache.response_cache import CacheScope, ResponseCache
+from control_plane.cache.keys import CacheScope
+from control_plane.cache.response_cache import ResponseCache
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.objects.domain.route import CachePolicy, Route

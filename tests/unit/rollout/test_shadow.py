@@ -184,7 +184,12 @@ async def test_that_it_is_loading_or_busy_says_nothing(reply: Any) -> None:
 async def test_one_that_takes_ten_times_as_long_has_failed() -> None:
     request = Request(takes_s=5.0)
     counts, (seen,) = await paired(request)
-    assert (counts, seen.is_fault, request.sent) == ({Copied.FAILED: 1}, True, [("v2", "", 1.0)])
+    assert (counts, seen.is_fault, request.sent) == ({Copied.FAILED: 1}, True, [("v2", "", 3.0)])
+
+
+async def test_a_dead_stub_is_heard_of_though_triton_takes_more_than_a_second_to_say_so() -> None:
+    _, (seen,) = await paired(Request(reply=DEAD, takes_s=1.2))
+    assert (seen.is_fault, seen.is_death) == (True, True)
 
 
 async def test_without_an_agreement_answers_are_not_compared() -> None:
@@ -195,7 +200,7 @@ async def test_without_an_agreement_answers_are_not_compared() -> None:
 async def test_a_version_is_sent_to_and_an_unknown_agreement_is_none() -> None:
     request = Request()
     counts, _ = await paired(request, rollout=replace(ROLLOUT, model="v1", version="2", agreement=Agreement("of-tomorrow")))
-    assert (counts, request.sent) == ({Copied.ANSWERED: 1}, [("v1", "2", 1.0)])
+    assert (counts, request.sent) == ({Copied.ANSWERED: 1}, [("v1", "2", 3.0)])
 
 
 @pytest.mark.parametrize(

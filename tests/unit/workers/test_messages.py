@@ -14,8 +14,8 @@ from control_plane.inference.domain.queries_of_death import Record, Verdict
 from control_plane.models.domain.description import ModelSpec, Tier
 from control_plane.telemetry.request_counts import DurationHistogram, OutcomeCount, RequestCounts
 from control_plane.triton.compute_time import OpenCharge
+from control_plane.workers.codec import LENGTH_BYTES, decode, encode
 from control_plane.workers.messages import (
-    LENGTH_BYTES,
     Alive,
     AnnounceDrain,
     ArmsObserved,
@@ -57,8 +57,6 @@ from control_plane.workers.messages import (
     UpstreamSilence,
     UpstreamUp,
     WorkedOnElsewhere,
-    decode,
-    encode,
 )
 
 MESSAGES: list[Message] = [

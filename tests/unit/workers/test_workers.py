@@ -178,7 +178,7 @@ class TestRestart:
     async def test_one_that_dies_comes_back_knowing_all_that_the_others_know(self) -> None:
         async with opened() as bench:
             upstream = FakeUpstream()
-            bench.workers.up(upstream)
+            bench.workers.upstream.up(upstream)
             bench.started[0].end()
             await settle()
             assert (bench.workers.listening, len(bench.started)) == (1, 2)
@@ -205,13 +205,13 @@ class TestRestart:
     async def test_all_are_told_that_triton_is_silent_and_who_starts_meanwhile_too(self) -> None:
         async with opened() as bench:
             upstream = FakeUpstream()
-            bench.workers.up(upstream)
-            bench.workers.silence_changed(True)
+            bench.workers.upstream.up(upstream)
+            bench.workers.upstream.silence_changed(True)
             assert [worker.told[-1] for worker in bench.started] == [UpstreamSilence(is_silent=True)] * 2
             bench.started[0].end()
             await asyncio.sleep(1.5)
             assert bench.started[2].told[:2] == [UpstreamUp(upstream.endpoints), UpstreamSilence(is_silent=True)]
-            bench.workers.up(upstream)
+            bench.workers.upstream.up(upstream)
             bench.started[1].end()
             await asyncio.sleep(1.5)
             assert bench.started[3].told[:2] == [UpstreamUp(upstream.endpoints), FingerprintsChanged(0, {})]
@@ -260,7 +260,7 @@ class TestRestart:
 
     async def test_all_are_told_of_changes(self) -> None:
         async with opened() as bench:
-            bench.workers.down("Triton has ended")
+            bench.workers.upstream.down("Triton has ended")
             bench.workers.reload_tls()
             for worker in bench.started:
                 assert worker.told[-2:] == [UpstreamDown("Triton has ended"), ReloadTls()]
@@ -459,7 +459,7 @@ class TestFingerprints:
     async def test_are_forgotten_with_triton(self) -> None:
         async with opened(1) as bench:
             await bench.workers.publish({"a": KNOWN})
-            bench.workers.down("Triton has ended")
+            bench.workers.upstream.down("Triton has ended")
             bench.started[0].end()
             await asyncio.sleep(1.5)
             assert bench.started[1].client_status_of(FingerprintsChanged) == [FingerprintsChanged(1, {})]

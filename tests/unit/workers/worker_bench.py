@@ -12,10 +12,10 @@ from control_plane.fleet.domain.fleet import Replica, Server
 from control_plane.fleet.ownership.reports import ReportCollector
 from control_plane.models.domain.description import DescribedModel
 from control_plane.triton.servers import Servers
+from control_plane.workers.codec import LENGTH_BYTES, decode, encode
 from control_plane.workers.fleet_follower import FleetFollower
 from control_plane.workers.fleet_publisher import FleetPublisher
 from control_plane.workers.messages import (
-    LENGTH_BYTES,
     LoadReported,
     Message,
     ModelsChanged,
@@ -26,8 +26,6 @@ from control_plane.workers.messages import (
     UpstreamSilence,
     UpstreamUp,
     WorkedOnElsewhere,
-    decode,
-    encode,
 )
 from control_plane.workers.worked_on import worked_on
 from tests.fakes import FakeUpstream

@@ -4,13 +4,9 @@ import gzip
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from control_plane.cache.domain.cached_response import (
-    canonical_json,
-    canonical_message,
     decode_grpc,
     decode_http,
     encode_grpc,
@@ -19,7 +15,6 @@ from control_plane.cache.domain.cached_response import (
     mark_grpc,
     mark_http,
 )
-from control_plane.core.errors import InvalidRequest
 from control_plane.core.infer_call import CacheStatus
 from control_plane.protocols.grpc import GrpcAnswer, message_answer, status_answer
 from control_plane.protocols.http1 import HttpAnswer, make_answer
@@ -39,39 +34,6 @@ def triton_answer(request_id: str, *, data: bytes = b"", encode: bool = False) -
         lines.append(b"Content-Encoding: gzip")
     lines.append(b"Content-Length: %d" % len(body))
     return HttpAnswer(200, b"\r\n".join(lines) + b"\r\n\r\n", body)
-
-
-class TestRequestJson:
-    @pytest.mark.parametrize("other", ["", "8", 'a"b', "é"])
-    def test_ids_make_no_difference(self, other: str) -> None:
-        def text(request_id: str) -> bytes:
-            return json.dumps({"id": request_id, "inputs": [{"name": "X"}]}, ensure_ascii=False).encode()
-
-        assert canonical_json(text("7"), "7") == canonical_json(text(other), other)
-
-    @pytest.mark.parametrize(
-        ("text", "request_id"),
-        [
-            pytest.param(b'{"parameters":{"id":"7"}}', "", id="a parameter of that name"),
-            pytest.param(b'{"id":"7","parameters":{"id":"8"}}', "7", id="both"),
-            pytest.param(b'{"\\u0069d":"7","parameters":{"id":"8"}}', "7", id="written otherwise, beside a parameter"),
-            pytest.param(b'{"id":"7","inputs":[{"name":"id"}]}', "7", id="an input of that name"),
-            pytest.param(b'{"inputs":[{"name":"id"}]}', "", id="only an input of that name"),
-        ],
-    )
-    def test_what_may_mean_something_else_is_left(self, text: bytes, request_id: str) -> None:
-        assert canonical_json(text, request_id) == text
-
-    def test_data_that_looks_like_an_id_is_left(self) -> None:
-        text = json.dumps({"id": "7", "inputs": [{"data": ['"id":"9"']}]}).encode()
-        assert json.loads(canonical_json(text, "7")) == {"id": "", "inputs": [{"data": ['"id":"9"']}]}
-
-    @given(st.text(min_size=1), st.lists(st.text()))
-    def test_only_the_id_changes(self, request_id: str, data: list[str]) -> None:
-        fields = {"id": request_id, "inputs": data}
-        bare = json.loads(canonical_json(json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogatepass"), request_id))
-        assert bare["inputs"] == data
-        assert bare["id"] in ("", request_id)
 
 
 class TestHttp:
@@ -107,27 +69,12 @@ class TestHttp:
         assert marked.body == answer.body
 
 
-def request(request_id: str, *, data: bytes = b"abc") -> bytes:
-    message = service_pb2.ModelInferRequest(model_name="m", model_version="1", id=request_id, raw_input_contents=[data])
-    return bytes(message.SerializeToString())
-
-
 def answer(request_id: str) -> GrpcAnswer:
     message = service_pb2.ModelInferResponse(model_name="m", model_version="1", id=request_id, raw_output_contents=[b"xyz"])
     return message_answer(message.SerializeToString())
 
 
 class TestGrpc:
-    def test_a_request_without_what_its_key_has_otherwise(self) -> None:
-        bare = service_pb2.ModelInferRequest.FromString(canonical_message(request("7")))
-        assert (bare.id, bare.model_name, bare.model_version, bare.raw_input_contents) == ("", "", "", [b"abc"])
-        assert canonical_message(request("7")) == canonical_message(request(""))
-        assert canonical_message(request("7")) != canonical_message(request("7", data=b"abd"))
-
-    def test_a_message_that_is_none(self) -> None:
-        with pytest.raises(InvalidRequest):
-            canonical_message(b"\x0a\xff")
-
     @pytest.mark.parametrize("first", ["", "7"])
     @pytest.mark.parametrize("second", ["", "é" * 200])
     def test_another_caller_gets_the_answer_with_its_own_id(self, first: str, second: str) -> None:

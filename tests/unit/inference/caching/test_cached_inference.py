@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from control_plane.cache.domain.eviction import EvictingCache
-from control_plane.cache.response_cache import CacheScope, ResponseCache
+from control_plane.cache.keys import CacheScope
+from control_plane.cache.response_cache import ResponseCache
 from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, Overloaded, UpstreamUnavailable
 from control_plane.core.fingerprint import Fingerprint

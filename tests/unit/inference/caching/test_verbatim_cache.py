@@ -12,7 +12,8 @@ import pytest
 
 from control_plane.admission.rate_leases import RateLeases
 from control_plane.cache.domain.eviction import ENTRY_BYTES, EvictingCache
-from control_plane.cache.response_cache import CacheScope, ResponseCache
+from control_plane.cache.keys import CacheScope
+from control_plane.cache.response_cache import ResponseCache
 from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import LimitExceeded
 from control_plane.core.fingerprint import Fingerprint

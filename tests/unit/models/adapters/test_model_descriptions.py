@@ -11,7 +11,8 @@ from control_plane.fleet.adapters import memory_text as fleet_memory
 from control_plane.fleet.domain.memory import DesiredState
 from control_plane.models.adapters.model_descriptions import ModelDescriptionFiles
 from control_plane.models.domain.description import DescribedModel, ModelSpec, Tier
-from control_plane.workers.messages import ModelsChanged, ModelSnapshot, encode
+from control_plane.workers.codec import encode
+from control_plane.workers.messages import ModelsChanged, ModelSnapshot
 
 MIB = 2**20
 
