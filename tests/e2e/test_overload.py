@@ -10,6 +10,7 @@ import struct
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 
 import grpc
 import grpc.aio
@@ -17,13 +18,14 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from control_plane.objects.domain.tenant import Tenant
+from perf.chaos.overload import arrivals
 from tests.e2e import raw_http
 from tests.e2e.conftest import MODELS, Start
 from tests.e2e.load import INFER
 from tests.e2e.test_tenant_limits import make_key
 
 SERVICE_S = 0.03
-DEADLINE_S = 1.0
+DEADLINE_S = 0.9
 LASTS_S = 6.0
 SETTLED_S = 2.0
 """Time in which the load has filled what it can fill."""
@@ -39,7 +41,7 @@ def message() -> bytes:
 
 @dataclass
 class Load:
-    """Open loop: requests come whatever became of those before, over the two protocols by turns."""
+    """Open loop: requests come whatever became of those before, in a Poisson process (why: `perf.chaos.overload.arrivals`)."""
 
     http_port: int
     grpc_address: str
@@ -56,9 +58,9 @@ class Load:
         self._began_s = time.monotonic()
         async with grpc.aio.insecure_channel(self.grpc_address) as channel, asyncio.TaskGroup() as tasks:
             infer = channel.unary_unary(INFER)
-            for number in range(int(per_s * seconds)):
-                await asyncio.sleep(max(0.0, self._began_s + number / per_s - time.monotonic()))
-                tasks.create_task(self._over_grpc(infer) if number % 2 else self._over_http())
+            for at_s, protocol in arrivals(Random(0), per_s, seconds):
+                await asyncio.sleep(max(0.0, self._began_s + at_s - time.monotonic()))
+                tasks.create_task(self._over_grpc(infer) if protocol == "grpc" else self._over_http())
         self.close()
 
     def close(self) -> None:

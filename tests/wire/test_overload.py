@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, cast
 
 import grpc.aio
@@ -20,6 +21,7 @@ from control_plane.inference.governance import Governance
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.triton.adapters.grpc import GrpcClient
 from control_plane.triton.adapters.http import HttpClient
+from perf.chaos.overload import arrivals
 from tests.aio import settle
 from tests.fakes import FakeGrpc, FakeHttp, FakeUpstream
 from tests.fakes.governance import api_key, governance, key_text, known_state
@@ -113,7 +115,7 @@ async def _outcome(call: grpc.aio.UnaryUnaryCall) -> str:
 
 @dataclass
 class Load:
-    """Open-loop load over both frontends, by turns."""
+    """Open-loop load over both frontends."""
 
     http: Gateway
     grpc: Bench
@@ -127,9 +129,9 @@ class Load:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         async with asyncio.TaskGroup() as tasks:
-            for number in range(int(per_s * seconds)):
-                await asyncio.sleep(max(0.0, began_s + number / per_s - loop.time()))
-                tasks.create_task(self._over_grpc() if number % 2 else self._over_http())
+            for at_s, protocol in arrivals(Random(0), per_s, seconds):
+                await asyncio.sleep(max(0.0, began_s + at_s - loop.time()))
+                tasks.create_task(self._over_grpc() if protocol == "grpc" else self._over_http())
 
     async def cost_s(self) -> float:
         """Measure what a request costs all but Triton, which must compute nothing yet."""
