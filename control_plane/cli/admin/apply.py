@@ -165,10 +165,12 @@ def schema(
 
 
 def _read(files: Iterable[str]) -> list[Document]:
-    from control_plane.cli.common.documents import read_documents
+    from control_plane.cli.common.documents import bounded_text, read_documents
 
     named = list(files)
-    return read_documents([Path(each) for each in named if each != _STDIN], sys.stdin.read() if _STDIN in named else None)
+    return read_documents(
+        [Path(each) for each in named if each != _STDIN], bounded_text("standard input", sys.stdin.buffer) if _STDIN in named else None
+    )
 
 
 def _in_order(documents: Iterable[Document]) -> list[Document]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
@@ -23,6 +23,10 @@ _MAX_NODES = 1_000_000
 """Values in one file, each alias counted as what it stands for: a few lines of nested aliases can stand for more
 than memory holds."""
 _MAX_DIGITS = 300
+_MAX_PROBLEMS = 100
+"""Problems told at once: a file of something else can have one on each of its million lines."""
+_MAX_SHOWN = 100
+"""Characters shown of a name or key of the file."""
 _SUFFIXES = frozenset((".yaml", ".yml", ".json"))
 _OF_COLLECTIONS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _UNKNOWN_TAG = "unknown tag {!r}; values are texts, numbers, true, false, null, lists and fields"
@@ -46,13 +50,17 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML's own way
 
 
+_FORMS: dict[str, re.Pattern[str]] = {}
+"""Forms of plain scalars by the type that they stand for."""
+
 for _tag, _form, _first in (
     ("null", "~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("bool", "true|True|TRUE|false|False|FALSE", list("tTfF")),
     ("int", "[-+]?[0-9]+", list("-+0123456789")),
     ("float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", list("-+.0123456789")),
 ):
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_form})$"), _first)
+    _FORMS[_tag] = re.compile(f"^(?:{_form})$")
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _FORMS[_tag], _first)
 
 
 def read_documents(files: Iterable[Path], stdin: str | None = None) -> list[Document]:
@@ -72,27 +80,45 @@ def read_documents(files: Iterable[Path], stdin: str | None = None) -> list[Docu
     if not texts or (not found and not problems):
         problems.append("no documents found: name files or folders that hold *.yaml with -f, or - for standard input")
     if problems:
-        raise InvalidRequest("\n".join(problems))
+        more = len(problems) - _MAX_PROBLEMS
+        told = problems[:_MAX_PROBLEMS] + ([f"and {more} more problems"] if more > 0 else [])
+        raise InvalidRequest("\n".join(told))
     return found
+
+
+def bounded_text(name: str, stream: IO[bytes]) -> str:
+    """Read a stream's UTF-8 text. Raises InvalidRequest: it has more than 16 MiB, or is not UTF-8.
+
+    What counts is what was read: a pipe and a device have no size.
+    """
+    content = stream.read(_MAX_FILE_BYTES + 1)
+    if len(content) > _MAX_FILE_BYTES:
+        raise InvalidRequest(f"{name} has more than {_MAX_FILE_BYTES >> 20} MiB: it is no file of documents, or split it")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as exc:
+        raise InvalidRequest(f"{name} is not UTF-8 text: byte {exc.start}") from exc
 
 
 def _texts(files: Iterable[Path]) -> Iterator[tuple[str, str]]:
     for path in files:
         try:
-            below = sorted(each for each in path.rglob("*") if each.suffix in _SUFFIXES) if path.is_dir() else [path]
-            for file in below:
-                if file.stat().st_size > _MAX_FILE_BYTES:
-                    raise InvalidRequest(f"{file} has more than {_MAX_FILE_BYTES >> 20} MiB: it is no file of documents, or split it")
-                yield str(file), file.read_text(encoding="utf-8")
+            for file in _files_below(path) if path.is_dir() else [path]:
+                with file.open("rb") as opened:
+                    yield str(file), bounded_text(str(file), opened)
         except OSError as exc:
             raise InvalidRequest(f"{exc.filename or path} cannot be read: {exc.strerror}") from exc
-        except UnicodeDecodeError as exc:
-            raise InvalidRequest(f"{path} is not UTF-8 text: byte {exc.start}") from exc
+
+
+def _files_below(folder: Path) -> list[Path]:
+    """Return the folder's files, and links that lead nowhere, which are an error; no pipe: it may never end."""
+    named = (each for each in folder.rglob("*") if each.suffix in _SUFFIXES)
+    return sorted(each for each in named if not each.is_dir() and not each.is_fifo())
 
 
 def _documents(name: str, text: str, problems: list[str]) -> Iterator[Document]:
     try:
-        roots = [node for node in yaml.compose_all(text, _Loader) if node is not None]
+        roots = _composed(text)
         reading = _Reading(name, problems)
         # A list is what `get -o json` prints.
         for node in [each for root in roots for each in (root.value if isinstance(root, yaml.SequenceNode) else [root])]:
@@ -106,6 +132,13 @@ def _documents(name: str, text: str, problems: list[str]) -> Iterator[Document]:
         problems.append(f"{name}: this is not YAML: {' '.join(str(exc).split())}")
     except RecursionError:
         problems.append(f"{name}: it is nested too deeply")
+
+
+def _composed(text: str) -> list[Any]:
+    try:
+        return [node for node in yaml.compose_all(text, _Loader) if node is not None]
+    except (ValueError, OverflowError) as exc:  # chr()'s, which PyYAML lets through
+        raise yaml.YAMLError("an escape stands for no character of Unicode") from exc
 
 
 class _Reading:
@@ -126,7 +159,7 @@ class _Reading:
             self._say(node, "a document must have `kind`, `name` and `spec`")
             return None
         for field in content.keys() - set(_FIELDS):
-            self._say_at(lines, (field,), f"unknown field {field!r}; a document has: kind, name (or metadata.name), spec")
+            self._say_at(lines, (field,), f"unknown field {field[:_MAX_SHOWN]!r}; a document has: kind, name (or metadata.name), spec")
         kind, name = self._kind(content, where, lines), self._name(content, where, lines)
         spec = content.get("spec")
         if spec is None:
@@ -162,7 +195,7 @@ class _Reading:
             return None
         name = metadata["name"] if metadata is not None else content.get("name")
         if not isinstance(name, str) or not MODEL_NAME.fullmatch(name):
-            told = "`name` is missing" if name is None else f"the name {name!r} must be {NAME_RULE}; a number goes in quotes"
+            told = "`name` is missing" if name is None else f"the name {_shown(name)} must be {NAME_RULE}; a number goes in quotes"
             self._problems.append(f"{where}: {told}")
             return None
         return name
@@ -183,15 +216,23 @@ class _Reading:
     def _fields(self, node: yaml.MappingNode, place: Place, lines: dict[Place, int]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key, value in node.value:
-            name = str(key.value)
+            if not isinstance(key, yaml.ScalarNode):
+                # Never shown: nested aliases can stand for a text longer than memory holds.
+                self._say(key, "the name of a field must be a text, not a list or fields")
+                continue
+            name = key.value
             if name in found:
-                self._say(key, f"field {name!r} is given twice")
+                self._say(key, f"field {name[:_MAX_SHOWN]!r} is given twice")
             lines[(*place, name)] = key.start_mark.line + 1
             found[name] = self._value(value, (*place, name), lines)
         return found
 
     def _scalar(self, node: Any) -> Any:
         kind = node.tag.removeprefix("tag:yaml.org,2002:")
+        form = _FORMS.get(kind)
+        if form is not None and not form.fullmatch(node.value):  # a tag that the file gives, as in `!!int x`
+            self._say(node, f"{_shown(node.value)} is no {kind}")
+            return None
         match kind:
             case "null":
                 return None
@@ -217,3 +258,8 @@ class _Reading:
         around: Sequence[Place] = [place[:count] for count in range(len(place), -1, -1)]
         line = next((lines[each] for each in around if each in lines), 1)
         self._problems.append(f"{self._file}:{line}: {text}")
+
+
+def _shown(value: Any) -> str:
+    """Return a value of the file as messages show it."""
+    return repr(value[:_MAX_SHOWN] if isinstance(value, str) else value)[: 4 * _MAX_SHOWN]

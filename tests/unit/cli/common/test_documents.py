@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import io
+import os
 from pathlib import Path
 
 import pytest
 
-from control_plane.cli.common.documents import read_documents
+from control_plane.cli.common.documents import bounded_text, read_documents
 from control_plane.core.errors import InvalidRequest
 
 ROUTE = "kind: Route\nname: search\nspec:\n  model: m\n"
@@ -49,6 +51,14 @@ def problem(text: str) -> str:
             "with what its aliases stand for",
         ),
         ("[" * 5000, "nested too deeply"),
+        (ROUTE + "  ? [a, b]\n  : 1\n", "-:5: the name of a field must be a text"),
+        (ROUTE + "  deadline_s: !!int x\n", "-:5: 'x' is no int"),
+        (ROUTE + "  deadline_s: !!int 0x1f\n", "-:5: '0x1f' is no int"),
+        (ROUTE + "  deadline_s: !!float x\n", "-:5: 'x' is no float"),
+        (ROUTE + '  deadline_s: !!float "1\\n"\n', "is no float"),
+        ('kind: Tenant\nname: "\\U00110000"\n', "stands for no character of Unicode"),
+        ('kind: Tenant\nname: "\\Uffffffff"\n', "stands for no character of Unicode"),
+        (ROUTE + "  deadline_s: 1e999\n", "-:5: Route search: deadline_s:"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line_and_what_would_be_right(text: str, said: str) -> None:
@@ -86,3 +96,40 @@ def test_a_file_that_is_none(tmp_path: Path, content: bytes | None, said: str) -
         file.write_bytes(content)
     with pytest.raises(InvalidRequest, match=said):
         read_documents([file])
+
+
+def test_a_key_of_nested_aliases_costs_nothing() -> None:
+    lists = "".join(f"  - &a{count} [{', '.join([f'*a{count - 1}'] * 10)}]\n" for count in range(1, 9))
+    assert (
+        problem("?\n  - &a0 [1, 1]\n" + lists + ": 1\n").splitlines()[0] == "-:2: the name of a field must be a text, not a list or fields"
+    )
+
+
+@pytest.mark.parametrize("text", [f"kind: Tenant\nname: {'x' * 10**5}\n", f"kind: Tenant\nname: x\n{'y' * 1000}: 1\n"])
+def test_what_is_long_is_shown_cut(text: str) -> None:
+    assert len(problem(text)) < 400
+
+
+def test_a_file_of_something_else_is_not_answered_with_a_line_for_each_of_its_own() -> None:
+    said = problem("- 1\n" * 1000).splitlines()
+    assert (len(said), said[-1]) == (101, "and 900 more problems")
+
+
+def test_a_pipe_in_a_folder_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.yaml")
+    (tmp_path / "b.yaml").write_text("kind: Tenant\nname: b\n")
+    assert [each.name for each in read_documents([tmp_path])] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(b"\xff", "standard input is not UTF-8"), (b" " * (2**24 + 1), "standard input has more than 16 MiB")]
+)
+def test_standard_input_has_the_bounds_of_a_file(content: bytes, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        bounded_text("standard input", io.BytesIO(content))
+
+
+def test_a_link_that_leads_nowhere_is_not_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").symlink_to(tmp_path / "gone")
+    with pytest.raises(InvalidRequest, match=r"a\.yaml cannot be read"):
+        read_documents([tmp_path])
