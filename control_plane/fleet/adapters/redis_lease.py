@@ -7,6 +7,7 @@ the fleet two leaders.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 from pydantic import SecretStr
@@ -15,6 +16,7 @@ from control_plane.fleet.domain.leadership.lease import Lease
 from control_plane.storage.redis import RedisLink
 
 _KEY = "tidegate:lease"
+_RELEASE_TIMEOUT_S = 1.0
 
 # The id of this run of the server, which another one has after a restart or a failover; only a restart can lose
 # writes. Empty where INFO is forbidden.
@@ -105,8 +107,9 @@ class RedisLease:
         return Lease(lease.token, lease.holder, lease.ttl_s, beat, run=run) if beat else None
 
     async def release(self, lease: Lease) -> None:
-        async with self._link.calling():
-            await self._release_script(keys=[self._key], args=[lease.token, lease.holder])
+        # Called while its task is being cancelled, where Python 3.11.2's asyncio.timeout raises CancelledError.
+        async with self._link.calling(timeout_s=2 * _RELEASE_TIMEOUT_S):
+            await asyncio.wait_for(self._release_script(keys=[self._key], args=[lease.token, lease.holder]), _RELEASE_TIMEOUT_S)
 
     async def close(self) -> None:
         await self._link.close()
