@@ -59,7 +59,7 @@ def torn(answered: Iterable[Answered], periods: Sequence[Period]) -> dict[str, s
         models = {each.model for each in of_one}
         whole = Answered(of_one[0].route, "", unit, of_one[0].sent_s, of_one[-1].answered_s)
         then = _in_force(whole, periods)
-        arms = {(period.stable, period.candidate) for period in then}
+        arms = {(period.stable, period.candidate if period.weight else period.stable) for period in then}
         if len(models) > 1 and (of_one[0].way == "sequence" or len(arms) == 1):
             found[unit] = f"{[(round(each.sent_s, 3), each.model) for each in of_one]}, in force: {then}"
     return found

@@ -51,7 +51,6 @@ class Evidence:
             return
         if seen.digest not in self._units:
             self._units.add(seen.digest)
-            self._step_samples += not seen.is_stable
             self.gates[FAULTS].add(is_stable=seen.is_stable, is_bad=seen.is_fault)
             self._bound()
         if seen.is_fault:
@@ -61,6 +60,8 @@ class Evidence:
                 self._learn(seen)
         elif seen.digest not in self._timed:
             self._timed.add(seen.digest)
+            # Not before: a step that is over while nobody knows yet what is slow would let a slow version through.
+            self._step_samples += not seen.is_stable
             self._add_time(is_stable=seen.is_stable, took_s=seen.took_s)
 
     def _add_pair(self, seen: Observation, pair: Pair) -> None:

@@ -15,6 +15,8 @@ from control_plane.rollout.domain.machine import aborted, paused, promoted, resu
 from control_plane.rollout.rollouts import RolloutSpec
 from tests.unit.rollout.rollout_bench import CONFIGS, SPEC, VERSIONS, FakeCopies, Killed, Process, Y, process, refreshing, world
 
+pytestmark = pytest.mark.usefixtures("known_thresholds")
+
 
 async def test_it_goes_from_step_to_step_and_becomes_the_routes_model() -> None:
     one = process()

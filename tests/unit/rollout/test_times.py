@@ -21,6 +21,8 @@ from tests.fakes.lease import FakeLeaseStore, FakeRecord
 from tests.fakes.state_store import FakeState
 from tests.unit.rollout.rollout_bench import Process, process, world
 
+pytestmark = pytest.mark.usefixtures("known_thresholds")
+
 ROLLED_BACK_S = 2.0
 TAKEN_OVER_S = 10.0
 STEPS = RolloutSpec("v2", steps_of([1, 5, 10, 20, 30, 40, 50, 60, 70], samples=5, min_s=3.0))

@@ -78,12 +78,26 @@ def test_answers_by_which_thresholds_are_set_are_not_judged_by_them() -> None:
 def test_samples_of_a_step_and_the_time_that_is_left() -> None:
     all_of_it = evidence()
     assert all_of_it.findings.left_s(100, 5.0) is None
+    for number in range(THRESHOLD_SAMPLES):
+        all_of_it.add(seen(10_000 + number, is_stable=True))
     for number in range(50):
         all_of_it.add(seen(number, is_stable=number % 2 == 0))
     findings = all_of_it.findings
     assert (findings.step_samples, findings.left_s(100, 10.0), findings.left_s(25, 10.0)) == (25, pytest.approx(30.0), 0.0)
     all_of_it.begin_step()
     assert (all_of_it.findings.step_samples, all_of_it.gates[FAULTS].canary) == (0, 25)
+
+
+def test_while_nobody_knows_what_is_slow_no_step_has_samples() -> None:
+    """As where the present model's answers come from its cache, and the next one's are computed."""
+    all_of_it = evidence()
+    for number in range(THRESHOLD_SAMPLES - 1):
+        all_of_it.add(seen(number, is_stable=True))
+        all_of_it.add(seen(10_000 + number, is_stable=False, took_s=1.0))
+    assert (all_of_it.findings.step_samples, all_of_it.findings.failed) == (0, "")
+    all_of_it.add(seen(9_999, is_stable=True))
+    all_of_it.add(seen(10_000, is_stable=False, took_s=1.0))
+    assert all_of_it.findings.step_samples == 1
 
 
 def test_what_is_remembered_is_bounded_and_both_arms_lose_alike() -> None:
