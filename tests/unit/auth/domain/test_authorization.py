@@ -36,6 +36,7 @@ CALLS = [
     (Action.READ, "vision", {"infer:*", "admin"}),
     (Action.READ, "", {"infer:text_*", "infer:*", "admin"}),
     (Action.MODEL_READY, "text_encoder", {"infer:text_*", "infer:*", "admin"}),
+    (Action.COMPUTE_JOB, "vision", {"admin"}),
     (Action.STATISTICS, "vision", {"infer:*", "admin"}),
     (Action.STATISTICS, "", {"infer:text_*", "infer:*", "admin"}),
     (Action.INDEX, "", {"repository", "admin"}),

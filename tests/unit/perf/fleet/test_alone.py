@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from control_plane.core.held_memory import HeldMemory
 from control_plane.core.model import ModelState, ModelVersion
 from perf.fleet import alone
 
@@ -18,7 +19,7 @@ class FakeTriton:
     url = "http://there"
 
     def __init__(self) -> None:
-        self.process: Any = SimpleNamespace(resident_bytes=lambda: self.held)
+        self.process: Any = SimpleNamespace(held_memory=lambda: HeldMemory(self.held))
         self.upstream: Any = SimpleNamespace(control=self)
         self.held = 10
         self.requests = 0
