@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from deploy.images.is_alive import main as is_alive
 from deploy.images.wait_until_drained import TABLES, connected
 from deploy.secrets import make_secrets
 from tests.e2e import tidegate as servers
@@ -160,7 +161,9 @@ def hook() -> tuple[list[str], Path]:
     (container,) = containers(named(OBJECTS, "Deployment", "triton"))
     command = container["lifecycle"]["preStop"]["exec"]["command"]
     dockerfile = (servers.PROJECT / "deploy/images/triton.Dockerfile").read_text()
-    (source,) = re.findall(rf"^COPY (\S+) {re.escape(command[1])}$", dockerfile, re.MULTILINE)
+    folder, _, name = command[1].rpartition("/")
+    (sources,) = re.findall(rf"^COPY (.+) {re.escape(folder)}/$", dockerfile, re.MULTILINE)
+    (source,) = (each for each in sources.split() if each.endswith(f"/{name}"))
     return command, servers.PROJECT / source
 
 
@@ -170,8 +173,12 @@ def test_the_gateways_container_finds_its_triton_answers_its_probes_and_drains(p
     for name in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert status(exchange(pod.gateway.port("http"), "GET", container[name]["httpGet"]["path"])) == 200
     (of_triton,) = containers(named(OBJECTS, "Deployment", "triton"))
-    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+    for name in ("startupProbe", "readinessProbe"):
         assert status(exchange(pod.node.http_port, "GET", of_triton[name]["httpGet"]["path"])) == 200
+    command = of_triton["livenessProbe"]["exec"]["command"]
+    path = next(word.partition("127.0.0.1:8000")[2] for word in command if word.startswith("--url="))
+    asked = [f"--heartbeat={pod.node.tidegate.state_dir / 'heartbeat'}", f"--url=http://127.0.0.1:{pod.node.http_port}{path}"]
+    assert is_alive([*asked, *(word for word in command if word.startswith("--at-most-s="))]) == 0
     body = b'{"inputs":[{"name":"INPUT0","shape":[1,1],"datatype":"FP32","data":[1.0]}]}'
     for model in ("m1", "m2", "m3"):  # 24 MiB each, into 50: the budget is that of the Service's label
         assert answer_of(pod.ask(f"/v2/models/{model}/infer", body)) == 1 + int(model[1])

@@ -50,7 +50,7 @@ async def test_gateways_use_it_with_what_the_secrets_say(broker: RabbitmqServer)
     try:
         async with asyncio.timeout(60.0):
             await _published(tickets)
-            ticket = await tickets.take()
+            (ticket,) = await tickets.take()
             await ticket.ack()
             assert await tickets.depth() == 0
     finally:
