@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from control_plane.host.boot_clock import boot_time_s
@@ -21,10 +22,12 @@ EVERY_S = 2.0
 
 async def beat(folder: Path, *, every_s: float = EVERY_S) -> None:
     """Write the boot clock's seconds into the folder's file, always as many characters, until cancelled."""
-    fault = ""
+    fault, loop = "", asyncio.get_running_loop()
+    # Not the threads that all share: where those read large files, the event loop is well and this would wait.
+    thread = ThreadPoolExecutor(1, thread_name_prefix="heartbeat")
     while True:
         try:
-            await asyncio.to_thread(_write, folder / FILE)
+            await loop.run_in_executor(thread, _write, folder / FILE)
             fault = ""
         except OSError as exc:
             if exc.strerror != fault:

@@ -26,8 +26,8 @@ _TIMEOUT_S = 900.0
 """Time for an attempt: a chunk of a batch may wait for its turn behind callers, line by line."""
 _HELD_BYTES = 512 << 20
 """Bodies that are held at a time; a larger one is held alone."""
-_PASSED_OVER = frozenset((404, 429, 502, 503))
-"""Answers of a gateway that computes nothing now: another one may."""
+_PASSED_OVER = frozenset((400, 404, 429, 502, 503))
+"""Answers of a gateway that computes nothing now, or cannot read a record of this version: another one may."""
 
 
 class GatewayCompute:
@@ -68,6 +68,8 @@ class GatewayCompute:
             why = _told(answer)
             if answer.status == 413:
                 raise TryAgain(f"the gateway takes no body of this size: {why}", was_computed=True)  # or it would be tried for ever
+            if answer.status == 500:
+                raise TryAgain(f"the gateway failed at it: {why}", was_computed=True)  # nor a job that meets a defect
             if answer.status not in _PASSED_OVER:
                 _log.error("a gateway refuses to compute jobs: %s", why)
                 break

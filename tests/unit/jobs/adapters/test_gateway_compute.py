@@ -68,6 +68,7 @@ async def test_a_gateway_that_computes_nothing_now_is_passed_over(away: HttpAnsw
         pytest.param(UpstreamUnavailable("broke"), True, id="died-under-it"),
         pytest.param(DeadlineExceeded("late"), True, id="silent"),
         pytest.param(make_answer(413), True, id="too-large"),
+        pytest.param(make_answer(500), True, id="it failed at it"),
         pytest.param(make_answer(200, encode_outcome(TryAgain("busy", was_computed=True))), True, id="said-so"),
     ],
 )

@@ -157,3 +157,7 @@ def test_whatever_happens_a_job_has_one_end_and_no_result_without_it(steps: list
     assert results <= 1
     assert (found.result is not None) == (found.state in (JobState.SUCCEEDED, JobState.FAILED))
     assert found.is_open or found.ended_s is not None
+
+
+def test_a_record_whose_bodies_are_in_the_spool_says_nothing_that_gateways_before_did_not_know() -> None:
+    assert b'"data"' not in encode_job(IN_STATE[JobState.QUEUED])
