@@ -34,11 +34,11 @@ class BackgroundGate:
         return not is_alone(self._unseen_s)
 
     def request_began(self) -> None:
-        """A caller's request goes to a server, or waits for its turn."""
+        """Note that a caller's request goes to a server, or waits for its turn."""
         self._requests += 1
 
     def request_ended(self) -> None:
-        """A caller's request has ended, however it did."""
+        """Note that a caller's request has ended, with whatever outcome."""
         self._requests -= 1
         self._seen_s = self._now_s()
         if self._waiting:
@@ -63,7 +63,7 @@ class BackgroundGate:
             raise
 
     def end(self) -> None:
-        """What was begun has ended."""
+        """Note that a piece of background work has ended."""
         self._begun -= 1
         self._wake()
 

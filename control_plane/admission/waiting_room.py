@@ -33,8 +33,9 @@ class WaitingRoom:
         self._limits = limits
         self._sheds = sheds
         self._requests = Counter[str]()
+        """Number of waiting requests by tenant; a tenant without any has no entry."""
         self._bytes = Counter[str]()
-        """By tenant, of those only that have requests here."""
+        """Bytes of the waiting requests' bodies, by the same tenants."""
         self.requests = self.size_bytes = 0
 
     def enter(self, tenant: str, size_bytes: int, *, retry_after_s: float) -> Place:

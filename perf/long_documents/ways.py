@@ -36,7 +36,7 @@ class Way:
     address: str
     asks: Callable[[Document], list[Ask]]
     vectors: Callable[[bytes], Vector]
-    """Of one answer, [pages, dimensions]."""
+    """Reads the embeddings in one answer: float32, shape [pages, dimensions]."""
     gateway: Tidegate | None = None
 
     def cache_answers(self) -> CacheAnswers:
@@ -56,7 +56,7 @@ def limited_to(cores: int) -> Iterator[None]:
 
 
 def start_ways(stack: contextlib.ExitStack, wanted: Sequence[str]) -> dict[str, Way]:
-    """By name; all of them run until `stack` is closed."""
+    """Start the servers of these ways and return them by the way's name; all run until `stack` is closed."""
     ways: dict[str, Way] = {}
     if FLASK in wanted:
         ways[FLASK] = Way(stack.enter_context(_flask()), _whole("/embed", "texts"), _naive_vectors)

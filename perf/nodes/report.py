@@ -31,7 +31,7 @@ class Run:
     """The gateway's CPU for each request."""
     errors: int = 0
     core_percent: float = math.nan
-    """Of one core, the node's own process."""
+    """CPU of the node's own process, in percent of one core."""
     mib: float = math.nan
     """The node's own process, shared pages in proportion."""
     ready_s: float = math.nan
@@ -55,7 +55,7 @@ class Report(report.Report):
         return {name: value for name, value in found.items() if not math.isnan(value)}
 
     def _more_percent(self, what: str, connections: int) -> float:
-        """By how much a node changes a figure, in percent."""
+        """Return the percentage by which a figure is larger on a node than embedded: the median over rounds."""
         cases = Case(NODE, connections), Case(EMBEDDED, connections)
         return 100 * (self.over_rounds(*cases, lambda one, two: getattr(one, what) / getattr(two, what)) - 1)
 

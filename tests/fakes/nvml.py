@@ -17,7 +17,7 @@ class FakeGpu:
     compute: dict[int, int | None] | type[Exception] = field(default_factory=dict)
     mps: dict[int, int | None] | type[Exception] = field(default_factory=dict)
     slices: dict[int, FakeGpu] | None = None
-    """By slot; None without MIG."""
+    """MIG slices of this GPU by slot number; None for a GPU that is not partitioned."""
     knows_mig: bool = True
 
 

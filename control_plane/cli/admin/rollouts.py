@@ -78,15 +78,11 @@ def start(
     wanted = steps if steps is not None or policy else _STEPS
     percents = [BLUE_GREEN_PERCENT] if blue_green else [_percent(each) for each in wanted.split(",")] if wanted else []
     model, _, version = to.replace(":", "@").partition("@")
-    if not percents and (samples, seconds) != (None, None):
-        raise InvalidRequest(f"policy {policy!r} has each step's samples and seconds: leave the options out, or give --steps, too")
-    least = given(samples=samples, min_s=seconds)
-    told = [{"weight": round(percent * 100), **least} for percent in percents]
     body = {
         "model": model,
         "version": version,
         "policy": policy,
-        "steps": told,
+        "steps": _steps(percents, samples, seconds, policy),
         "slower_by": slower_by,
         "alpha": alpha,
         "shadow": _shadow(shadow_percent, shadow_samples, seconds) if shadow else None,
@@ -182,6 +178,13 @@ def history(
 
 def _change(client: AdminClient, route: str, verb: str, output: Shape) -> None:
     _show(client.ask("POST", "rollouts", route, verb), output)
+
+
+def _steps(percents: list[float], samples: int | None, seconds: float | None, policy: str) -> list[dict[str, Any]]:
+    """Return the steps of a rollout as the admin API takes them; none where its policy has them. Raises InvalidRequest."""
+    if not percents and (samples, seconds) != (None, None):
+        raise InvalidRequest(f"policy {policy!r} has each step's samples and seconds: leave the options out, or give --steps, too")
+    return [{"weight": round(percent * 100), **given(samples=samples, min_s=seconds)} for percent in percents]
 
 
 def _shadow(percent: float, samples: int, seconds: float | None) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class JobsHttp:
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
         self.compute: Compute | None = None
-        """What computes attempts for runners in processes of their own."""
+        """Computes the attempts that `tidegate jobs run` hands over; None while this gateway computes no jobs."""
 
     async def answer(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer:
         """Answer one request. Raises ControlPlaneError."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,22 @@ async def test_it_is_written_in_place_and_goes_on(tmp_path: Path) -> None:
     seen.discard("0\n")
     assert all(len(each) == 21 and begun_s - 0.001 <= float(each) <= boot_time_s() for each in seen)
     assert (tmp_path / FILE).stat().st_ino == inode
+
+
+async def test_busy_threads_do_not_stop_it(tmp_path: Path) -> None:
+    """The event loop is well where all of its threads read large files."""
+    read = threading.Event()
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        for _ in range(64):
+            tasks.create_task(asyncio.to_thread(read.wait))
+        try:
+            await asyncio.sleep(0.05)
+            beating = tasks.create_task(beat(tmp_path, every_s=0.01))
+            while not (tmp_path / FILE).exists():
+                await asyncio.sleep(0.01)
+        finally:
+            read.set()
+        beating.cancel()
 
 
 async def test_a_folder_that_cannot_be_written_is_told_once_and_ends_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

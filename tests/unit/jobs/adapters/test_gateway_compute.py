@@ -51,7 +51,7 @@ async def test_gateways_compute_in_turn_what_they_are_handed() -> None:
     assert (found.id, body) == (job(0).id, b"body")
 
 
-@pytest.mark.parametrize("away", [GONE, make_answer(503), make_answer(404), make_answer(429)])
+@pytest.mark.parametrize("away", [GONE, make_answer(503), make_answer(404), make_answer(429), make_answer(400)])
 async def test_a_gateway_that_computes_nothing_now_is_passed_over(away: HttpAnswer | Exception) -> None:
     one, other = FakeGateway(away), FakeGateway()
     compute = GatewayCompute([one, other])
@@ -68,7 +68,7 @@ async def test_a_gateway_that_computes_nothing_now_is_passed_over(away: HttpAnsw
         pytest.param(UpstreamUnavailable("broke"), True, id="died-under-it"),
         pytest.param(DeadlineExceeded("late"), True, id="silent"),
         pytest.param(make_answer(413), True, id="too-large"),
-        pytest.param(make_answer(500), True, id="it failed at it"),
+        pytest.param(make_answer(500), True, id="failed-at-it"),
         pytest.param(make_answer(200, encode_outcome(TryAgain("busy", was_computed=True))), True, id="said-so"),
     ],
 )
