@@ -83,9 +83,7 @@ class Stubs:
         living, ended, are_all_known = dict[int, Stub](), dict[int, str](), True
         # Regions are listed before processes: a region exists before its stub, so one that is listed has had
         # time to get one.
-        regions = {name for name in os.listdir(self._folder) if self._region.fullmatch(name)}
-        if self._triton is not None:
-            regions &= _mapped_by(self._triton)  # others' may begin alike
+        regions = self._regions()
         for pid in self._children():
             with suppress(OSError):  # the process has just gone
                 if (stub := self._stub(pid)) is not None:
@@ -115,6 +113,17 @@ class Stubs:
                 os.kill(stub.pid, signal.SIGKILL)
                 return True
         return False
+
+    def _regions(self) -> set[str]:
+        """Return the names of Triton's regions."""
+        if self._triton is None:
+            return self._listed()
+        with suppress(OSError):  # the folder is one of the process's own, which has just ended
+            return self._listed() & _mapped_by(self._triton)  # others' may begin alike
+        return set()
+
+    def _listed(self) -> set[str]:
+        return {name for name in os.listdir(self._folder) if self._region.fullmatch(name)}
 
     def _is_orphan(self, parent: int) -> bool:
         """Whether a process with this parent was Triton's and has outlived it: its guardian inherits its children."""

@@ -192,3 +192,11 @@ def test_of_a_triton_that_others_start_only_its_own_regions_are_seen(tmp_path: P
         assert stubs.observe().abandoned == {own.name}
         triton.stdin.close()
     assert stubs.observe().abandoned == set()
+
+
+def test_of_one_that_others_start_and_that_has_just_ended_there_is_nothing() -> None:
+    """Its own /dev/shm, which is read through its process, ends with it."""
+    with subprocess.Popen(["true"]) as triton:
+        pass
+    seen = Stubs(-1, PREFIX, folder=Path(f"/proc/{triton.pid}/root/dev/shm"), triton=triton.pid).observe()
+    assert (seen.living, seen.ended, seen.abandoned) == ({}, {}, set())
