@@ -134,11 +134,12 @@ def body(value: float) -> str:
     return json.dumps({"inputs": [{"name": "X", "shape": [1], "datatype": "FP32", "data": [value]}]})
 
 
-def asked(tidegate: Tidegate) -> int:
-    """The status of one request on a connection of its own."""
+def asked(tidegate: Tidegate) -> str:
+    """The model that answers a request on a connection of its own; empty where none does."""
     with closing(http.client.HTTPConnection(tidegate.address("http"), timeout=LONG_S)) as connection:
         connection.request("POST", "/v2/models/route/infer", body(1.0))
-        return connection.getresponse().status
+        answer = connection.getresponse()
+        return str(json.load(answer)["model_name"]) if answer.status == 200 else ""
 
 
 def _tensor(value: float) -> tritonclient.grpc.InferInput:
@@ -169,7 +170,7 @@ def rolled_out(tidegate: Tidegate, model: str, *options: str) -> str:
 
 def test_bad_versions_are_rolled_back_a_good_one_is_promoted_and_no_request_fails(running: Tidegate) -> None:
     cli(running, "routes", "set", "route", "--model", "v1", "--repeatable")
-    wait_for(lambda: all(asked(running) == 200 for _ in range(20)), what="the route, in both workers")
+    wait_for(lambda: all(asked(running) == "v1" for _ in range(20)), what="the route, in both workers")
     with Callers(running) as callers:
         assert "rolled back: faults: " in rolled_out(running, "fails", "--steps", "5")
         assert "rolled back: slower than " in rolled_out(running, "slow", "--steps", "20")
@@ -185,7 +186,7 @@ def test_bad_versions_are_rolled_back_a_good_one_is_promoted_and_no_request_fail
 
 def test_what_is_wrong_is_found_in_its_shadow_and_answers_nobody(running: Tidegate) -> None:
     cli(running, "routes", "set", "route", "--model", "v1", "--repeatable")
-    wait_for(lambda: all(asked(running) == 200 for _ in range(20)), what="the route, in both workers")
+    wait_for(lambda: all(asked(running) == "v1" for _ in range(20)), what="the route, in both workers")
     before = copied(running)
     shadow = ("--shadow-samples", "60", "--shadow-percent", "30", "--agreement", "tolerance", "--steps", "20")
     with Callers(running) as callers:
@@ -216,7 +217,7 @@ def test_when_the_leader_is_killed_another_gateway_goes_on(running: Tidegate, tm
         cli(gateways[0], "routes", "set", "route", "--model", "v1")
         wait_for(lambda: any("leads the rollouts, token" in each.said() for each in gateways), what="a leader")
         leader, other = sorted(gateways, key=lambda each: "leads the rollouts, token" not in each.said())
-        wait_for(lambda: asked(other) == 200, what="the route")
+        wait_for(lambda: asked(other) == "v1", what="the route")
         with Callers(other) as callers:
             cli(
                 leader, "rollouts", "start", "route", "--to", "good", "--steps", "20,50", "--samples", "50", "--seconds", "3", "--no-shadow"
