@@ -88,7 +88,7 @@ class RolloutStart(Spec):
     steps: list[StepView] = Field(default_factory=list, max_length=MAX_STEPS)
     """Weights rise from step to step. After the last one the next model becomes the route's. Empty: the policy's."""
     slower_by: SlowerBy | None = None
-    """A request of the next model counts as slow from so many times what is slow for the present one; null: the policy's,
+    """A request of the next model counts as slow from so many times what is slow for the present one and 2 ms; null: the policy's,
     else 1.1."""
     alpha: Alpha | None = None
     """Chance that the next model is rolled back though it is no worse; null: the policy's, else 0.01."""

@@ -68,7 +68,7 @@ def start(
         float | None,
         typer.Option(min=0.0, metavar="SECONDS", help="How long the present model keeps its copies after the last step. \\[0]"),
     ] = None,
-    slower_by: Annotated[float | None, typer.Option(min=1.0, help="How many times slower it may be. \\[1.1]")] = None,
+    slower_by: Annotated[float | None, typer.Option(min=1.0, help="How many times slower it may be, and 2 ms more. \\[1.1]")] = None,
     alpha: Annotated[float | None, typer.Option(help="Chance that it is rolled back though it is no worse. \\[0.01]")] = None,
     output: ShapeOption = Shape.TABLE,
     admin_url: AdminUrlOption = None,
