@@ -13,11 +13,13 @@ from contextlib import AsyncExitStack
 
 from control_plane.app.jobs import open_jobs
 from control_plane.app.stopping import StopSignals
-from control_plane.app.stores import open_usage_store
+from control_plane.app.stores import open_state_store, open_usage_store
 from control_plane.core.endpoints import TcpAddress
 from control_plane.core.errors import StartupError
+from control_plane.host.exposure import is_loopback
 from control_plane.jobs.adapters.gateway_compute import GatewayCompute
-from control_plane.settings import Settings, parse_triton_url
+from control_plane.objects.mirror import ObjectMirror
+from control_plane.settings import Settings, parse_triton_url, without_user
 from control_plane.triton.adapters.http import HttpClient
 
 Announce = Callable[[list[str]], None]
@@ -43,9 +45,14 @@ class JobWorker:
             assert services is not None, "refused before"
             compute = GatewayCompute([_client(url, settings) for url in settings.jobs.jobs_gateways])
             held.push_async_callback(compute.close)
-            services.run_by(compute, weight_of=lambda tenant: 1.0)
+            state = await open_state_store(settings.state.state_url, settings.process.state_dir)
+            held.push_async_callback(state.close)
+            known = ObjectMirror(state)
+            await known.start()
+            services.run_by(compute, weight_of=known.weight_of)
             services.open()
             async with asyncio.TaskGroup() as tasks:
+                following = tasks.create_task(known.run(), name="known-state")
                 running = tasks.create_task(services.run(), name="jobs")
                 announce(settings.jobs.jobs_gateways)
                 await signals.wait()
@@ -57,6 +64,7 @@ class JobWorker:
                     draining.cancel()
                     await services.drain(0.0)
                 running.cancel()
+                following.cancel()
 
 
 def _client(url: str, settings: Settings) -> HttpClient:
@@ -81,4 +89,9 @@ def _refuse_contradictions(settings: Settings) -> None:
     if settings.jobs.jobs_spool is None:
         raise StartupError("`tidegate jobs run` needs the gateways' spool, TIDEGATE_JOBS_SPOOL: a folder that all of them share")
     for url in settings.jobs.jobs_gateways:
-        parse_triton_url(url, setting="--gateway")
+        place = parse_triton_url(url, setting="--gateway")
+        if not (place.http_is_tls or is_loopback(place.host) or settings.jobs.jobs_plaintext or settings.admin.api_key is None):
+            raise StartupError(
+                f"--gateway {without_user(url)}: without TLS the key of an administrator would cross the network for anyone to read; "
+                "give an https:// address or, in a network that you trust, set TIDEGATE_JOBS_PLAINTEXT=true"
+            )

@@ -118,8 +118,7 @@ class Access:
 
     def weight_of(self, tenant: str) -> float:
         """A tenant's share, relative to other tenants' weights; 1 where it has no limits of its own."""
-        known = self._known.tenants.get(tenant)
-        return 1.0 if known is None else known.weight
+        return self._known.weight_of(tenant)
 
     @property
     def routes(self) -> Collection[Route]:

@@ -105,6 +105,11 @@ class ObjectMirror:
         of_all, own = self.purges.get(EVERY_MODEL), self.purges.get(model)
         return f"{of_all.generation if of_all else ''}.{own.generation if own else ''}"
 
+    def weight_of(self, tenant: str) -> float:
+        """Return a tenant's share, relative to other tenants' weights; 1 where it has no limits of its own."""
+        known = self.tenants.get(tenant)
+        return 1.0 if known is None else known.weight
+
     async def wait_for(self, resource_version: int, *, timeout_s: float) -> bool:
         """Wait until the change is in the mirror, at most `timeout_s`; return whether it is."""
         ends_s = asyncio.get_running_loop().time() + timeout_s

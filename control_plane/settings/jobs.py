@@ -24,6 +24,10 @@ class JobSettings(Group):
     """Gateways that compute for `tidegate jobs run`, as `http[s]://HOST[:PORT]`; commas between several in the
     variable. It calls them with the key in `TIDEGATE_API_KEY`, which needs the scope `admin`."""
 
+    jobs_plaintext: bool = False
+    """Let `tidegate jobs run` send its key to gateways beyond this machine without TLS, as in a network that you
+    trust."""
+
     jobs_url_file: SecretFile | None = None
     """File whose first line is the `jobs_url`, read at the start, and ignored where `jobs_url` is given."""
 

@@ -101,3 +101,23 @@ async def test_a_key_that_is_no_administrators_computes_nothing(tmp_path: Path) 
         with pytest.raises(TryAgain, match="403"):
             await compute.compute(job(), b"")
         assert there.begun == []
+
+
+async def test_a_gateway_that_says_nothing_is_given_up(tmp_path: Path) -> None:
+    """It takes connections and requests, as a process that is stopped, or a host that is half open."""
+    taken: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda reader, writer: taken.append(writer), "127.0.0.1", 0)
+    client = HttpClient(TcpAddress("127.0.0.1", server.sockets[0].getsockname()[1]), max_connections=2)
+    compute = GatewayCompute([client], asked_every_s=0.1)
+    try:
+        with pytest.raises(TryAgain, match="says nothing any more") as again:
+            await asyncio.wait_for(compute.compute(job(), b"body"), 120.0)
+        assert again.value.was_computed
+        with pytest.raises(TryAgain, match="the gateway says nothing") as again:
+            await asyncio.wait_for(compute.compute(job(), b"body"), 120.0)
+        assert not again.value.was_computed
+    finally:
+        await compute.close()
+        for writer in taken:
+            writer.close()
+        server.close()

@@ -1,7 +1,8 @@
 """Computes jobs by gateways, over HTTP; implements `jobs/ports.Compute` for runners in processes of their own.
 
 A gateway computes an attempt by the inference service that everybody uses, below its callers' requests, so what is idle
-there is known there. A gateway that is away, or stopping, is passed over.
+there is known there. A gateway that is away, or stopping, is passed over. While one computes it is asked whether it
+lives: an attempt may wait for minutes behind callers, a gateway that is frozen would hold it for as long.
 """
 
 from __future__ import annotations
@@ -26,15 +27,76 @@ _TIMEOUT_S = 900.0
 """Time for an attempt: a chunk of a batch may wait for its turn behind callers, line by line."""
 _HELD_BYTES = 512 << 20
 """Bodies that are held at a time; a larger one is held alone."""
-_PASSED_OVER = frozenset((400, 404, 429, 502, 503))
+_PASSED_OVER = frozenset((400, 404, 429, 503))
 """Answers of a gateway that computes nothing now, or cannot read a record of this version: another one may."""
+_COUNTED = {
+    413: "the gateway takes no body of this size",  # or it would be tried for ever
+    500: "the gateway failed at it",  # nor a job that meets a defect
+    502: "the gateway has gone, says what is before it",  # perhaps of this very job
+    504: "the gateway does not answer, says what is before it",
+}
+"""Answers that make an attempt: another one may end no better."""
+_LIVE = HttpRequest(b"GET", b"/v2/health/live")
+_ASKED_EVERY_S = 5.0
+"""Pause between two questions, and time for an answer."""
+_SILENCES = 3
+"""Questions without an answer, one after the other, after which a gateway counts as frozen: one whose event loop is
+merely late answers the first."""
+
+
+class _Silent(Exception):
+    """The gateway does not even say whether it lives."""
+
+
+class _Gateway:
+    """A gateway, and whether it says anything."""
+
+    def __init__(self, client: HttpUpstream, asked_every_s: float) -> None:
+        self._client = client
+        self._asked_every_s = asked_every_s
+        self._is_silent = False
+
+    async def send(self, request: HttpRequest) -> HttpAnswer:
+        """Raises UpstreamUnavailable, DeadlineExceeded, _Silent (nothing was sent: it still says nothing)."""
+        if self._is_silent and not await self._is_live():
+            raise _Silent
+        self._is_silent = False
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                watch = tasks.create_task(self._watch(), name="gateway-watch")
+                try:
+                    return await self._client.send(request, timeout_s=_TIMEOUT_S)
+                finally:
+                    watch.cancel()
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _watch(self) -> None:
+        """Raises DeadlineExceeded once the gateway has said nothing to several questions."""
+        silences = 0
+        while silences < _SILENCES:
+            await asyncio.sleep(self._asked_every_s)
+            silences = 0 if await self._is_live() else silences + 1
+        self._is_silent = True
+        raise DeadlineExceeded("the gateway says nothing any more")
+
+    async def _is_live(self) -> bool:
+        try:
+            await self._client.send(_LIVE, timeout_s=self._asked_every_s)
+        except (UpstreamUnavailable, DeadlineExceeded):
+            return False
+        return True
 
 
 class GatewayCompute:
     """Computes jobs by one of several gateways, each in turn."""
 
-    def __init__(self, gateways: Sequence[HttpUpstream]) -> None:
-        self._gateways = list(gateways)
+    def __init__(self, gateways: Sequence[HttpUpstream], *, asked_every_s: float = _ASKED_EVERY_S) -> None:
+        """While a gateway computes it is asked every `asked_every_s` whether it lives, and has as long to answer."""
+        self._gateways = [_Gateway(client, asked_every_s) for client in gateways]
         self._turns = itertools.cycle(range(len(self._gateways)))
         self._room = WeightedSemaphore(_HELD_BYTES)
 
@@ -55,7 +117,10 @@ class GatewayCompute:
         attempt, why = encode_attempt(job, body), ""
         for gateway in (*self._gateways[first:], *self._gateways[:first]):
             try:
-                answer = await gateway.send(HttpRequest(b"POST", target_of(job).encode(), [], attempt), timeout_s=_TIMEOUT_S)
+                answer = await gateway.send(HttpRequest(b"POST", target_of(job).encode(), [], attempt))
+            except _Silent:
+                why = "the gateway says nothing"
+                continue
             except UpstreamUnavailable as exc:
                 if not exc.is_not_sent:
                     raise TryAgain(f"the gateway that computed it has gone: {exc}", was_computed=True) from exc
@@ -66,10 +131,8 @@ class GatewayCompute:
             if answer.status == 200:
                 return decode_outcome(answer.body)
             why = _told(answer)
-            if answer.status == 413:
-                raise TryAgain(f"the gateway takes no body of this size: {why}", was_computed=True)  # or it would be tried for ever
-            if answer.status == 500:
-                raise TryAgain(f"the gateway failed at it: {why}", was_computed=True)  # nor a job that meets a defect
+            if answer.status in _COUNTED:
+                raise TryAgain(f"{_COUNTED[answer.status]}: {why}", was_computed=True)
             if answer.status not in _PASSED_OVER:
                 _log.error("a gateway refuses to compute jobs: %s", why)
                 break

@@ -24,9 +24,23 @@ class FakeGateway:
 
     answer: HttpAnswer | Exception = field(default_factory=lambda: DONE)
     asked: list[HttpRequest] = field(default_factory=list)
+    goes_on: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set: computed at once."""
+    is_frozen: bool = False
+    times_live: int = 0
+
+    def __post_init__(self) -> None:
+        self.goes_on.set()
 
     async def send(self, request: HttpRequest, *, timeout_s: float, slot: Slot | None = None) -> HttpAnswer:
+        if request.target == b"/v2/health/live":
+            self.times_live += 1
+            await asyncio.sleep(0)
+            if self.is_frozen:
+                raise DeadlineExceeded("no answer")
+            return make_answer(200)
         self.asked.append(request)
+        await self.goes_on.wait()
         await asyncio.sleep(0)
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -69,6 +83,8 @@ async def test_a_gateway_that_computes_nothing_now_is_passed_over(away: HttpAnsw
         pytest.param(DeadlineExceeded("late"), True, id="silent"),
         pytest.param(make_answer(413), True, id="too-large"),
         pytest.param(make_answer(500), True, id="failed-at-it"),
+        pytest.param(make_answer(502), True, id="died-behind-a-proxy"),
+        pytest.param(make_answer(504), True, id="silent-behind-a-proxy"),
         pytest.param(make_answer(200, encode_outcome(TryAgain("busy", was_computed=True))), True, id="said-so"),
     ],
 )
@@ -76,3 +92,47 @@ async def test_what_may_have_been_computed_counts_as_an_attempt(answer: HttpAnsw
     with pytest.raises(TryAgain) as again:
         await GatewayCompute([FakeGateway(answer)]).compute(job(), b"")
     assert again.value.was_computed is was_computed
+
+
+async def test_a_frozen_gateway_loses_its_attempts_and_gets_none_until_it_answers_again() -> None:
+    frozen, other = FakeGateway(is_frozen=True), FakeGateway()
+    compute = GatewayCompute([frozen, other], asked_every_s=0.001)
+    frozen.goes_on.clear()
+    with pytest.raises(TryAgain, match="says nothing any more") as again:
+        await asyncio.wait_for(compute.compute(job(0), b""), 60.0)
+    assert again.value.was_computed
+    for number in range(1, 5):
+        assert (await compute.compute(job(number), b"")).answer.body == b"done"
+    assert (len(frozen.asked), len(other.asked)) == (1, 4)
+    frozen.is_frozen = False
+    frozen.goes_on.set()
+    for number in range(5, 7):
+        await compute.compute(job(number), b"")
+    assert (len(frozen.asked), len(other.asked)) == (2, 5)
+
+
+async def test_where_every_gateway_is_frozen_jobs_wait_and_no_attempt_is_counted() -> None:
+    frozen = FakeGateway(is_frozen=True)
+    compute = GatewayCompute([frozen], asked_every_s=0.001)
+    frozen.goes_on.clear()
+    with pytest.raises(TryAgain):
+        await asyncio.wait_for(compute.compute(job(0), b""), 60.0)
+    with pytest.raises(TryAgain, match="the gateway says nothing") as again:
+        await compute.compute(job(1), b"")
+    assert (again.value.was_computed, again.value.is_crowded, len(frozen.asked)) == (False, True, 1)
+
+
+async def test_a_gateway_that_lives_may_compute_for_as_long_as_it_takes() -> None:
+    gateway = FakeGateway()
+    compute = GatewayCompute([gateway], asked_every_s=0.001)
+    gateway.goes_on.clear()
+    async with asyncio.TaskGroup() as tasks:
+        computing = [tasks.create_task(compute.compute(job(number), b"")) for number in range(2)]
+        while gateway.times_live < 20:
+            await asyncio.sleep(0.001)
+        assert not any(each.done() for each in computing)
+        gateway.goes_on.set()
+    assert [each.result().answer.body for each in computing] == [b"done", b"done"]
+    asked = gateway.times_live
+    await asyncio.sleep(0.02)
+    assert gateway.times_live == asked, "nobody asks while nothing is under way"

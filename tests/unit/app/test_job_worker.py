@@ -1,0 +1,51 @@
+"""What `tidegate jobs run` refuses before it begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from control_plane.app.job_worker import JobWorker
+from control_plane.core.errors import StartupError
+from control_plane.settings import load_settings
+
+REDIS = "redis://localhost:6379"
+
+
+def worker(folder: Path, **given: object) -> JobWorker:
+    return JobWorker(load_settings({"state_url": REDIS, "jobs_spool": str(folder), "jobs_gateways": "http://localhost:8000"} | given))
+
+
+@pytest.mark.parametrize("gateway", ["http://gateway:8000", "https://one,http://10.0.0.7:8000"])
+def test_an_administrators_key_is_not_sent_beyond_this_machine_without_tls(tmp_path: Path, gateway: str) -> None:
+    with pytest.raises(StartupError, match="https:// address"):
+        worker(tmp_path, jobs_gateways=gateway, api_key="tg_secret")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param({"jobs_gateways": "https://gateway:8000", "api_key": "tg_secret"}, id="tls"),
+        pytest.param({"jobs_gateways": "http://localhost:8000,http://[::1]:8000", "api_key": "tg_secret"}, id="this machine"),
+        pytest.param({"jobs_gateways": "http://gateway:8000"}, id="no key"),
+        pytest.param({"jobs_gateways": "http://gateway:8000", "api_key": "tg_secret", "jobs_plaintext": True}, id="a trusted network"),
+    ],
+)
+def test_other_ways_to_gateways_are_taken(tmp_path: Path, given: dict[str, object]) -> None:
+    worker(tmp_path, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"jobs_gateways": ""}, "name the gateways"),
+        ({"jobs": False}, "TIDEGATE_JOBS is off"),
+        ({"state_url": None}, "--state-url"),
+        ({"jobs_spool": None}, "TIDEGATE_JOBS_SPOOL"),
+        ({"jobs_gateways": "gateway"}, "--gateway"),
+    ],
+)
+def test_a_worker_that_could_run_no_jobs_says_why(tmp_path: Path, given: dict[str, object], reason: str) -> None:
+    with pytest.raises(StartupError, match=reason):
+        worker(tmp_path, **given)
