@@ -31,6 +31,8 @@ _log = logging.getLogger(__name__)
 WINDOW_S = 86_400.0
 """OpenAI's only completion window, `24h`."""
 _PERIOD_S = 0.5
+_PAGE = 1000
+"""Batches that are read at a time where the caller may not see all of them."""
 _OPEN_CHUNKS = 128
 """Most jobs that a batch has open at a time: enough to keep every runner busy for a period, and no more room in the
 spool."""
@@ -126,13 +128,21 @@ class Batches:
     async def get(self, principal: Principal, batch_id: str) -> Batch:
         """Return a batch of the caller's tenant. Raises ObjectNotFound."""
         batch = await self._shelf.batch(principal.tenant, batch_id)
-        if batch is None:
+        if batch is None or not principal.scopes.allow_inference(batch.model):
             raise ObjectNotFound(f"there is no batch {batch_id[:100]!r}")
         return batch
 
     async def batches_of(self, principal: Principal, *, after: str, limit: int) -> list[Batch]:
-        """Return the tenant's batches, the newest first, from the one after `after` on."""
-        return await self._shelf.batches(principal.tenant, after=after, limit=limit)
+        """Return the tenant's batches for models that the caller may call, the newest first, from the one after `after` on."""
+        found: list[Batch] = []
+        page_size = limit
+        while len(found) < limit:
+            page = await self._shelf.batches(principal.tenant, after=after, limit=page_size)
+            found += [batch for batch in page if principal.scopes.allow_inference(batch.model)]
+            if len(page) < page_size:
+                break
+            after, page_size = page[-1].id, _PAGE
+        return found[:limit]
 
     async def cancel(self, principal: Principal, batch_id: str) -> Batch:
         """Cancel a batch; answers that there are stay, and one that has ended stays as it is. Raises ObjectNotFound."""
@@ -263,7 +273,7 @@ class Batches:
             (end.has_errors, batch.error_file_id, "error", 1),
         ):
             if is_wanted:
-                file = StoredFile(file_id, batch.tenant, f"{batch.id}_{name}.jsonl", "batch_output", 0, self._today_s())
+                file = StoredFile(file_id, batch.tenant, f"{batch.id}_{name}.jsonl", "batch_output", 0, self._today_s(), batch.model)
                 await self._shelf.add_file(file, self._lines(batch, ends, part))
         await self._shelf.end(batch, end)
         _log.info("batch %s is %s: %d lines completed, %d failed", batch.id, end.state, end.completed, end.failed)

@@ -1,6 +1,7 @@
 """Files of OpenAI's API: the input of batches and what comes of them; called by `frontends/batches`.
 
-A caller sees the files of its own tenant, and no others exist for it.
+A caller sees the files of its own tenant, but not what batches for models that it may not call have written; no others
+exist for it.
 """
 
 from __future__ import annotations
@@ -51,13 +52,13 @@ class Files:
     async def get(self, principal: Principal, file_id: str) -> StoredFile:
         """Return a file. Raises ObjectNotFound."""
         file = await self._shelf.file(principal.tenant, file_id)
-        if file is None:
+        if file is None or not _may_see(principal, file):
             raise _none(file_id)
         return file
 
     async def files_of(self, principal: Principal) -> list[StoredFile]:
-        """Return the tenant's files, the newest first."""
-        return await self._shelf.files(principal.tenant)
+        """Return the files that the caller may see, the newest first."""
+        return [file for file in await self._shelf.files(principal.tenant) if _may_see(principal, file)]
 
     async def content(self, principal: Principal, file_id: str) -> bytes:
         """Return a file's content. Raises ObjectNotFound."""
@@ -69,8 +70,13 @@ class Files:
 
     async def delete(self, principal: Principal, file_id: str) -> None:
         """Delete a file; batches that were made of it go on. Raises ObjectNotFound."""
+        await self.get(principal, file_id)
         if not await self._shelf.delete_file(principal.tenant, file_id):
             raise _none(file_id)
+
+
+def _may_see(principal: Principal, file: StoredFile) -> bool:
+    return not file.model or principal.scopes.allow_inference(file.model)
 
 
 def _none(file_id: str) -> ObjectNotFound:

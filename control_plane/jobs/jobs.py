@@ -1,7 +1,7 @@
 """Jobs as their callers see them: submitted, looked at, waited for, cancelled; called by `frontends/jobs`.
 
-A caller sees the jobs of its own tenant, and no others exist for it. An accepted job is one whose body and record are
-on disk: what follows can be lost and is made good by the sweeper.
+A caller sees the jobs of its own tenant for models that it may call, and no others exist for it. An accepted job is
+one whose body and record are on disk: what follows can be lost and is made good by the sweeper.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ _log = logging.getLogger(__name__)
 
 JOB_ID = re.compile(r"job-[0-9a-f]{32}")
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.02, 0.5
+_PAGE = 1000
+"""Jobs that are read at a time where the caller may not see all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +90,25 @@ class Jobs:
     async def get(self, principal: Principal, job_id: str) -> Job:
         """Return a job. Raises ObjectNotFound, StoreUnavailable."""
         job = await self._store.get(job_id) if JOB_ID.fullmatch(job_id) else None
-        if job is None or job.tenant != principal.tenant:
+        if job is None or not _may_see(principal, job):
             raise ObjectNotFound(f"there is no job {job_id!r}; one that has ended is kept for {self._policy.keep_s:g} s at most")
         return job
 
     async def place(self, job: Job) -> int | None:
         """Return how many jobs of its tenant come before a queued one; None once it is claimed."""
         return await self._store.place(job) if job.state is JobState.QUEUED else None
+
+    async def seen_by(self, principal: Principal, *, state: JobState | None, before: str, limit: int) -> list[Job]:
+        """Return jobs that a caller may see, the newest first, from the one after `before` on."""
+        found: list[Job] = []
+        page_size = limit
+        while len(found) < limit:
+            page = await self._store.jobs_of(principal.tenant, state=state, before=before, limit=page_size)
+            found += [job for job in page if _may_see(principal, job)]
+            if len(page) < page_size:
+                break
+            before, page_size = page[-1].id, _PAGE  # those between are of models that the caller may not call
+        return found[:limit]
 
     async def jobs_of(self, tenant: str | None, *, state: JobState | None, before: str, limit: int) -> list[Job]:
         """Return a tenant's jobs (None: everybody's), the newest first, from the one after `before` on."""
@@ -243,3 +257,8 @@ class Jobs:
             f"{whose} {load.jobs} open jobs with {load.size_bytes} bytes, as many as may be; try again when some have ended",
             retry_after_s=retry_after_s,
         )
+
+
+def _may_see(principal: Principal, job: Job) -> bool:
+    """Whether a job is the caller's tenant's, and for a model that the caller may call."""
+    return job.tenant == principal.tenant and principal.scopes.allow_inference(job.model)

@@ -49,6 +49,8 @@ class Here:
     batches: Batches
     mine: openai.AsyncOpenAI
     others: openai.AsyncOpenAI
+    not_for_m: openai.AsyncOpenAI
+    """Of the same tenant, and may call another model only."""
 
     async def work(self, until: str, batch_id: str) -> Any:
         """Compute until the batch is in that state."""
@@ -62,7 +64,7 @@ class Here:
 
 @asynccontextmanager
 async def serving(folder: Path, *, max_bytes: int = 1 << 20, max_open: int = 100) -> AsyncIterator[Here]:
-    keys = (api_key(1, "infer:m"), api_key(2, "infer:*", tenant="others"))
+    keys = (api_key(1, "infer:m"), api_key(2, "infer:*", tenant="others"), api_key(3, "infer:n"))
     governed = governance(known_state(keys=keys, tenants=(Tenant("team"), Tenant("others"))), authentication=True)
     shelf = FolderShelf(folder / "spool" / "batches")
     async with world(folder) as here:
@@ -85,8 +87,9 @@ async def serving(folder: Path, *, max_bytes: int = 1 << 20, max_open: int = 100
             async with (
                 openai.AsyncOpenAI(base_url=url, api_key=key_text(1), max_retries=0) as mine,
                 openai.AsyncOpenAI(base_url=url, api_key=key_text(2), max_retries=0) as others,
+                openai.AsyncOpenAI(base_url=url, api_key=key_text(3), max_retries=0) as not_for_m,
             ):
-                yield Here(here, batches, mine, others)
+                yield Here(here, batches, mine, others, not_for_m)
     await shelf.close()
 
 
@@ -135,6 +138,23 @@ async def test_a_file_is_kept_listed_read_and_deleted(tmp_path: Path) -> None:
         assert (await it.mine.files.delete(file.id)).deleted
         with pytest.raises(openai.NotFoundError):
             await it.mine.files.retrieve(file.id)
+
+
+async def test_a_key_sees_no_batch_for_a_model_that_it_may_not_call_nor_what_it_has_written(tmp_path: Path) -> None:
+    async with serving(tmp_path) as it:
+        batch = await create(it.mine, line("a"))
+        done = await it.work("completed", batch.id)
+        own = await create(it.not_for_m, line("b", body={"model": "n", "input": "a"}))
+
+        assert [each.id async for each in it.not_for_m.batches.list(limit=1)] == [own.id]
+        for call in (it.not_for_m.batches.retrieve, it.not_for_m.batches.cancel):
+            with pytest.raises(openai.NotFoundError):
+                await call(batch.id)
+        assert done.output_file_id not in [each.id async for each in it.not_for_m.files.list()]
+        for call in (it.not_for_m.files.retrieve, it.not_for_m.files.content, it.not_for_m.files.delete):
+            with pytest.raises(openai.NotFoundError):
+                await call(done.output_file_id)
+        assert await ids_in(it.mine, done.output_file_id) == ["a"]
 
 
 async def test_files_are_bounded(tmp_path: Path) -> None:

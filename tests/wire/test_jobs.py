@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from control_plane.jobs.ports import Bounds, Load
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.tenant import Tenant
 from tests.fakes.governance import api_key, governance, key_text, known_state
-from tests.fakes.jobs import ROOMY
+from tests.fakes.jobs import ROOMY, job
 from tests.unit.jobs.world import World, running, world
 from tests.wire.gateway import INFER, Answer, Gateway, gateway
 
@@ -63,6 +64,33 @@ async def test_a_tenant_sees_its_own_jobs_and_no_others(tmp_path: Path) -> None:
         assert orjson.loads((await others.ask("GET", "/v2/jobs")).body) == {"jobs": []}
         assert [each["id"] for each in orjson.loads((await mine.ask("GET", "/v2/jobs")).body)["jobs"]] == [job["id"]]
         assert orjson.loads((await mine.ask("GET", place)).body)["state"] == "queued"
+
+
+async def test_a_key_sees_no_jobs_for_models_that_it_may_not_call(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (here, mine, _, not_for_m):
+        jobs = [await mine.submit() for _ in range(3)]
+        async with running(here.runner()):
+            await here.until(lambda job: job.result is not None, jobs[0]["id"])
+        place = f"/v2/jobs/{jobs[0]['id']}"
+        for method, path in (("GET", place), ("GET", place + "/result"), ("DELETE", place)):
+            assert (await not_for_m.ask(method, path)).status == 404
+        assert orjson.loads((await not_for_m.ask("GET", "/v2/jobs?limit=1")).body) == {"jobs": []}
+        assert (await mine.ask("GET", place + "/result")).status == 200
+
+
+async def test_jobs_for_other_models_between_its_own_cost_a_caller_no_line_of_the_list(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (here, _, _, not_for_m):
+        own = []
+        for number in range(7):
+            own.append(replace(job(2 * number, model="other", submitted_s=number), deadline_s=4e9))
+            await here.store.add(own[-1], ROOMY)
+            await here.store.add(replace(job(2 * number + 1, submitted_s=number + 0.5), deadline_s=4e9), ROOMY)
+        found, before = [], ""
+        while page := orjson.loads((await not_for_m.ask("GET", f"/v2/jobs?limit=2&before={before}")).body)["jobs"]:
+            found += [each["id"] for each in page]
+            assert len(page) == 2 or found[-1] == own[0].id
+            before = found[-1]
+        assert found == [each.id for each in reversed(own)]
 
 
 async def test_an_idempotency_key_is_its_tenants_own(tmp_path: Path) -> None:

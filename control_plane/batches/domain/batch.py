@@ -38,6 +38,8 @@ class StoredFile:
     purpose: str
     size_bytes: int
     created_s: float
+    model: str = ""
+    """Model of the batch that has written it; empty for a file that a caller has."""
 
 
 @dataclass(frozen=True, slots=True)
