@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
 from control_plane.cli.common.changing import differences, text_of
 from control_plane.cli.common.options import AdminUrlOption, ReasonOption, StateDirOption, admin_client
-from control_plane.cli.common.output import Output, print_documents
+from control_plane.cli.common.output import Output, Shape, ShapeOption, print_documents, print_found
 from control_plane.cli.common.printing import printable, remark
 from control_plane.core.errors import ControlPlaneError, ErrorCode, InvalidRequest
 
@@ -45,6 +45,7 @@ def apply(
     force: ForceOption = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing, and say what would change.")] = False,
     reason: ReasonOption = None,
+    output: ShapeOption = Shape.TABLE,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
@@ -54,19 +55,19 @@ def apply(
     """
     documents = _in_order(_read(file))
     client = admin_client(state_dir, admin_url, reason)
-    failed, changed = 0, 0
-    for each in documents:
-        try:
-            done = _apply(client, each, owner=owner, force=force, dry_run=dry_run)
-        except ControlPlaneError as exc:
-            if exc.code is ErrorCode.UPSTREAM_UNAVAILABLE:
-                raise
-            failed += 1
-            remark(f"error: {each.where}: {exc}")
-            continue
-        changed += done["outcome"] != "unchanged"
-        typer.echo(printable(_told(done)) + (" (dry run)" if dry_run else ""))
-    if not failed and not changed:
+    failed, results = 0, _Results(output)
+    with results:
+        for each in documents:
+            try:
+                done = _apply(client, each, owner=owner, force=force, dry_run=dry_run)
+            except ControlPlaneError as exc:
+                if exc.code is ErrorCode.UPSTREAM_UNAVAILABLE:
+                    raise
+                failed += 1
+                remark(f"error: {each.where}: {exc}")
+                continue
+            results.add(done, _told(done) + (" (dry run)" if dry_run else ""))
+    if not failed and all(done["outcome"] == "unchanged" for done in results.found):
         remark("nothing to change: everything is as the files declare it")
     if failed:
         raise typer.Exit(1)
@@ -76,22 +77,23 @@ def diff(
     file: FilesOption,
     owner: OwnerOption = "apply",
     force: ForceOption = False,
+    output: ShapeOption = Shape.TABLE,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
     """Show what `apply` would change. Exits with 0 if nothing, 1 if something, and 2 if that cannot be told."""
     try:
-        client, is_different = admin_client(state_dir, admin_url), False
-        for each in _in_order(_read(file)):
-            done = _apply(client, each, owner=owner, force=force, dry_run=True)
-            if done["outcome"] != "unchanged":
-                is_different = True
-                _print_difference(done)
+        client, results = admin_client(state_dir, admin_url), _Results(output)
+        with results:
+            for each in _in_order(_read(file)):
+                done = _apply(client, each, owner=owner, force=force, dry_run=True)
+                if done["outcome"] != "unchanged":
+                    results.add(done, "\n".join(_differences(done)))
     except ControlPlaneError as exc:
         for line in str(exc).splitlines():
             remark(f"error: {line}")
         raise typer.Exit(_FAILED) from exc
-    if is_different:
+    if results.found:
         raise typer.Exit(_DIFFERS)
 
 
@@ -115,6 +117,7 @@ def delete(
     name: Annotated[str | None, typer.Argument(help="The object's name.")] = None,
     file: MaybeFilesOption = None,
     reason: ReasonOption = None,
+    output: ShapeOption = Shape.TABLE,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
@@ -126,18 +129,20 @@ def delete(
     client = admin_client(state_dir, admin_url, reason)
     named = [(kind_named(kind).name, name)] if kind is not None and name is not None else []
     failed = 0
-    for each, called in named or [(each.kind.name, each.name) for each in reversed(_in_order(_read(file or [])))]:
-        try:
-            client.ask("DELETE", "objects", each, called)
-            typer.echo(f"{each} {called} deleted")
-        except ControlPlaneError as exc:
-            if named or exc.code is ErrorCode.UPSTREAM_UNAVAILABLE:
-                raise
-            if exc.code is ErrorCode.OBJECT_NOT_FOUND:
-                typer.echo(f"{each} {called} is not there")
-                continue
-            failed += 1
-            remark(f"error: {each} {called}: {exc}")
+    with _Results(output) as results:
+        for each, called in named or [(each.kind.name, each.name) for each in reversed(_in_order(_read(file or [])))]:
+            try:
+                client.ask("DELETE", "objects", each, called)
+                outcome, told = "deleted", f"{each} {called} deleted"
+            except ControlPlaneError as exc:
+                if named or exc.code is ErrorCode.UPSTREAM_UNAVAILABLE:
+                    raise
+                if exc.code is not ErrorCode.OBJECT_NOT_FOUND:
+                    failed += 1
+                    remark(f"error: {each} {called}: {exc}")
+                    continue
+                outcome, told = "absent", f"{each} {called} is not there"
+            results.add({"kind": each, "name": called, "outcome": outcome}, told)
     if failed:
         raise typer.Exit(1)
 
@@ -162,6 +167,26 @@ def schema(
         print_documents([definition()], Output.YAML, is_one=True)
         return
     typer.echo(json.dumps(json_schema(), indent=2))
+
+
+class _Results:
+    """What became of each object: printed at once for people, and for programs as one list at the end, also of a command
+    that fails half way."""
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+        self.found: list[Mapping[str, Any]] = []
+
+    def add(self, result: Mapping[str, Any], told: str) -> None:
+        self.found.append(result)
+        if self._shape is Shape.TABLE:
+            typer.echo("\n".join(map(printable, told.split("\n"))))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        print_found(self.found, self._shape, lambda: None)
 
 
 def _read(files: Iterable[str]) -> list[Document]:
@@ -193,22 +218,26 @@ def _told(done: Mapping[str, Any]) -> str:
     if done["outcome"] != "changed":
         return line
     changes = differences(done["before"], done["after"])
-    return f"{line}: " + ", ".join(f"{field} {text_of(old)} -> {text_of(new)}" for field, old, new in changes)
+    return f"{line}: " + ", ".join(f"{field} {_one_line(old)} -> {_one_line(new)}" for field, old, new in changes)
 
 
-def _print_difference(done: Mapping[str, Any]) -> None:
-    """Print one object's difference, a line for each field: `-` as it is, `+` as it would be; of a new one what is not
+def _differences(done: Mapping[str, Any]) -> Iterator[str]:
+    """Yield one object's difference, a line for each field: `-` as it is, `+` as it would be; of a new one what is not
     as by default.
     """
     from control_plane.admin.declared.kinds import KINDS, without_defaults
 
     is_new = done["before"] is None
     after = without_defaults(KINDS[done["kind"]], done["after"]) if is_new else done["after"]
-    typer.echo(printable(f"{done['kind']} {done['name']}" + (" (new)" if is_new else "")))
+    yield f"{done['kind']} {done['name']}" + (" (new)" if is_new else "")
     for field, old, new in differences(done["before"] or {}, after):
-        if done["before"] is not None:
-            typer.echo(printable(f"-  {field}: {text_of(old)}"))
-        typer.echo(printable(f"+  {field}: {text_of(new)}"))
+        if not is_new:
+            yield f"-  {field}: {_one_line(old)}"
+        yield f"+  {field}: {_one_line(new)}"
+
+
+def _one_line(value: object) -> str:
+    return text_of(value).replace("\n", " ")
 
 
 def _document(held: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from pydantic import ByteSize, TypeAdapter, ValidationError
 from rich.console import Console
 
+from control_plane.cli.common.output import Shape, ShapeOption, print_found
 from control_plane.cli.common.printing import print_table, remark
 from control_plane.core.errors import InvalidRequest
 from control_plane.fleet.simulation.capacity import Trial, autoscaled_servers, fewest_servers
@@ -28,6 +29,7 @@ MAX_SERVERS = 1024
 
 _MAX_REQUESTS = 5_000_000
 _BYTES = TypeAdapter(ByteSize)
+_QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
 _COLUMNS = ("servers", "loads", "unloads", "p50 ms", "p99 ms", "p99.9 ms", "refused", "busy")
 
 
@@ -49,6 +51,7 @@ def simulate(
     costs: Annotated[Path | None, typer.Option(help="CSV with the header model,bytes,load_ms, where models differ.")] = None,
     p99_ms: Annotated[float | None, typer.Option(min=0.01, help="Find the fewest servers that reach this p99 latency.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random requests and choices.")] = 0,
+    output: ShapeOption = Shape.TABLE,
 ) -> None:
     """Say how a fleet would serve a trace: loads, latencies, refusals; with --p99-ms how many servers it
     takes.
@@ -68,9 +71,9 @@ def simulate(
             tried = [Trial(servers, run_simulation(workload, shape, ProductionRouter(_random(seed))), is_enough=True)]
         else:
             enough, tried = fewest_servers(workload, shape, lambda: ProductionRouter(_random(seed)), p99_s=p99_ms / 1000, most=MAX_SERVERS)
-    _print(tried, workload, shape)
+    print_found(_plan(tried, workload, shape, enough), output, lambda: _print(tried, workload, shape))
     if p99_ms is not None:
-        _conclude(enough, tried, p99_ms)
+        _conclude(enough, tried, p99_ms, output)
 
 
 def _random(seed: int) -> Random:
@@ -132,28 +135,54 @@ def _check(workload: Workload, shape: FleetShape) -> None:
         raise InvalidRequest(f"model {largest} takes {size} and a server has {budget} for models: give more with --memory-budget")
 
 
+def _plan(tried: list[Trial], workload: Workload, shape: FleetShape, enough: int | None) -> dict[str, Any]:
+    wanted = sorted(autoscaled_servers(workload, shape.parallel))
+    return {
+        "requests": len(workload.requests),
+        "models": len(workload.models),
+        "seconds": workload.requests[-1].at_s,
+        "servers": enough,
+        "autoscaled_servers": {"median": wanted[len(wanted) // 2], "most": wanted[-1]},
+        "trials": [_fields(trial, workload, shape) for trial in tried],
+    }
+
+
+def _fields(trial: Trial, workload: Workload, shape: FleetShape) -> dict[str, Any]:
+    outcome = trial.outcome
+    latencies = {f"{name}_ms": 1000 * outcome.quantile_s(part) if outcome.answered else None for name, part in _QUANTILES.items()}
+    could_s = workload.requests[-1].at_s * trial.servers * shape.parallel
+    return {
+        "servers": trial.servers,
+        "loads": outcome.loads,
+        "unloads": outcome.evictions,
+        **latencies,
+        "refused": outcome.refused,
+        "busy": sum(request.service_s for request in workload.requests) / could_s if could_s else None,
+    }
+
+
 def _print(tried: list[Trial], workload: Workload, shape: FleetShape) -> None:
     print_table(_COLUMNS, [_row(trial, workload, shape) for trial in tried])
     length_s = workload.requests[-1].at_s
     remark(f"{len(workload.requests):,} requests for {len(workload.models):,} models in {length_s:,.0f} s")
-    wanted = autoscaled_servers(workload, shape.parallel)
-    usual, most = sorted(wanted)[len(wanted) // 2], max(wanted)
+    wanted = sorted(autoscaled_servers(workload, shape.parallel))
+    usual, most = wanted[len(wanted) // 2], wanted[-1]
     remark(f"an autoscaler of deploy/kubernetes would keep {usual} of them as a rule and {most} at most, by the work alone")
 
 
 def _row(trial: Trial, workload: Workload, shape: FleetShape) -> tuple[object, ...]:
-    outcome = trial.outcome
-    latencies = (f"{1000 * outcome.quantile_s(part):,.1f}" if outcome.answered else None for part in (0.5, 0.99, 0.999))
-    could_s = workload.requests[-1].at_s * trial.servers * shape.parallel
-    busy = f"{sum(request.service_s for request in workload.requests) / could_s:.0%}" if could_s else None
-    return trial.servers, f"{outcome.loads:,}", f"{outcome.evictions:,}", *latencies, f"{outcome.refused:,}", busy
+    fields = _fields(trial, workload, shape)
+    latencies = (None if (each := fields[f"{name}_ms"]) is None else f"{each:,.1f}" for name in _QUANTILES)
+    busy = None if fields["busy"] is None else f"{fields['busy']:.0%}"
+    return fields["servers"], f"{fields['loads']:,}", f"{fields['unloads']:,}", *latencies, f"{fields['refused']:,}", busy
 
 
-def _conclude(enough: int | None, tried: list[Trial], p99_ms: float) -> None:
+def _conclude(enough: int | None, tried: list[Trial], p99_ms: float, output: Shape) -> None:
     if enough is None:
         part = max(trial.outcome.part_within(p99_ms / 1000) for trial in tried)
         raise InvalidRequest(
             f"no number of servers up to {MAX_SERVERS} answers 99 % of these requests within {p99_ms:g} ms; the best answers {part:.1%}. "
             "The first request for a model waits for its load: try a longer trace, a shorter load or a higher limit"
         )
-    Console().print(f"\n{enough} {'server' if enough == 1 else 'servers'} for p99 {p99_ms:g} ms", highlight=False, style="bold")
+    if output is Shape.TABLE:
+        Console().print(f"\n{enough} {'server' if enough == 1 else 'servers'} for p99 {p99_ms:g} ms", highlight=False, style="bold")

@@ -21,6 +21,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from control_plane.cli.common.output import Shape, ShapeOption, print_found
 from control_plane.core.errors import InvalidRequest, ModelNotFound
 from control_plane.host.cpu_affinity import allowed_cpus
 from control_plane.models.adapters.profile import with_profile
@@ -30,7 +31,7 @@ from control_plane.triton.config_name import config_name_in_force
 from control_plane.triton.embedded.installation import ensure_installed
 from control_plane.tuning.adapters.config import TunedConfig, read_tuned_config, text_input
 from control_plane.tuning.adapters.perf_analyzer import PerfAnalyzer, PerfAnalyzerLoad
-from control_plane.tuning.adapters.report import Report, apply_recommendation, print_table, write_report
+from control_plane.tuning.adapters.report import Report, apply_recommendation, as_fields, print_table, write_report
 from control_plane.tuning.adapters.server import EmbeddedTuningServers
 from control_plane.tuning.domain.request_mix import is_json, parse_json, parse_texts, requests_of
 from control_plane.tuning.domain.search import make_axes
@@ -71,6 +72,7 @@ def tune(
     out: Annotated[Path | None, typer.Option(help="Folder for config.pbtxt, table.txt, table.json, plot.png. \\[tuning/MODEL]")] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Also write the recommended configuration to the model, keeping a .bak.")] = False,
     model_repository: Annotated[list[Path] | None, typer.Option(help="Folder of models; repeatable. \\[the project's two]")] = None,
+    output: ShapeOption = Shape.TABLE,
 ) -> None:
     """Find the instances, threads, lanes, queue delay and CPUs that serve a model best on this machine.
 
@@ -82,7 +84,7 @@ def tune(
     config = read_tuned_config(subject.config)
     plan = _plan(config, _levels(concurrency), p99_ms, budget_s)
     mix = mix or subject.model / MIX_OF_MODEL
-    console = Console()
+    remarks = Console(stderr=output is not Shape.TABLE)
     with tempfile.TemporaryDirectory(prefix="tidegate-mix-") as folder:
         requests = Path(folder, "requests.json")
         requests.write_text(_requests(mix, subject), encoding="utf-8")
@@ -92,9 +94,9 @@ def tune(
         with _progress() as report_progress:
             result = _run(Tuner(plan, servers=servers, load=load, report=report_progress))
     report = Report(subject.tuned.name, config, result, p99_ms, _machine(), str(mix))
-    _finish(report, out or Path("tuning") / model, console)
+    _finish(report, out or Path("tuning") / model, remarks, output)
     if apply:
-        console.print(apply_recommendation(report), highlight=False, markup=False, soft_wrap=True)
+        remarks.print(apply_recommendation(report), highlight=False, markup=False, soft_wrap=True)
 
 
 def _find(settings: TritonSettings, model: str, tuned: str | None) -> _Subject:
@@ -180,9 +182,9 @@ def _processor() -> str:
     return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "")
 
 
-def _finish(report: Report, out: Path, console: Console) -> None:
+def _finish(report: Report, out: Path, remarks: Console, output: Shape) -> None:
     notes = write_report(report, out)
-    print_table(report, console)
-    console.print(f"\nwritten to {out}: {', '.join(sorted(path.name for path in out.iterdir()))}", highlight=False, soft_wrap=True)
+    print_found(as_fields(report), output, lambda: print_table(report, Console()))
+    remarks.print(f"\nwritten to {out}: {', '.join(sorted(path.name for path in out.iterdir()))}", highlight=False, soft_wrap=True)
     for note in notes:
-        console.print(note, highlight=False, markup=False)
+        remarks.print(note, highlight=False, markup=False)

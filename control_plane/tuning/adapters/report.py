@@ -48,7 +48,7 @@ def write_report(report: Report, folder: Path) -> list[str]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.pbtxt").write_text(report.tuned.text_with_reason(verdict.recommended, verdict.reason), encoding="utf-8")
-        (folder / "table.json").write_text(json.dumps(_as_json(report), indent=1) + "\n", encoding="utf-8")
+        (folder / "table.json").write_text(json.dumps(as_fields(report), indent=1) + "\n", encoding="utf-8")
         with (folder / "table.txt").open("w", encoding="utf-8") as text:
             print_table(report, Console(file=text, width=120, color_system=None))
         drawn = draw(report.result, folder / "plot.png", title=headline(report), limit_ms=report.limit_ms)
@@ -110,7 +110,8 @@ def _named(candidate: Candidate, result: TuningResult) -> str:
     return f"[bold]{candidate.label}[/]" if candidate == result.verdict.recommended else candidate.label
 
 
-def _as_json(report: Report) -> dict[str, Any]:
+def as_fields(report: Report) -> dict[str, Any]:
+    """Return the report for programs, as `table.json` has it."""
     verdict = report.result.verdict
     return {
         "model": report.model,

@@ -64,6 +64,28 @@ def test_what_others_refer_to_is_made_first_and_a_second_time_changes_nothing(
     assert tidegate("delete", "-f", file, *where)[:2] == (0, "Route search is not there\nTenant acme is not there\n")
 
 
+def test_for_programs_each_command_prints_one_list_and_its_exit_status_stays(
+    tidegate: Tidegate,  # noqa: F811
+    where: tuple[str, str],
+    file: Path,
+) -> None:
+    def printed(command: str, *options: str) -> tuple[int, list[tuple[str, str, str]]]:
+        ended = tidegate(command, "-f", file, "-o", "json", *options, *where)
+        return ended.status, [(each["kind"], each["name"], each["outcome"]) for each in json.loads(ended.out)]
+
+    created = [("Tenant", "acme", "created"), ("Route", "search", "created")]
+    assert printed("diff") == (1, created)
+    assert printed("apply", "--dry-run") == printed("apply") == (0, created)
+    assert printed("apply") == (0, [("Tenant", "acme", "unchanged"), ("Route", "search", "unchanged")])
+    assert printed("diff") == (0, [])
+    file.write_text(FILE.replace("60", "30"))
+    changed = json.loads(tidegate("diff", "-f", file, "-o", "json", *where).out)
+    assert [(each["before"]["cache"]["ttl_s"], each["after"]["cache"]["ttl_s"]) for each in changed] == [(60, 30)]
+    assert printed("apply", "--owner", "somebody else") == (1, []), "what has failed is told on standard error"
+    assert printed("delete") == (0, [("Route", "search", "deleted"), ("Tenant", "acme", "deleted")])
+    assert printed("delete") == (0, [("Route", "search", "absent"), ("Tenant", "acme", "absent")])
+
+
 @pytest.mark.parametrize("output", ["yaml", "json"])
 def test_what_is_exported_can_be_applied_elsewhere(
     tidegate: Tidegate,  # noqa: F811

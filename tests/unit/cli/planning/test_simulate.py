@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner, Result
 
 from control_plane.cli import app
@@ -36,6 +38,17 @@ def test_a_trace(trace: Path) -> None:
     assert header.split() == ["servers", "loads", "unloads", "p50", "ms", "p99", "ms", "p99.9", "ms", "refused", "busy"]
     assert row.split() == ["1", "3", "1", "20.0", "20.0", "120.0", "0", "2%"]
     assert "301 requests for 3 models in 300 s" in result.output
+
+
+def test_a_plan_for_programs(trace: Path) -> None:
+    shape = ("--trace", trace, "--memory-budget", "400MiB", "--service-ms", 20, "--load-ms", 100)
+    plan = json.loads(run(*shape, "--servers", 1, "-o", "json").stdout)
+    assert (plan["requests"], plan["models"], plan["servers"]) == (301, 3, 1)
+    latencies = {"p50_ms": pytest.approx(20.0), "p99_ms": pytest.approx(20.0), "p999_ms": pytest.approx(120.0)}
+    busy = pytest.approx(301 * 0.02 / 299.5)
+    assert plan["trials"] == [{"servers": 1, "loads": 3, "unloads": 1, "refused": 0, "busy": busy, **latencies}]
+    found = yaml.safe_load(run(*shape, "--p99-ms", 100, "-o", "yaml").stdout)
+    assert (found["servers"], found["trials"][0]["servers"]) == (1, 1)
 
 
 def test_the_fewest_servers(trace: Path) -> None:
