@@ -215,7 +215,8 @@ def test_v2_clients_are_told_of_the_whole_fleet(fleet: Tidegate) -> None:
     http = tritonclient.http.InferenceServerClient(fleet.address("http"), network_timeout=LONG_S)
     grpc = tritonclient.grpc.InferenceServerClient(fleet.address("grpc"))
     AdminClient(fleet.endpoints["admin"]).unload("m0")
-    ask(fleet, "broken", tidegate_timeout_ms="5000")
+    failed = b"its weights are missing"
+    wait_for(lambda: failed in ask(fleet, "broken", tidegate_timeout_ms="5000"), what="the end of a load that fails")
     for model in MODELS[1:3]:
         assert answer_of(ask(fleet, model)) == 1 + MODELS.index(model)
     before = loaded(fleet)
