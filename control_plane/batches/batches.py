@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from uuid import uuid4
 
@@ -21,6 +21,7 @@ from control_plane.batches.files import Files
 from control_plane.batches.ports import Shelf
 from control_plane.core.errors import InvalidRequest, LimitExceeded, ObjectNotFound, StoreUnavailable
 from control_plane.core.principal import Principal
+from control_plane.core.visible_items import visible_items
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.jobs.domain.job import Job, JobState, PriceClass, due_s_of
 from control_plane.jobs.domain.transitions import RetryPolicy, cancelled
@@ -31,8 +32,6 @@ _log = logging.getLogger(__name__)
 WINDOW_S = 86_400.0
 """OpenAI's only completion window, `24h`."""
 _PERIOD_S = 0.5
-_PAGE = 1000
-"""Batches that are read at a time where the caller may not see all of them."""
 _OPEN_CHUNKS = 128
 """Most jobs that a batch has open at a time: enough to keep every runner busy for a period, and no more room in the
 spool."""
@@ -134,15 +133,11 @@ class Batches:
 
     async def batches_of(self, principal: Principal, *, after: str, limit: int) -> list[Batch]:
         """Return the tenant's batches for models that the caller may call, the newest first, from the one after `after` on."""
-        found: list[Batch] = []
-        page_size = limit
-        while len(found) < limit:
-            page = await self._shelf.batches(principal.tenant, after=after, limit=page_size)
-            found += [batch for batch in page if principal.scopes.allow_inference(batch.model)]
-            if len(page) < page_size:
-                break
-            after, page_size = page[-1].id, _PAGE
-        return found[:limit]
+
+        def read(after: str, limit: int) -> Awaitable[list[Batch]]:
+            return self._shelf.batches(principal.tenant, after=after, limit=limit)
+
+        return await visible_items(read, lambda batch: principal.scopes.allow_inference(batch.model), after=after, limit=limit)
 
     async def cancel(self, principal: Principal, batch_id: str) -> Batch:
         """Cancel a batch; answers that there are stay, and one that has ended stays as it is. Raises ObjectNotFound."""

@@ -10,12 +10,13 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from uuid import uuid4
 
 from control_plane.core.errors import Conflict, IdempotencyKeyReused, LimitExceeded, ObjectNotFound, StoreUnavailable
 from control_plane.core.principal import Principal
+from control_plane.core.visible_items import visible_items
 from control_plane.jobs.domain.drain_rate import DrainRate
 from control_plane.jobs.domain.job import Blob, Job, JobState, PriceClass, carried, due_s_of
 from control_plane.jobs.domain.transitions import RetryPolicy, cancelled, requeued
@@ -25,8 +26,6 @@ _log = logging.getLogger(__name__)
 
 JOB_ID = re.compile(r"job-[0-9a-f]{32}")
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.02, 0.5
-_PAGE = 1000
-"""Jobs that are read at a time where the caller may not see all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +97,13 @@ class Jobs:
         """Return how many jobs of its tenant come before a queued one; None once it is claimed."""
         return await self._store.place(job) if job.state is JobState.QUEUED else None
 
-    async def seen_by(self, principal: Principal, *, state: JobState | None, before: str, limit: int) -> list[Job]:
+    async def visible_to(self, principal: Principal, *, state: JobState | None, before: str, limit: int) -> list[Job]:
         """Return jobs that a caller may see, the newest first, from the one after `before` on."""
-        found: list[Job] = []
-        page_size = limit
-        while len(found) < limit:
-            page = await self._store.jobs_of(principal.tenant, state=state, before=before, limit=page_size)
-            found += [job for job in page if _may_see(principal, job)]
-            if len(page) < page_size:
-                break
-            before, page_size = page[-1].id, _PAGE  # those between are of models that the caller may not call
-        return found[:limit]
+
+        def read(before: str, limit: int) -> Awaitable[list[Job]]:
+            return self._store.jobs_of(principal.tenant, state=state, before=before, limit=limit)
+
+        return await visible_items(read, lambda job: _may_see(principal, job), after=before, limit=limit)
 
     async def jobs_of(self, tenant: str | None, *, state: JobState | None, before: str, limit: int) -> list[Job]:
         """Return a tenant's jobs (None: everybody's), the newest first, from the one after `before` on."""

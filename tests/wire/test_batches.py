@@ -50,7 +50,7 @@ class Here:
     mine: openai.AsyncOpenAI
     others: openai.AsyncOpenAI
     not_for_m: openai.AsyncOpenAI
-    """Of the same tenant, and may call another model only."""
+    """Client with a key of the tenant of `mine` whose scope is model `n`; the batches of `mine` are for `m`."""
 
     async def work(self, until: str, batch_id: str) -> Any:
         """Compute until the batch is in that state."""

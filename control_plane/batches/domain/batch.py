@@ -39,7 +39,7 @@ class StoredFile:
     size_bytes: int
     created_s: float
     model: str = ""
-    """Model of the batch that has written it; empty for a file that a caller has."""
+    """Model of the batch that has written it; empty for an uploaded file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ def diff(
             for each in _in_order(_read(file)):
                 done = _apply(client, each, owner=owner, force=force, dry_run=True)
                 if done["outcome"] != "unchanged":
-                    results.add(done, "\n".join(_differences(done)))
+                    results.add(done, *_differences(done))
     except ControlPlaneError as exc:
         for line in str(exc).splitlines():
             remark(f"error: {line}")
@@ -170,17 +170,18 @@ def schema(
 
 
 class _Results:
-    """What became of each object: printed at once for people, and for programs as one list at the end, also of a command
-    that fails half way."""
+    """Results of a command, one for each object: printed at once for people, and for programs as one list at the end,
+    also where the command fails half way.
+    """
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
         self.found: list[Mapping[str, Any]] = []
 
-    def add(self, result: Mapping[str, Any], told: str) -> None:
+    def add(self, result: Mapping[str, Any], *lines: str) -> None:
         self.found.append(result)
         if self._shape is Shape.TABLE:
-            typer.echo("\n".join(map(printable, told.split("\n"))))
+            typer.echo("\n".join(map(printable, lines)))
 
     def __enter__(self) -> Self:
         return self
@@ -218,7 +219,7 @@ def _told(done: Mapping[str, Any]) -> str:
     if done["outcome"] != "changed":
         return line
     changes = differences(done["before"], done["after"])
-    return f"{line}: " + ", ".join(f"{field} {_one_line(old)} -> {_one_line(new)}" for field, old, new in changes)
+    return f"{line}: " + ", ".join(f"{field} {text_of(old)} -> {text_of(new)}" for field, old, new in changes)
 
 
 def _differences(done: Mapping[str, Any]) -> Iterator[str]:
@@ -232,12 +233,8 @@ def _differences(done: Mapping[str, Any]) -> Iterator[str]:
     yield f"{done['kind']} {done['name']}" + (" (new)" if is_new else "")
     for field, old, new in differences(done["before"] or {}, after):
         if not is_new:
-            yield f"-  {field}: {_one_line(old)}"
-        yield f"+  {field}: {_one_line(new)}"
-
-
-def _one_line(value: object) -> str:
-    return text_of(value).replace("\n", " ")
+            yield f"-  {field}: {text_of(old)}"
+        yield f"+  {field}: {text_of(new)}"
 
 
 def _document(held: Mapping[str, Any]) -> dict[str, Any]:

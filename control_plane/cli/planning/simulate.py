@@ -5,6 +5,7 @@ The decisions are those of `tidegate serve` (`fleet/simulation`), so that the pl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -71,7 +72,8 @@ def simulate(
             tried = [Trial(servers, run_simulation(workload, shape, ProductionRouter(_random(seed))), is_enough=True)]
         else:
             enough, tried = fewest_servers(workload, shape, lambda: ProductionRouter(_random(seed)), p99_s=p99_ms / 1000, most=MAX_SERVERS)
-    print_found(_plan(tried, workload, shape, enough), output, lambda: _print(tried, workload, shape))
+    plan = _plan(tried, workload, shape, enough)
+    print_found(plan, output, lambda: _print(plan))
     if p99_ms is not None:
         _conclude(enough, tried, p99_ms, output)
 
@@ -136,6 +138,7 @@ def _check(workload: Workload, shape: FleetShape) -> None:
 
 
 def _plan(tried: list[Trial], workload: Workload, shape: FleetShape, enough: int | None) -> dict[str, Any]:
+    """Return the result for programs; `servers` is None where no number of them is enough."""
     wanted = sorted(autoscaled_servers(workload, shape.parallel))
     return {
         "requests": len(workload.requests),
@@ -143,11 +146,11 @@ def _plan(tried: list[Trial], workload: Workload, shape: FleetShape, enough: int
         "seconds": workload.requests[-1].at_s,
         "servers": enough,
         "autoscaled_servers": {"median": wanted[len(wanted) // 2], "most": wanted[-1]},
-        "trials": [_fields(trial, workload, shape) for trial in tried],
+        "trials": [_trial(trial, workload, shape) for trial in tried],
     }
 
 
-def _fields(trial: Trial, workload: Workload, shape: FleetShape) -> dict[str, Any]:
+def _trial(trial: Trial, workload: Workload, shape: FleetShape) -> dict[str, Any]:
     outcome = trial.outcome
     latencies = {f"{name}_ms": 1000 * outcome.quantile_s(part) if outcome.answered else None for name, part in _QUANTILES.items()}
     could_s = workload.requests[-1].at_s * trial.servers * shape.parallel
@@ -161,20 +164,20 @@ def _fields(trial: Trial, workload: Workload, shape: FleetShape) -> dict[str, An
     }
 
 
-def _print(tried: list[Trial], workload: Workload, shape: FleetShape) -> None:
-    print_table(_COLUMNS, [_row(trial, workload, shape) for trial in tried])
-    length_s = workload.requests[-1].at_s
-    remark(f"{len(workload.requests):,} requests for {len(workload.models):,} models in {length_s:,.0f} s")
-    wanted = sorted(autoscaled_servers(workload, shape.parallel))
-    usual, most = wanted[len(wanted) // 2], wanted[-1]
-    remark(f"an autoscaler of deploy/kubernetes would keep {usual} of them as a rule and {most} at most, by the work alone")
+def _print(plan: Mapping[str, Any]) -> None:
+    print_table(_COLUMNS, map(_row, plan["trials"]))
+    remark(f"{plan['requests']:,} requests for {plan['models']:,} models in {plan['seconds']:,.0f} s")
+    wanted = plan["autoscaled_servers"]
+    remark(
+        f"an autoscaler of deploy/kubernetes would keep {wanted['median']} of them as a rule and {wanted['most']} at most, "
+        "by the work alone"
+    )
 
 
-def _row(trial: Trial, workload: Workload, shape: FleetShape) -> tuple[object, ...]:
-    fields = _fields(trial, workload, shape)
-    latencies = (None if (each := fields[f"{name}_ms"]) is None else f"{each:,.1f}" for name in _QUANTILES)
-    busy = None if fields["busy"] is None else f"{fields['busy']:.0%}"
-    return fields["servers"], f"{fields['loads']:,}", f"{fields['unloads']:,}", *latencies, f"{fields['refused']:,}", busy
+def _row(trial: Mapping[str, Any]) -> tuple[object, ...]:
+    latencies = (None if (each := trial[f"{name}_ms"]) is None else f"{each:,.1f}" for name in _QUANTILES)
+    busy = None if trial["busy"] is None else f"{trial['busy']:.0%}"
+    return trial["servers"], f"{trial['loads']:,}", f"{trial['unloads']:,}", *latencies, f"{trial['refused']:,}", busy
 
 
 def _conclude(enough: int | None, tried: list[Trial], p99_ms: float, output: Shape) -> None:

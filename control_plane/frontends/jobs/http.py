@@ -115,7 +115,7 @@ class JobsHttp:
             raise InvalidRequest("before must be the id of a job, the last one of the list before")
         if not (limit.isascii() and limit.isdigit() and len(limit) <= 4 and 1 <= int(limit) <= _MOST_LISTED):
             raise InvalidRequest(f"limit must be a number from 1 to {_MOST_LISTED}")
-        found = await jobs.seen_by(principal, state=JobState(state) if state else None, before=before, limit=int(limit))
+        found = await jobs.visible_to(principal, state=JobState(state) if state else None, before=before, limit=int(limit))
         return make_answer(200, orjson.dumps({"jobs": [view_of(job, None) for job in found]}))
 
 

@@ -49,7 +49,7 @@ class _Silent(Exception):
 
 
 class _Gateway:
-    """A gateway, and whether it says anything."""
+    """Client of one gateway, which notices that the gateway is frozen."""
 
     def __init__(self, client: HttpUpstream, asked_every_s: float) -> None:
         self._client = client

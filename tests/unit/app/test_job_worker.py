@@ -1,4 +1,4 @@
-"""What `tidegate jobs run` refuses before it begins."""
+"""Checks of the settings of `tidegate jobs run`, before it connects to anything."""
 
 from __future__ import annotations
 

@@ -70,6 +70,13 @@ async def test_start_reads_everything() -> None:
     assert (known.is_current, known.behind_s) == (True, 0.0)
 
 
+async def test_a_tenants_weight_is_its_own_and_one_where_nothing_is_said() -> None:
+    bench = Bench()
+    await bench.put(Tenant("acme", weight=3.0))
+    await bench.known.start()
+    assert (bench.known.weight_of("acme"), bench.known.weight_of("unknown")) == (3.0, 1.0)
+
+
 async def test_start_on_an_empty_store_does_not_wait() -> None:
     bench = Bench()
     await bench.known.start()
