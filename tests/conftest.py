@@ -6,6 +6,7 @@ Hypothesis draws the same examples each time, so that a test fails for what a ch
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any
 
@@ -37,10 +38,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run an async test on a loop of its own: uvloop, as in production, or one whose clock jumps to the next timer."""
+    play = run_in_virtual_time if pyfuncitem.get_closest_marker("virtual_time") else run
+    drawn = getattr(pyfuncitem.obj, "hypothesis", None)
+    if drawn is not None and inspect.iscoroutinefunction(test := drawn.inner_test):
+        drawn.inner_test = functools.wraps(test)(lambda *args, **kwargs: play(test(*args, **kwargs)))  # one loop for each example
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-    play = run_in_virtual_time if pyfuncitem.get_closest_marker("virtual_time") else run
     play(pyfuncitem.obj(**arguments))
     return True
 

@@ -14,7 +14,6 @@ from control_plane.admission.domain.demand import LIVE_S, Exchange
 from control_plane.admission.ports import DemandBoard
 from control_plane.app.stores import open_demand_board
 from control_plane.core.errors import StoreUnavailable
-from tests.aio import run
 from tests.contract.stores import NAMES, Opening, address, empty_redis, handles
 from tests.fakes.demand_board import FakeDemand, FakeDemandBoard
 from tests.redis_server import RedisServer, redis_server
@@ -131,17 +130,13 @@ async def test_closing_one_is_no_bother_to_another(opening: Opening[DemandBoard]
 
 
 @pytest.mark.parametrize("name", ["sqlite", "redis"])
-def test_processes_hear_each_other(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+async def test_processes_hear_each_other(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     url, folder = address(name, request, tmp_path)
     words = [sys.executable, "-c", _TAKE_PART, url.get_secret_value() if url else "", str(folder)]
     others = [subprocess.Popen([*words, f"p{number}"]) for number in range(3)]
-
-    async def main() -> None:
+    try:
         async with handles(lambda: open_demand_board(url, folder), 1) as (board,):
             await until(board, Exchange({"t": 4.5, "p0": 1.0, "p1": 1.0, "p2": 1.0}, 4))
-
-    try:
-        run(main(), timeout_s=50.0)
     finally:
         for other in others:
             other.kill()
@@ -159,20 +154,16 @@ async def test_redis_keeps_nothing_when_nobody_is_left(request: pytest.FixtureRe
         assert server.call("KEYS", "*") == b"*0\r\n"
 
 
-def test_redis_passes_over_what_was_told_before_its_clock_was_put_back(request: pytest.FixtureRequest) -> None:
+async def test_redis_passes_over_what_was_told_before_its_clock_was_put_back(request: pytest.FixtureRequest) -> None:
     server = empty_redis(request)
     server.call("HSET", "tidegate:demand", "p1", '9999999999999 {"a":1.0}')
-
-    async def main() -> None:
-        async with handles(lambda: _open(server), 1) as (board,):
-            assert await board.exchange("p2", {}) == ANONYMOUS
-
-    run(main())
+    async with handles(lambda: _open(server), 1) as (board,):
+        assert await board.exchange("p2", {}) == ANONYMOUS
     assert server.call("HLEN", "tidegate:demand") == b":1\r\n"
 
 
-def test_a_redis_that_has_ended_is_told_of_soon_and_comes_back(tmp_path: Path) -> None:
-    async def main(server: RedisServer) -> None:
+async def test_a_redis_that_has_ended_is_told_of_soon_and_comes_back(tmp_path: Path) -> None:
+    with redis_server(tmp_path) as server:
         now_s = asyncio.get_running_loop().time
         async with handles(lambda: _open(server), 1) as (board,):
             await board.exchange("p1", {"a": 1.0})
@@ -186,9 +177,6 @@ def test_a_redis_that_has_ended_is_told_of_soon_and_comes_back(tmp_path: Path) -
             finally:
                 server.start()
             assert (await board.exchange("p2", {"b": 1.0})).demand["b"] == 1.0
-
-    with redis_server(tmp_path) as server:
-        run(main(server))
 
 
 async def _open(server: RedisServer) -> DemandBoard:

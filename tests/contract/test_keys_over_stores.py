@@ -21,7 +21,6 @@ from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.mirror import ObjectMirror
 from control_plane.objects.objects import Objects
 from control_plane.objects.ports import StateStore
-from tests.aio import run
 from tests.contract.stores import Opening, address, empty_redis, handles
 
 SCOPES = (Scope(Right.INFER, "*"),)
@@ -65,21 +64,18 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_made_rotated_and_revoked_for_all_gateways(opening: Opening[StateStore]) -> None:
-    async def main() -> None:
-        async with handles(opening, 3) as (own, *others), gateways(*others) as both:
-            keys = Keys(own)
-            await Objects(own).put(Tenant("acme"), 0)
-            old, old_text = await keys.create("acme", SCOPES)
-            await until(lambda: all(gateway.accepts(old_text) for gateway in both))
-            _, text = await keys.rotate(old.id, overlap_s=3600.0)
-            await until(lambda: all(gateway.accepts(text) for gateway in both))
-            assert all(gateway.accepts(old_text) for gateway in both)
-            await keys.revoke(old.id)
-            await until(lambda: not any(gateway.accepts(old_text) for gateway in both))
-            assert all(gateway.accepts(text) for gateway in both)
-
-    run(main(), timeout_s=3 * WAIT_S)
+async def test_made_rotated_and_revoked_for_all_gateways(opening: Opening[StateStore]) -> None:
+    async with handles(opening, 3) as (own, *others), gateways(*others) as both:
+        keys = Keys(own)
+        await Objects(own).put(Tenant("acme"), 0)
+        old, old_text = await keys.create("acme", SCOPES)
+        await until(lambda: all(gateway.accepts(old_text) for gateway in both))
+        _, text = await keys.rotate(old.id, overlap_s=3600.0)
+        await until(lambda: all(gateway.accepts(text) for gateway in both))
+        assert all(gateway.accepts(old_text) for gateway in both)
+        await keys.revoke(old.id)
+        await until(lambda: not any(gateway.accepts(old_text) for gateway in both))
+        assert all(gateway.accepts(text) for gateway in both)
 
 
 async def test_a_redis_that_is_emptied_locks_nobody_out(request: pytest.FixtureRequest, tmp_path: Path) -> None:
@@ -106,10 +102,9 @@ async def test_a_redis_that_is_emptied_locks_nobody_out(request: pytest.FixtureR
         assert server.process.poll() is None
 
 
-def test_a_redis_that_dies_and_comes_back(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+async def test_a_redis_that_dies_and_comes_back(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     server = empty_redis(request)
-
-    async def main() -> None:
+    try:
         async with (
             handles(lambda: open_state_store(*address("redis", request, tmp_path)), 2) as (own, other),
             gateways(other) as (gateway,),
@@ -124,9 +119,6 @@ def test_a_redis_that_dies_and_comes_back(request: pytest.FixtureRequest, tmp_pa
             server.start()
             await keys.revoke(key.id)
             await until(lambda: gateway.known.is_current and not gateway.accepts(text))
-
-    try:
-        run(main(), timeout_s=3 * WAIT_S)
     finally:
         if server.process.poll() is not None:
             server.start()

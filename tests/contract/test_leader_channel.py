@@ -13,7 +13,6 @@ from control_plane.core.errors import StoreUnavailable
 from control_plane.fleet.adapters.redis_leader_requests import make_redis_leader_channel
 from control_plane.fleet.domain.leadership.report import LoadReport, ReplicaUse, Wanted
 from control_plane.fleet.ports import LeaderChannel
-from tests.aio import run
 from tests.contract.stores import Opening, empty_redis, handles
 from tests.fakes.leader_channel import FakeLeaderChannel
 from tests.redis_server import RedisServer, redis_server
@@ -79,15 +78,12 @@ async def test_who_waits_is_told_at_once(opening: Opening[LeaderChannel]) -> Non
         pytest.param(b'{"process": "x' + b"x" * 5_000_000 + b'"}', id="too much"),
     ],
 )
-def test_what_is_no_report_is_ignored_and_said(redis: RedisServer, garbage: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        line = make_redis_leader_channel(SecretStr(redis.url), fleet="f")
-        redis.call("RPUSH", "tidegate:fleet-reports:f", garbage.decode())
-        await line.report(ONE)
-        assert await line.receive(timeout_s=PATIENCE_S) == [ONE]
-        await line.close()
-
-    run(main())
+async def test_what_is_no_report_is_ignored_and_said(redis: RedisServer, garbage: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    line = make_redis_leader_channel(SecretStr(redis.url), fleet="f")
+    redis.call("RPUSH", "tidegate:fleet-reports:f", garbage.decode())
+    await line.report(ONE)
+    assert await line.receive(timeout_s=PATIENCE_S) == [ONE]
+    await line.close()
     assert "is not a report of a gateway's" in caplog.text
     assert len(caplog.text) < 1000
 

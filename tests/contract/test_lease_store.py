@@ -16,7 +16,6 @@ from control_plane.fleet.adapters.kubernetes.lease import KubernetesLease
 from control_plane.fleet.adapters.redis_lease import make_redis_lease
 from control_plane.fleet.domain.leadership.lease import Lease
 from control_plane.fleet.ports import LeaseStore
-from tests.aio import run
 from tests.contract.stores import Opening, empty_redis, handles
 from tests.fakes.lease import FakeLeaseStore, FakeRecord
 from tests.kubernetes_api import api_in_a_thread, client, write_account
@@ -152,8 +151,8 @@ async def test_redis_keeps_one_key_which_does_not_expire(request: pytest.Fixture
         assert server.call("TTL", "tidegate:lease") == b":-1\r\n"
 
 
-def test_a_redis_that_has_ended_is_told_of_soon_and_has_the_lease_when_it_is_back(tmp_path: Path) -> None:
-    async def main(server: RedisServer) -> None:
+async def test_a_redis_that_has_ended_is_told_of_soon_and_has_the_lease_when_it_is_back(tmp_path: Path) -> None:
+    with redis_server(tmp_path) as server:
         now_s = asyncio.get_running_loop().time
         async with handles(lambda: _open(server), 1) as (store,):
             mine = await taken(store)
@@ -174,9 +173,6 @@ def test_a_redis_that_has_ended_is_told_of_soon_and_has_the_lease_when_it_is_bac
             assert renewed is not None
             assert renewed.run not in ("", mine.run)
             assert await store.resume(renewed) is not None
-
-    with redis_server(tmp_path) as server:
-        run(main(server))
 
 
 async def _open(server: RedisServer) -> LeaseStore:

@@ -85,8 +85,8 @@ async def test_migrations_run_in_order_each_once_also_from_several_at_once(reque
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
-def test_one_that_ends_is_unavailable_at_once_and_back_with_all_it_was_told(tmp_path: Path, how: str) -> None:
-    async def main(server: RedisServer) -> None:
+async def test_one_that_ends_is_unavailable_at_once_and_back_with_all_it_was_told(tmp_path: Path, how: str) -> None:
+    with redis_server(tmp_path) as server:
         now_s = asyncio.get_running_loop().time
         async with handles(lambda: open_state_store(SecretStr(server.url), tmp_path), 1) as (store,):
             put = await store.put(Kind.TENANT, "a", {"n": 1})
@@ -106,12 +106,9 @@ def test_one_that_ends_is_unavailable_at_once_and_back_with_all_it_was_told(tmp_
                 await store.put(Kind.TENANT, "a", {}, expected=0)
             assert await store.changes(0, timeout_s=60.0) == [put]
 
+
+async def test_one_that_hangs_is_unavailable_within_a_second_and_comes_back(tmp_path: Path) -> None:
     with redis_server(tmp_path) as server:
-        run(main(server))
-
-
-def test_one_that_hangs_is_unavailable_within_a_second_and_comes_back(tmp_path: Path) -> None:
-    async def main(server: RedisServer) -> None:
         now_s = asyncio.get_running_loop().time
         async with handles(lambda: open_state_store(SecretStr(server.url), tmp_path), 1) as (store,):
             put = await store.put(Kind.TENANT, "a", {})
@@ -126,12 +123,9 @@ def test_one_that_hangs_is_unavailable_within_a_second_and_comes_back(tmp_path: 
                 server.process.send_signal(signal.SIGCONT)
             assert await store.get(Kind.TENANT, "a") == put
 
+
+async def test_what_was_used_is_counted_after_an_outage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with redis_server(tmp_path) as server:
-        run(main(server))
-
-
-def test_what_was_used_is_counted_after_an_outage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def main(server: RedisServer) -> None:
         async with handles(lambda: open_usage_store(SecretStr(server.url), tmp_path), 1) as (store,):
             await store.add(batch(used()))
             async with running(store):
@@ -145,9 +139,6 @@ def test_what_was_used_is_counted_after_an_outage(tmp_path: Path, caplog: pytest
                 await counted(server)
             ((_, usage),) = await store.totals(since_day=EVERY_DAY[0], until_day=EVERY_DAY[1])
             assert usage == Usage(requests=2, rows=4, elements=20, compute_units=1.0)
-
-    with redis_server(tmp_path) as server:
-        run(main(server))
     assert "not summed for now" in caplog.text
     assert PASSWORD not in caplog.text
 

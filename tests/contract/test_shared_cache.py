@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from control_plane.cache.domain.shared_value import name_of
 from control_plane.cache.ports import SharedCache
-from tests.aio import run
 from tests.contract.caches import COMPUTING_S, EVICTING, LONG_S, answered, key, put_for_sure, redis_cache, usable
 from tests.fakes.shared_cache import FakeCache, FakeSharedCache
 from tests.redis_server import PASSWORD, RedisServer, redis_server
@@ -158,29 +157,21 @@ async def test_one_that_does_not_run_has_nothing_and_takes_nothing(cache_server:
 
 @settings(max_examples=3, deadline=None)
 @given(entries=st.dictionaries(st.binary(min_size=32, max_size=32), st.binary(max_size=500), max_size=30))
-def test_any_bytes_are_kept_as_they_are(cache_server: RedisServer, entries: dict[bytes, bytes]) -> None:
+async def test_any_bytes_are_kept_as_they_are(cache_server: RedisServer, entries: dict[bytes, bytes]) -> None:
     cache_server.call("FLUSHALL")
-
-    async def main() -> None:
-        cache = redis_cache(cache_server.port)
-        async with usable(cache):
-            for name, value in entries.items():
-                cache.put(name, value, ttl_s=60.0)
-            await put_for_sure(cache, key(2**200), b"behind them")
-            assert await answered(cache, list(entries)) == list(entries.values())
-
-    run(main())
+    cache = redis_cache(cache_server.port)
+    async with usable(cache):
+        for name, value in entries.items():
+            cache.put(name, value, ttl_s=60.0)
+        await put_for_sure(cache, key(2**200), b"behind them")
+        assert await answered(cache, list(entries)) == list(entries.values())
 
 
-def test_names_and_lifetimes_in_redis(cache_server: RedisServer) -> None:
+async def test_names_and_lifetimes_in_redis(cache_server: RedisServer) -> None:
     cache_server.call("FLUSHALL")
-
-    async def main() -> None:
-        cache = redis_cache(cache_server.port)
-        async with usable(cache):
-            await put_for_sure(cache, b"k" * 32, b"x", ttl_s=100.9)
-
-    run(main())
+    cache = redis_cache(cache_server.port)
+    async with usable(cache):
+        await put_for_sure(cache, b"k" * 32, b"x", ttl_s=100.9)
     assert name_of(b"k" * 32) == b"tidegate:cache:01:" + b"k" * 32
     assert 0 < int(cache_server.call("TTL", "tidegate:cache:01:" + "k" * 32)[1:]) <= 100
 
@@ -206,16 +197,13 @@ async def test_who_would_compute_sooner_than_redis_answers_is_not_kept(cache_ser
         pytest.param(("--maxmemory", "0", "--rename-command", "INFO", ""), None, id="does-not-tell"),
     ],
 )
-def test_what_redis_is_told_to_do_once_it_is_full(
+async def test_what_redis_is_told_to_do_once_it_is_full(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, options: tuple[str, ...], says: str | None
 ) -> None:
-    async def main(server: RedisServer) -> None:
+    with redis_server(tmp_path, *options) as server:
         cache = redis_cache(server.port)
         async with usable(cache):
             await put_for_sure(cache, key(1), b"x")
-
-    with redis_server(tmp_path, *options) as server:
-        run(main(server))
     warned = [record.getMessage() for record in caplog.records if "set `maxmemory`" in record.getMessage()]
     assert len(warned) == (1 if says else 0)
     assert says is None or f"the shared cache at redis://127.0.0.1:{server.port}/0 {says}" in warned[0]

@@ -18,7 +18,6 @@ from pydantic import SecretStr
 
 from control_plane.cache.adapters.redis_cache import RedisCache
 from control_plane.cache.domain.shared_value import frame, name_of
-from tests.aio import run
 from tests.chaos_proxy import ChaosProxy, chaos_proxy
 from tests.contract.caches import COMPUTING_S, EVICTING, LONG_S, answered, key, put_for_sure, redis_cache, running, until, usable
 from tests.redis_server import ESCAPED_PASSWORD, PASSWORD, RedisServer, free_port, redis_server
@@ -115,8 +114,8 @@ async def costs_nothing(cache: RedisCache) -> None:
             await asyncio.sleep(0)
 
 
-def test_one_that_hangs(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
-    async def main(proxy: ChaosProxy, cache: RedisCache) -> None:
+async def test_one_that_hangs(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"), proxied(server) as (proxy, cache):
         async with asking(cache) as callers:
             proxy.delay_s = 0.3
             await costs_nothing(cache)
@@ -125,18 +124,14 @@ def test_one_that_hangs(server: RedisServer, caplog: pytest.LogCaptureFixture) -
             assert cache.counts.late == late, "trials are made for nobody"
             proxy.delay_s = 0.0
             await callers.find_again()
-
-    with caplog.at_level("INFO"), proxied(server) as (proxy, cache):
-        run(main(proxy, cache))
     assert "is not used for now, answers are computed instead: " in caplog.text
     assert f"the shared cache at redis://127.0.0.1:{proxy.port}/0 is back" in caplog.text
     assert PASSWORD not in caplog.text
 
 
-def test_slow(server: RedisServer) -> None:
+async def test_slow(server: RedisServer) -> None:
     """Who computes sooner is not kept, whoever computes for longer is answered; and when it is quick again, both."""
-
-    async def main(proxy: ChaosProxy, cache: RedisCache) -> None:
+    with proxied(server) as (proxy, cache):
         async with usable(cache):
             await put_for_sure(cache, key(1), value(1))
             proxy.delay_s = 0.03  # there and back
@@ -152,14 +147,10 @@ def test_slow(server: RedisServer) -> None:
                 while await cache.get([key(1)], computing_s=0.05) != [value(1)]:
                     await asyncio.sleep(0.01)
 
-    with proxied(server) as (proxy, cache):
-        run(main(proxy, cache))
 
-
-def test_full(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_full(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What is there is found; what is new is dropped until there is room."""
-
-    async def main(server: RedisServer) -> None:
+    with redis_server(tmp_path, "--maxmemory-policy", "noeviction") as server:
         cache = redis_cache(server.port)
         async with asking(cache) as callers:
             server.call("CONFIG", "SET", "maxmemory", "1")
@@ -169,15 +160,13 @@ def test_full(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
             assert not cache.is_bypassed
             server.call("CONFIG", "SET", "maxmemory", "0")
             await put_for_sure(cache, key(100), b"new")
-
-    with redis_server(tmp_path, "--maxmemory-policy", "noeviction") as server:
-        run(main(server))
     assert caplog.text.count("cannot be written to for now: command not allowed when used memory > 'maxmemory'") == 1
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
-def test_killed_and_restarted(tmp_path: Path, is_lost: bool) -> None:
-    async def main(server: RedisServer) -> None:
+async def test_killed_and_restarted(tmp_path: Path, is_lost: bool) -> None:
+    durable = () if is_lost else ("--appendonly", "yes")
+    with redis_server(tmp_path, *EVICTING, *durable) as server:
         cache = redis_cache(server.port)
         async with asking(cache) as callers:
             server.kill()
@@ -185,10 +174,6 @@ def test_killed_and_restarted(tmp_path: Path, is_lost: bool) -> None:
             await callers.ask_on()
             server.start()
             await callers.find_again()
-
-    durable = () if is_lost else ("--appendonly", "yes")
-    with redis_server(tmp_path, *EVICTING, *durable) as server:
-        run(main(server))
 
 
 async def test_held_still(own_server: RedisServer) -> None:
@@ -205,10 +190,9 @@ async def test_held_still(own_server: RedisServer) -> None:
         await callers.find_again()
 
 
-def test_held_still_to_the_end(own_server: RedisServer) -> None:
+async def test_held_still_to_the_end(own_server: RedisServer) -> None:
     """Nothing that was not sent keeps the loop from closing."""
-
-    async def main() -> None:
+    try:
         cache = redis_cache(own_server.port, max_value_bytes=2**25)
         async with usable(cache):
             await put_for_sure(cache, key(1), value(1))
@@ -216,16 +200,13 @@ def test_held_still_to_the_end(own_server: RedisServer) -> None:
             cache.put(key(2), b"x" * 30_000_000, ttl_s=60.0)  # more than sockets take
             await asyncio.sleep(0.3)
         gc.collect()
-
-    try:
-        run(main())
     finally:
         own_server.process.send_signal(signal.SIGCONT)
 
 
 @pytest.mark.parametrize("how", ["cut", "reset", "stalled", "refusing"])
-def test_cut_off(server: RedisServer, how: str) -> None:
-    async def main(proxy: ChaosProxy, cache: RedisCache) -> None:
+async def test_cut_off(server: RedisServer, how: str) -> None:
+    with proxied(server) as (proxy, cache):
         async with asking(cache) as callers:
             for _ in range(2):
                 proxy.is_refusing, proxy.is_stalled = how != "stalled", how == "stalled"
@@ -236,21 +217,14 @@ def test_cut_off(server: RedisServer, how: str) -> None:
                 proxy.is_refusing = proxy.is_stalled = False
                 await callers.find_again()
 
-    with proxied(server) as (proxy, cache):
-        run(main(proxy, cache))
 
-
-def test_cut_again_and_again(server: RedisServer) -> None:
+async def test_cut_again_and_again(server: RedisServer) -> None:
     """A connection lost now and then is made again at once."""
-
-    async def main(proxy: ChaosProxy, cache: RedisCache) -> None:
+    with proxied(server) as (proxy, cache):
         async with asking(cache) as callers:
             for number in range(10):
                 proxy.cut(by_reset=number % 2 == 0)
                 await callers.find_again()
-
-    with proxied(server) as (proxy, cache):
-        run(main(proxy, cache))
     assert int(server.call("INFO", "clients").split(b"connected_clients:")[1].split(b"\r\n")[0]) <= 4
 
 
@@ -276,16 +250,13 @@ GARBAGE: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
-def test_garbage(server: RedisServer, garbage: str) -> None:
-    async def main(proxy: ChaosProxy, cache: RedisCache) -> None:
+async def test_garbage(server: RedisServer, garbage: str) -> None:
+    with proxied(server) as (proxy, cache):
         async with asking(cache) as callers:
             proxy.answer = GARBAGE[garbage]
             await callers.ask_on(100)
             proxy.answer = None
             await callers.find_again()
-
-    with proxied(server) as (proxy, cache):
-        run(main(proxy, cache))
 
 
 POISON: dict[str, Callable[[bytes, bytes], object]] = {
@@ -303,7 +274,7 @@ POISON: dict[str, Callable[[bytes, bytes], object]] = {
 
 
 @pytest.mark.parametrize("poison", [*POISON, "wrong type"])
-def test_poisoned(server: RedisServer, poison: str) -> None:
+async def test_poisoned(server: RedisServer, poison: str) -> None:
     name, framed = name_of(key(1)), frame(key(1), value(1))
 
     def write(client: redis.Redis) -> None:
@@ -316,7 +287,7 @@ def test_poisoned(server: RedisServer, poison: str) -> None:
     def connections() -> int:
         return int(client.info("stats")["total_connections_received"])  # type: ignore[index,arg-type,unused-ignore]
 
-    async def main() -> None:
+    with redis.Redis.from_url(server.url) as client:
         cache = redis_cache(server.port)
         async with usable(cache):
             await put_for_sure(cache, key(2), value(2))
@@ -331,9 +302,6 @@ def test_poisoned(server: RedisServer, poison: str) -> None:
             assert await answered(cache, [key(1), key(2)]) == [value(1), value(2)]
             assert connections() < opened + 10, "what lies there is no reason to connect anew"
 
-    with redis.Redis.from_url(server.url) as client:
-        run(main())
-
 
 async def test_away_from_the_start(own_server: RedisServer) -> None:
     own_server.kill()
@@ -344,15 +312,12 @@ async def test_away_from_the_start(own_server: RedisServer) -> None:
         await put_for_sure(cache, key(1), value(1))
 
 
-def test_a_wrong_password_is_told_of_without_it(own_server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        own_server.call("CONFIG", "SET", "requirepass", "another")
-        cache = redis_cache(own_server.port)
-        async with running(cache):
-            await until(lambda: "is not used for now" in caplog.text)
-            assert cache.is_bypassed
-
-    run(main())
+async def test_a_wrong_password_is_told_of_without_it(own_server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    own_server.call("CONFIG", "SET", "requirepass", "another")
+    cache = redis_cache(own_server.port)
+    async with running(cache):
+        await until(lambda: "is not used for now" in caplog.text)
+        assert cache.is_bypassed
     assert "invalid username-password pair" in caplog.text
     assert PASSWORD not in caplog.text
 
@@ -368,14 +333,15 @@ async def test_it_ends_at_whatever_step_it_is_cancelled(server: RedisServer) -> 
 
 @needs_openssl
 @pytest.mark.parametrize("is_trusted", [True, False])
-def test_over_tls_only_a_server_of_a_trusted_authority_is_used(tmp_path: Path, caplog: pytest.LogCaptureFixture, is_trusted: bool) -> None:
+async def test_over_tls_only_a_server_of_a_trusted_authority_is_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_trusted: bool
+) -> None:
     authority, other = Authority(tmp_path), Authority(tmp_path, "other")
     shown, port = authority.issue("server"), free_port()
     tls = ("--tls-port", str(port), "--tls-cert-file", str(shown.certificate), "--tls-key-file", str(shown.key))
     believed = (authority if is_trusted else other).certificate
     url = SecretStr(f"rediss://:{ESCAPED_PASSWORD}@127.0.0.1:{port}/0?ssl_ca_certs={believed}")
-
-    async def main() -> None:
+    with redis_server(tmp_path, *EVICTING, *tls, "--tls-ca-cert-file", str(authority.certificate), "--tls-auth-clients", "no"):
         cache = RedisCache(url, max_value_bytes=2**20)
         async with running(cache):
             if is_trusted:
@@ -383,6 +349,3 @@ def test_over_tls_only_a_server_of_a_trusted_authority_is_used(tmp_path: Path, c
             else:
                 await until(lambda: "certificate verify failed" in caplog.text)
                 assert cache.is_bypassed
-
-    with redis_server(tmp_path, *EVICTING, *tls, "--tls-ca-cert-file", str(authority.certificate), "--tls-auth-clients", "no"):
-        run(main())

@@ -153,86 +153,78 @@ def run(main: object) -> None:
         runner.run(main)  # type: ignore[arg-type]
 
 
-def test_other_answers_are_another_fingerprint(tmp_path: Path) -> None:
+async def test_other_answers_are_another_fingerprint(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.add("a")
     bench.add_ensemble("e", "a")
     bench.add_ensemble("ee", "e")
     source = bench.models / "a/1/model.py"
+    async with bench.running():
+        await bench.expect({"a": 2, "e": 2, "ee": 2})
+        first = bench.fingerprint("ee")
+        loads = bench.loads()
+        await bench.service.load("a")
+        assert bench.loads() == loads, "it has not changed"
+        assert bench.fingerprint("ee") is not first
+        assert bench.fingerprint("ee").digest == first.digest
 
-    async def main() -> None:
-        async with bench.running():
-            await bench.expect({"a": 2, "e": 2, "ee": 2})
-            first = bench.fingerprint("ee")
-            loads = bench.loads()
+        source.write_text(MODEL.format(factor=3))
+        future_ns = time.time_ns() + 10**15  # what is written after it looks older to Triton
+        os.utime(source, ns=(future_ns, future_ns))
+        await bench.service.load("a")
+        await bench.expect({"a": 3, "e": 3, "ee": 3})
+        source.write_text(MODEL.format(factor=4))
+        await bench.service.load("ee")
+        await bench.expect({"a": 4, "e": 4, "ee": 4})
+
+        source.write_text("raise RuntimeError('as told')")
+        with pytest.raises(ModelLoadFailed, match="as told"):
             await bench.service.load("a")
-            assert bench.loads() == loads, "it has not changed"
-            assert bench.fingerprint("ee") is not first
-            assert bench.fingerprint("ee").digest == first.digest
+        assert [bench.known.get(model) for model in ("a", "e", "ee")] == [None] * 3
+        source.write_text(MODEL.format(factor=2))
+        await bench.service.load("a")
+        await bench.expect({"a": 2, "e": 2, "ee": 2})
+        assert bench.fingerprint("ee").digest == first.digest
 
-            source.write_text(MODEL.format(factor=3))
-            future_ns = time.time_ns() + 10**15  # what is written after it looks older to Triton
-            os.utime(source, ns=(future_ns, future_ns))
-            await bench.service.load("a")
-            await bench.expect({"a": 3, "e": 3, "ee": 3})
-            source.write_text(MODEL.format(factor=4))
-            await bench.service.load("ee")
-            await bench.expect({"a": 4, "e": 4, "ee": 4})
-
-            source.write_text("raise RuntimeError('as told')")
-            with pytest.raises(ModelLoadFailed, match="as told"):
-                await bench.service.load("a")
-            assert [bench.known.get(model) for model in ("a", "e", "ee")] == [None] * 3
-            source.write_text(MODEL.format(factor=2))
-            await bench.service.load("a")
-            await bench.expect({"a": 2, "e": 2, "ee": 2})
-            assert bench.fingerprint("ee").digest == first.digest
-
-            await bench.service.unload("a")
-            assert [bench.known.get(model) for model in ("a", "e", "ee")] == [None] * 3
-            await bench.service.load("a")
-            await bench.expect({"a": 2, "e": 2, "ee": 2})
-            await bench.service.unload("ee", unload_dependents=True)
-            assert bench.known.get("ee") is None
-            await bench.expect({"a": 2, "e": 2})  # Triton keeps what was loaded by its own name
-
-    run(main())
+        await bench.service.unload("a")
+        assert [bench.known.get(model) for model in ("a", "e", "ee")] == [None] * 3
+        await bench.service.load("a")
+        await bench.expect({"a": 2, "e": 2, "ee": 2})
+        await bench.service.unload("ee", unload_dependents=True)
+        assert bench.known.get("ee") is None
+        await bench.expect({"a": 2, "e": 2})  # Triton keeps what was loaded by its own name
 
 
-def test_what_a_model_calls_while_it_answers_counts_for_it(tmp_path: Path) -> None:
+async def test_what_a_model_calls_while_it_answers_counts_for_it(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.add("a")
     bench.add("unrelated")
     bench.add_caller("outer")
     bench.add_ensemble("e", "outer")
+    async with bench.running():
+        await bench.expect({"a": 2, "outer": 2, "e": 2})
+        first = {model: bench.fingerprint(model) for model in ("outer", "e")}
+        assert all(fingerprint.is_cacheable for fingerprint in first.values())
+        loads = bench.loads()
+        bench.add("a", factor=3)
+        await bench.service.load("a")
+        assert bench.loads() == loads + 1, "those that call it are not loaded"
+        await bench.expect({"a": 3, "outer": 3, "e": 3})
+        bench.add("a", factor=2)
+        await bench.service.load("a")
+        await bench.expect({"outer": 2, "e": 2})
+        assert all(bench.fingerprint(model).digest == first[model].digest for model in first)
 
-    async def main() -> None:
-        async with bench.running():
-            await bench.expect({"a": 2, "outer": 2, "e": 2})
-            first = {model: bench.fingerprint(model) for model in ("outer", "e")}
-            assert all(fingerprint.is_cacheable for fingerprint in first.values())
-            loads = bench.loads()
-            bench.add("a", factor=3)
-            await bench.service.load("a")
-            assert bench.loads() == loads + 1, "those that call it are not loaded"
-            await bench.expect({"a": 3, "outer": 3, "e": 3})
-            bench.add("a", factor=2)
-            await bench.service.load("a")
-            await bench.expect({"outer": 2, "e": 2})
-            assert all(bench.fingerprint(model).digest == first[model].digest for model in first)
-
-            (bench.models / "unrelated/1/model.py").write_text("raise RuntimeError('as told')")
-            with pytest.raises(ModelLoadFailed, match="as told"):
-                await bench.service.load("unrelated")
-            assert [bench.known.get(model) is None for model in ("outer", "e", "a")] == [True, True, False]
-            await bench.service.unload("unrelated")
-            await bench.expect({"outer": 2, "e": 2})
-            assert all(bench.fingerprint(model).digest != first[model].digest for model in first)
-
-    run(main())
+        (bench.models / "unrelated/1/model.py").write_text("raise RuntimeError('as told')")
+        with pytest.raises(ModelLoadFailed, match="as told"):
+            await bench.service.load("unrelated")
+        assert [bench.known.get(model) is None for model in ("outer", "e", "a")] == [True, True, False]
+        await bench.service.unload("unrelated")
+        await bench.expect({"outer": 2, "e": 2})
+        assert all(bench.fingerprint(model).digest != first[model].digest for model in first)
 
 
-def test_what_lies_outside_the_models_folder_counts_and_is_loaded_anew(tmp_path: Path) -> None:
+async def test_what_lies_outside_the_models_folder_counts_and_is_loaded_anew(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.add("named", 'parameters { key: "factor" value: { string_value: "../../shared/1/factor" } }')
     bench.write("shared/1/factor", "5")
@@ -242,78 +234,67 @@ def test_what_lies_outside_the_models_folder_counts_and_is_loaded_anew(tmp_path:
     code = bench.write("shared/code.py", MODEL.format(factor=7), root=bench.backends)
     bench.write("backed/config.pbtxt", 'backend: "ours"\n' + TENSORS + CPU)
     bench.write("backed/1/weights", "")
-
-    async def main() -> None:
-        async with bench.running():
-            await bench.expect({"named": 5, "backed": 7})
-            bench.write("shared/1/factor", "6")
-            await bench.service.load("named")
-            await bench.expect({"named": 6, "backed": 7})
-            code.write_text(MODEL.format(factor=77))
-            await bench.service.load("backed")
-            await bench.expect({"backed": 77})
-
-    run(main())
+    async with bench.running():
+        await bench.expect({"named": 5, "backed": 7})
+        bench.write("shared/1/factor", "6")
+        await bench.service.load("named")
+        await bench.expect({"named": 6, "backed": 7})
+        code.write_text(MODEL.format(factor=77))
+        await bench.service.load("backed")
+        await bench.expect({"backed": 77})
 
 
-def test_nobody_else_loads(tmp_path: Path) -> None:
+async def test_nobody_else_loads(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.add("a")
-
-    async def main() -> None:
-        async with bench.running():
-            endpoints = bench.upstream.endpoints
-            await bench.expect({"a": 2})
-            for secret in ("", "wrong"):
-                other = UpstreamClient(replace(endpoints, control_secret=secret), max_connections=1)
-                for change in (other.control.load("a", timeout_s=5), other.control.unload("a", timeout_s=5), other.control.index()):
-                    with pytest.raises(UpstreamUnavailable, match="restricted"):
-                        await change
-                for target in (b"/v2/repository/models/a/load", b"/v2/repository/models/a/unload", b"/v2/repository/index"):
-                    assert (await other.http.send(HttpRequest(b"POST", target), timeout_s=5)).status == 403
-                await other.close()
-            for target in (b"/v2/repository/index", b"/v2/repository/any/index"):
-                assert (await bench.upstream.http.send(HttpRequest(b"POST", target), timeout_s=5)).status == 200
-            await bench.expect({"a": 2})
-            assert endpoints.control_secret not in (bench.state / "triton/triton.log").read_text() + repr(endpoints)
-
-    run(main())
+    async with bench.running():
+        endpoints = bench.upstream.endpoints
+        await bench.expect({"a": 2})
+        for secret in ("", "wrong"):
+            other = UpstreamClient(replace(endpoints, control_secret=secret), max_connections=1)
+            for change in (other.control.load("a", timeout_s=5), other.control.unload("a", timeout_s=5), other.control.index()):
+                with pytest.raises(UpstreamUnavailable, match="restricted"):
+                    await change
+            for target in (b"/v2/repository/models/a/load", b"/v2/repository/models/a/unload", b"/v2/repository/index"):
+                assert (await other.http.send(HttpRequest(b"POST", target), timeout_s=5)).status == 403
+            await other.close()
+        for target in (b"/v2/repository/index", b"/v2/repository/any/index"):
+            assert (await bench.upstream.http.send(HttpRequest(b"POST", target), timeout_s=5)).status == 200
+        await bench.expect({"a": 2})
+        assert endpoints.control_secret not in (bench.state / "triton/triton.log").read_text() + repr(endpoints)
 
 
-def test_overrides_count(tmp_path: Path) -> None:
+async def test_overrides_count(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.add("a")
 
     def brought(factor: float) -> ModelOverride:
         return ModelOverride(BROUGHT, {"file:1/model.py": MODEL.format(factor=factor).encode()})
 
-    async def main() -> None:
-        async with bench.running():
-            await bench.expect({"a": 2})
-            own = bench.fingerprint("a").digest
-            await bench.service.load("a", brought(8))
-            assert (bench.known.get("a"), await bench.ask("a")) == (None, 2), "Triton says that it has loaded what it has not"
-            await bench.service.unload("a")
-            await bench.service.load("a", brought(8))
-            await bench.expect({"a": 8})
-            await bench.service.load("a")
-            await bench.expect({"a": 8})
-            await bench.service.unload("a")
-            await bench.service.load("a")
-            await bench.expect({"a": 2})
-            assert bench.fingerprint("a").digest == own
+    async with bench.running():
+        await bench.expect({"a": 2})
+        own = bench.fingerprint("a").digest
+        await bench.service.load("a", brought(8))
+        assert (bench.known.get("a"), await bench.ask("a")) == (None, 2), "Triton says that it has loaded what it has not"
+        await bench.service.unload("a")
+        await bench.service.load("a", brought(8))
+        await bench.expect({"a": 8})
+        await bench.service.load("a")
+        await bench.expect({"a": 8})
+        await bench.service.unload("a")
+        await bench.service.load("a")
+        await bench.expect({"a": 2})
+        assert bench.fingerprint("a").digest == own
 
-            await bench.service.load("a", ModelOverride(BROUGHT.replace("KIND_CPU", 'KIND_CPU", "count": "2')))
-            await bench.expect({"a": 2})
-            assert bench.fingerprint("a").digest != own
-            bench.add("a", factor=4)
-            await bench.service.load("a")
-            await bench.expect({"a": 4})
-
-    run(main())
+        await bench.service.load("a", ModelOverride(BROUGHT.replace("KIND_CPU", 'KIND_CPU", "count": "2')))
+        await bench.expect({"a": 2})
+        assert bench.fingerprint("a").digest != own
+        bench.add("a", factor=4)
+        await bench.service.load("a")
+        await bench.expect({"a": 4})
 
 
-def test_answers_are_kept_of_models_whose_owner_says_so_and_that_can_repeat(tmp_path: Path) -> None:
+async def test_answers_are_kept_of_models_whose_owner_says_so_and_that_can_repeat(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.add("plain", KEEPS)
     bench.add("silent")
@@ -321,11 +302,7 @@ def test_answers_are_kept_of_models_whose_owner_says_so_and_that_can_repeat(tmp_
     bench.add("decoupled", "model_transaction_policy { decoupled: true }\n")
     for step in ("plain", "silent", "sequence", "decoupled"):
         bench.add_ensemble(f"of_{step}", step)
-
-    async def main() -> None:
-        async with bench.running(fails=["of_decoupled"]):  # Triton's own words: "please disable the response cache"
-            keeping = {model for model in bench.known.all() if bench.fingerprint(model).is_cacheable}
-            assert bench.known.all().keys() == {entry.name for entry in bench.models.iterdir()} - {"of_decoupled"}
-            assert keeping == {"plain", "of_plain", "of_silent"}
-
-    run(main())
+    async with bench.running(fails=["of_decoupled"]):  # Triton's own words: "please disable the response cache"
+        keeping = {model for model in bench.known.all() if bench.fingerprint(model).is_cacheable}
+        assert bench.known.all().keys() == {entry.name for entry in bench.models.iterdir()} - {"of_decoupled"}
+        assert keeping == {"plain", "of_plain", "of_silent"}

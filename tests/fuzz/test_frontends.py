@@ -22,7 +22,6 @@ from control_plane.protocols.http2.frames import DATA, PREFACE, FrameReader, set
 from control_plane.protocols.kserve.body_limits import BodyLimits
 from control_plane.triton.ports import GrpcCall, GrpcStream
 from control_plane.triton.servers import Servers
-from tests.aio import run
 from tests.fakes import FakeModels, FakeRecorder, FakeUpstream
 from tests.fakes.governance import governance
 from tests.fuzz.traffic import HTTP2_TRAFFIC, HTTP_TRAFFIC, LIVE_CALL
@@ -69,16 +68,13 @@ async def said_to(port: int, pieces: list[bytes]) -> bytes:
 @given(pieces=HTTP_TRAFFIC)
 @example(pieces=[b"\0"])
 @settings(max_examples=60)
-def test_the_http_frontend(pieces: list[bytes]) -> None:
-    async def main() -> None:
+async def test_the_http_frontend(pieces: list[bytes]) -> None:
+    with no_defect():
         async with gateway() as frontend:
             received = await said_to(frontend.port, pieces)
             assert not received or received.startswith(b"HTTP/1.1 ")
             client = await frontend.connect()
             assert (await client.ask(LIVE)).status == 200
-
-    with no_defect():
-        run(main())
 
 
 class Echoing:
@@ -123,15 +119,12 @@ async def grpc_frontend() -> AsyncIterator[int]:
 @given(pieces=HTTP2_TRAFFIC)
 @example(pieces=[PREFACE])
 @settings(max_examples=60)
-def test_the_grpc_frontend(pieces: list[bytes]) -> None:
-    async def main() -> None:
+async def test_the_grpc_frontend(pieces: list[bytes]) -> None:
+    with no_defect():
         async with grpc_frontend() as port:
             received = await said_to(port, pieces)
             assert not received or received[3] == 4, "the first frame is SETTINGS"
             assert await is_live(port)
-
-    with no_defect():
-        run(main())
 
 
 async def is_live(port: int) -> bool:

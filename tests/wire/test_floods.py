@@ -11,7 +11,6 @@ import pytest
 
 from perf.floods.flooder import Flooded, flood
 from perf.floods.table import FLOODS
-from tests.aio import run
 from tests.wire.gateway import LIVE, gateway
 from tests.wire.grpc_frontend import frontend, infer_message
 
@@ -41,25 +40,19 @@ async def flood_until_refused(name: str, port: int) -> Flooded:
 
 
 @pytest.mark.parametrize("name", ended("http"))
-def test_an_http_flood_is_ended_with_a_status_while_others_are_answered(name: str) -> None:
-    async def main() -> None:
-        async with gateway() as it:
-            bystander = await it.connect()
-            refused = await flood_until_refused(name, it.port)
-            await bystander.send(LIVE)
-            assert (await bystander.answer()).status == 200
-            assert set(refused.refusals) <= {FLOODS[name].refused_with, "closed"}
-
-    run(main(), timeout_s=2 * GIVE_UP_S)
+async def test_an_http_flood_is_ended_with_a_status_while_others_are_answered(name: str) -> None:
+    async with gateway() as it:
+        bystander = await it.connect()
+        refused = await flood_until_refused(name, it.port)
+        await bystander.send(LIVE)
+        assert (await bystander.answer()).status == 200
+        assert set(refused.refusals) <= {FLOODS[name].refused_with, "closed"}
 
 
 @pytest.mark.parametrize("name", ended("grpc"))
-def test_a_grpc_flood_is_ended_with_a_code_while_others_are_answered(name: str) -> None:
-    async def main() -> None:
-        async with frontend() as it:
-            assert await it.call(message=infer_message()) == infer_message()
-            refused = await flood_until_refused(name, it.port)
-            assert await it.call(message=infer_message()) == infer_message()
-            assert set(refused.refusals) <= {FLOODS[name].refused_with, "closed"}
-
-    run(main(), timeout_s=2 * GIVE_UP_S)
+async def test_a_grpc_flood_is_ended_with_a_code_while_others_are_answered(name: str) -> None:
+    async with frontend() as it:
+        assert await it.call(message=infer_message()) == infer_message()
+        refused = await flood_until_refused(name, it.port)
+        assert await it.call(message=infer_message()) == infer_message()
+        assert set(refused.refusals) <= {FLOODS[name].refused_with, "closed"}

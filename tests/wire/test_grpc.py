@@ -26,7 +26,7 @@ from control_plane.host.listening import bind_tcp
 from control_plane.protocols.grpc import GrpcAnswer, frame_message, message_answer, status_answer, status_fields
 from control_plane.protocols.kserve.body_limits import BodyLimits
 from control_plane.triton.ports import GrpcCall
-from tests.aio import run, settle
+from tests.aio import settle
 from tests.fakes import FakeGrpc
 from tests.fakes.governance import governance
 from tests.tls_files import Authority
@@ -119,16 +119,13 @@ class TestInfer:
             error = await it.failure(INFER, infer_message())
             assert (error.code(), error.details()) == (code, str(raised))
 
-    def test_a_defect_is_internal_tells_nothing_and_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
-        async def main() -> None:
+    async def test_a_defect_is_internal_tells_nothing_and_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
+        with caplog.at_level(logging.ERROR):
             async with frontend(FakeGrpc(answer=_raising(KeyError("a secret")))) as it:
                 error = await it.failure(INFER, infer_message())
                 assert error.code() is grpc.StatusCode.INTERNAL
                 assert "a secret" not in error.details()
                 assert it.recorder.outcomes == [Outcome.FAILED]
-
-        with caplog.at_level(logging.ERROR):
-            run(main())
         assert "this is a defect" in caplog.text
 
 

@@ -17,7 +17,7 @@ from control_plane.protocols.grpc import frame_message, message_answer
 from control_plane.protocols.http2 import frames as frames
 from control_plane.protocols.http2.frames import Code
 from control_plane.protocols.http2.headers import NO_TABLE, encode_fields
-from tests.aio import run, settle
+from tests.aio import settle
 from tests.fakes import FakeGrpc
 from tests.unit.protocols.http2.http2_ends import data, frame, headers
 from tests.wire.grpc_frontend import INFER, LIMITS, MAX_MESSAGE_BYTES, STREAM, frontend, infer_message, until
@@ -133,18 +133,15 @@ class TestBreaches:
             ),
         ],
     )
-    def test_are_told(self, sent: bytes, code: Code | None) -> None:
-        async def main() -> None:
-            async with frontend() as it:
-                other = await it.peer()
-                assert await ask(other) == infer_message()
-                if code is not None:
-                    assert await goodbye(it, sent) == code
-                else:
-                    await (await it.connect()).send_raw(sent)
-                assert await ask(other, 3) == infer_message()
-
-        run(main())
+    async def test_are_told(self, sent: bytes, code: Code | None) -> None:
+        async with frontend() as it:
+            other = await it.peer()
+            assert await ask(other) == infer_message()
+            if code is not None:
+                assert await goodbye(it, sent) == code
+            else:
+                await (await it.connect()).send_raw(sent)
+            assert await ask(other, 3) == infer_message()
 
     async def test_streams_opened_and_reset_in_a_row(self) -> None:
         opened = [headers(2 * number + 1, RAW_HEAD) + frames.rst_stream(2 * number + 1, Code.CANCEL) for number in range(6_000)]

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.aio import run
 from tests.wire.gateway import LIVE, Gateway, gateway, infer_request
 
 
@@ -46,32 +45,26 @@ async def on_fresh_connections(frontend: Gateway, picks: list[bytes]) -> list[by
 
 @settings(max_examples=40)
 @given(picks=PICKS)
-def test_one_after_the_other_they_get_the_answers_of_fresh_connections(picks: list[bytes]) -> None:
-    async def main() -> None:
-        async with gateway() as frontend:
-            expected, reached = await on_fresh_connections(frontend, picks), reached_triton(frontend)
-            client = await frontend.connect()
-            assert [(await client.ask(request)).body for request in picks] == expected
-            assert reached_triton(frontend) == reached * 2
-
-    run(main())
+async def test_one_after_the_other_they_get_the_answers_of_fresh_connections(picks: list[bytes]) -> None:
+    async with gateway() as frontend:
+        expected, reached = await on_fresh_connections(frontend, picks), reached_triton(frontend)
+        client = await frontend.connect()
+        assert [(await client.ask(request)).body for request in picks] == expected
+        assert reached_triton(frontend) == reached * 2
 
 
 @settings(max_examples=40)
 @given(picks=PICKS, cuts=st.lists(st.integers(0, 1500), max_size=4))
-def test_in_any_pieces_they_get_the_answers_of_fresh_connections(picks: list[bytes], cuts: list[int]) -> None:
-    async def main() -> None:
-        async with gateway() as frontend:
-            expected, reached = await on_fresh_connections(frontend, picks), reached_triton(frontend)
-            client = await frontend.connect()
-            stream = b"".join(picks)
-            for start, end in pairwise(sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})):
-                await client.send(stream[start:end])
-                await asyncio.sleep(0)
-            assert [(await client.answer()).body for _ in picks] == expected
-            assert reached_triton(frontend) == reached * 2
-
-    run(main())
+async def test_in_any_pieces_they_get_the_answers_of_fresh_connections(picks: list[bytes], cuts: list[int]) -> None:
+    async with gateway() as frontend:
+        expected, reached = await on_fresh_connections(frontend, picks), reached_triton(frontend)
+        client = await frontend.connect()
+        stream = b"".join(picks)
+        for start, end in pairwise(sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})):
+            await client.send(stream[start:end])
+            await asyncio.sleep(0)
+        assert [(await client.answer()).body for _ in picks] == expected
+        assert reached_triton(frontend) == reached * 2
 
 
 @pytest.mark.parametrize(

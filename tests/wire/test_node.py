@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,7 +34,6 @@ from control_plane.node.domain.messages import (
 )
 from control_plane.node.ports import NodeRefused
 from control_plane.settings import NodeSettings
-from tests.aio import run
 from tests.tls_files import Authority, needs_openssl
 from tests.unit.node.bench import Bench
 
@@ -81,21 +79,11 @@ async def listening(secret: bytes | None = SECRET, tls: ssl.SSLContext | None = 
             bound.close()
 
 
-def play(scene: Callable[[Port], Coroutine[Any, Any, None]], *, secret: bytes | None = SECRET) -> None:
-    async def main() -> None:
-        async with listening(secret) as port:
-            await scene(port)
-
-    run(main())
-
-
 @pytest.mark.parametrize("secret", [SECRET, None])
-def test_with_the_same_secret_or_none_it_works(secret: bytes | None) -> None:
-    async def scene(port: Port) -> None:
+async def test_with_the_same_secret_or_none_it_works(secret: bytes | None) -> None:
+    async with listening(secret) as port:
         link = await port.works(secret=secret)
         link.close()
-
-    play(scene, secret=secret)
 
 
 @pytest.mark.parametrize(
@@ -106,36 +94,31 @@ def test_with_the_same_secret_or_none_it_works(secret: bytes | None) -> None:
         pytest.param(SECRET, None, "has no secret to prove itself by", id="the node has none"),
     ],
 )
-def test_another_secret_is_refused_with_a_reason(ours: bytes | None, theirs: bytes | None, why: str) -> None:
-    async def scene(port: Port) -> None:
+async def test_another_secret_is_refused_with_a_reason(ours: bytes | None, theirs: bytes | None, why: str) -> None:
+    async with listening(theirs) as port:
         with pytest.raises(NodeRefused, match=why):
             await port.connector(ours).connect(timeout_s=10.0)
 
-    play(scene, secret=theirs)
 
+async def test_one_that_answers_in_a_nodes_place_is_found_out_and_learns_no_secret() -> None:
+    heard = bytearray()
 
-def test_one_that_answers_in_a_nodes_place_is_found_out_and_learns_no_secret() -> None:
-    async def main() -> None:
-        heard = bytearray()
+    async def pretend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for answer in (Challenge(VERSIONS[1], "00" * 32, wants_secret=True), None):
+            length = int.from_bytes(await reader.readexactly(LENGTH_BYTES))
+            heard.extend(await reader.readexactly(length))
+            body = encode(answer) if answer is not None else b'["Welcome",{"proof":"AAAA","incarnation":"x"}]'
+            writer.write(len(body).to_bytes(LENGTH_BYTES) + body)
+        await reader.read()
+        writer.close()
 
-        async def pretend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            for answer in (Challenge(VERSIONS[1], "00" * 32, wants_secret=True), None):
-                length = int.from_bytes(await reader.readexactly(LENGTH_BYTES))
-                heard.extend(await reader.readexactly(length))
-                body = encode(answer) if answer is not None else b'["Welcome",{"proof":"AAAA","incarnation":"x"}]'
-                writer.write(len(body).to_bytes(LENGTH_BYTES) + body)
-            await reader.read()
-            writer.close()
-
-        server = await asyncio.start_server(pretend, "127.0.0.1", 0)
-        number = server.sockets[0].getsockname()[1]
-        with pytest.raises(NodeRefused, match="does not have the node's secret"):
-            await TcpNodeConnector("127.0.0.1", number, fleet="f", gateway="g", secret=SECRET, tls=None).connect(timeout_s=10.0)
-        server.close()
-        assert b"GatewayProof" in heard
-        assert SECRET not in heard
-
-    run(main())
+    server = await asyncio.start_server(pretend, "127.0.0.1", 0)
+    number = server.sockets[0].getsockname()[1]
+    with pytest.raises(NodeRefused, match="does not have the node's secret"):
+        await TcpNodeConnector("127.0.0.1", number, fleet="f", gateway="g", secret=SECRET, tls=None).connect(timeout_s=10.0)
+    server.close()
+    assert b"GatewayProof" in heard
+    assert SECRET not in heard
 
 
 def frame(body: bytes) -> bytes:
@@ -156,8 +139,8 @@ def frame(body: bytes) -> bytes:
         pytest.param(frame(encode(Hello(*VERSIONS, "n", "f", "g"))) + frame(encode(GatewayProof(b""))), "does not have", id="no proof"),
     ],
 )
-def test_who_is_no_gateway_is_told_why_and_cut_off(sent: bytes, said: str) -> None:
-    async def scene(port: Port) -> None:
+async def test_who_is_no_gateway_is_told_why_and_cut_off(sent: bytes, said: str) -> None:
+    async with listening() as port:
         reader, writer = await port.raw()
         writer.write(sent)
         answered = await reader.read()
@@ -166,11 +149,9 @@ def test_who_is_no_gateway_is_told_why_and_cut_off(sent: bytes, said: str) -> No
         writer.close()
         (await port.works()).close()
 
-    play(scene)
 
-
-def test_a_newer_gateway_that_still_speaks_this_version_is_served() -> None:
-    async def scene(port: Port) -> None:
+async def test_a_newer_gateway_that_still_speaks_this_version_is_served() -> None:
+    async with listening() as port:
         reader, writer = await port.raw()
         writer.write(frame(encode(Hello(VERSIONS[1], VERSIONS[1] + 6, "n", "f", "g"))))
         body = await reader.readexactly(int.from_bytes(await reader.readexactly(LENGTH_BYTES)))
@@ -179,14 +160,11 @@ def test_a_newer_gateway_that_still_speaks_this_version_is_served() -> None:
         assert challenge.version == VERSIONS[1]
         writer.close()
 
-    play(scene)
 
-
-def test_strangers_that_say_nothing_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_strangers_that_say_nothing_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are few at a time, and for a short time each; gateways that are in stay in."""
     monkeypatch.setattr(node_server, "_HANDSHAKE_TIMEOUT_S", 1.0)
-
-    async def scene(port: Port) -> None:
+    async with listening() as port:
         link = await port.works()
         strangers = [await port.raw() for _ in range(node_server.MAX_STRANGERS + 30)]
         link.send(LookMemory(2))
@@ -198,46 +176,40 @@ def test_strangers_that_say_nothing_keep_nobody_out(monkeypatch: pytest.MonkeyPa
         (await port.works()).close()
         link.close()
 
-    play(scene)
+
+async def test_a_frame_that_was_changed_on_its_way_ends_the_connection() -> None:
+    async with listening() as port:
+        forged = encode(LookMemory(9))
+
+        async def meddle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            inner_reader, inner = await port.raw()
+
+            async def back() -> None:
+                while data := await inner_reader.read(65536):
+                    writer.write(data)
+                writer.close()
+
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(back())
+                while data := await reader.read(65536):
+                    inner.write(data.replace(encode(LookMemory(1)), forged))
+                inner.close()
+
+        proxy = await asyncio.start_server(meddle, "127.0.0.1", 0)
+        number = proxy.sockets[0].getsockname()[1]
+        link = await TcpNodeConnector("127.0.0.1", number, fleet="f", gateway="g", secret=SECRET, tls=None).connect(timeout_s=10.0)
+        while not isinstance(await link.receive(), Complete):
+            pass
+        link.send(LookMemory(1))
+        assert await link.receive() is None
+        link.close()
+        proxy.close()
+        await asyncio.sleep(0.1)
 
 
-def test_a_frame_that_was_changed_on_its_way_ends_the_connection() -> None:
-    async def main() -> None:
-        async with listening() as port:
-            forged = encode(LookMemory(9))
-
-            async def meddle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                inner_reader, inner = await port.raw()
-
-                async def back() -> None:
-                    while data := await inner_reader.read(65536):
-                        writer.write(data)
-                    writer.close()
-
-                async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(back())
-                    while data := await reader.read(65536):
-                        inner.write(data.replace(encode(LookMemory(1)), forged))
-                    inner.close()
-
-            proxy = await asyncio.start_server(meddle, "127.0.0.1", 0)
-            number = proxy.sockets[0].getsockname()[1]
-            link = await TcpNodeConnector("127.0.0.1", number, fleet="f", gateway="g", secret=SECRET, tls=None).connect(timeout_s=10.0)
-            while not isinstance(await link.receive(), Complete):
-                pass
-            link.send(LookMemory(1))
-            assert await link.receive() is None
-            link.close()
-            proxy.close()
-            await asyncio.sleep(0.1)
-
-    run(main())
-
-
-def test_a_gateway_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_gateway_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "_MAX_UNSENT_BYTES", 2**16)
-
-    async def scene(port: Port) -> None:
+    async with listening() as port:
         link = await port.works()
         link._writer.transport.pause_reading()  # type: ignore[attr-defined]
         for number in range(1_000_000):
@@ -249,29 +221,24 @@ def test_a_gateway_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch
         assert not port.bench.service._gateways
         link.close()
 
-    play(scene)
-
 
 @needs_openssl
-def test_over_tls_both_show_certificates_and_no_secret_is_needed(tmp_path: Path) -> None:
+async def test_over_tls_both_show_certificates_and_no_secret_is_needed(tmp_path: Path) -> None:
     ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
 
     def settings(by: Authority, trusts: Authority, name: str) -> NodeSettings:
         shown = by.issue(name)
         return NodeSettings(node_certificate=shown.certificate, node_key=shown.key, node_ca=trusts.certificate)
 
-    async def main() -> None:
-        async with listening(None, server_context(settings(ours, ours, "node"))) as port:
-            (await port.works(client_context(settings(ours, ours, "gateway")), None)).close()
-            for wrong in (settings(theirs, ours, "stranger"), NodeSettings(node_ca=ours.certificate)):
-                with pytest.raises((OSError, NodeRefused)):
-                    await port.connector(None, client_context(wrong)).connect(timeout_s=10.0)
+    async with listening(None, server_context(settings(ours, ours, "node"))) as port:
+        (await port.works(client_context(settings(ours, ours, "gateway")), None)).close()
+        for wrong in (settings(theirs, ours, "stranger"), NodeSettings(node_ca=ours.certificate)):
             with pytest.raises((OSError, NodeRefused)):
-                await port.connector(None, client_context(settings(ours, theirs, "fooled"))).connect(timeout_s=10.0)
-            with pytest.raises((OSError, NodeRefused, TimeoutError)):
-                await port.connector(None, None).connect(timeout_s=2.0)
-
-    run(main())
+                await port.connector(None, client_context(wrong)).connect(timeout_s=10.0)
+        with pytest.raises((OSError, NodeRefused)):
+            await port.connector(None, client_context(settings(ours, theirs, "fooled"))).connect(timeout_s=10.0)
+        with pytest.raises((OSError, NodeRefused, TimeoutError)):
+            await port.connector(None, None).connect(timeout_s=2.0)
 
 
 @pytest.mark.parametrize(

@@ -208,20 +208,16 @@ def test_who_is_not_known_or_may_not_is_told_so() -> None:
     assert (other.status, error_of(other)) == (403, ("permission_error", None, None))
 
 
-def test_who_has_used_up_a_limit_is_told_when_to_come_again_also_on_the_head_of_a_large_body() -> None:
+async def test_who_has_used_up_a_limit_is_told_when_to_come_again_also_on_the_head_of_a_large_body() -> None:
     meter = FakeMeter()
-
-    async def main() -> None:
-        async with gateway(triton(), governed=limited(meter, requests_per_s=1.0, burst=1)) as it:
-            client = await it.connect()
-            assert (await client.ask(post({"model": "m", "input": "a"}, headers=KEY))).status == 200
-            refused = await client.ask(post({"model": "m", "input": "a"}, headers=KEY))
-            await client.send(b"POST /v1/embeddings HTTP/1.1\r\nHost: h\r\n%bContent-Length: 900000\r\n\r\n" % KEY)
-            for answer in (refused, await client.answer()):
-                assert (answer.status, error_of(answer)) == (429, ("rate_limit_error", None, "rate_limit_exceeded"))
-                assert field(answer, b"Retry-After") == b"1"
-
-    run(main())
+    async with gateway(triton(), governed=limited(meter, requests_per_s=1.0, burst=1)) as it:
+        client = await it.connect()
+        assert (await client.ask(post({"model": "m", "input": "a"}, headers=KEY))).status == 200
+        refused = await client.ask(post({"model": "m", "input": "a"}, headers=KEY))
+        await client.send(b"POST /v1/embeddings HTTP/1.1\r\nHost: h\r\n%bContent-Length: 900000\r\n\r\n" % KEY)
+        for answer in (refused, await client.answer()):
+            assert (answer.status, error_of(answer)) == (429, ("rate_limit_error", None, "rate_limit_exceeded"))
+            assert field(answer, b"Retry-After") == b"1"
     assert [event.outcome for event in meter.events] == [Outcome.ANSWERED, Outcome.REFUSED, Outcome.REFUSED]
     assert [(event.model, event.rows, event.compute_units) for event in meter.events[:1]] == [("m", 1, 1.0)]
 

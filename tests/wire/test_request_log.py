@@ -25,7 +25,6 @@ from control_plane.objects.domain.tenant import Tenant
 from control_plane.protocols.grpc import GrpcAnswer, status_answer
 from control_plane.protocols.http1 import make_answer
 from control_plane.triton.ports import GrpcCall
-from tests.aio import run
 from tests.fakes import FakeGrpc, FakeUpstream
 from tests.fakes.governance import FakeMeter, api_key, governance, key_text, known_state
 from tests.fakes.text_model import FakeTextModel
@@ -75,17 +74,13 @@ HTTP_FAILURES = [
 
 
 @pytest.mark.parametrize(("answer", "expected"), HTTP_FAILURES)
-def test_failures_over_http(answer: Any, expected: tuple[Any, ...], caplog: pytest.LogCaptureFixture) -> None:
+async def test_failures_over_http(answer: Any, expected: tuple[Any, ...], caplog: pytest.LogCaptureFixture) -> None:
     meter = FakeMeter()
-
-    async def main() -> None:
-        async with gateway(governed=governed(meter)) as it:
-            it.inference.models.answered("m")
-            it.upstream.http.answer = answer
-            await (await it.connect()).ask(infer_request(BODY, headers=KEY, model=b"r"))
-            assert it.recorder.records[0].model_name == "m"
-
-    run(main())
+    async with gateway(governed=governed(meter)) as it:
+        it.inference.models.answered("m")
+        it.upstream.http.answer = answer
+        await (await it.connect()).ask(infer_request(BODY, headers=KEY, model=b"r"))
+        assert it.recorder.records[0].model_name == "m"
     assert [told(event) for event in meter.events] == [expected]
 
 
@@ -96,46 +91,39 @@ GRPC_FAILURES = [
 
 
 @pytest.mark.parametrize(("answer", "expected"), GRPC_FAILURES)
-def test_failures_over_grpc(answer: Any, expected: tuple[Any, ...]) -> None:
+async def test_failures_over_grpc(answer: Any, expected: tuple[Any, ...]) -> None:
     meter = FakeMeter()
-
-    async def main() -> None:
-        async with frontend(FakeGrpc(answer=answer), governed=governed(meter)) as it:
-            it.inference.models.answered("m")
-            await refused(it, infer_message(model="r", id_="i-1"))
-            assert it.recorder.records[0].model_name == "m"
-
-    run(main())
+    async with frontend(FakeGrpc(answer=answer), governed=governed(meter)) as it:
+        it.inference.models.answered("m")
+        await refused(it, infer_message(model="r", id_="i-1"))
+        assert it.recorder.records[0].model_name == "m"
     assert [told(event) for event in meter.events] == [expected]
 
 
-def test_requests_of_a_stream() -> None:
+async def test_requests_of_a_stream() -> None:
     meter = FakeMeter()
 
     def answer(call: GrpcCall) -> GrpcAnswer:
         return status_answer(3, "wrong shape")
 
-    async def main() -> None:
-        async with frontend(FakeGrpc(answer=answer), governed=governed(meter)) as it:
-            it.upstream.control.decoupled = {"m": False, "d": True, "other": False}
-            for name in ("m", "d"):
-                it.inference.models.answered(name)
-            call = it.stream(metadata=(*METADATA, ("x-request-id", "head")))
-            for model, id_ in (("r", "1"), ("m", "")):
-                await call.write(infer_message(model=model, id_=id_))
-                assert service_pb2.ModelStreamInferResponse.FromString(await call.read()).error_message == "wrong shape"
-            await call.write(infer_message(model="m", datatype="FP8"))
-            await call.read()
-            await call.write(infer_message(model="d", id_="2"))
-            upstream = await it.upstream.grpc.streams.get()
-            assert await upstream.sent.get()
-            await call.done_writing()
-            assert await upstream.sent.get() is None
-            upstream.end()
-            await call.code()
-            assert [each.model_name for each in it.recorder.records] == ["m"]
-
-    run(main())
+    async with frontend(FakeGrpc(answer=answer), governed=governed(meter)) as it:
+        it.upstream.control.decoupled = {"m": False, "d": True, "other": False}
+        for name in ("m", "d"):
+            it.inference.models.answered(name)
+        call = it.stream(metadata=(*METADATA, ("x-request-id", "head")))
+        for model, id_ in (("r", "1"), ("m", "")):
+            await call.write(infer_message(model=model, id_=id_))
+            assert service_pb2.ModelStreamInferResponse.FromString(await call.read()).error_message == "wrong shape"
+        await call.write(infer_message(model="m", datatype="FP8"))
+        await call.read()
+        await call.write(infer_message(model="d", id_="2"))
+        upstream = await it.upstream.grpc.streams.get()
+        assert await upstream.sent.get()
+        await call.done_writing()
+        assert await upstream.sent.get() is None
+        upstream.end()
+        await call.code()
+        assert [each.model_name for each in it.recorder.records] == ["m"]
     wrong, of_the_head, unreadable, decoupled = (told(event) for event in meter.events)
     assert wrong == ("r", "m", "triton", 3, "wrong shape", "1")
     assert of_the_head == ("m", "m", "triton", 3, "wrong shape", "head")
@@ -143,46 +131,38 @@ def test_requests_of_a_stream() -> None:
     assert decoupled == ("d", "d", "triton", 0, "", "2")
 
 
-def test_hits_and_those_who_join() -> None:
+async def test_hits_and_those_who_join() -> None:
     meter = FakeMeter()
-
-    async def main() -> None:
-        async with gateway(governed=governed(meter), cached=keeping()) as it:
-            it.upstream.http.calls.hold()
-            first, second = await it.connect(), await it.connect()
-            await first.send(infer_request(BODY, headers=KEY))
-            await it.upstream.http.calls.arrivals.get()
-            await second.send(infer_request(BODY.replace(b"i-1", b"i-2"), headers=KEY))
-            while len(it.server._connections) < 2 or it.inference.in_flight < 2:
-                await asyncio.sleep(0.001)
-            it.upstream.http.answer = lambda _: make_answer(200, b'{"model_name":"m"}')
-            it.upstream.http.calls.may_answer.set()
-            for client in (first, second):
-                assert (await client.answer()).status == 200
-            await first.ask(infer_request(BODY.replace(b"i-1", b"i-3"), headers=KEY))
-
-    run(main())
+    async with gateway(governed=governed(meter), cached=keeping()) as it:
+        it.upstream.http.calls.hold()
+        first, second = await it.connect(), await it.connect()
+        await first.send(infer_request(BODY, headers=KEY))
+        await it.upstream.http.calls.arrivals.get()
+        await second.send(infer_request(BODY.replace(b"i-1", b"i-2"), headers=KEY))
+        while len(it.server._connections) < 2 or it.inference.in_flight < 2:
+            await asyncio.sleep(0.001)
+        it.upstream.http.answer = lambda _: make_answer(200, b'{"model_name":"m"}')
+        it.upstream.http.calls.may_answer.set()
+        for client in (first, second):
+            assert (await client.answer()).status == 200
+        await first.ask(infer_request(BODY.replace(b"i-1", b"i-3"), headers=KEY))
     by_id = {event.request_id: event for event in meter.events}
     assert (by_id["i-1"].server, by_id["i-1"].status) == ("triton", 200)
     assert told(by_id["i-2"])[:4] == ("m", "m", "triton", 200)  # whose answer it was given
 
 
 @pytest.mark.parametrize("times", [2, 4])
-def test_what_comes_again_byte_for_byte_has_the_id_of_its_head(times: int) -> None:
+async def test_what_comes_again_byte_for_byte_has_the_id_of_its_head(times: int) -> None:
     meter = FakeMeter()
     body = BODY.replace(b'"id":"i-1",', b"")
-
-    async def main() -> None:
-        async with gateway(governed=governed(meter), cached=keeping()) as it:
-            it.upstream.http.answer = lambda _: make_answer(200, b'{"model_name":"m"}')
-            client = await it.connect()
-            for _ in range(times):
-                await client.ask(infer_request(body, headers=KEY + b"x-request-id: head\r\n"))
-        async with frontend(governed=governed(meter), cached=keeping()) as it:
-            for _ in range(times):
-                await it.call(INFER, infer_message(), metadata=(*METADATA, ("x-request-id", "head")))
-
-    run(main())
+    async with gateway(governed=governed(meter), cached=keeping()) as it:
+        it.upstream.http.answer = lambda _: make_answer(200, b'{"model_name":"m"}')
+        client = await it.connect()
+        for _ in range(times):
+            await client.ask(infer_request(body, headers=KEY + b"x-request-id: head\r\n"))
+    async with frontend(governed=governed(meter), cached=keeping()) as it:
+        for _ in range(times):
+            await it.call(INFER, infer_message(), metadata=(*METADATA, ("x-request-id", "head")))
     assert [event.request_id for event in meter.events] == ["head"] * 2 * times
     assert [(event.model, event.outcome) for event in meter.events] == [("m", Outcome.ANSWERED)] * 2 * times
     assert sum(event.cache_hit for event in meter.events) == 2 * (times - 1)
@@ -195,24 +175,20 @@ async def ask_embeddings(client: Client, body: Any, *, key: bytes = KEY) -> int:
     return (await client.ask(head + data)).status
 
 
-def test_embeddings() -> None:
+async def test_embeddings() -> None:
     meter = FakeMeter()
-
-    async def main() -> None:
-        upstream = FakeUpstream()
-        upstream.http.answer = FakeTextModel()
-        upstream.control.states = {"m": ModelState.READY}
-        async with gateway(upstream, governed=governed(meter)) as it:
-            await it.inference.models.refresh()
-            client = await it.connect()
-            assert await ask_embeddings(client, {"model": "r", "input": "a"}) == 200
-            assert await ask_embeddings(client, {"model": "r", "input": "a", "dimensions": 99}) == 400
-            assert await ask_embeddings(client, {"model": "r", "input": 7}) == 400
-            assert await ask_embeddings(client, {"model": "r", "input": "a"}, key=OTHERS) == 403
-            assert await ask_embeddings(client, {"model": "nowhere", "input": "a"}) == 404
-            assert await ask_embeddings(client, {"model": ["r"], "input": "a"}) == 400
-
-    run(main())
+    upstream = FakeUpstream()
+    upstream.http.answer = FakeTextModel()
+    upstream.control.states = {"m": ModelState.READY}
+    async with gateway(upstream, governed=governed(meter)) as it:
+        await it.inference.models.refresh()
+        client = await it.connect()
+        assert await ask_embeddings(client, {"model": "r", "input": "a"}) == 200
+        assert await ask_embeddings(client, {"model": "r", "input": "a", "dimensions": 99}) == 400
+        assert await ask_embeddings(client, {"model": "r", "input": 7}) == 400
+        assert await ask_embeddings(client, {"model": "r", "input": "a"}, key=OTHERS) == 403
+        assert await ask_embeddings(client, {"model": "nowhere", "input": "a"}) == 404
+        assert await ask_embeddings(client, {"model": ["r"], "input": "a"}) == 400
     assert [(event.route, event.model, event.status, event.request_id) for event in meter.events] == [
         ("r", "m", 200, "head"),
         ("r", "m", 400, "head"),
@@ -225,42 +201,34 @@ def test_embeddings() -> None:
     assert all(event.error for event in meter.events[1:])
 
 
-def test_beyond_a_limit_its_model_is_seen_as_far_as_that_is_cheap() -> None:
+async def test_beyond_a_limit_its_model_is_seen_as_far_as_that_is_cheap() -> None:
     meter = FakeMeter()
-
-    async def main() -> None:
-        async with gateway(governed=governed(meter, requests_per_s=1e-6)) as it:
-            it.inference.models.answered("m")
-            client = await it.connect()
-            await client.ask(infer_request(BODY, headers=KEY))
-            assert (await client.ask(infer_request(BODY, headers=KEY, model=b"r"))).status == 429
-            assert await ask_embeddings(client, {"model": "r", "input": "a"}) == 429
-            assert await ask_embeddings(client, {"model": "r", "input": "a" * 20_000}) == 429
-        async with frontend(governed=governed(meter, requests_per_s=1e-6)) as it:
-            it.inference.models.answered("m")
-            await it.call(INFER, infer_message(), metadata=METADATA)
-            await refused(it, infer_message(model="r"))
-            await refused(it, infer_message(model="r", padding=2000), compression=grpc.Compression.Gzip)
-            await refused(it, infer_message(model="r", padding=100_000))
-            await refused(it, b"\xff")
-
-    run(main())
+    async with gateway(governed=governed(meter, requests_per_s=1e-6)) as it:
+        it.inference.models.answered("m")
+        client = await it.connect()
+        await client.ask(infer_request(BODY, headers=KEY))
+        assert (await client.ask(infer_request(BODY, headers=KEY, model=b"r"))).status == 429
+        assert await ask_embeddings(client, {"model": "r", "input": "a"}) == 429
+        assert await ask_embeddings(client, {"model": "r", "input": "a" * 20_000}) == 429
+    async with frontend(governed=governed(meter, requests_per_s=1e-6)) as it:
+        it.inference.models.answered("m")
+        await it.call(INFER, infer_message(), metadata=METADATA)
+        await refused(it, infer_message(model="r"))
+        await refused(it, infer_message(model="r", padding=2000), compression=grpc.Compression.Gzip)
+        await refused(it, infer_message(model="r", padding=100_000))
+        await refused(it, b"\xff")
     refusals = [(event.route, event.model, event.status) for event in meter.events if event.outcome is Outcome.REFUSED]
     unseen = (UNKNOWN_MODEL, UNKNOWN_MODEL)
     assert refusals == [("r", "m", 429), ("r", "m", 429), (*unseen, 429), ("r", "m", 8), (*unseen, 8), (*unseen, 8), (*unseen, 8)]
 
 
-def test_a_large_message_beyond_a_limit_is_refused_before_it_has_come() -> None:
+async def test_a_large_message_beyond_a_limit_is_refused_before_it_has_come() -> None:
     meter = FakeMeter()
-
-    async def main() -> None:
-        async with frontend(governed=governed(meter, requests_per_s=1e-6)) as it:
-            await it.call(INFER, infer_message(), metadata=METADATA)
-            peer = await it.peer()
-            await begin(peer, head=[*HEAD, ("x-api-key", key_text(1))], ends=False)
-            peer.state.send_data(1, b"\0" + (500_000).to_bytes(4, "big") + bytes(1000))
-            await peer.flush()
-            assert await status(peer) == "8"
-
-    run(main())
+    async with frontend(governed=governed(meter, requests_per_s=1e-6)) as it:
+        await it.call(INFER, infer_message(), metadata=METADATA)
+        peer = await it.peer()
+        await begin(peer, head=[*HEAD, ("x-api-key", key_text(1))], ends=False)
+        peer.state.send_data(1, b"\0" + (500_000).to_bytes(4, "big") + bytes(1000))
+        await peer.flush()
+        assert await status(peer) == "8"
     assert [event.outcome for event in meter.events] == [Outcome.ANSWERED, Outcome.REFUSED]

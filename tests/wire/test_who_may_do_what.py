@@ -26,7 +26,6 @@ from control_plane.protocols.kserve import routes as v2_route
 from control_plane.protocols.kserve.body_limits import BodyLimits
 from control_plane.protocols.kserve.routes import V2Route
 from control_plane.triton.servers import Servers
-from tests.aio import run
 from tests.fakes import FakeModels, FakeRecorder
 from tests.fakes.governance import FakeMeter, api_key, governance, key_text, known_state
 from tests.fakes.text_model import FakeTextModel
@@ -329,23 +328,19 @@ async def test_a_large_body_is_refused_on_its_head() -> None:
         assert (await client.answer()).status == 401
 
 
-def test_a_large_body_beyond_a_limit_is_refused_on_its_head_and_metered() -> None:
+async def test_a_large_body_beyond_a_limit_is_refused_on_its_head_and_metered() -> None:
     meter = FakeMeter()
     tenants = (Tenant("team", requests_per_s=1.0, burst=1),)
     rights = governance(known_state(keys=KEYS, tenants=tenants), authentication=True, meter=meter)
     head = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\nx-api-key: %b\r\nContent-Length: %d\r\n\r\n"
-
-    async def main() -> None:
-        async with gateway(governed=rights) as it:
-            client = await it.connect()
-            assert (await client.ask(head % (key_text(1).encode(), len(INFER)) + INFER)).status == 200
-            await client.send(head % (key_text(1).encode(), 1_000_000))
-            refused = await client.answer()
-            assert refused.status == 429
-            assert re.search(rb"\r\nRetry-After: 1\r\n", refused.head)
-            assert re.search(rb"\r\nRateLimit-Remaining: 0\r\n", refused.head)
-
-    run(main())
+    async with gateway(governed=rights) as it:
+        client = await it.connect()
+        assert (await client.ask(head % (key_text(1).encode(), len(INFER)) + INFER)).status == 200
+        await client.send(head % (key_text(1).encode(), 1_000_000))
+        refused = await client.answer()
+        assert refused.status == 429
+        assert re.search(rb"\r\nRetry-After: 1\r\n", refused.head)
+        assert re.search(rb"\r\nRateLimit-Remaining: 0\r\n", refused.head)
     assert [event.outcome for event in meter.events] == [Outcome.ANSWERED, Outcome.REFUSED]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from control_plane.admission.concurrency_limiter import ConcurrencyLimiter, SlotLimits
 from control_plane.admission.domain.fair_queue import QueueLimits, Ticket
 from control_plane.telemetry.shed_reason import ShedReason
-from tests.aio import hold_up, run_in_virtual_time, settle
+from tests.aio import hold_up, settle
 
 pytestmark = pytest.mark.virtual_time
 
@@ -292,70 +292,66 @@ events = st.lists(st.tuples(st.sampled_from(["come", "give", "leave", "time"]), 
 
 @given(count=st.integers(1, 4), room=st.integers(1, 6), events=events)
 @settings(max_examples=150)
-def test_however_they_come_and_go_no_slot_is_idle_lost_or_held_twice(count: int, room: int, events: list[tuple[str, str, bool]]) -> None:
-    async def main() -> None:
-        held, came = 0, list[asyncio.Task[None]]()
-        loop = asyncio.get_running_loop()
-        slots = ConcurrencyLimiter(SlotLimits(count, count), QueueLimits(room, room), loop.time)
+async def test_however_they_come_and_go_no_slot_is_idle_lost_or_held_twice(
+    count: int, room: int, events: list[tuple[str, str, bool]]
+) -> None:
+    held, came = 0, list[asyncio.Task[None]]()
+    loop = asyncio.get_running_loop()
+    slots = ConcurrencyLimiter(SlotLimits(count, count), QueueLimits(room, room), loop.time)
 
-        async def come(tenant: str) -> None:
-            nonlocal held
-            if slots.try_acquire("a") or await slots.acquire(claim(tenant), loop.time() + 2.5) is None:
-                held += 1
+    async def come(tenant: str) -> None:
+        nonlocal held
+        if slots.try_acquire("a") or await slots.acquire(claim(tenant), loop.time() + 2.5) is None:
+            held += 1
 
-        async with asyncio.TaskGroup() as tasks:
-            for event, tenant, settles in events:
-                if event == "come":
-                    came.append(tasks.create_task(come(tenant)))
-                elif event == "give" and held:
-                    held -= 1
-                    give(slots)
-                elif event == "leave" and came:
-                    came.pop(len(tenant) % len(came)).cancel()
-                elif event == "time":
-                    await asyncio.sleep(1.0)
-                if settles:
-                    await settle()
-                    assert held == slots._taken <= count
-                    assert slots.waiting <= room
-                    assert held == count or not slots.waiting
-            for task in came:
-                task.cancel()
-        assert slots.waiting == 0
-        for _ in range(held):
-            give(slots)
-        assert slots.are_idle
-        assert sum(slots.try_acquire("a") for _ in range(count + 1)) == count
-
-    run_in_virtual_time(main())
+    async with asyncio.TaskGroup() as tasks:
+        for event, tenant, settles in events:
+            if event == "come":
+                came.append(tasks.create_task(come(tenant)))
+            elif event == "give" and held:
+                held -= 1
+                give(slots)
+            elif event == "leave" and came:
+                came.pop(len(tenant) % len(came)).cancel()
+            elif event == "time":
+                await asyncio.sleep(1.0)
+            if settles:
+                await settle()
+                assert held == slots._taken <= count
+                assert slots.waiting <= room
+                assert held == count or not slots.waiting
+        for task in came:
+            task.cancel()
+    assert slots.waiting == 0
+    for _ in range(held):
+        give(slots)
+    assert slots.are_idle
+    assert sum(slots.try_acquire("a") for _ in range(count + 1)) == count
 
 
 @given(count=st.integers(1, 4), events=events)
 @settings(max_examples=100)
-def test_the_same_where_some_go_by_and_what_there_is_changes(count: int, events: list[tuple[str, str, bool]]) -> None:
-    async def main() -> None:
-        loop, holders = asyncio.get_running_loop(), list[str]()
-        slots = ConcurrencyLimiter(SlotLimits(alone=9, shared=count), QueueLimits(), loop.time)
+async def test_the_same_where_some_go_by_and_what_there_is_changes(count: int, events: list[tuple[str, str, bool]]) -> None:
+    loop, holders = asyncio.get_running_loop(), list[str]()
+    slots = ConcurrencyLimiter(SlotLimits(alone=9, shared=count), QueueLimits(), loop.time)
 
-        async def come(tenant: str) -> None:
-            if slots.try_acquire(tenant) or await slots.acquire(claim(tenant), loop.time() + 2.5) is None:
-                holders.append(tenant)
+    async def come(tenant: str) -> None:
+        if slots.try_acquire(tenant) or await slots.acquire(claim(tenant), loop.time() + 2.5) is None:
+            holders.append(tenant)
 
-        async with asyncio.TaskGroup() as tasks:
-            for event, tenant, settles in events:
-                if event == "come":
-                    tasks.create_task(come(tenant))
-                elif event == "give" and holders:
-                    slots.release(holders.pop(0), cost=1.0, held_s=0.1)
-                elif event == "time":
-                    await asyncio.sleep(1.0)
-                if settles:
-                    await settle()
-                    assert len(holders) == slots._taken <= 9
-                    assert Counter(holders) == slots._held
-        while holders:
-            slots.release(holders.pop(), cost=1.0, held_s=0.1)
-        assert slots.are_idle
-        assert not slots._held
-
-    run_in_virtual_time(main())
+    async with asyncio.TaskGroup() as tasks:
+        for event, tenant, settles in events:
+            if event == "come":
+                tasks.create_task(come(tenant))
+            elif event == "give" and holders:
+                slots.release(holders.pop(0), cost=1.0, held_s=0.1)
+            elif event == "time":
+                await asyncio.sleep(1.0)
+            if settles:
+                await settle()
+                assert len(holders) == slots._taken <= 9
+                assert Counter(holders) == slots._held
+    while holders:
+        slots.release(holders.pop(), cost=1.0, held_s=0.1)
+    assert slots.are_idle
+    assert not slots._held

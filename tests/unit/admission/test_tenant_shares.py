@@ -20,7 +20,6 @@ from control_plane.admission.domain.fair_queue import QueueLimits
 from control_plane.admission.tenant_shares import TenantShares
 from control_plane.core.errors import LimitExceeded, StoreUnavailable
 from control_plane.objects.domain.tenant import Tenant
-from tests.aio import run_in_virtual_time
 from tests.fakes.demand_board import FakeDemand, FakeDemandBoard
 from tests.sharing import Tenants
 
@@ -149,23 +148,19 @@ async def test_one_that_joins_is_left_its_part_by_those_that_are_busy() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=5))
-def test_of_steady_demand_each_has_its_proportion_and_all_of_them_the_whole(rates: list[int]) -> None:
+async def test_of_steady_demand_each_has_its_proportion_and_all_of_them_the_whole(rates: list[int]) -> None:
     assume(sum(rates) > 0)
-
-    async def main() -> None:
-        async with taking_part(len(rates)) as (processes, _):
-            await send(8.0, dict(zip(processes, rates, strict=True)))
-            found = parts(processes)
-        expected = [FLOOR / len(rates) + (1 - FLOOR) * rate / sum(rates) for rate in rates]
-        assert found == pytest.approx(expected, abs=0.1)  # a process hears of another's second when its own is over
-        assert sum(found) == pytest.approx(1.0, abs=0.1)
-
-    run_in_virtual_time(main())
+    async with taking_part(len(rates)) as (processes, _):
+        await send(8.0, dict(zip(processes, rates, strict=True)))
+        found = parts(processes)
+    expected = [FLOOR / len(rates) + (1 - FLOOR) * rate / sum(rates) for rate in rates]
+    assert found == pytest.approx(expected, abs=0.1)  # a process hears of another's second when its own is over
+    assert sum(found) == pytest.approx(1.0, abs=0.1)
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(2, 4).flatmap(lambda count: st.lists(st.lists(st.integers(0, 40), min_size=count, max_size=count), max_size=12)))
-def test_all_parts_are_off_the_whole_by_no_more_than_demand_has_changed_in_a_second(requests: list[list[int]]) -> None:
+async def test_all_parts_are_off_the_whole_by_no_more_than_demand_has_changed_in_a_second(requests: list[list[int]]) -> None:
     """`requests` has for each second how many come to each process.
 
     If T is the total demand that a process last heard of, then the shares own/T sum up to at most max T / min
@@ -173,24 +168,20 @@ def test_all_parts_are_off_the_whole_by_no_more_than_demand_has_changed_in_a_sec
     """
     assume(requests)
     count = len(requests[0])
-
-    async def main() -> None:
-        seen: list[Exchange] = []
-        async with taking_part(count, seen) as (processes, _):
-            await asyncio.sleep(1.01)  # each has heard of all
-            del seen[:-count]
-            for second in requests:
-                for process, number in zip(processes, second, strict=True):
-                    process.come(number)
-                for _ in range(count):
-                    await asyncio.sleep(1.0 / count)  # one exchange
-                    totals = [exchange.demand.get("t", 0.0) for exchange in seen[-count:]]
-                    if min(totals) > 0:
-                        change = max(totals) / min(totals)
-                        assert FLOOR + (1 - FLOOR) / change - 1e-6 <= sum(parts(processes)) <= FLOOR + (1 - FLOOR) * change + 1e-6
-        assert len(seen) >= count * (len(requests) + 1)
-
-    run_in_virtual_time(main())
+    seen: list[Exchange] = []
+    async with taking_part(count, seen) as (processes, _):
+        await asyncio.sleep(1.01)  # each has heard of all
+        del seen[:-count]
+        for second in requests:
+            for process, number in zip(processes, second, strict=True):
+                process.come(number)
+            for _ in range(count):
+                await asyncio.sleep(1.0 / count)  # one exchange
+                totals = [exchange.demand.get("t", 0.0) for exchange in seen[-count:]]
+                if min(totals) > 0:
+                    change = max(totals) / min(totals)
+                    assert FLOOR + (1 - FLOOR) / change - 1e-6 <= sum(parts(processes)) <= FLOOR + (1 - FLOOR) * change + 1e-6
+    assert len(seen) >= count * (len(requests) + 1)
 
 
 async def test_who_gets_all_requests_of_a_tenant_has_nearly_its_whole_limit_in_a_few_seconds() -> None:
@@ -260,24 +251,20 @@ async def test_one_to_which_the_board_is_slow_asks_for_no_more_than_others() -> 
         assert parts([slow, quick]) == pytest.approx([0.5, 0.5], abs=0.02)
 
 
-def test_while_the_board_is_away_the_last_parts_stay_and_then_they_follow_again(caplog: pytest.LogCaptureFixture) -> None:
+async def test_while_the_board_is_away_the_last_parts_stay_and_then_they_follow_again(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-
-    async def main() -> None:
-        async with taking_part(2) as ((one, other), _):
-            for process, rate in ((one, LIMIT), (other, LIMIT / 4)):
-                await send(5.0, {process: rate})
-            before = parts([one, other])
-            one.board.is_away = other.board.is_away = True
-            await send(20.0, {one: LIMIT})
-            assert parts([one, other]) == before
-            one.board.is_away = other.board.is_away = False
-            await send(2.0, {one: LIMIT})
-            assert parts([one, other]) == pytest.approx([1 - FLOOR / 2, FLOOR / 2], abs=0.01)
-            one.board.is_away = True
-            await asyncio.sleep(2.0)
-
-    run_in_virtual_time(main())
+    async with taking_part(2) as ((one, other), _):
+        for process, rate in ((one, LIMIT), (other, LIMIT / 4)):
+            await send(5.0, {process: rate})
+        before = parts([one, other])
+        one.board.is_away = other.board.is_away = True
+        await send(20.0, {one: LIMIT})
+        assert parts([one, other]) == before
+        one.board.is_away = other.board.is_away = False
+        await send(2.0, {one: LIMIT})
+        assert parts([one, other]) == pytest.approx([1 - FLOOR / 2, FLOOR / 2], abs=0.01)
+        one.board.is_away = True
+        await asyncio.sleep(2.0)
     assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
         "what tenants ask of other processes is not known"
     ] * 3  # once for each that it was away from, each time

@@ -255,21 +255,18 @@ async def test_tokens_are_refused_without_an_issuer_or_with_a_tenant_that_does_n
 # Slowing
 
 
-def test_a_source_that_keeps_failing_is_slowed(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        bench = Bench()
-        await bench.start()
-        bench.fail(10)
-        for attempt in ("tg_wrong", "forged.token.x"):
-            refusal = bench.refusal(attempt)
-            assert isinstance(refusal, LimitExceeded)
-            assert refusal.retry_after_s == 1.0
-        assert isinstance(bench.refusal("tg_wrong", THERE), Unauthenticated), "others are not slowed"
-        bench.now_s += 1.0
-        assert isinstance(bench.refusal("tg_wrong"), Unauthenticated), "once more, and then for longer"
-        assert isinstance(bench.refusal("tg_wrong"), LimitExceeded)
-
-    run(main())
+async def test_a_source_that_keeps_failing_is_slowed(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    await bench.start()
+    bench.fail(10)
+    for attempt in ("tg_wrong", "forged.token.x"):
+        refusal = bench.refusal(attempt)
+        assert isinstance(refusal, LimitExceeded)
+        assert refusal.retry_after_s == 1.0
+    assert isinstance(bench.refusal("tg_wrong", THERE), Unauthenticated), "others are not slowed"
+    bench.now_s += 1.0
+    assert isinstance(bench.refusal("tg_wrong"), Unauthenticated), "once more, and then for longer"
+    assert isinstance(bench.refusal("tg_wrong"), LimitExceeded)
     assert caplog.text.count("which is slowed") == 2
     assert [getattr(record, "source", None) for record in caplog.records if "slowed" in record.message] == [HERE, HERE]
 

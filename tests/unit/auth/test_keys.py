@@ -17,7 +17,6 @@ from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.domain.stored_objects import to_body
 from control_plane.objects.domain.tenant import Tenant
-from tests.aio import run
 from tests.fakes.state_store import FakeStateStore
 
 SCOPES = (Scope(Right.INFER, "text_*"), Scope(Right.METRICS))
@@ -61,8 +60,8 @@ async def test_what_is_made() -> None:
     assert await keys.list_all() == [key]
 
 
-def test_the_text_is_nowhere_but_in_the_answer(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
+async def test_the_text_is_nowhere_but_in_the_answer(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
         bench = Bench()
         keys = await bench.start()
         for key, text in [made := await keys.create("acme", SCOPES), await keys.rotate(made[0].id, overlap_s=0)]:
@@ -71,9 +70,6 @@ def test_the_text_is_nowhere_but_in_the_answer(caplog: pytest.LogCaptureFixture)
             assert secret not in repr(key)
             assert secret not in repr(bench.store.state)
             assert secret not in caplog.text
-
-    with caplog.at_level(logging.DEBUG):
-        run(main())
 
 
 async def test_two_keys_have_nothing_in_common() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control_plane.concurrency.waiter_queue import WaiterQueue
-from tests.aio import hold_up, run_in_virtual_time, settle
+from tests.aio import hold_up, settle
 
 pytestmark = pytest.mark.virtual_time
 
@@ -83,26 +83,23 @@ async def test_a_grant_in_the_turn_in_which_the_task_leaves(leave: Callable[[asy
 
 
 @given(events=st.lists(st.tuples(st.sampled_from(["come", "grant", "leave", "time"]), st.integers(0, 9), st.booleans()), max_size=50))
-def test_however_they_come_and_go_each_grant_is_held_or_given_back(events: list[tuple[str, int, bool]]) -> None:
-    async def main() -> None:
-        store, granted, came = Store(), list[str](), list[asyncio.Task[None]]()
-        for event, number, settles in events:
-            if event == "come":
-                came.append(asyncio.get_running_loop().create_task(store.take(f"{len(came)}", 2.5)))
-            elif event == "grant" and store.queue:
-                item = store.queue.first
-                granted += [item] * store.queue.grant_first()
-            elif event == "leave" and came:
-                came[number % len(came)].cancel()
-            elif event == "time":
-                await asyncio.sleep(1.0)
-            if settles:
-                await settle()
-                assert sorted(store.held + store.returned) == sorted(granted)
-        for task in came:
-            task.cancel()
-        await asyncio.gather(*came, return_exceptions=True)
-        assert sorted(store.held + store.returned) == sorted(granted)
-        assert not store.queue
-
-    run_in_virtual_time(main())
+async def test_however_they_come_and_go_each_grant_is_held_or_given_back(events: list[tuple[str, int, bool]]) -> None:
+    store, granted, came = Store(), list[str](), list[asyncio.Task[None]]()
+    for event, number, settles in events:
+        if event == "come":
+            came.append(asyncio.get_running_loop().create_task(store.take(f"{len(came)}", 2.5)))
+        elif event == "grant" and store.queue:
+            item = store.queue.first
+            granted += [item] * store.queue.grant_first()
+        elif event == "leave" and came:
+            came[number % len(came)].cancel()
+        elif event == "time":
+            await asyncio.sleep(1.0)
+        if settles:
+            await settle()
+            assert sorted(store.held + store.returned) == sorted(granted)
+    for task in came:
+        task.cancel()
+    await asyncio.gather(*came, return_exceptions=True)
+    assert sorted(store.held + store.returned) == sorted(granted)
+    assert not store.queue

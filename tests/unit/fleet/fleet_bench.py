@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, UpstreamUnavailable
 from control_plane.core.held_memory import HeldMemory
@@ -36,7 +35,6 @@ from control_plane.fleet.view.state import FleetState
 from control_plane.models.domain.description import DescribedModel, ModelSpec, Tier
 from control_plane.models.model_service import ModelService
 from control_plane.triton.servers import Servers
-from tests.aio import run_in_virtual_time
 from tests.fakes import FakeControl, FakeUpstream
 from tests.fakes.fleet_memory import FakeFleetMemory
 
@@ -339,25 +337,3 @@ async def running(bench: FleetBench, *, reconciles: bool = False, remembers: boo
         for ended in await asyncio.gather(*owners, return_exceptions=True):
             if isinstance(ended, Exception):
                 raise ended
-
-
-def play(scene: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a scene in virtual time; the work of threads takes no time."""
-
-    async def main() -> T:
-        asyncio.get_running_loop().set_default_executor(_AtOnce())
-        return await scene()
-
-    return run_in_virtual_time(main())
-
-
-class _AtOnce(ThreadPoolExecutor):
-    """Executor that runs work at once: while a real thread worked, virtual time would pass."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        done: Future[Any] = Future()
-        try:
-            done.set_result(fn(*args, **kwargs))
-        except BaseException as exc:
-            done.set_exception(exc)
-        return done

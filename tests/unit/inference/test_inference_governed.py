@@ -19,33 +19,26 @@ from tests.aio import settle
 from tests.fakes import FakeHttpStream
 from tests.unit.inference.governed_bench import Bench, Dispatch, Request, ended
 
+pytestmark = pytest.mark.virtual_time
 
-def test_who_chooses_servers_is_told_what_a_request_costs_and_who_asks_and_its_routes_pool() -> None:
+
+async def test_who_chooses_servers_is_told_what_a_request_costs_and_who_asks_and_its_routes_pool() -> None:
     dispatch = Dispatch()
     bench = Bench(Tenant("team", priority=2), routes=(Route("m", "real", pool="long"),), dispatch=dispatch)
-
-    async def main() -> None:
-        streamed = Request()
-        streamed.answer = FakeHttpStream()
-        await bench.service.infer(Request())
-        (await bench.service.generate(streamed)).close()
-
-    run(main())
-
+    streamed = Request()
+    streamed.answer = FakeHttpStream()
+    await bench.service.infer(Request())
+    (await bench.service.generate(streamed)).close()
     assert dispatch.told == [("real", "long", 3.0, 2)] * 2
 
 
-def test_all_names_that_nobody_knows_share_one_line() -> None:
+async def test_all_names_that_nobody_knows_share_one_line() -> None:
     """Otherwise callers could create one queue for each made-up model name, and its memory."""
     bench = Bench(max_in_flight_per_model=1)
-
-    async def main() -> None:
-        for number in range(50):
-            request = Request()
-            request.name, request.answered = f"made-up-{number}", Outcome.MODEL_NOT_FOUND
-            await bench.service.infer(request)
-
-    run(main())
+    for number in range(50):
+        request = Request()
+        request.name, request.answered = f"made-up-{number}", Outcome.MODEL_NOT_FOUND
+        await bench.service.infer(request)
     admission = bench.service.running.governance.admission
     assert set(admission._models) == {UNKNOWN_MODEL}
 
@@ -118,58 +111,46 @@ async def _any_end(bench: Bench, request: Request) -> None:
         return
 
 
-def test_a_tenant_beyond_its_rate_is_refused_before_its_request_is_read() -> None:
+async def test_a_tenant_beyond_its_rate_is_refused_before_its_request_is_read() -> None:
     bench, request = Bench(Tenant("team", requests_per_s=1.0)), Request()
     request.error = InvalidRequest("would be found when it is read")
-
-    async def main() -> None:
-        await bench.service.infer(Request())
-        with pytest.raises(LimitExceeded) as refused:
-            await bench.service.infer(request)
-        assert 0 < refused.value.retry_after_s <= 1.0
-        assert dict(refused.value.limits)["RateLimit-Remaining"] == "0"
-
-    run(main())
+    await bench.service.infer(Request())
+    with pytest.raises(LimitExceeded) as refused:
+        await bench.service.infer(request)
+    assert 0 < refused.value.retry_after_s <= 1.0
+    assert dict(refused.value.limits)["RateLimit-Remaining"] == "0"
     assert [(event.outcome, event.model) for event in bench.meter.events] == [(Outcome.ANSWERED, "m"), (Outcome.REFUSED, "m")]
 
 
 @pytest.mark.parametrize("ends", ["answered", "failed", "cancelled", "refused"])
-def test_what_a_request_held_is_free_again_however_it_ended(ends: str) -> None:
+async def test_what_a_request_held_is_free_again_however_it_ended(ends: str) -> None:
     bench, request = Bench(Tenant("team", concurrency=1)), Request()
-
-    async def main() -> None:
-        if ends == "failed":
-            request.error = UpstreamUnavailable("x")
-        if ends == "refused":
-            request.error = InvalidRequest("x")
-        request.may_answer.clear()
-        async with asyncio.TaskGroup() as tasks:
-            asking = tasks.create_task(ended(bench, request))
-            await settle()
-            if ends != "refused":
-                with pytest.raises(LimitExceeded):
-                    await bench.service.infer(Request())
-            if ends == "cancelled":
-                asking.cancel()
-            request.may_answer.set()
-        assert await bench.service.infer(Request()) == "answer"
-
-    run(main())
+    if ends == "failed":
+        request.error = UpstreamUnavailable("x")
+    if ends == "refused":
+        request.error = InvalidRequest("x")
+    request.may_answer.clear()
+    async with asyncio.TaskGroup() as tasks:
+        asking = tasks.create_task(ended(bench, request))
+        await settle()
+        if ends != "refused":
+            with pytest.raises(LimitExceeded):
+                await bench.service.infer(Request())
+        if ends == "cancelled":
+            asking.cancel()
+        request.may_answer.set()
+    assert await bench.service.infer(Request()) == "answer"
     assert bench.service.in_flight == 0
 
 
-def test_an_answer_in_pieces_holds_its_place_until_it_is_closed() -> None:
+async def test_an_answer_in_pieces_holds_its_place_until_it_is_closed() -> None:
     bench, request = Bench(Tenant("team", concurrency=1)), Request()
     request.answer = FakeHttpStream().put(b"piece", None)
-
-    async def main() -> None:
-        stream = await bench.service.generate(request)
-        with pytest.raises(LimitExceeded):
-            await bench.service.infer(Request())
-        await _read_to_the_end(stream)
-        assert await bench.service.infer(Request()) == "answer"
-
-    run(main())
+    stream = await bench.service.generate(request)
+    with pytest.raises(LimitExceeded):
+        await bench.service.infer(Request())
+    await _read_to_the_end(stream)
+    assert await bench.service.infer(Request()) == "answer"
     assert [event.outcome for event in bench.meter.events] == [Outcome.REFUSED, Outcome.ANSWERED, Outcome.ANSWERED]
 
 
@@ -199,64 +180,52 @@ def test_the_callers_own_time_goes_before_the_routes() -> None:
     assert request.timeouts_s == [0.5]
 
 
-def test_where_a_model_is_busy_a_request_waits_for_its_turn_and_has_what_is_left_of_its_time() -> None:
+async def test_where_a_model_is_busy_a_request_waits_for_its_turn_and_has_what_is_left_of_its_time() -> None:
     bench, first, second = Bench(max_in_flight_per_model=1), Request(), Request(timeout_s=10.0)
-
-    async def main() -> None:
-        first.may_answer.clear()
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(bench.service.infer(first))
-            await settle()
-            tasks.create_task(bench.service.infer(second))
-            await settle()
-            assert second.timeouts_s == []
-            await asyncio.sleep(4.0)
-            first.may_answer.set()
-
-    run(main())
+    first.may_answer.clear()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(bench.service.infer(first))
+        await settle()
+        tasks.create_task(bench.service.infer(second))
+        await settle()
+        assert second.timeouts_s == []
+        await asyncio.sleep(4.0)
+        first.may_answer.set()
     assert second.timeouts_s == [pytest.approx(6.0)]
 
 
-def test_who_would_wait_for_longer_than_it_has_is_turned_away_at_once() -> None:
+async def test_who_would_wait_for_longer_than_it_has_is_turned_away_at_once() -> None:
     bench, slow = Bench(max_in_flight_per_model=1), Request()
-
-    async def main() -> None:
-        for _ in range(20):  # so that the model's pace is known
-            request = Request()
-            request.may_answer.clear()
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(bench.service.infer(request))
-                await settle()
-                await asyncio.sleep(1.0)
-                request.may_answer.set()
-        slow.may_answer.clear()
+    for _ in range(20):  # so that the model's pace is known
+        request = Request()
+        request.may_answer.clear()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(bench.service.infer(slow))
+            tasks.create_task(bench.service.infer(request))
             await settle()
-            with pytest.raises(Overloaded):
-                await bench.service.infer(Request(timeout_s=0.1))
-            slow.may_answer.set()
-
-    run(main())
+            await asyncio.sleep(1.0)
+            request.may_answer.set()
+    slow.may_answer.clear()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(bench.service.infer(slow))
+        await settle()
+        with pytest.raises(Overloaded):
+            await bench.service.infer(Request(timeout_s=0.1))
+        slow.may_answer.set()
     assert [event.outcome for event in bench.meter.events].count(Outcome.REFUSED) == 1
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_a_streams_length_is_not_its_models_service_time(is_streamed: bool) -> None:
+async def test_a_streams_length_is_not_its_models_service_time(is_streamed: bool) -> None:
     """It lasts as long as its caller wants; what follows from it would keep others out."""
     bench = Bench()
-
-    async def main() -> None:
-        request = Request()
-        request.may_answer.clear()
-        request.answer = FakeHttpStream() if is_streamed else make_answer(200)
-        async with asyncio.TaskGroup() as tasks:
-            answering = tasks.create_task(bench.service.generate(request))
-            await asyncio.sleep(5.0)
-            request.may_answer.set()
-        if is_streamed:
-            answering.result().close()
-
-    run(main())
+    request = Request()
+    request.may_answer.clear()
+    request.answer = FakeHttpStream() if is_streamed else make_answer(200)
+    async with asyncio.TaskGroup() as tasks:
+        answering = tasks.create_task(bench.service.generate(request))
+        await asyncio.sleep(5.0)
+        request.may_answer.set()
+    if is_streamed:
+        answering.result().close()
     (slots,) = bench.service._governance.admission._models.values()
     assert slots._service.answer_s(3.0, ahead=0.0) == (None if is_streamed else pytest.approx(5.0))

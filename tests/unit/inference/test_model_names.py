@@ -4,7 +4,8 @@ ones."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from control_plane.core.model import UNKNOWN_MODEL, ModelState
 from control_plane.inference.model_names import ModelNames
 from control_plane.triton.compute_time import ComputeTime
 from control_plane.triton.servers import Servers
-from tests.aio import run_in_virtual_time
 from tests.fakes import FakeUpstream
+
+pytestmark = pytest.mark.virtual_time
 
 
 class Bench:
@@ -25,80 +27,67 @@ class Bench:
         self.upstream.control.states = {"a": ModelState.READY, "gone": ModelState.UNAVAILABLE}
         self.models = ModelNames(self.servers)
 
-    def plays(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run `main` while `ModelNames.run` is running."""
-
-        async def played() -> None:
-            running = asyncio.get_running_loop().create_task(self.models.run())
-            await asyncio.sleep(0.01)
-            try:
-                await main()
-            finally:
-                running.cancel()
-                await asyncio.wait([running])
-
-        run_in_virtual_time(played())
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Context manager: within the block `ModelNames.run` is running."""
+        running = asyncio.get_running_loop().create_task(self.models.run())
+        await asyncio.sleep(0.01)
+        try:
+            yield
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
 
 
-def test_models_of_the_index_are_known_loaded_or_not() -> None:
+async def test_models_of_the_index_are_known_loaded_or_not() -> None:
     bench = Bench()
 
-    async def main() -> None:
+    async with bench.running():
         assert [bench.models.name_of(name) for name in ("a", "gone", "made-up", "")] == ["a", "gone", UNKNOWN_MODEL, UNKNOWN_MODEL]
-
-    bench.plays(main)
 
 
 @pytest.mark.parametrize("name", ["line\nx", "nul\0x", "x" * 256, "blank x"])
-def test_a_folder_that_no_caller_can_name_is_no_model(name: str) -> None:
+async def test_a_folder_that_no_caller_can_name_is_no_model(name: str) -> None:
     bench = Bench()
     bench.upstream.control.states[name] = ModelState.READY
 
-    async def main() -> None:
+    async with bench.running():
         assert bench.models.name_of(name) == UNKNOWN_MODEL
 
-    bench.plays(main)
 
-
-def test_a_new_model_is_known_a_second_after_somebody_asked_for_it() -> None:
+async def test_a_new_model_is_known_a_second_after_somebody_asked_for_it() -> None:
     bench = Bench()
 
-    async def main() -> None:
+    async with bench.running():
         bench.upstream.control.states["new"] = ModelState.READY
         assert bench.models.name_of("new") == UNKNOWN_MODEL
         await asyncio.sleep(1.1)
         assert bench.models.name_of("new") == "new"
 
-    bench.plays(main)
 
-
-def test_a_model_that_has_answered_is_known_at_once_and_stays_so_while_the_index_lists_it() -> None:
+async def test_a_model_that_has_answered_is_known_at_once_and_stays_so_while_the_index_lists_it() -> None:
     bench = Bench()
 
-    async def main() -> None:
+    async with bench.running():
         bench.models.answered("new")
         assert bench.models.name_of("new") == "new"
         bench.upstream.control.states["new"] = ModelState.READY
         await asyncio.sleep(20.0)
         assert bench.models.name_of("new") == "new"
 
-    bench.plays(main)
 
-
-def test_what_is_gone_from_the_index_is_forgotten() -> None:
+async def test_what_is_gone_from_the_index_is_forgotten() -> None:
     bench = Bench()
 
-    async def main() -> None:
+    async with bench.running():
         for number in range(1000):
             bench.models.answered(f"short-lived-{number}")
         del bench.upstream.control.states["a"]
         await asyncio.sleep(20.0)
         assert [name for name in ("a", "short-lived-7") if name in bench.models] == []
 
-    bench.plays(main)
 
-
-def test_made_up_names_cost_triton_one_look_a_second() -> None:
+async def test_made_up_names_cost_triton_one_look_a_second() -> None:
     bench = Bench()
     asked = 0
     index = bench.upstream.control.index
@@ -110,32 +99,28 @@ def test_made_up_names_cost_triton_one_look_a_second() -> None:
 
     bench.upstream.control.index = counted  # type: ignore[method-assign]
 
-    async def main() -> None:
+    async with bench.running():
         for number in range(1000):
             bench.models.name_of(f"made-up-{number}")
             await asyncio.sleep(0.01)
-
-    bench.plays(main)
     assert asked <= 11
 
 
-def test_while_triton_cannot_be_asked_what_was_known_stays() -> None:
+async def test_while_triton_cannot_be_asked_what_was_known_stays() -> None:
     bench = Bench()
 
-    async def main() -> None:
+    async with bench.running():
         bench.models.answered("new")
         bench.upstream.control.live = False
         bench.upstream.control.compute = UpstreamUnavailable("gone")
         await asyncio.sleep(20.0)
         assert {"a", "new"} <= {name for name in ("a", "new") if name in bench.models}
 
-    bench.plays(main)
 
-
-def test_a_look_that_is_broken_off_forgets_nothing() -> None:
+async def test_a_look_that_is_broken_off_forgets_nothing() -> None:
     bench = Bench()
 
-    async def main() -> None:
+    async with bench.running():
         bench.models.answered("new")
         never = asyncio.Event()
 
@@ -148,34 +133,27 @@ def test_a_look_that_is_broken_off_forgets_nothing() -> None:
                 await bench.models.refresh()
         assert {"a", "new"} <= {name for name in ("a", "new") if name in bench.models}
 
-    bench.plays(main)
 
-
-def test_a_triton_that_comes_up_is_looked_at_within_a_second() -> None:
+async def test_a_triton_that_comes_up_is_looked_at_within_a_second() -> None:
     bench = Bench()
     bench.servers.down("starting")
 
-    async def main() -> None:
+    async with bench.running():
         assert "a" not in bench.models
         bench.servers.up(bench.upstream)
         await asyncio.sleep(1.1)
         assert "a" in bench.models
 
-    bench.plays(main)
 
-
-def test_of_a_triton_that_shows_its_index_to_nobody_what_is_loaded_is_known() -> None:
+async def test_of_a_triton_that_shows_its_index_to_nobody_what_is_loaded_is_known() -> None:
     bench = Bench()
     bench.upstream.control.failures["index"] = UpstreamUnavailable("This protocol is restricted")
     bench.upstream.control.compute = {"loaded": ComputeTime()}
 
-    async def main() -> None:
+    async with bench.running():
         assert bench.models.name_of("loaded") == "loaded"
 
-    bench.plays(main)
 
-
-@pytest.mark.virtual_time
 async def test_in_a_fleet_its_description_counts_and_no_server_is_asked() -> None:
     described = {"cold"}
     models = ModelNames(Servers(None, ()), is_described=described.__contains__)

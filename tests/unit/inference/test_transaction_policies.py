@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import pytest
+
 from control_plane.fleet.view.catalogue import FleetCatalogue
 from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.inference.transaction_policies import TransactionPolicies
 from control_plane.triton.servers import Servers
 from tests.aio import run
 from tests.fakes import FakeUpstream
-from tests.unit.fleet.fleet_bench import FleetBench, play, running
+from tests.unit.fleet.fleet_bench import FleetBench, running
+
+pytestmark = pytest.mark.virtual_time
 
 
 class Bench:
@@ -44,17 +48,14 @@ def test_without_a_server_nobody_knows() -> None:
     assert bench.asks("many") is None
 
 
-def test_in_a_fleet_those_that_have_it_are_asked_and_nothing_is_loaded_or_used_for_it() -> None:
-    async def main() -> None:
-        async with running(FleetBench(servers=2)) as bench:
-            bench.dispatch.catalogue = FleetCatalogue(bench.state, bench.servers)
-            kinds = TransactionPolicies(bench.dispatch, now_s=bench.now_s)
-            assert await kinds.is_decoupled("a") is None
-            assert (bench.said, bench.state.uses["a"], bench.now_s()) == ([], 0, 0.0)
-            has_it = await bench.use("a")
-            uses = bench.state.uses["a"]
-            bench.tritons[has_it].decoupled = {"a": True}
-            assert await kinds.is_decoupled("a") is True
-            assert bench.state.uses["a"] == uses
-
-    play(main)
+async def test_in_a_fleet_those_that_have_it_are_asked_and_nothing_is_loaded_or_used_for_it() -> None:
+    async with running(FleetBench(servers=2)) as bench:
+        bench.dispatch.catalogue = FleetCatalogue(bench.state, bench.servers)
+        kinds = TransactionPolicies(bench.dispatch, now_s=bench.now_s)
+        assert await kinds.is_decoupled("a") is None
+        assert (bench.said, bench.state.uses["a"], bench.now_s()) == ([], 0, 0.0)
+        has_it = await bench.use("a")
+        uses = bench.state.uses["a"]
+        bench.tritons[has_it].decoupled = {"a": True}
+        assert await kinds.is_decoupled("a") is True
+        assert bench.state.uses["a"] == uses

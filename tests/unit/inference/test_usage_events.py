@@ -18,6 +18,8 @@ from tests.aio import run_in_virtual_time as run
 from tests.aio import settle
 from tests.unit.inference.governed_bench import NOT_MINE, TEAM, TODAY_S, Bench, Request, ended
 
+pytestmark = pytest.mark.virtual_time
+
 
 def test_an_answered_request_leaves_an_event_with_all_that_is_charged() -> None:
     bench = Bench()
@@ -124,18 +126,14 @@ def test_without_an_id_of_its_own_it_has_its_heads() -> None:
     assert bench.event.request_id == "head-7"
 
 
-def test_one_that_has_left_was_told_nothing() -> None:
+async def test_one_that_has_left_was_told_nothing() -> None:
     bench, request = Bench(), Request()
     bench.service.models.answered("m")
     request.may_answer.clear()
-
-    async def main() -> None:
-        task = asyncio.get_running_loop().create_task(bench.service.infer(request))
-        await settle()
-        task.cancel()
-        await asyncio.wait([task])
-
-    run(main())
+    task = asyncio.get_running_loop().create_task(bench.service.infer(request))
+    await settle()
+    task.cancel()
+    await asyncio.wait([task])
     assert (bench.event.outcome, bench.event.model, bench.event.status) == (Outcome.ABANDONED, "m", None)
 
 

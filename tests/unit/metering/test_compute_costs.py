@@ -16,7 +16,6 @@ from control_plane.metering.compute_costs import CHARGE_EVERY_S, POLL_EVERY_S, R
 from control_plane.metering.domain.compute_units import ModelCost, UnitTable
 from control_plane.triton.compute_time import ComputeTime, Ending
 from control_plane.triton.servers import Servers
-from tests.aio import run_in_virtual_time as run
 from tests.fakes import FakeUpstream
 
 pytestmark = pytest.mark.virtual_time
@@ -285,16 +284,13 @@ class TestCharged:
             await charged()
             assert bench.charges.take() == []
 
-    def test_they_take_no_more_than_some_room(self, caplog: pytest.LogCaptureFixture) -> None:
-        async def main() -> None:
-            bench = Bench()
-            for number in range(30_000):
-                bench.ended("t", f"made up {number}", ending=Ending.LEFT)
-            assert len(bench.charges.take()) == 20_000
-            bench.ended("t")
-            assert len(bench.charges.take()) == 1
-
-        run(main())
+    async def test_they_take_no_more_than_some_room(self, caplog: pytest.LogCaptureFixture) -> None:
+        bench = Bench()
+        for number in range(30_000):
+            bench.ended("t", f"made up {number}", ending=Ending.LEFT)
+        assert len(bench.charges.take()) == 20_000
+        bench.ended("t")
+        assert len(bench.charges.take()) == 1
         assert len(caplog.records) == 1
 
     async def test_at_the_end_everything_is_charged(self) -> None:

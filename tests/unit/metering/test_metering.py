@@ -353,16 +353,13 @@ class TestClose:
         assert closing.cancelled()
         assert [[key.model for key, _ in batch.sums] for batch in bench.spill.kept] == [["0", "1", "2"]]
 
-    def test_what_cannot_be_spilled_either_counts_as_dropped(self, caplog: pytest.LogCaptureFixture) -> None:
-        async def main() -> None:
-            bench = Bench(Does.REFUSE)
-            bench.spill.is_full = True
-            metering = bench.metering()
-            add(metering, [*range(BATCH_SUMS + 5), BATCH_SUMS])
-            await metering.close(1.0)
-            assert metering.dropped == BATCH_SUMS + 6
-
-        run_in_virtual_time(main())
+    async def test_what_cannot_be_spilled_either_counts_as_dropped(self, caplog: pytest.LogCaptureFixture) -> None:
+        bench = Bench(Does.REFUSE)
+        bench.spill.is_full = True
+        metering = bench.metering()
+        add(metering, [*range(BATCH_SUMS + 5), BATCH_SUMS])
+        await metering.close(1.0)
+        assert metering.dropped == BATCH_SUMS + 6
         assert "usage of 6 requests is lost: no space left" in caplog.messages
 
     async def test_what_comes_after_it_counts_as_dropped(self) -> None:
@@ -427,32 +424,29 @@ _BURSTS = st.lists(st.tuples(st.floats(0, 40), st.sampled_from([1, 3, 300, 700])
         st.tuples(_BURSTS, st.floats(0, 120), st.sampled_from([0.0, 1.0, 5.0, 100.0]), st.none() | st.floats(0, 10)), min_size=1, max_size=3
     ),
 )
-def test_whatever_the_store_does_each_request_counts_once_on_its_day_or_as_dropped(
+async def test_whatever_the_store_does_each_request_counts_once_on_its_day_or_as_dropped(
     script: list[Does], max_sums: int, lives: list[tuple[list[tuple[float, int, int]], float, float, float | None]]
 ) -> None:
-    async def main() -> None:
-        ledger = Ledger()
-        bench = Bench(*script, max_sums=max_sums, today_s=ledger.today_s)
-        dropped = 0
-        for bursts, stop_after_s, close_timeout_s, cancel_after_s in lives:
-            metering = bench.metering()
-            await _live(metering, bursts, ledger, stop_after_s)
-            await _close(metering, close_timeout_s, cancel_after_s)
-            dropped += metering.dropped
-        bench.store.script.clear()
-        await _live(bench.metering(), [], ledger, RECOVERY_S)
-        counted = Counter({key: usage.requests for key, usage in bench.store.usage.sums.items()})
-        assert counted <= ledger.added
-        assert counted.total() + dropped == ledger.added.total()
-        assert all(
-            usage == Usage(usage.requests, rows=usage.requests, elements=usage.requests, compute_units=usage.requests)
-            for usage in bench.store.usage.sums.values()
-        )
-        assert not bench.spill.kept
-        if max_sums >= 1000:  # more than there are, of two days
-            assert dropped == 0
-
-    run_in_virtual_time(main())
+    ledger = Ledger()
+    bench = Bench(*script, max_sums=max_sums, today_s=ledger.today_s)
+    dropped = 0
+    for bursts, stop_after_s, close_timeout_s, cancel_after_s in lives:
+        metering = bench.metering()
+        await _live(metering, bursts, ledger, stop_after_s)
+        await _close(metering, close_timeout_s, cancel_after_s)
+        dropped += metering.dropped
+    bench.store.script.clear()
+    await _live(bench.metering(), [], ledger, RECOVERY_S)
+    counted = Counter({key: usage.requests for key, usage in bench.store.usage.sums.items()})
+    assert counted <= ledger.added
+    assert counted.total() + dropped == ledger.added.total()
+    assert all(
+        usage == Usage(usage.requests, rows=usage.requests, elements=usage.requests, compute_units=usage.requests)
+        for usage in bench.store.usage.sums.values()
+    )
+    assert not bench.spill.kept
+    if max_sums >= 1000:  # more than there are, of two days
+        assert dropped == 0
 
 
 async def _close(metering: Metering, timeout_s: float, cancel_after_s: float | None) -> None:

@@ -17,7 +17,9 @@ from control_plane.models.revivals import ModelRevivals
 from control_plane.triton.compute_time import ComputeTime
 from control_plane.triton.servers import Servers
 from tests.fakes import FakeRepository, FakeUpstream
-from tests.unit.fleet.fleet_bench import TimedControl, play
+from tests.unit.fleet.fleet_bench import TimedControl
+
+pytestmark = pytest.mark.virtual_time
 
 READY, UNLOADING = ModelState.READY, ModelState.UNLOADING
 HOW = "was killed by SIGKILL"
@@ -69,166 +71,133 @@ class Bench:
 
 
 class TestOfItself:
-    def test_it_is_unloaded_and_loaded_while_requests_wait_and_what_lives_on_of_it_is_ended(self) -> None:
-        async def main() -> None:
-            async with Bench().running() as bench:
-                await bench.service.load("a", override := ModelOverride("{}"))
+    async def test_it_is_unloaded_and_loaded_while_requests_wait_and_what_lives_on_of_it_is_ended(self) -> None:
+        async with Bench().running() as bench:
+            await bench.service.load("a", override := ModelOverride("{}"))
+            bench.die("a")
+            bench.die("a")  # a second instance
+            await asyncio.sleep(0.1)
+            assert "a" in bench.servers.under_repair
+            await bench.servers.under_repair.wait("a", timeout_s=5.0)
+            assert bench.control.said == ["load a", "unload a", "load a"]
+            assert bench.control.overrides == {"a": override}
+            assert bench.control.states == {"a": READY}
+            assert bench.stubs.ended == ["stub of a"]
+            assert not bench.service.is_dead("a")
+
+    async def test_where_it_is_a_step_it_is_unloaded_and_its_ensemble_loaded(self) -> None:
+        async with Bench().running() as bench:
+            await bench.service.load("e")
+            bench.die("b")
+            await asyncio.sleep(0.1)
+            assert "e" in bench.servers.under_repair
+            assert "b" in bench.servers.under_repair
+            await bench.servers.under_repair.wait("e", timeout_s=5.0)
+            assert bench.control.said == ["load e", "unload b", "load e"]
+
+    async def test_it_waits_longer_each_time_and_says_so_to_requests(self) -> None:
+        now_s = asyncio.get_running_loop().time
+        async with Bench().running() as bench:
+            await bench.service.load("a")
+            for revived_within_s in (2.0, 7.0, 12.0):
+                began_s = now_s()
                 bench.die("a")
-                bench.die("a")  # a second instance
                 await asyncio.sleep(0.1)
-                assert "a" in bench.servers.under_repair
-                await bench.servers.under_repair.wait("a", timeout_s=5.0)
-                assert bench.control.said == ["load a", "unload a", "load a"]
-                assert bench.control.overrides == {"a": override}
-                assert bench.control.states == {"a": READY}
-                assert bench.stubs.ended == ["stub of a"]
-                assert not bench.service.is_dead("a")
+                await bench.servers.under_repair.wait("a", timeout_s=100.0)
+                assert revived_within_s - 3.0 < now_s() - began_s < revived_within_s
 
-        play(main)
-
-    def test_where_it_is_a_step_it_is_unloaded_and_its_ensemble_loaded(self) -> None:
-        async def main() -> None:
-            async with Bench().running() as bench:
-                await bench.service.load("e")
-                bench.die("b")
-                await asyncio.sleep(0.1)
-                assert "e" in bench.servers.under_repair
-                assert "b" in bench.servers.under_repair
-                await bench.servers.under_repair.wait("e", timeout_s=5.0)
-                assert bench.control.said == ["load e", "unload b", "load e"]
-
-        play(main)
-
-    def test_it_waits_longer_each_time_and_says_so_to_requests(self) -> None:
-        async def main() -> None:
-            now_s = asyncio.get_running_loop().time
-            async with Bench().running() as bench:
-                await bench.service.load("a")
-                for revived_within_s in (2.0, 7.0, 12.0):
-                    began_s = now_s()
-                    bench.die("a")
-                    await asyncio.sleep(0.1)
-                    await bench.servers.under_repair.wait("a", timeout_s=100.0)
-                    assert revived_within_s - 3.0 < now_s() - began_s < revived_within_s
-
-        play(main)
-
-    def test_a_death_whose_cause_is_known_is_waited_for_no_longer(self) -> None:
-        async def main() -> None:
-            async with Bench().running() as bench:
-                await bench.service.load("a")
-                for _ in range(2):
-                    bench.die("a")
-                    await asyncio.sleep(2.0)
-                assert bench.control.said.count("load a") == 2, "in back-off"
-                bench.revivals.explain_death("a")
-                bench.revivals.explain_death("a")
-                await bench.servers.under_repair.wait("a", timeout_s=2.0)
-                assert bench.control.states == {"a": READY}
-                assert bench.control.said.count("load a") == 3
+    async def test_a_death_whose_cause_is_known_is_waited_for_no_longer(self) -> None:
+        async with Bench().running() as bench:
+            await bench.service.load("a")
+            for _ in range(2):
                 bench.die("a")
                 await asyncio.sleep(2.0)
-                assert bench.control.said.count("load a") == 4, "neither counts"
+            assert bench.control.said.count("load a") == 2, "in back-off"
+            bench.revivals.explain_death("a")
+            bench.revivals.explain_death("a")
+            await bench.servers.under_repair.wait("a", timeout_s=2.0)
+            assert bench.control.states == {"a": READY}
+            assert bench.control.said.count("load a") == 3
+            bench.die("a")
+            await asyncio.sleep(2.0)
+            assert bench.control.said.count("load a") == 4, "neither counts"
 
-        play(main)
+    async def test_a_load_that_fails_is_tried_again(self) -> None:
+        async with Bench().running() as bench:
+            await bench.service.load("a")
+            bench.control.failures["a"] = ModelLoadFailed("its weights are missing")
+            bench.die("a")
+            await asyncio.sleep(3.0)
+            assert "a" not in bench.control.states
+            del bench.control.failures["a"]
+            await bench.servers.under_repair.wait("a", timeout_s=60.0)
+            assert bench.control.states == {"a": READY}
 
-    def test_a_load_that_fails_is_tried_again(self) -> None:
-        async def main() -> None:
-            async with Bench().running() as bench:
-                await bench.service.load("a")
-                bench.control.failures["a"] = ModelLoadFailed("its weights are missing")
+    async def test_an_administrators_load_does_not_wait_for_the_back_off(self) -> None:
+        async with Bench().running() as bench:
+            await bench.service.load("a")
+            for _ in range(2):
                 bench.die("a")
-                await asyncio.sleep(3.0)
-                assert "a" not in bench.control.states
-                del bench.control.failures["a"]
-                await bench.servers.under_repair.wait("a", timeout_s=60.0)
-                assert bench.control.states == {"a": READY}
+                await asyncio.sleep(2.0)
+            assert bench.control.said.count("load a") == 2
+            await bench.service.load("a")
+            assert bench.control.said[-2:] == ["unload a", "load a"]
+            await asyncio.sleep(30.0)
+            assert bench.control.said.count("load a") == 3
+            assert "a" not in bench.servers.under_repair
 
-        play(main)
+    async def test_in_a_fleet_others_load_it(self) -> None:
+        async with Bench(is_fleet=True).running() as bench:
+            await bench.service.load("a")
+            bench.die("a")
+            await asyncio.sleep(20.0)
+            assert bench.control.said == ["load a"]
 
-    def test_an_administrators_load_does_not_wait_for_the_back_off(self) -> None:
-        async def main() -> None:
-            async with Bench().running() as bench:
-                await bench.service.load("a")
-                for _ in range(2):
-                    bench.die("a")
-                    await asyncio.sleep(2.0)
-                assert bench.control.said.count("load a") == 2
-                await bench.service.load("a")
-                assert bench.control.said[-2:] == ["unload a", "load a"]
-                await asyncio.sleep(30.0)
-                assert bench.control.said.count("load a") == 3
-                assert "a" not in bench.servers.under_repair
-
-        play(main)
-
-    def test_in_a_fleet_others_load_it(self) -> None:
-        async def main() -> None:
-            async with Bench(is_fleet=True).running() as bench:
-                await bench.service.load("a")
-                bench.die("a")
-                await asyncio.sleep(20.0)
-                assert bench.control.said == ["load a"]
-
-        play(main)
-
-    def test_while_triton_is_gone_nothing_is_done(self) -> None:
-        async def main() -> None:
-            async with Bench().running() as bench:
-                await bench.service.load("a")
-                bench.servers.down("Triton has ended and is being restarted")
-                bench.die("a")
-                await asyncio.sleep(1.0)
-                upstream = FakeUpstream(control=TimedControl())
-                bench.servers.up(upstream)
-                await bench.service.restore(upstream)
-                await asyncio.sleep(60.0)
-                assert upstream.control.loads == ["a"]
-                assert "a" not in bench.servers.under_repair
-
-        play(main)
+    async def test_while_triton_is_gone_nothing_is_done(self) -> None:
+        async with Bench().running() as bench:
+            await bench.service.load("a")
+            bench.servers.down("Triton has ended and is being restarted")
+            bench.die("a")
+            await asyncio.sleep(1.0)
+            upstream = FakeUpstream(control=TimedControl())
+            bench.servers.up(upstream)
+            await bench.service.restore(upstream)
+            await asyncio.sleep(60.0)
+            assert upstream.control.loads == ["a"]
+            assert "a" not in bench.servers.under_repair
 
 
 class TestUnloads:
     """Triton never ends the unload of a model with a dead process."""
 
-    def test_one_is_completed_by_a_load_and_an_unload_of_that(self) -> None:
-        async def main() -> None:
-            async with Bench(is_fleet=True).running() as bench:
-                await bench.service.load("a")
-                bench.die("a")
-                await bench.service.unload("a")
-                await asyncio.sleep(1.0)
-                assert bench.control.said == ["load a", "unload a", "load a", "unload a"]
-                assert bench.control.states == {}
-                assert bench.stubs.ended == ["stub of a"]
+    async def test_one_is_completed_by_a_load_and_an_unload_of_that(self) -> None:
+        async with Bench(is_fleet=True).running() as bench:
+            await bench.service.load("a")
+            bench.die("a")
+            await bench.service.unload("a")
+            await asyncio.sleep(1.0)
+            assert bench.control.said == ["load a", "unload a", "load a", "unload a"]
+            assert bench.control.states == {}
+            assert bench.stubs.ended == ["stub of a"]
 
-        play(main)
+    async def test_one_whose_process_dies_while_it_is_unloaded_is_completed_too(self) -> None:
+        async with Bench().running() as bench:
+            await bench.service.load("a")
+            bench.control.dead.add("a")
+            await bench.service.unload("a")
+            assert bench.control.states == {"a": UNLOADING}
+            bench.die("a")
+            await asyncio.sleep(2.0)
+            assert bench.control.states == {}
 
-    def test_one_whose_process_dies_while_it_is_unloaded_is_completed_too(self) -> None:
-        async def main() -> None:
-            async with Bench().running() as bench:
-                await bench.service.load("a")
-                bench.control.dead.add("a")
-                await bench.service.unload("a")
-                assert bench.control.states == {"a": UNLOADING}
-                bench.die("a")
-                await asyncio.sleep(2.0)
-                assert bench.control.states == {}
-
-        play(main)
-
-    def test_one_that_cannot_be_loaded_any_more_stays_and_nothing_else_is_harmed(self) -> None:
-        async def main() -> None:
-            async with Bench(is_fleet=True).running() as bench:
-                await bench.service.load("a")
-                bench.die("a")
-                bench.control.failures["a"] = ModelLoadFailed("its files are gone")
-                await bench.service.unload("a")
-                await bench.service.load("b")
-                assert bench.control.states["b"] is READY
-
-        play(main)
+    async def test_one_that_cannot_be_loaded_any_more_stays_and_nothing_else_is_harmed(self) -> None:
+        async with Bench(is_fleet=True).running() as bench:
+            await bench.service.load("a")
+            bench.die("a")
+            bench.control.failures["a"] = ModelLoadFailed("its files are gone")
+            await bench.service.unload("a")
+            await bench.service.load("b")
+            assert bench.control.states["b"] is READY
 
 
 class TestHanging:
@@ -242,81 +211,63 @@ class TestHanging:
             pytest.param(ComputeTime(), ComputeTime(), [], id="it has just been loaded"),
         ],
     )
-    def test_it_is_looked_at_twice(self, before: ComputeTime, after: ComputeTime, killed: list[str]) -> None:
-        async def main() -> None:
-            async with Bench(is_fleet=True).running() as bench:
-                bench.control.compute = {"a": before, "b": ComputeTime(7, 7)}
-                bench.revivals.suspect("a", 0.0)
-                bench.revivals.suspect("a", 0.0)
-                await asyncio.sleep(0.5)
-                bench.control.compute = {"a": after, "b": ComputeTime(7, 7)}
-                await asyncio.sleep(5.0)
-                assert bench.stubs.killed == killed
-
-        play(main)
+    async def test_it_is_looked_at_twice(self, before: ComputeTime, after: ComputeTime, killed: list[str]) -> None:
+        async with Bench(is_fleet=True).running() as bench:
+            bench.control.compute = {"a": before, "b": ComputeTime(7, 7)}
+            bench.revivals.suspect("a", 0.0)
+            bench.revivals.suspect("a", 0.0)
+            await asyncio.sleep(0.5)
+            bench.control.compute = {"a": after, "b": ComputeTime(7, 7)}
+            await asyncio.sleep(5.0)
+            assert bench.stubs.killed == killed
 
     @pytest.mark.parametrize(("oldest_s", "is_ended"), [(1.5, False), (2.5, True)])
-    def test_what_another_process_waits_for_since_before_is_let_compute(self, oldest_s: float, is_ended: bool) -> None:
-        async def main() -> None:
-            bench = Bench(is_fleet=True)
-            bench.revivals = ModelRevivals(bench.service, None, oldest_s=lambda model: oldest_s, now_s=asyncio.get_running_loop().time)
-            async with bench.running():
-                bench.control.compute = {"a": ComputeTime(5, 100)}
-                await asyncio.sleep(4.0)
-                bench.revivals.suspect("a", 2.0)
-                await asyncio.sleep(5.0)
-                assert bool(bench.stubs.killed) is is_ended
+    async def test_what_another_process_waits_for_since_before_is_let_compute(self, oldest_s: float, is_ended: bool) -> None:
+        bench = Bench(is_fleet=True)
+        bench.revivals = ModelRevivals(bench.service, None, oldest_s=lambda model: oldest_s, now_s=asyncio.get_running_loop().time)
+        async with bench.running():
+            bench.control.compute = {"a": ComputeTime(5, 100)}
+            await asyncio.sleep(4.0)
+            bench.revivals.suspect("a", 2.0)
+            await asyncio.sleep(5.0)
+            assert bool(bench.stubs.killed) is is_ended
 
-        play(main)
-
-    def test_of_an_ensemble_those_steps_are_ended_that_compute_nothing(self) -> None:
-        async def main() -> None:
-            async with Bench(is_fleet=True).running() as bench:
-                bench.control.compute = {"a": ComputeTime(5, 100), "b": ComputeTime(7, 7)}
-                bench.revivals.suspect("e", 0.0)
-                await asyncio.sleep(5.0)
-                assert bench.stubs.killed == ["stub of b"]
-
-        play(main)
-
-    def test_a_first_request_has_a_minute(self) -> None:
-        async def main() -> None:
-            async with Bench(is_fleet=True).running() as bench:
-                bench.control.compute = {"a": ComputeTime()}
-                for _ in range(20):
-                    bench.revivals.suspect("a", 0.0)
-                    await asyncio.sleep(2.9)
-                assert bench.stubs.killed == []
-                await asyncio.sleep(70.0)  # another copy
-                for _ in range(25):
-                    bench.revivals.suspect("a", 0.0)
-                    await asyncio.sleep(2.9)
-                assert bench.stubs.killed[:1] == ["stub of a"]
-
-        play(main)
-
-    def test_while_triton_says_nothing_nothing_is_ended(self) -> None:
-        async def main() -> None:
-            async with Bench(is_fleet=True).running() as bench:
-                bench.servers.down("it is being restarted")
-                bench.revivals.suspect("a", 0.0)
-                await asyncio.sleep(5.0)
-                assert bench.stubs.killed == []
-
-        play(main)
-
-
-def test_what_triton_could_not_be_told_stays_dead() -> None:
-    async def main() -> None:
+    async def test_of_an_ensemble_those_steps_are_ended_that_compute_nothing(self) -> None:
         async with Bench(is_fleet=True).running() as bench:
-            bench.service.note_death("a")
-            with pytest.raises(UpstreamUnavailable):
-                async with bench.service.replacing({"a"}):
-                    raise UpstreamUnavailable("Triton is gone")
-            assert bench.service.is_dead("a")
-            assert bench.stubs.ended == []
+            bench.control.compute = {"a": ComputeTime(5, 100), "b": ComputeTime(7, 7)}
+            bench.revivals.suspect("e", 0.0)
+            await asyncio.sleep(5.0)
+            assert bench.stubs.killed == ["stub of b"]
 
-    play(main)
+    async def test_a_first_request_has_a_minute(self) -> None:
+        async with Bench(is_fleet=True).running() as bench:
+            bench.control.compute = {"a": ComputeTime()}
+            for _ in range(20):
+                bench.revivals.suspect("a", 0.0)
+                await asyncio.sleep(2.9)
+            assert bench.stubs.killed == []
+            await asyncio.sleep(70.0)  # another copy
+            for _ in range(25):
+                bench.revivals.suspect("a", 0.0)
+                await asyncio.sleep(2.9)
+            assert bench.stubs.killed[:1] == ["stub of a"]
+
+    async def test_while_triton_says_nothing_nothing_is_ended(self) -> None:
+        async with Bench(is_fleet=True).running() as bench:
+            bench.servers.down("it is being restarted")
+            bench.revivals.suspect("a", 0.0)
+            await asyncio.sleep(5.0)
+            assert bench.stubs.killed == []
+
+
+async def test_what_triton_could_not_be_told_stays_dead() -> None:
+    async with Bench(is_fleet=True).running() as bench:
+        bench.service.note_death("a")
+        with pytest.raises(UpstreamUnavailable):
+            async with bench.service.replacing({"a"}):
+                raise UpstreamUnavailable("Triton is gone")
+        assert bench.service.is_dead("a")
+        assert bench.stubs.ended == []
 
 
 def test_the_back_off_doubles_and_is_forgotten_after_a_long_life() -> None:

@@ -16,7 +16,8 @@ from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import ServerState
 from tests.fakes import FakeUpstream
 from tests.unit.node.bench import Bench, Gateway
-from tests.unit.node.test_contents import play
+
+pytestmark = pytest.mark.virtual_time
 
 
 @dataclass
@@ -53,85 +54,70 @@ async def attached(bench: Bench, *, is_leader: bool = True, start_timeout_s: flo
         await asyncio.gather(made.running, return_exceptions=True)
 
 
-def test_it_is_up_once_the_node_has_said_everything_and_its_index_is_the_nodes() -> None:
-    async def scene(bench: Bench) -> None:
-        async with attached(bench) as found:
-            await found.until(is_up=True)
-            assert found.gateway.node.is_connected
-            assert await found.member.pick().control.index() == []
-            await found.gateway.load("a")
-            (line,) = await found.member.pick().control.index()
-            assert line.name == "a"
-
-    play(scene)
+async def test_it_is_up_once_the_node_has_said_everything_and_its_index_is_the_nodes() -> None:
+    async with Bench().running() as bench, attached(bench) as found:
+        await found.until(is_up=True)
+        assert found.gateway.node.is_connected
+        assert await found.member.pick().control.index() == []
+        await found.gateway.load("a")
+        (line,) = await found.member.pick().control.index()
+        assert line.name == "a"
 
 
-def test_without_its_node_triton_goes_on_for_as_long_as_nobody_says_that_the_node_has_ended() -> None:
-    async def scene(bench: Bench) -> None:
-        async with attached(bench) as found:
-            await found.until(is_up=True)
-            found.gateway.silence()
-            await asyncio.sleep(20.0)
-            assert found.member.is_up
-            assert not found.gateway.node.is_connected
-            with pytest.raises(UpstreamUnavailable, match="is away"):
-                await found.member.pick().control.index()
-
-    play(scene)
+async def test_without_its_node_triton_goes_on_for_as_long_as_nobody_says_that_the_node_has_ended() -> None:
+    async with Bench().running() as bench, attached(bench) as found:
+        await found.until(is_up=True)
+        found.gateway.silence()
+        await asyncio.sleep(20.0)
+        assert found.member.is_up
+        assert not found.gateway.node.is_connected
+        with pytest.raises(UpstreamUnavailable, match="is away"):
+            await found.member.pick().control.index()
 
 
-def test_a_node_that_has_ended_takes_its_triton_along_and_what_that_has_is_let_finish() -> None:
-    async def scene(bench: Bench) -> None:
-        async with attached(bench) as found:
-            await found.until(is_up=True)
-            first = found.upstreams[-1]
-            found.gateway.is_reachable = False
-            found.gateway.wires[-1].to_gateway.put_nowait(None)
-            began_s = bench.now_s()
-            await found.until(is_up=False)
-            assert bench.now_s() - began_s < 1.0, "before Triton itself is gone"
-            assert not first.closed
-            first.control.live = False
-            await asyncio.sleep(5.0)
-            assert first.closed
-            await bench.start_triton()
-            found.upstreams[-1].control.live = True
-            found.gateway.is_reachable = True
-            await found.until(is_up=True)
-
-    play(scene)
+async def test_a_node_that_has_ended_takes_its_triton_along_and_what_that_has_is_let_finish() -> None:
+    async with Bench().running() as bench, attached(bench) as found:
+        await found.until(is_up=True)
+        first = found.upstreams[-1]
+        found.gateway.is_reachable = False
+        found.gateway.wires[-1].to_gateway.put_nowait(None)
+        began_s = bench.now_s()
+        await found.until(is_up=False)
+        assert bench.now_s() - began_s < 1.0, "before Triton itself is gone"
+        assert not first.closed
+        first.control.live = False
+        await asyncio.sleep(5.0)
+        assert first.closed
+        await bench.start_triton()
+        found.upstreams[-1].control.live = True
+        found.gateway.is_reachable = True
+        await found.until(is_up=True)
 
 
-def test_another_life_of_triton_is_another_server() -> None:
-    async def scene(bench: Bench) -> None:
-        async with attached(bench) as found:
-            await found.until(is_up=True)
-            first = found.member.pick()
-            await bench.start_triton()
-            while not found.member.losses:
-                await asyncio.sleep(0.05)
-            await found.until(is_up=True)
-            assert found.member.pick() is not first
-            assert found.member.losses == 1
-
-    play(scene)
+async def test_another_life_of_triton_is_another_server() -> None:
+    async with Bench().running() as bench, attached(bench) as found:
+        await found.until(is_up=True)
+        first = found.member.pick()
+        await bench.start_triton()
+        while not found.member.losses:
+            await asyncio.sleep(0.05)
+        await found.until(is_up=True)
+        assert found.member.pick() is not first
+        assert found.member.losses == 1
 
 
-def test_a_triton_that_is_silent_for_long_is_lost_though_its_node_lives() -> None:
-    async def scene(bench: Bench) -> None:
-        async with attached(bench) as found:
-            await found.until(is_up=True)
-            found.upstreams[-1].thaw.clear()
-            await asyncio.sleep(2.0)
-            assert found.member.is_silent
-            await asyncio.sleep(10.0)
-            assert found.member.losses == 1
-
-    play(scene)
+async def test_a_triton_that_is_silent_for_long_is_lost_though_its_node_lives() -> None:
+    async with Bench().running() as bench, attached(bench) as found:
+        await found.until(is_up=True)
+        found.upstreams[-1].thaw.clear()
+        await asyncio.sleep(2.0)
+        assert found.member.is_silent
+        await asyncio.sleep(10.0)
+        assert found.member.losses == 1
 
 
-def test_a_server_that_is_not_up_in_time_says_why() -> None:
-    async def scene(bench: Bench) -> None:
+async def test_a_server_that_is_not_up_in_time_says_why() -> None:
+    async with Bench().running() as bench:
         bench.member.down("it cannot start")
         async with attached(bench, start_timeout_s=5.0) as found:
             assert found.running is not None
@@ -140,5 +126,3 @@ def test_a_server_that_is_not_up_in_time_says_why() -> None:
         (error,) = caught.value.exceptions
         assert isinstance(error, StartupError)
         assert "it cannot start" in str(error)
-
-    play(scene)

@@ -12,11 +12,12 @@ from control_plane.core.held_memory import HeldMemory
 from control_plane.core.model import ModelState
 from tests.aio import settle
 from tests.unit.node.bench import Bench
-from tests.unit.node.test_contents import play
+
+pytestmark = pytest.mark.virtual_time
 
 
-def test_a_leader_whose_time_is_over_changes_nothing_once_its_successor_has_looked() -> None:
-    async def scene(bench: Bench) -> None:
+async def test_a_leader_whose_time_is_over_changes_nothing_once_its_successor_has_looked() -> None:
+    async with Bench().running() as bench:
         old, new = await bench.gateway(token=1).connected(), await bench.gateway(token=2).connected()
         async with old.instance.prepared("a") as prepared:
             assert await new.node.index(new.term()) == []
@@ -29,11 +30,9 @@ def test_a_leader_whose_time_is_over_changes_nothing_once_its_successor_has_look
         assert bench.control.loads == bench.control.unloads == []
         await new.load("a")
 
-    play(scene)
 
-
-def test_a_load_that_triton_was_asked_for_is_in_every_look_from_then_on() -> None:
-    async def scene(bench: Bench) -> None:
+async def test_a_load_that_triton_was_asked_for_is_in_every_look_from_then_on() -> None:
+    async with Bench().running() as bench:
         old, new = await bench.gateway(token=1).connected(), await bench.gateway(token=2).connected()
         bench.control.calls.hold()
         loading = asyncio.get_running_loop().create_task(old.load("a"))
@@ -46,11 +45,9 @@ def test_a_load_that_triton_was_asked_for_is_in_every_look_from_then_on() -> Non
         (line,) = await new.node.index(None)
         assert (line.name, line.state) == ("a", ModelState.READY)
 
-    play(scene)
 
-
-def test_another_fleet_is_refused_until_the_first_has_left_and_that_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene(bench: Bench) -> None:
+async def test_another_fleet_is_refused_until_the_first_has_left_and_that_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with Bench().running() as bench:
         own, other = await bench.gateway(fleet="own").connected(), await bench.gateway(fleet="other", token=9).connected()
         await own.load("a")
         for _ in range(2):  # it asks twice a second
@@ -63,11 +60,9 @@ def test_another_fleet_is_refused_until_the_first_has_left_and_that_is_logged_on
         await settle()
         await other.load("b")
 
-    play(scene)
 
-
-def test_every_gateway_is_told_at_once_what_is_loaded() -> None:
-    async def scene(bench: Bench) -> None:
+async def test_every_gateway_is_told_at_once_what_is_loaded() -> None:
+    async with Bench().running() as bench:
         one, other = await bench.gateway().connected(), await bench.gateway().connected()
         began_s = bench.now_s()
         await one.load("a")
@@ -78,11 +73,9 @@ def test_every_gateway_is_told_at_once_what_is_loaded() -> None:
         assert other.indexes[-1] == ["a UNAVAILABLE"]
         assert bench.now_s() - began_s < 0.1
 
-    play(scene)
 
-
-def test_a_failed_load_says_why_as_triton_did() -> None:
-    async def scene(bench: Bench) -> None:
+async def test_a_failed_load_says_why_as_triton_did() -> None:
+    async with Bench().running() as bench:
         gateway = await bench.gateway().connected()
         bench.control.failures["a"] = ModelLoadFailed("no weights", upstream_code=3, is_transient=True)
         with pytest.raises(ModelLoadFailed, match="no weights") as caught:
@@ -91,12 +84,10 @@ def test_a_failed_load_says_why_as_triton_did() -> None:
         del bench.control.failures["a"]
         await gateway.load("a")
 
-    play(scene)
-
 
 @pytest.mark.parametrize("end", ["left", "broken", "frozen"])
-def test_a_load_that_is_only_prepared_is_given_up_with_its_gateway(end: str) -> None:
-    async def scene(bench: Bench) -> None:
+async def test_a_load_that_is_only_prepared_is_given_up_with_its_gateway(end: str) -> None:
+    async with Bench().running() as bench:
         gateway, other = await bench.gateway().connected(), await bench.gateway().connected()
         with suppress(UpstreamUnavailable):
             async with gateway.instance.prepared("a") as prepared:
@@ -110,11 +101,9 @@ def test_a_load_that_is_only_prepared_is_given_up_with_its_gateway(end: str) -> 
         await other.load("a")
         assert bench.control.loads == ["a"]
 
-    play(scene)
 
-
-def test_one_that_was_asked_for_goes_on_when_its_gateway_leaves() -> None:
-    async def scene(bench: Bench) -> None:
+async def test_one_that_was_asked_for_goes_on_when_its_gateway_leaves() -> None:
+    async with Bench().running() as bench:
         gateway, other = await bench.gateway().connected(), await bench.gateway().connected()
         bench.control.calls.hold()
         loading = asyncio.get_running_loop().create_task(gateway.load("a"))
@@ -128,11 +117,9 @@ def test_one_that_was_asked_for_goes_on_when_its_gateway_leaves() -> None:
         assert bench.control.states == {"a": ModelState.READY}
         assert other.knows("a") is not None
 
-    play(scene)
 
-
-def test_files_are_held_and_models_replaced_for_as_long_as_the_gateway_wants() -> None:
-    async def scene(bench: Bench) -> None:
+async def test_files_are_held_and_models_replaced_for_as_long_as_the_gateway_wants() -> None:
+    async with Bench().running() as bench:
         gateway = await bench.gateway().connected()
         async with gateway.instance.held_locally("a"), gateway.instance.replacing(["a"]):
             assert bench.files.held_now == ["a"]
@@ -144,11 +131,9 @@ def test_files_are_held_and_models_replaced_for_as_long_as_the_gateway_wants() -
             await settle()
             assert bench.files.held_now == []
 
-    play(scene)
 
-
-def test_what_is_known_of_requests_stubs_and_memory_comes_across() -> None:
-    async def scene(bench: Bench) -> None:
+async def test_what_is_known_of_requests_stubs_and_memory_comes_across() -> None:
+    async with Bench().running() as bench:
         gateway = await bench.gateway().connected()
         assert await gateway.instance.held_memory() == HeldMemory(1000, 50)
         gateway.awaited = {"a": 3.0}
@@ -160,11 +145,9 @@ def test_what_is_known_of_requests_stubs_and_memory_comes_across() -> None:
         assert bench.suspected == [("a", bench.now_s() - 7.0)]
         assert gateway.deaths == [("s0", "a", "was killed")]
 
-    play(scene)
 
-
-def test_models_that_come_and_go_in_the_folders_are_told() -> None:
-    async def scene(bench: Bench) -> None:
+async def test_models_that_come_and_go_in_the_folders_are_told() -> None:
+    async with Bench().running() as bench:
         gateway = await bench.gateway().connected()
         del bench.files.models["a"]
         bench.files.models |= {"c": bench.files.models["b"]}
@@ -172,11 +155,9 @@ def test_models_that_come_and_go_in_the_folders_are_told() -> None:
         assert set(gateway.node.models) == set(gateway.node.costs) == {"b", "c"}
         assert gateway.instance.described() == gateway.node.models
 
-    play(scene)
 
-
-def test_models_that_went_while_it_was_away_are_gone() -> None:
-    async def scene(bench: Bench) -> None:
+async def test_models_that_went_while_it_was_away_are_gone() -> None:
+    async with Bench().running() as bench:
         gateway = await bench.gateway().connected()
         gateway.is_reachable = False
         gateway.wires[-1].to_node.put_nowait(None)
@@ -188,11 +169,9 @@ def test_models_that_went_while_it_was_away_are_gone() -> None:
         await gateway.connected()
         assert set(gateway.node.models) == set(gateway.node.costs) == {"b"}
 
-    play(scene)
 
-
-def test_what_goes_wrong_in_one_call_is_told_and_ends_nothing_else() -> None:
-    async def scene(bench: Bench) -> None:
+async def test_what_goes_wrong_in_one_call_is_told_and_ends_nothing_else() -> None:
+    async with Bench().running() as bench:
         gateway = await bench.gateway().connected()
 
         def broken(name: str) -> None:
@@ -204,11 +183,9 @@ def test_what_goes_wrong_in_one_call_is_told_and_ends_nothing_else() -> None:
         bench.control.on_load = lambda name: None
         await gateway.load("b")
 
-    play(scene)
 
-
-def test_calls_fail_at_once_while_the_node_is_away() -> None:
-    async def scene(bench: Bench) -> None:
+async def test_calls_fail_at_once_while_the_node_is_away() -> None:
+    async with Bench().running() as bench:
         gateway = await bench.gateway().connected()
         gateway.is_reachable = False
         gateway.wires[-1].to_node.put_nowait(None)
@@ -216,5 +193,3 @@ def test_calls_fail_at_once_while_the_node_is_away() -> None:
         with pytest.raises(UpstreamUnavailable, match="is away"):
             await gateway.load("a")
         assert await gateway.instance.held_memory() is None
-
-    play(scene)

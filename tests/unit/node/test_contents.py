@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
 
 from control_plane.node.board import NodeBoard
 from control_plane.node.domain.promises import HELD_S, PING_EVERY_S, VALID_S, Promises
-from tests.aio import hold_up, run_in_virtual_time, settle
-from tests.unit.fleet import fleet_bench
+from tests.aio import hold_up, settle
 from tests.unit.node.bench import Bench, Gateway
 
-
-def play(scene: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
-    async def main() -> None:
-        async with Bench().running() as bench:
-            await scene(bench)
-
-    fleet_bench.play(main)
+pytestmark = pytest.mark.virtual_time
 
 
-def test_all_gateways_know_what_one_has_loaded_and_forget_it_before_it_changes() -> None:
-    async def scene(bench: Bench) -> None:
+async def test_all_gateways_know_what_one_has_loaded_and_forget_it_before_it_changes() -> None:
+    async with Bench().running() as bench:
         one, other = await bench.gateway().connected(), await bench.gateway().connected()
         await one.load("a")
         first = one.knows("a")
@@ -40,23 +31,19 @@ def test_all_gateways_know_what_one_has_loaded_and_forget_it_before_it_changes()
         assert one.knows("a") is other.knows("a") is None
         assert (await one.node.connector.connect(timeout_s=1.0)) is not None
 
-    play(scene)
 
-
-def test_one_that_connects_later_knows_it_as_well() -> None:
-    async def scene(bench: Bench) -> None:
+async def test_one_that_connects_later_knows_it_as_well() -> None:
+    async with Bench().running() as bench:
         one = await bench.gateway().connected()
         await one.load("a")
         later = await bench.gateway().connected()
         assert later.knows("a") == one.knows("a") is not None
         assert set(later.node.models) == set(later.node.costs) == {"a", "b"}
 
-    play(scene)
-
 
 @pytest.mark.parametrize("way", ["frozen", "broken"])
-def test_a_gateway_that_hears_nothing_knows_nothing_before_the_node_goes_on(way: str) -> None:
-    async def scene(bench: Bench) -> None:
+async def test_a_gateway_that_hears_nothing_knows_nothing_before_the_node_goes_on(way: str) -> None:
+    async with Bench().running() as bench:
         one, lost = await bench.gateway().connected(), await bench.gateway().connected()
         await one.load("a")
         before = lost.knows("a")
@@ -78,13 +65,10 @@ def test_a_gateway_that_hears_nothing_knows_nothing_before_the_node_goes_on(way:
         assert one.knows("a") not in (None, before)
         assert lost.knows("a") != before
 
-    play(scene)
 
-
-def test_a_gateway_that_stood_still_knows_nothing_when_it_goes_on() -> None:
+async def test_a_gateway_that_stood_still_knows_nothing_when_it_goes_on() -> None:
     """Not even before its first timer has run."""
-
-    async def scene(bench: Bench) -> None:
+    async with Bench().running() as bench:
         gateway = await bench.gateway().connected()
         await gateway.load("a")
         assert gateway.knows("a") is not None
@@ -94,11 +78,9 @@ def test_a_gateway_that_stood_still_knows_nothing_when_it_goes_on() -> None:
         assert gateway.fingerprints.generation != generation
         assert gateway.fingerprints.generation != gateway.fingerprints.generation, "nothing that is cached meanwhile holds"
 
-    play(scene)
 
-
-def test_a_half_open_connection_is_known_within_two_seconds_and_made_anew() -> None:
-    async def scene(bench: Bench) -> None:
+async def test_a_half_open_connection_is_known_within_two_seconds_and_made_anew() -> None:
+    async with Bench().running() as bench:
         gateway = await bench.gateway().connected()
         await gateway.load("a")
         gateway.freeze()
@@ -109,23 +91,18 @@ def test_a_half_open_connection_is_known_within_two_seconds_and_made_anew() -> N
         assert len(gateway.wires) == 2
         assert gateway.knows("a") is not None
 
-    play(scene)
+
+async def test_a_node_that_has_just_started_changes_nothing_while_promises_before_it_may_hold() -> None:
+    now_s = asyncio.get_running_loop().time
+    board, began_s = NodeBoard(Promises(now_s()), now_s=now_s), now_s()
+    await board.make_unknown(["a"])
+    assert now_s() - began_s >= HELD_S
+    await board.make_unknown(["b"])
+    assert now_s() - began_s < HELD_S + 0.1
 
 
-def test_a_node_that_has_just_started_changes_nothing_while_promises_before_it_may_hold() -> None:
-    async def main() -> None:
-        now_s = asyncio.get_running_loop().time
-        board, began_s = NodeBoard(Promises(now_s()), now_s=now_s), now_s()
-        await board.make_unknown(["a"])
-        assert now_s() - began_s >= HELD_S
-        await board.make_unknown(["b"])
-        assert now_s() - began_s < HELD_S + 0.1
-
-    run_in_virtual_time(main())
-
-
-def test_who_says_goodbye_is_not_waited_for() -> None:
-    async def scene(bench: Bench) -> None:
+async def test_who_says_goodbye_is_not_waited_for() -> None:
+    async with Bench().running() as bench:
         one, leaves = await bench.gateway().connected(), await bench.gateway().connected()
         await one.load("a")
         leaves.run.cancel()
@@ -135,11 +112,9 @@ def test_who_says_goodbye_is_not_waited_for() -> None:
         await one.load("a")
         assert bench.now_s() - began_s < PING_EVERY_S
 
-    play(scene)
 
-
-def test_a_new_triton_has_nothing_loaded() -> None:
-    async def scene(bench: Bench) -> None:
+async def test_a_new_triton_has_nothing_loaded() -> None:
+    async with Bench().running() as bench:
         gateway = await bench.gateway().connected()
         await gateway.load("a")
         life = gateway.node.life
@@ -147,11 +122,9 @@ def test_a_new_triton_has_nothing_loaded() -> None:
         await gateway.node.wait_until(lambda: gateway.node.life not in ("", life))
         assert gateway.knows("a") is None
 
-    play(scene)
 
-
-def test_what_another_server_has_counts_again_once_this_one_is_gone() -> None:
-    async def scene(bench: Bench) -> None:
+async def test_what_another_server_has_counts_again_once_this_one_is_gone() -> None:
+    async with Bench().running() as bench:
         gateway: Gateway = await bench.gateway().connected()
         other = gateway.board.of_server("other")
         await gateway.load("a")
@@ -165,5 +138,3 @@ def test_what_another_server_has_counts_again_once_this_one_is_gone() -> None:
         assert gateway.knows("a") is None, "the lost server may have anything by now"
         await gateway.node.forget_contents()
         assert gateway.knows("a") == known.digest
-
-    play(scene)

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.node.locked_board import LockedBoard
-from tests.aio import run
 
 KNOWN = Fingerprint(b"digest", True)
 
@@ -23,17 +22,14 @@ class Board:
         self.said.append(("forget", *models))
 
 
-def test_only_of_a_locked_triton_anything_is_known() -> None:
-    async def main() -> None:
-        board = Board()
-        locked = LockedBoard(board)
-        await locked.publish({"m": KNOWN})
-        locked.lock(True)
-        await locked.publish({"m": KNOWN, "n": None})
-        locked.lock(False)
-        await locked.publish({"m": KNOWN})
-        await locked.make_unknown(["m"])
-        await locked.forget(["m"])
-        assert board.said == [{"m": None}, {"m": KNOWN, "n": None}, {"m": None}, ("unknown", "m"), ("forget", "m")]
-
-    run(main())
+async def test_only_of_a_locked_triton_anything_is_known() -> None:
+    board = Board()
+    locked = LockedBoard(board)
+    await locked.publish({"m": KNOWN})
+    locked.lock(True)
+    await locked.publish({"m": KNOWN, "n": None})
+    locked.lock(False)
+    await locked.publish({"m": KNOWN})
+    await locked.make_unknown(["m"])
+    await locked.forget(["m"])
+    assert board.said == [{"m": None}, {"m": KNOWN, "n": None}, {"m": None}, ("unknown", "m"), ("forget", "m")]

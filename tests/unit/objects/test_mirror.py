@@ -20,7 +20,6 @@ from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.domain.stored_objects import KIND_OF, StoredObject, name_of, to_body
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.mirror import ObjectMirror
-from tests.aio import run_in_virtual_time
 from tests.fakes.state_store import FakeState, FakeStateStore
 
 pytestmark = pytest.mark.virtual_time
@@ -121,8 +120,8 @@ async def test_each_change_is_a_generation_and_silence_is_none() -> None:
         assert tenants == {}, "whoever holds a mapping keeps it as it was"
 
 
-def test_while_the_store_is_away_the_last_known_state_stays(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
+async def test_while_the_store_is_away_the_last_known_state_stays(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
         bench = Bench()
         await bench.put(*ALL)
         async with bench.running():
@@ -137,9 +136,6 @@ def test_while_the_store_is_away_the_last_known_state_stays(caplog: pytest.LogCa
             await asyncio.sleep(1.1)
             assert bench.known.keys == {}
             assert bench.known.is_current
-
-    with caplog.at_level(logging.INFO):
-        run_in_virtual_time(main())
     assert caplog.text.count("the last known state stays in force") == 1, "an outage is told of once"
     assert caplog.text.count("the state store is back") == 1
 
@@ -263,37 +259,31 @@ async def test_a_store_that_says_nothing_is_away_after_five_seconds() -> None:
         assert bench.known.behind_s == pytest.approx(5.1)
 
 
-def test_what_cannot_be_read_is_passed_over_and_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        bench = Bench()
-        await bench.put(Tenant("acme"))
-        await bench.store.put(Kind.TENANT, "bad", {"name": "bad", "of_a_newer_version": 1})
-        async with bench.running():
-            for _ in range(3):  # each return reads everything anew
-                bench.store.go_away()
-                await asyncio.sleep(2.0)
-                bench.store.is_away = False
-                await asyncio.sleep(2.0)
-            assert set(bench.known.tenants) == {"acme"}
-            await bench.put(Tenant("bad"))
-            await asyncio.sleep(0.01)
-            assert set(bench.known.tenants) == {"acme", "bad"}
-
-    run_in_virtual_time(main())
+async def test_what_cannot_be_read_is_passed_over_and_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    await bench.put(Tenant("acme"))
+    await bench.store.put(Kind.TENANT, "bad", {"name": "bad", "of_a_newer_version": 1})
+    async with bench.running():
+        for _ in range(3):  # each return reads everything anew
+            bench.store.go_away()
+            await asyncio.sleep(2.0)
+            bench.store.is_away = False
+            await asyncio.sleep(2.0)
+        assert set(bench.known.tenants) == {"acme"}
+        await bench.put(Tenant("bad"))
+        await asyncio.sleep(0.01)
+        assert set(bench.known.tenants) == {"acme", "bad"}
     assert caplog.text.count("cannot be read and is passed over") == 1
     assert "of_a_newer_version" in caplog.text
 
 
-def test_a_key_that_can_no_longer_be_read_is_not_accepted_any_more(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        bench = Bench()
-        await bench.put(*ALL)
-        async with bench.running():
-            await bench.store.put(Kind.API_KEY, KEY.id, {**to_body(KEY), "revoked_by": "a newer version"})
-            await asyncio.sleep(0.01)
-            assert bench.known.keys == {}
-
-    run_in_virtual_time(main())
+async def test_a_key_that_can_no_longer_be_read_is_not_accepted_any_more(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    await bench.put(*ALL)
+    async with bench.running():
+        await bench.store.put(Kind.API_KEY, KEY.id, {**to_body(KEY), "revoked_by": "a newer version"})
+        await asyncio.sleep(0.01)
+        assert bench.known.keys == {}
     assert KEY.secret_sha256 not in caplog.text
 
 
@@ -350,19 +340,16 @@ class TestCacheGenerations:
         assert [before != after for before, after in pairwise(of_b)] == [False, True, True, False, True]
         assert len(set(of_a)) == 5
 
-    def test_a_purge_that_cannot_be_read_is_one_all_the_same(self, caplog: pytest.LogCaptureFixture) -> None:
-        async def main() -> None:
-            bench = Bench()
-            async with bench.running():
-                seen = {bench.known.purge_generation_of("a")}
-                for since_s in range(3):
-                    await bench.store.put(Kind.PURGE, "a", {"since_s": since_s})
-                    await asyncio.sleep(0.01)
-                    seen.add(bench.known.purge_generation_of("a"))
-                assert len(seen) == 4
-                assert bench.known.purge_generation_of("b") == "."
-
-        run_in_virtual_time(main())
+    async def test_a_purge_that_cannot_be_read_is_one_all_the_same(self, caplog: pytest.LogCaptureFixture) -> None:
+        bench = Bench()
+        async with bench.running():
+            seen = {bench.known.purge_generation_of("a")}
+            for since_s in range(3):
+                await bench.store.put(Kind.PURGE, "a", {"since_s": since_s})
+                await asyncio.sleep(0.01)
+                seen.add(bench.known.purge_generation_of("a"))
+            assert len(seen) == 4
+            assert bench.known.purge_generation_of("b") == "."
         assert "purge 'a': cannot be read" in caplog.text
 
 

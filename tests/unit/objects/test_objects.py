@@ -115,17 +115,14 @@ async def test_keys_do_not_keep_a_route_of_the_tenants_name() -> None:
     await objects.delete(Route, "acme")
 
 
-def test_what_cannot_be_read_is_left_out_of_lists_and_refused_by_itself(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        store, objects = make()
-        await objects.put(Tenant("good"))
-        await store.put(Kind.TENANT, "bad", {"weight": 1})
-        assert [held.value.name for held in await objects.list_all(Tenant)] == ["good"]
-        with pytest.raises(InvalidRequest, match="tenant 'bad': cannot be read: name"):
-            await objects.get(Tenant, "bad")
-        await objects.delete(Tenant, "bad")
-
-    run(main())
+async def test_what_cannot_be_read_is_left_out_of_lists_and_refused_by_itself(caplog: pytest.LogCaptureFixture) -> None:
+    store, objects = make()
+    await objects.put(Tenant("good"))
+    await store.put(Kind.TENANT, "bad", {"weight": 1})
+    assert [held.value.name for held in await objects.list_all(Tenant)] == ["good"]
+    with pytest.raises(InvalidRequest, match="tenant 'bad': cannot be read: name"):
+        await objects.get(Tenant, "bad")
+    await objects.delete(Tenant, "bad")
     assert "tenant 'bad': cannot be read" in caplog.text
 
 

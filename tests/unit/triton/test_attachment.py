@@ -11,7 +11,6 @@ from control_plane.core.errors import StartupError, UpstreamUnavailable
 from control_plane.triton.attachment import AttachedHealthCheck
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Servers
-from tests.aio import run_in_virtual_time
 from tests.fakes import FakeUpstream
 
 pytestmark = pytest.mark.virtual_time
@@ -85,8 +84,8 @@ async def test_one_that_need_not_be_up_at_the_start_is_waited_for_however_long_i
         assert bench.servers.pick() is bench.upstream
 
 
-def test_down_within_two_seconds_of_its_death_with_a_reason(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
+async def test_down_within_two_seconds_of_its_death_with_a_reason(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
         bench = Bench()
         async with bench.running():
             await bench.servers.wait_until_up()
@@ -98,9 +97,6 @@ def test_down_within_two_seconds_of_its_death_with_a_reason(caplog: pytest.LogCa
                 bench.servers.pick()
             assert bench.servers.losses == 1
         assert bench.servers.losses == 1, "the gateway's own end is none"
-
-    with caplog.at_level(logging.ERROR):
-        run_in_virtual_time(main())
     assert "the attached Triton at 127.0.0.1:2 does not answer" in caplog.text
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from control_plane.triton.liveness_watch import LivenessWatch
 from control_plane.triton.ports import Liveness
-from tests.aio import hold_up, run_in_virtual_time
+from tests.aio import hold_up
 
 pytestmark = pytest.mark.virtual_time
 
@@ -145,17 +145,14 @@ async def test_a_pause_is_no_reason_to_give_one_up() -> None:
         assert [what for what, _ in bench.told] == ["silent", "heard"] * 3
 
 
-def test_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
+async def test_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
         bench = Bench()
         async with bench.running():
             bench.takes_s = inf
             await asyncio.sleep(3.0)
             bench.takes_s = 0.001
             await asyncio.sleep(1.5)
-
-    with caplog.at_level(logging.INFO):
-        run_in_virtual_time(main())
     said = [record.getMessage() for record in caplog.records]
     assert said[0].startswith("Triton s0 has said nothing for 0.")
     assert said[1].startswith("Triton s0 answers again, after 3.")

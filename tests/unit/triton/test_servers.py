@@ -52,68 +52,59 @@ def test_up_and_down() -> None:
     assert servers.pick() is second
 
 
-def test_a_silence_is_told_once_and_ends_with_the_server() -> None:
-    async def main() -> None:
-        listener, upstream = Listener(), FakeUpstream()
-        server = Servers(listener, ("s0",)).members["s0"]
-        server.fell_silent()
-        assert not server.is_silent, "it is down"
-        server.up(upstream)
-        for change in (server.heard, server.fell_silent, server.fell_silent, server.heard, server.fell_silent):
-            change()
-        server.down("it crashed")
-        assert not server.is_silent
-        server.up(upstream)
-        assert server.is_answering
-        silences = [("silent", "s0"), ("heard", "s0"), ("silent", "s0")]
-        assert listener.told == [(upstream, "s0"), *silences, ("it crashed", "s0"), (upstream, "s0")]
-
-    run(main())
+async def test_a_silence_is_told_once_and_ends_with_the_server() -> None:
+    listener, upstream = Listener(), FakeUpstream()
+    server = Servers(listener, ("s0",)).members["s0"]
+    server.fell_silent()
+    assert not server.is_silent, "it is down"
+    server.up(upstream)
+    for change in (server.heard, server.fell_silent, server.fell_silent, server.heard, server.fell_silent):
+        change()
+    server.down("it crashed")
+    assert not server.is_silent
+    server.up(upstream)
+    assert server.is_answering
+    silences = [("silent", "s0"), ("heard", "s0"), ("silent", "s0")]
+    assert listener.told == [(upstream, "s0"), *silences, ("it crashed", "s0"), (upstream, "s0")]
 
 
-def test_whoever_asks_a_silent_server_does_not_wait() -> None:
-    async def main() -> None:
-        servers = Servers()
-        servers.up(FakeUpstream())
+async def test_whoever_asks_a_silent_server_does_not_wait() -> None:
+    servers = Servers()
+    servers.up(FakeUpstream())
+    servers.fell_silent()
+    with pytest.raises(UpstreamUnavailable, match="says nothing"):
+        servers.require_ready()
+    with pytest.raises(UpstreamUnavailable, match="says nothing"):
+        await servers.ask(_never)
+    assert servers.pick(), "but requests wait for it: nobody else could answer them"
+    servers.heard()
+    servers.require_ready()
+    async with asyncio.TaskGroup() as tasks:
+        asking = tasks.create_task(_outcome(servers.ask(_never)))
+        await settle()
+        assert not asking.done()
         servers.fell_silent()
-        with pytest.raises(UpstreamUnavailable, match="says nothing"):
-            servers.require_ready()
-        with pytest.raises(UpstreamUnavailable, match="says nothing"):
-            await servers.ask(_never)
-        assert servers.pick(), "but requests wait for it: nobody else could answer them"
-        servers.heard()
-        servers.require_ready()
-        async with asyncio.TaskGroup() as tasks:
-            asking = tasks.create_task(_outcome(servers.ask(_never)))
-            await settle()
-            assert not asking.done()
-            servers.fell_silent()
-            assert isinstance(await asking, UpstreamUnavailable), "it fell silent meanwhile"
-
-    run(main())
+        assert isinstance(await asking, UpstreamUnavailable), "it fell silent meanwhile"
 
 
-def test_what_all_can_answer_the_next_one_is_asked_if_the_first_falls_silent() -> None:
-    async def main() -> None:
-        servers, upstreams = Servers(None, ("s0", "s1")), (FakeUpstream(), FakeUpstream())
-        for member, upstream in zip(servers.members.values(), upstreams, strict=True):
-            member.up(upstream)
+async def test_what_all_can_answer_the_next_one_is_asked_if_the_first_falls_silent() -> None:
+    servers, upstreams = Servers(None, ("s0", "s1")), (FakeUpstream(), FakeUpstream())
+    for member, upstream in zip(servers.members.values(), upstreams, strict=True):
+        member.up(upstream)
 
-        async def ask(upstream: Upstream) -> Upstream:
-            return await _never(upstream) if upstream is upstreams[0] else upstream
+    async def ask(upstream: Upstream) -> Upstream:
+        return await _never(upstream) if upstream is upstreams[0] else upstream
 
-        async with asyncio.TaskGroup() as tasks:
-            asking = tasks.create_task(servers.ask(ask))
-            await settle()
-            servers.members["s0"].fell_silent()
-            assert await asking is upstreams[1]
-        assert servers.pick() is upstreams[1]
-        servers.require_ready()
-        assert list(servers.answering) == ["s1"]
-        with pytest.raises(TimeoutError):  # of what was asked, not ours
-            await servers.members["s1"].ask(_too_late)
-
-    run(main())
+    async with asyncio.TaskGroup() as tasks:
+        asking = tasks.create_task(servers.ask(ask))
+        await settle()
+        servers.members["s0"].fell_silent()
+        assert await asking is upstreams[1]
+    assert servers.pick() is upstreams[1]
+    servers.require_ready()
+    assert list(servers.answering) == ["s1"]
+    with pytest.raises(TimeoutError):  # of what was asked, not ours
+        await servers.members["s1"].ask(_too_late)
 
 
 async def _never(upstream: Upstream) -> Upstream:

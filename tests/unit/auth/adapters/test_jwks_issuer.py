@@ -10,9 +10,7 @@ import pytest
 
 from control_plane.auth.adapters.jwks import RefreshIntervals
 from control_plane.core.errors import Unauthenticated
-from tests.aio import run
 from tests.unit.auth.adapters.jwks_issuer import (
-    WAIT_S,
     Answer,
     Bench,
     JwksServer,
@@ -83,8 +81,8 @@ BAD: dict[str, Answer] = {
 
 
 @pytest.mark.parametrize("answer", BAD.values(), ids=BAD)
-def test_an_issuer_that_answers_badly_goes_unnoticed_for_an_hour(answer: Answer, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
+async def test_an_issuer_that_answers_badly_goes_unnoticed_for_an_hour(answer: Answer, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
         good, text = JwksServer(), token(exp=seconds(90_000))
         with good.serving() as server:
             async with (bench := Bench(server)).running():
@@ -101,27 +99,21 @@ def test_an_issuer_that_answers_badly_goes_unnoticed_for_an_hour(answer: Answer,
                 await until(lambda: bench.tokens._keys.are_fresh)
                 assert bench.accepts(text)
             assert server.sent_bytes < 64 * 2**20, "nobody reads what does not end"
-
-    with caplog.at_level(logging.INFO):
-        run(main(), timeout_s=2 * WAIT_S)
     assert caplog.text.count("cannot be read, the old ones stay in force") == 1
     assert caplog.text.count("can be read again") == 1
 
 
 @pytest.mark.parametrize("answer", BAD.values(), ids=BAD)
-def test_before_the_first_keys_are_read_nothing_is_accepted(answer: Answer) -> None:
-    async def main() -> None:
-        with JwksServer().serving() as server:
-            right, server.answer = server.answer, answer
-            async with (bench := Bench(server)).running(is_ready=False):
-                assert not bench.accepts(token())
-                await bench.ask_twice_more()
-                assert not bench.accepts(token())
-                assert not bench.tokens._keys.are_fresh
-                server.answer = right
-                await until(lambda: bench.accepts(token()))
-
-    run(main(), timeout_s=2 * WAIT_S)
+async def test_before_the_first_keys_are_read_nothing_is_accepted(answer: Answer) -> None:
+    with JwksServer().serving() as server:
+        right, server.answer = server.answer, answer
+        async with (bench := Bench(server)).running(is_ready=False):
+            assert not bench.accepts(token())
+            await bench.ask_twice_more()
+            assert not bench.accepts(token())
+            assert not bench.tokens._keys.are_fresh
+            server.answer = right
+            await until(lambda: bench.accepts(token()))
 
 
 async def test_an_issuer_that_is_down_and_comes_back() -> None:

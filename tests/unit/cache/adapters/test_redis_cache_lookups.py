@@ -16,7 +16,7 @@ from control_plane.cache.adapters.redis_cache_connection import CacheConnection
 from control_plane.cache.adapters.redis_cache_lookups import CacheLookups
 from control_plane.cache.domain.shared_value import frame, name_of
 from control_plane.telemetry.shared_cache_counts import SharedCacheCounts
-from tests.aio import hold_up, run_in_virtual_time, settle
+from tests.aio import hold_up, settle
 
 pytestmark = pytest.mark.virtual_time
 
@@ -166,8 +166,8 @@ async def test_an_answer_that_lies_there_when_this_process_wakes_up_is_taken() -
         assert await asking == FOUND
 
 
-def test_why_it_is_passed_over_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
+async def test_why_it_is_passed_over_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
         async with bench() as slow:
             slow.redis.takes_s = 0.05
             await slow.ask_until(lambda: slow.counts.slow > 0, computing_s=0.01, within_s=1.0)
@@ -177,9 +177,6 @@ def test_why_it_is_passed_over_is_told_once_and_so_is_its_end(caplog: pytest.Log
             await slow.ask_until(lambda: now_s() > started_s + 60.0, computing_s=0.01, within_s=61.0)
             slow.redis.takes_s = 0.001
             await slow.ask_until(lambda: slow.counts.hits > 10, computing_s=0.01, within_s=3.0)
-
-    with caplog.at_level("INFO"):
-        run_in_virtual_time(main())
     why, end = caplog.messages
     assert why.startswith("the shared cache at redis://h:6379/0 is not asked, since computing costs less: its answers take 50.0 ms")
     assert why.endswith("loop is 0.0 ms late), computing takes 10.0 ms, and 100 % of what is looked up is there")

@@ -8,7 +8,6 @@ import pytest
 from control_plane.core.errors import StoreUnavailable
 from control_plane.fleet.adapters.local_memory import LocalFleetMemory
 from control_plane.fleet.domain.memory import DesiredState, Measured
-from tests.aio import run
 
 KNOWN = Measured(5, load_s=2.0)
 
@@ -21,33 +20,25 @@ def path(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b"null", b'{"measured":{}}', b'{"measured":[],"wishes":{}}', b"\xff\x00", b"[" * 100_000]
 )
-def test_a_damaged_file_is_set_aside_and_its_place_taken(path: Path, caplog: pytest.LogCaptureFixture, content: bytes) -> None:
+async def test_a_damaged_file_is_set_aside_and_its_place_taken(path: Path, caplog: pytest.LogCaptureFixture, content: bytes) -> None:
     path.write_bytes(content)
-
-    async def main() -> None:
-        memory = LocalFleetMemory(path)
-        assert await memory.measured() == {}
-        assert path.with_suffix(".damaged").read_bytes() == content
-        await memory.measure({"a": KNOWN})
-        assert await LocalFleetMemory(path).measured() == {"a": KNOWN}
-
-    run(main())
+    memory = LocalFleetMemory(path)
+    assert await memory.measured() == {}
+    assert path.with_suffix(".damaged").read_bytes() == content
+    await memory.measure({"a": KNOWN})
+    assert await LocalFleetMemory(path).measured() == {"a": KNOWN}
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
-def test_an_entry_that_cannot_be_is_left_out_and_the_rest_stands(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_entry_that_cannot_be_is_left_out_and_the_rest_stands(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path.write_text(
         '{"measured":{"a":{"file_bytes":5,"load_s":2.0,"newer":[]},"b":{"file_bytes":"5"},"../c":{"file_bytes":1},'
         f'"d":{{"file_bytes":0,"failures":{10**400}}}}},"wishes":{{"a":7}}}}'
     )
-
-    async def main() -> None:
+    with caplog.at_level(logging.WARNING):
         memory = LocalFleetMemory(path)
         assert await memory.measured() == {"a": KNOWN}
         assert await memory.wishes() == {}
-
-    with caplog.at_level(logging.WARNING):
-        run(main())
     assert len(caplog.records) == 4
     assert path.exists()
 

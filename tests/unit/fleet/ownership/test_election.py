@@ -17,7 +17,7 @@ from control_plane.fleet.domain.leadership.lease import Lease
 from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.fleet.ports import LeaseStore
 from control_plane.host.boot_clock import boot_time_s
-from tests.aio import run_in_virtual_time, settle
+from tests.aio import settle
 from tests.fakes.lease import FakeLeaseStore, FakeRecord
 
 LIMITS = LeaseLimits(ttl_s=6.0, margin_s=1.0)
@@ -96,10 +96,11 @@ async def test_the_other_waits_while_it_is_renewed_and_takes_over_when_it_is_not
         pytest.param(True, 6, LIMITS.retry_s + LIMITS.ttl_s + LIMITS.margin_s + 0.01, id="it may have lost that somebody took it"),
     ],
 )
-def test_a_store_that_is_away_costs_the_lease_only_when_its_time_is_over(
+@pytest.mark.virtual_time
+async def test_a_store_that_is_away_costs_the_lease_only_when_its_time_is_over(
     loses_writes: bool, token: int, wait_s: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
+    with caplog.at_level(logging.INFO):
         store = FakeLeaseStore(FakeRecord(RELEASED))
         async with owning(store) as ownership:
             store.is_away = True
@@ -114,9 +115,6 @@ def test_a_store_that_is_away_costs_the_lease_only_when_its_time_is_over(
             store.record.run = "run 2" if loses_writes else store.record.run
             await asyncio.wait_for(ownership.wait_until_leader(), wait_s)
             assert ownership.token == token
-
-    with caplog.at_level(logging.INFO):
-        run_in_virtual_time(main())
     assert [record.message for record in caplog.records if "cannot be reached" in record.message] == [
         "the lease of the fleet cannot be reached; its leader goes on only while it lasts: the store is away"
     ]

@@ -14,10 +14,12 @@ import pytest
 from control_plane.fleet.domain.snapshot import ReplicaSnapshot
 from control_plane.fleet.view.mirror import FleetMirror
 from control_plane.triton.ports import Upstream
-from tests.unit.fleet.fleet_bench import LOADING, READY, FleetBench, play, running
+from tests.unit.fleet.fleet_bench import LOADING, READY, FleetBench, running
 from tests.unit.fleet.routing.test_dispatch import Request, idle, status
 from tests.unit.fleet.routing.test_dispatch_losses import DEAD
 from tests.unit.fleet.routing.test_resending import OK, ready_everywhere, send
+
+pytestmark = pytest.mark.virtual_time
 
 
 class Mortal:
@@ -57,71 +59,62 @@ class Sent(Request):
 
 
 @pytest.mark.parametrize("is_repeatable", [True, False])
-def test_what_is_at_a_replica_whose_stub_dies_is_sent_to_another_at_once(is_repeatable: bool) -> None:
-    async def main() -> None:
-        async with running(FleetBench(servers=2)) as bench, asyncio.TaskGroup() as tasks:
-            await ready_everywhere(bench)
-            servers = Mortal(bench)
-            requests = [servers.request() for _ in range(12)]
-            asked = [tasks.create_task(send(bench, each, is_repeatable=is_repeatable)) for each in requests]
-            await asyncio.sleep(0.1)
-            there = [each for each in requests if servers.name_of(each.sent[0][0]) == "s0"]
-            assert there
-            servers.kill("s0")
-            began_s = bench.now_s()
-            answers = [status(each) for each in await asyncio.gather(*asked)]
-            assert answers.count(200) == (12 if is_repeatable else 12 - len(there))
-            if is_repeatable:
-                assert servers.name_of(there[0].sent[1][0]) == "s1"
-                assert bench.now_s() - began_s < 0.6 + 0.5 * len(there), "suspects go one by one"
-            assert idle(bench)
-
-    play(main)
+async def test_what_is_at_a_replica_whose_stub_dies_is_sent_to_another_at_once(is_repeatable: bool) -> None:
+    async with running(FleetBench(servers=2)) as bench, asyncio.TaskGroup() as tasks:
+        await ready_everywhere(bench)
+        servers = Mortal(bench)
+        requests = [servers.request() for _ in range(12)]
+        asked = [tasks.create_task(send(bench, each, is_repeatable=is_repeatable)) for each in requests]
+        await asyncio.sleep(0.1)
+        there = [each for each in requests if servers.name_of(each.sent[0][0]) == "s0"]
+        assert there
+        servers.kill("s0")
+        began_s = bench.now_s()
+        answers = [status(each) for each in await asyncio.gather(*asked)]
+        assert answers.count(200) == (12 if is_repeatable else 12 - len(there))
+        if is_repeatable:
+            assert servers.name_of(there[0].sent[1][0]) == "s1"
+            assert bench.now_s() - began_s < 0.6 + 0.5 * len(there), "suspects go one by one"
+        assert idle(bench)
 
 
-def test_where_all_are_dead_it_waits_for_the_first_that_is_loaded_anew() -> None:
-    async def main() -> None:
-        async with running(FleetBench(servers=3)) as bench, asyncio.TaskGroup() as tasks:
-            await ready_everywhere(bench)
-            servers = Mortal(bench)
-            requests = [servers.request(takes_s=0.01) for _ in range(12)]
-            for name in bench.tritons:
-                servers.kill(name)
-            asked = [tasks.create_task(send(bench, each)) for each in requests]
-            began_s = bench.now_s()
-            assert [status(each) for each in await asyncio.gather(*asked)] == [200] * 12
-            assert bench.now_s() - began_s < 2.5
-            assert idle(bench)
-
-    play(main)
+async def test_where_all_are_dead_it_waits_for_the_first_that_is_loaded_anew() -> None:
+    async with running(FleetBench(servers=3)) as bench, asyncio.TaskGroup() as tasks:
+        await ready_everywhere(bench)
+        servers = Mortal(bench)
+        requests = [servers.request(takes_s=0.01) for _ in range(12)]
+        for name in bench.tritons:
+            servers.kill(name)
+        asked = [tasks.create_task(send(bench, each)) for each in requests]
+        began_s = bench.now_s()
+        assert [status(each) for each in await asyncio.gather(*asked)] == [200] * 12
+        assert bench.now_s() - began_s < 2.5
+        assert idle(bench)
 
 
-def test_a_death_whose_cause_is_known_is_mended_at_once_and_one_without_waits() -> None:
-    async def main() -> None:
-        async with running(FleetBench(servers=1)) as bench:
-            await ready_everywhere(bench)
-            servers, replica = Mortal(bench), lambda: bench.server("s0").replicas["a"]
+async def test_a_death_whose_cause_is_known_is_mended_at_once_and_one_without_waits() -> None:
+    async with running(FleetBench(servers=1)) as bench:
+        await ready_everywhere(bench)
+        servers, replica = Mortal(bench), lambda: bench.server("s0").replicas["a"]
 
-            async def is_mended_soon() -> bool:
-                bench.tritons["s0"].dead.discard("a")
-                await asyncio.sleep(3.0)
-                return replica().state is READY
+        async def is_mended_soon() -> bool:
+            bench.tritons["s0"].dead.discard("a")
+            await asyncio.sleep(3.0)
+            return replica().state is READY
 
-            servers.kill("s0")
-            assert await is_mended_soon()
-            servers.kill("s0")
-            assert not await is_mended_soon(), "nobody knows why"
-            assert replica().ready_s is not None
-            bench.router.explain_death("s0", "a")
-            assert replica().ready_s - bench.now_s() < 3.0, "who waits for it is told"
-            assert await is_mended_soon()
-            bench.router.explain_death("s0", "a")
-            servers.kill("s0")
-            assert await is_mended_soon()
-            bench.router.explain_death("s0", "unknown")
-            bench.router.explain_death("gone", "a")
-
-    play(main)
+        servers.kill("s0")
+        assert await is_mended_soon()
+        servers.kill("s0")
+        assert not await is_mended_soon(), "nobody knows why"
+        assert replica().ready_s is not None
+        bench.router.explain_death("s0", "a")
+        assert replica().ready_s - bench.now_s() < 3.0, "who waits for it is told"
+        assert await is_mended_soon()
+        bench.router.explain_death("s0", "a")
+        servers.kill("s0")
+        assert await is_mended_soon()
+        bench.router.explain_death("s0", "unknown")
+        bench.router.explain_death("gone", "a")
 
 
 async def tell_dead(bench: FleetBench, servers: Mortal, *, is_repeatable: bool) -> Request:
@@ -132,94 +125,81 @@ async def tell_dead(bench: FleetBench, servers: Mortal, *, is_repeatable: bool) 
 
 
 @pytest.mark.parametrize("is_repeatable", [True, False])
-def test_one_answer_takes_a_replica_out_of_routing_and_one_probe_has_it_loaded_anew(is_repeatable: bool) -> None:
-    async def main() -> None:
-        async with running(FleetBench(servers=2)) as bench:
-            await ready_everywhere(bench)
-            servers = Mortal(bench)
-            first = await tell_dead(bench, servers, is_repeatable=is_repeatable)
-            doubted = servers.name_of(first.sent[0][0])
-            bench.tritons[doubted].dead.add("a")
-            for _ in range(20):
-                request = servers.request(takes_s=0.01)
-                assert status(await send(bench, request, is_repeatable=False)) == 200
-                assert servers.name_of(request.sent[0][0]) != doubted
-            assert not bench.said
-            probe = Request([DEAD, OK])
+async def test_one_answer_takes_a_replica_out_of_routing_and_one_probe_has_it_loaded_anew(is_repeatable: bool) -> None:
+    async with running(FleetBench(servers=2)) as bench:
+        await ready_everywhere(bench)
+        servers = Mortal(bench)
+        first = await tell_dead(bench, servers, is_repeatable=is_repeatable)
+        doubted = servers.name_of(first.sent[0][0])
+        bench.tritons[doubted].dead.add("a")
+        for _ in range(20):
+            request = servers.request(takes_s=0.01)
+            assert status(await send(bench, request, is_repeatable=False)) == 200
+            assert servers.name_of(request.sent[0][0]) != doubted
+        assert not bench.said
+        probe = Request([DEAD, OK])
+        assert status(await send(bench, probe)) == 200
+        assert [servers.name_of(server) == doubted for server, _ in probe.sent] == [True, False]
+        await asyncio.sleep(0.0)
+        assert bench.server(doubted).replicas["a"].is_dead
+        await asyncio.sleep(2.0)
+        assert bench.said == ["unload a", "load a"]
+
+
+async def test_words_of_a_models_own_are_disproved_by_the_probe() -> None:
+    async with running(FleetBench(servers=2)) as bench:
+        await ready_everywhere(bench)
+        servers = Mortal(bench)
+        for _ in range(10):
+            first = await tell_dead(bench, servers, is_repeatable=False)
+            probe = servers.request(takes_s=0.01)
             assert status(await send(bench, probe)) == 200
-            assert [servers.name_of(server) == doubted for server, _ in probe.sent] == [True, False]
-            await asyncio.sleep(0.0)
-            assert bench.server(doubted).replicas["a"].is_dead
-            await asyncio.sleep(2.0)
-            assert bench.said == ["unload a", "load a"]
-
-    play(main)
+            assert probe.sent[0][0] is first.sent[0][0]
+            assert bench.state.doubts.avoided("a") == frozenset()
+            await asyncio.sleep(31.0)
+        assert not bench.said
 
 
-def test_words_of_a_models_own_are_disproved_by_the_probe() -> None:
-    async def main() -> None:
-        async with running(FleetBench(servers=2)) as bench:
-            await ready_everywhere(bench)
-            servers = Mortal(bench)
-            for _ in range(10):
-                first = await tell_dead(bench, servers, is_repeatable=False)
-                probe = servers.request(takes_s=0.01)
-                assert status(await send(bench, probe)) == 200
-                assert probe.sent[0][0] is first.sent[0][0]
-                assert bench.state.doubts.avoided("a") == frozenset()
-                await asyncio.sleep(31.0)
-            assert not bench.said
-
-    play(main)
-
-
-def test_there_is_one_probe_at_a_time_and_the_pause_between_them_doubles() -> None:
-    async def main() -> None:
-        async with running(FleetBench(servers=2)) as bench:
-            await ready_everywhere(bench)
-            now_s, doubts, probes = bench.now_s, bench.state.doubts, list[float]()
-            claim = bench.state.reserve("a", "s0")
-            assert claim is not None
-            assert not doubts.doubt(claim, now_s())
-            while now_s() < 30.0:
-                if doubts.due_probe("a", now_s()) is not None:
-                    probe = bench.state.reserve("a", "s0")
-                    assert probe is not None
-                    doubts.begin_probe(probe)
-                    probes.append(now_s())
-                    await asyncio.sleep(0.5)
-                    assert doubts.due_probe("a", now_s()) is None
-                    assert doubts.doubt(probe, now_s())
-                    probe.release(answered=False)
-                await asyncio.sleep(0.1)
-            pauses = [round(later - earlier - 0.5) for earlier, later in pairwise(probes)]
-            assert pauses == [2, 4, 8, 8]
-            claim.release(answered=True)
-            doubts.answered(claim, now_s())
-            assert doubts.avoided("a") == frozenset()
-
-    play(main)
+async def test_there_is_one_probe_at_a_time_and_the_pause_between_them_doubles() -> None:
+    async with running(FleetBench(servers=2)) as bench:
+        await ready_everywhere(bench)
+        now_s, doubts, probes = bench.now_s, bench.state.doubts, list[float]()
+        claim = bench.state.reserve("a", "s0")
+        assert claim is not None
+        assert not doubts.doubt(claim, now_s())
+        while now_s() < 30.0:
+            if doubts.due_probe("a", now_s()) is not None:
+                probe = bench.state.reserve("a", "s0")
+                assert probe is not None
+                doubts.begin_probe(probe)
+                probes.append(now_s())
+                await asyncio.sleep(0.5)
+                assert doubts.due_probe("a", now_s()) is None
+                assert doubts.doubt(probe, now_s())
+                probe.release(answered=False)
+            await asyncio.sleep(0.1)
+        pauses = [round(later - earlier - 0.5) for earlier, later in pairwise(probes)]
+        assert pauses == [2, 4, 8, 8]
+        claim.release(answered=True)
+        doubts.answered(claim, now_s())
+        assert doubts.avoided("a") == frozenset()
 
 
-def test_a_worker_takes_back_what_its_parent_has_seen_die() -> None:
+async def test_a_worker_takes_back_what_its_parent_has_seen_die() -> None:
     """The parent's snapshot says that the replica is dead."""
-
-    async def main() -> None:
-        async with running(FleetBench(servers=2)) as bench:
-            await ready_everywhere(bench)
-            mirror = FleetMirror(bench.state, bench.servers)
-            servers = Mortal(bench)
-            replicas = {name: {"a": ReplicaSnapshot(number, READY, 40, 0.0, None)} for number, name in enumerate(bench.tritons)}
-            for name, snapshot in replicas.items():
-                mirror.apply_replicas(name, snapshot)
-            request = servers.request(takes_s=3.0)
-            asked = asyncio.get_running_loop().create_task(send(bench, request))
-            await asyncio.sleep(0.1)
-            name = servers.name_of(request.sent[0][0])
-            dead = replace(replicas[name]["a"], state=LOADING, ready_s=bench.now_s() + 2.0, is_dead=True)
-            mirror.apply_replicas(name, {"a": dead})
-            await asyncio.sleep(0.1)
-            assert [servers.name_of(server) == name for server, _ in request.sent] == [True, False]
-            assert status(await asked) == 200
-
-    play(main)
+    async with running(FleetBench(servers=2)) as bench:
+        await ready_everywhere(bench)
+        mirror = FleetMirror(bench.state, bench.servers)
+        servers = Mortal(bench)
+        replicas = {name: {"a": ReplicaSnapshot(number, READY, 40, 0.0, None)} for number, name in enumerate(bench.tritons)}
+        for name, snapshot in replicas.items():
+            mirror.apply_replicas(name, snapshot)
+        request = servers.request(takes_s=3.0)
+        asked = asyncio.get_running_loop().create_task(send(bench, request))
+        await asyncio.sleep(0.1)
+        name = servers.name_of(request.sent[0][0])
+        dead = replace(replicas[name]["a"], state=LOADING, ready_s=bench.now_s() + 2.0, is_dead=True)
+        mirror.apply_replicas(name, {"a": dead})
+        await asyncio.sleep(0.1)
+        assert [servers.name_of(server) == name for server, _ in request.sent] == [True, False]
+        assert status(await asked) == 200

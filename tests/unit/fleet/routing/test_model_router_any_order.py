@@ -14,14 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control_plane.core.errors import ControlPlaneError, Overloaded, StoreUnavailable, UpstreamUnavailable
-from tests.unit.fleet.fleet_bench import READY, FleetBench, model, play, running
+from tests.aio import run_in_virtual_time
+from tests.unit.fleet.fleet_bench import READY, FleetBench, model, running
 from tests.unit.fleet.routing.router_bench import FAILS
 
 
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 2**32))
 def test_the_budget_holds_and_every_place_is_given_back(seed: int) -> None:
-    play(lambda: _any_order(seed))
+    run_in_virtual_time(_any_order(seed))
 
 
 async def _any_order(seed: int) -> None:

@@ -13,7 +13,8 @@ from control_plane.fleet.simulation.engine import simulate
 from control_plane.fleet.simulation.generators import drifting, model_names, poisson
 from control_plane.fleet.simulation.production_router import ProductionRouter
 from control_plane.fleet.simulation.workload import FleetShape, ModelCost, Request, Workload
-from tests.unit.fleet.fleet_bench import FleetBench, model, play, running
+from tests.aio import run_in_virtual_time
+from tests.unit.fleet.fleet_bench import FleetBench, model, running
 
 SERVERS, BUDGET_BYTES, PATIENCE_S = 3, 4 * 90, 300.0
 MODELS = {name: ModelCost(50 + 6 * number, 1.5 + number / 8, unload_s=1.3) for number, name in enumerate(model_names(16))}
@@ -50,7 +51,7 @@ def happened(seed: int) -> int:
             await replay(bench, requests(seed))
         return sum(each.startswith("load ") for each in bench.said)
 
-    return play(main)
+    return run_in_virtual_time(main())
 
 
 async def replay(bench: FleetBench, trace: Sequence[Request]) -> None:

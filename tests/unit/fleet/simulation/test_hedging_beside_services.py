@@ -17,7 +17,7 @@ from control_plane.fleet.simulation.production_router import ProductionRouter
 from control_plane.fleet.simulation.workload import FleetShape, ModelCost, Request, Workload
 from control_plane.objects.domain.route import HedgingPolicy
 from control_plane.triton.ports import CANCEL_AFTER_S, Slot
-from tests.unit.fleet.fleet_bench import play
+from tests.aio import run_in_virtual_time
 from tests.unit.fleet.routing.test_hedging import REPEATABLE, Hedged, Service, serving
 
 SERVERS, INSTANCES, HEEDS_AFTER_S = 3, 2, 0.005
@@ -109,7 +109,7 @@ def happened(load: float, *, is_on: bool) -> tuple[float, float, float]:
             ordered = sorted(latencies_s[LEARN:])
             return ordered[int(0.995 * REQUESTS) - 1], ordered[int(0.999 * REQUESTS) - 1], executions / REQUESTS
 
-    return play(main)
+    return run_in_virtual_time(main())
 
 
 async def ask(service: Service, tritons: dict[str, Triton], requests: Sequence[Request]) -> tuple[list[float], int]:

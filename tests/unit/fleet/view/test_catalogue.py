@@ -10,7 +10,9 @@ from control_plane.fleet.view.catalogue import FleetCatalogue, asked_of_all, bes
 from control_plane.triton.ports import Upstream
 from tests.aio import run
 from tests.fakes import FakeUpstream, server_of
-from tests.unit.fleet.fleet_bench import LOADING, READY, UNLOADING, FleetBench, model, play, running
+from tests.unit.fleet.fleet_bench import LOADING, READY, UNLOADING, FleetBench, model, running
+
+pytestmark = pytest.mark.virtual_time
 
 UNAVAILABLE = ModelState.UNAVAILABLE
 
@@ -50,124 +52,103 @@ def test_of_several_servers_the_best_line_stands(lines: list[ModelVersion], best
     assert sorted(best_lines(lines[::-1]), key=repr) == sorted(best, key=repr)
 
 
-def test_the_index_lists_what_is_anywhere_and_what_could_be() -> None:
-    async def main() -> None:
-        bench = FleetBench(servers=2)
-        bench.tritons["s0"].states = {"a": READY}
-        bench.tritons["s1"].states = {"b": LOADING, "a": UNAVAILABLE, "other": READY}
-        named = [(each.name, each.version, each.state) for each in await catalogue(bench).index()]
-        assert named == [
-            ("a", "1", READY),
-            ("b", "1", LOADING),
-            ("c", "", UNAVAILABLE),
-            ("d", "", UNAVAILABLE),
-            ("other", "1", READY),
-        ]
-        assert {each.name for each in await catalogue(bench).index(only_ready=True)} == {"a", "other"}
-
-    play(main)
+async def test_the_index_lists_what_is_anywhere_and_what_could_be() -> None:
+    bench = FleetBench(servers=2)
+    bench.tritons["s0"].states = {"a": READY}
+    bench.tritons["s1"].states = {"b": LOADING, "a": UNAVAILABLE, "other": READY}
+    named = [(each.name, each.version, each.state) for each in await catalogue(bench).index()]
+    assert named == [
+        ("a", "1", READY),
+        ("b", "1", LOADING),
+        ("c", "", UNAVAILABLE),
+        ("d", "", UNAVAILABLE),
+        ("other", "1", READY),
+    ]
+    assert {each.name for each in await catalogue(bench).index(only_ready=True)} == {"a", "other"}
 
 
-def test_a_server_that_does_not_answer_is_left_out_unless_none_does() -> None:
-    async def main() -> None:
-        bench = FleetBench(servers=2)
-        bench.tritons["s1"].states = {"a": READY}
-        bench.tritons["s0"].live = False
-        assert [each.name for each in await catalogue(bench).index(only_ready=True)] == ["a"]
-        bench.tritons["s1"].live = False
-        with pytest.raises(UpstreamUnavailable):
-            await catalogue(bench).index()
-        for name in ("s0", "s1"):
-            bench.kill(name)
-        with pytest.raises(UpstreamUnavailable, match="has crashed"):
-            await catalogue(bench).index()
-        with pytest.raises(UpstreamUnavailable, match="has crashed"):
-            catalogue(bench).servers_of("")
-
-    play(main)
+async def test_a_server_that_does_not_answer_is_left_out_unless_none_does() -> None:
+    bench = FleetBench(servers=2)
+    bench.tritons["s1"].states = {"a": READY}
+    bench.tritons["s0"].live = False
+    assert [each.name for each in await catalogue(bench).index(only_ready=True)] == ["a"]
+    bench.tritons["s1"].live = False
+    with pytest.raises(UpstreamUnavailable):
+        await catalogue(bench).index()
+    for name in ("s0", "s1"):
+        bench.kill(name)
+    with pytest.raises(UpstreamUnavailable, match="has crashed"):
+        await catalogue(bench).index()
+    with pytest.raises(UpstreamUnavailable, match="has crashed"):
+        catalogue(bench).servers_of("")
 
 
-def test_what_would_be_served_is_ready_loaded_or_not() -> None:
-    async def main() -> None:
-        async with running(FleetBench(model("a"), model("huge", 101), servers=2)) as bench:
-            found = catalogue(bench)
-            assert (found.is_ready("a"), found.is_ready("huge"), found.is_ready("nonesuch")) == (True, False, False)
-            assert bench.said == [], "nobody loads it for being asked"
-            assert bench.state.fleet.models["a"].rate_fast == 0.0, "nor was it used"
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(bench.use("a"))
-                await asyncio.sleep(0.5)
-                assert found.is_ready("a"), "it is being loaded"
-            assert found.is_ready("a")
-
-    play(main)
-
-
-def test_not_so_while_it_is_not_tried_again_or_nobody_could_take_it() -> None:
-    async def main() -> None:
-        bench = FleetBench(servers=1)
-        found, facts = catalogue(bench), bench.state.fleet.models["a"]
-        facts.quarantined_until_s = bench.now_s() + 5.0
-        assert not found.is_ready("a")
-        bench.tritons["s0"].states = {"a": READY}
-        await bench.reconciler.tick()
-        assert found.is_ready("a"), "of another replica that failed"
-        bench.kill("s0")
-        facts.quarantined_until_s = 0.0
-        assert not found.is_ready("a"), "no server is up"
-        bench.bring_up("s0")
+async def test_what_would_be_served_is_ready_loaded_or_not() -> None:
+    async with running(FleetBench(model("a"), model("huge", 101), servers=2)) as bench:
+        found = catalogue(bench)
+        assert (found.is_ready("a"), found.is_ready("huge"), found.is_ready("nonesuch")) == (True, False, False)
+        assert bench.said == [], "nobody loads it for being asked"
+        assert bench.state.fleet.models["a"].rate_fast == 0.0, "nor was it used"
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(bench.use("a"))
+            await asyncio.sleep(0.5)
+            assert found.is_ready("a"), "it is being loaded"
         assert found.is_ready("a")
 
-    play(main)
+
+async def test_not_so_while_it_is_not_tried_again_or_nobody_could_take_it() -> None:
+    bench = FleetBench(servers=1)
+    found, facts = catalogue(bench), bench.state.fleet.models["a"]
+    facts.quarantined_until_s = bench.now_s() + 5.0
+    assert not found.is_ready("a")
+    bench.tritons["s0"].states = {"a": READY}
+    await bench.reconciler.tick()
+    assert found.is_ready("a"), "of another replica that failed"
+    bench.kill("s0")
+    facts.quarantined_until_s = 0.0
+    assert not found.is_ready("a"), "no server is up"
+    bench.bring_up("s0")
+    assert found.is_ready("a")
 
 
-def test_one_that_has_failed_is_ready_when_it_may_be_tried_again_but_not_while_it_is() -> None:
-    async def main() -> None:
-        async with running(FleetBench(model("a"))) as bench:
-            found, failure = catalogue(bench), ModelLoadFailed("no weights")
-            bench.tritons["s0"].failures["a"] = failure
-            with pytest.raises(Overloaded):
-                await bench.use("a", 2.5)
-            assert not found.is_ready("a"), "in quarantine"
-            await asyncio.sleep(10.0)
-            assert found.is_ready("a"), "the next request has it tried again"
-            del bench.tritons["s0"].failures["a"]
-            with pytest.raises(Overloaded, match="is being tried again"):
-                await bench.use("a")
-            assert not found.is_ready("a"), "nobody knows"
-            await asyncio.sleep(1.5)
-            assert found.is_ready("a")
-
-    play(main)
+async def test_one_that_has_failed_is_ready_when_it_may_be_tried_again_but_not_while_it_is() -> None:
+    async with running(FleetBench(model("a"))) as bench:
+        found, failure = catalogue(bench), ModelLoadFailed("no weights")
+        bench.tritons["s0"].failures["a"] = failure
+        with pytest.raises(Overloaded):
+            await bench.use("a", 2.5)
+        assert not found.is_ready("a"), "in quarantine"
+        await asyncio.sleep(10.0)
+        assert found.is_ready("a"), "the next request has it tried again"
+        del bench.tritons["s0"].failures["a"]
+        with pytest.raises(Overloaded, match="is being tried again"):
+            await bench.use("a")
+        assert not found.is_ready("a"), "nobody knows"
+        await asyncio.sleep(1.5)
+        assert found.is_ready("a")
 
 
-def test_one_that_waits_for_room_is_ready() -> None:
-    async def main() -> None:
-        async with running(FleetBench(model("a", 90), model("b", 90))) as bench:
-            claim = await bench.claim("a")
-            assert catalogue(bench).is_ready("b")
-            claim.release(answered=True)
-
-    play(main)
+async def test_one_that_waits_for_room_is_ready() -> None:
+    async with running(FleetBench(model("a", 90), model("b", 90))) as bench:
+        claim = await bench.claim("a")
+        assert catalogue(bench).is_ready("b")
+        claim.release(answered=True)
 
 
-def test_servers_that_can_tell_of_a_model_have_it_ready() -> None:
-    async def main() -> None:
-        bench = FleetBench(servers=3)
-        bench.tritons["s0"].states = {"a": READY}
-        bench.tritons["s1"].states = {"a": LOADING}
-        bench.tritons["s2"].states = {"a": READY}
-        await bench.reconciler.tick()
-        found, members = catalogue(bench), bench.servers.members
-        assert found.servers_of("a") == [members["s0"], members["s2"]]
-        assert (found.servers_of("b"), found.servers_of("nonesuch")) == ([], [])
-        assert found.servers_of("") == list(members.values())
-        members["s0"].fell_silent()
-        assert found.servers_of("a") == [members["s2"]]
-        assert found.servers_of("") == [members["s1"], members["s2"]]
-        assert (found.knows("b"), found.knows("nonesuch")) == (True, False)
-
-    play(main)
+async def test_servers_that_can_tell_of_a_model_have_it_ready() -> None:
+    bench = FleetBench(servers=3)
+    bench.tritons["s0"].states = {"a": READY}
+    bench.tritons["s1"].states = {"a": LOADING}
+    bench.tritons["s2"].states = {"a": READY}
+    await bench.reconciler.tick()
+    found, members = catalogue(bench), bench.servers.members
+    assert found.servers_of("a") == [members["s0"], members["s2"]]
+    assert (found.servers_of("b"), found.servers_of("nonesuch")) == ([], [])
+    assert found.servers_of("") == list(members.values())
+    members["s0"].fell_silent()
+    assert found.servers_of("a") == [members["s2"]]
+    assert found.servers_of("") == [members["s1"], members["s2"]]
+    assert (found.knows("b"), found.knows("nonesuch")) == (True, False)
 
 
 def test_asked_of_all_a_defect_is_no_missing_server() -> None:

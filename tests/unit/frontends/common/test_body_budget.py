@@ -64,22 +64,19 @@ def test_more_than_there_is_at_all_is_refused_at_once() -> None:
 
 
 @pytest.mark.parametrize("given_first", [True, False], ids=["as it is granted", "before it is granted"])
-def test_who_leaves_while_waiting_holds_nothing(given_first: bool) -> None:
-    async def main() -> None:
-        budget = BodyBudget(100)
-        await budget.acquire(100, 60.0)
-        leaving, staying = start(budget, 100), start(budget, 100)
-        await settle()
-        if given_first:
-            budget.release(100)
-        leaving.cancel()
-        if not given_first:
-            budget.release(100)
-        await asyncio.wait([leaving])
-        await staying
-        assert budget.held_bytes == 100
-
-    run(main())
+async def test_who_leaves_while_waiting_holds_nothing(given_first: bool) -> None:
+    budget = BodyBudget(100)
+    await budget.acquire(100, 60.0)
+    leaving, staying = start(budget, 100), start(budget, 100)
+    await settle()
+    if given_first:
+        budget.release(100)
+    leaving.cancel()
+    if not given_first:
+        budget.release(100)
+    await asyncio.wait([leaving])
+    await staying
+    assert budget.held_bytes == 100
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -9,7 +9,6 @@ import pytest
 
 from control_plane.core.errors import ControlPlaneError
 from control_plane.frontends.common.connection_server import ConnectionServer
-from tests.aio import run_in_virtual_time
 
 
 @dataclass(frozen=True)
@@ -100,8 +99,9 @@ class TestRoomForASourceThatHasItsShare:
         assert looks == list(range(16))
 
 
-def test_that_it_refuses_is_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
+@pytest.mark.virtual_time
+async def test_that_it_refuses_is_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
         server: ConnectionServer[Connection] = ConnectionServer(Limits(max_connections=0))
         await asyncio.sleep(100)
         for _ in range(50):
@@ -110,9 +110,6 @@ def test_that_it_refuses_is_told_once_a_minute(caplog: pytest.LogCaptureFixture)
         await asyncio.sleep(61)
         server.opened(Connection(), "192.0.2.1")
         assert caplog.text.count("connections are refused") == 2
-
-    with caplog.at_level(logging.WARNING):
-        run_in_virtual_time(main())
 
 
 @pytest.mark.virtual_time

@@ -4,7 +4,7 @@ counted."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +33,6 @@ from control_plane.objects.domain.tenant import Tenant
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Servers
 from control_plane.workers.token_buckets import TokenBuckets
-from tests.aio import run_in_virtual_time
 from tests.fakes import FakeRecorder
 from tests.fakes.governance import FakeMeter, governance, known_state
 from tests.fakes.source import FakeSource
@@ -143,15 +142,7 @@ class Bench:
         assert [self.ask(principal=principal) for _ in range(2)] == [("kept", ANSWER), ("known", ANSWER)]
 
 
-def in_virtual_time(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    def run() -> None:
-        run_in_virtual_time(test())
-
-    run.__name__, run.__doc__ = test.__name__, test.__doc__
-    return run
-
-
-@in_virtual_time
+@pytest.mark.virtual_time
 async def test_the_same_message_is_known() -> None:
     bench = Bench()
     bench.begin()
@@ -227,7 +218,7 @@ async def test_nothing_is_known_after_a_change(happens: Callable[[Bench], None],
         assert bench.ask() == ("known", then[1])
 
 
-@in_virtual_time
+@pytest.mark.virtual_time
 async def test_nothing_is_known_of_an_answer_that_has_expired() -> None:
     bench = Bench()
     bench.begin()
@@ -237,7 +228,7 @@ async def test_nothing_is_known_of_an_answer_that_has_expired() -> None:
     assert bench.ask() == ("nothing", None)
 
 
-@in_virtual_time
+@pytest.mark.virtual_time
 async def test_nothing_is_known_of_an_answer_that_was_evicted() -> None:
     bench = Bench(room=8 * ENTRY_BYTES)
     bench.begin()
@@ -246,7 +237,7 @@ async def test_nothing_is_known_of_an_answer_that_was_evicted() -> None:
     assert bench.ask() == ("nothing", None)
 
 
-@in_virtual_time
+@pytest.mark.virtual_time
 async def test_nothing_is_known_of_who_shows_a_key_that_has_expired() -> None:
     bench = Bench()
     bench.begin(principal=replace(CALLER, expires_s=TODAY_S + 10))
@@ -256,14 +247,14 @@ async def test_nothing_is_known_of_who_shows_a_key_that_has_expired() -> None:
     assert bench.hits.answer(MESSAGE) is None
 
 
-@in_virtual_time
+@pytest.mark.virtual_time
 async def test_of_who_shows_a_token_nothing_is_kept() -> None:
     bench = Bench()
     bench.compute()
     assert [bench.ask(principal=replace(CALLER, is_known=False)) for _ in range(3)] == [("kept", ANSWER)] * 3
 
 
-@in_virtual_time
+@pytest.mark.virtual_time
 async def test_where_requests_are_logged_nothing_is_kept() -> None:
     bench = Bench(meter=FakeMeter(has_log=True))
     bench.compute()
@@ -271,7 +262,7 @@ async def test_where_requests_are_logged_nothing_is_kept() -> None:
     assert len(bench.meter.events) == 3
 
 
-@in_virtual_time
+@pytest.mark.virtual_time
 async def test_a_tenant_beyond_its_rate_is_refused_and_that_recorded_once() -> None:
     bench = Bench(Tenant("team", requests_per_s=0.001, burst=3))
     bench.begin()
@@ -285,7 +276,7 @@ async def test_a_tenant_beyond_its_rate_is_refused_and_that_recorded_once() -> N
     assert bench.ask()[1] is None, "it has a request again, and its answer has expired"
 
 
-@in_virtual_time
+@pytest.mark.virtual_time
 async def test_hits_of_a_tenant_with_a_rate_are_let_by_each() -> None:
     bench = Bench(Tenant("team", requests_per_s=1.0, burst=1))
     bench.compute()
@@ -308,7 +299,7 @@ class NoSpill:
         raise AssertionError("there is none")
 
 
-@in_virtual_time
+@pytest.mark.virtual_time
 async def test_every_hit_is_counted_once() -> None:
     store = FakeUsageStore()
     metering = Metering(store=store, spill=NoSpill(), max_sums=10, today_s=lambda: TODAY_S)
@@ -331,7 +322,7 @@ async def test_every_hit_is_counted_once() -> None:
     assert usage == Usage(requests=hits, rows=hits * ROWS, elements=hits * ELEMENTS, cache_hits=hits)
 
 
-@in_virtual_time
+@pytest.mark.virtual_time
 async def test_they_are_counted_by_themselves_soon() -> None:
     bench = Bench()
     bench.begin()
@@ -344,7 +335,7 @@ async def test_they_are_counted_by_themselves_soon() -> None:
         assert len(bench.recorder.records) == len(bench.meter.added) == bench.cache.counts["m", CacheStatus.HIT] >= before + 4
 
 
-@in_virtual_time
+@pytest.mark.virtual_time
 async def test_hits_of_what_is_known_no_longer_are_counted_too() -> None:
     bench = Bench()
     bench.begin()
@@ -355,7 +346,7 @@ async def test_hits_of_what_is_known_no_longer_are_counted_too() -> None:
     assert len(bench.recorder.records) == 3
 
 
-@in_virtual_time
+@pytest.mark.virtual_time
 async def test_a_hit_counts_as_a_use_of_what_is_kept() -> None:
     bench = Bench()
     bench.begin()
@@ -368,14 +359,14 @@ async def test_a_hit_counts_as_a_use_of_what_is_kept() -> None:
     assert entry.last_use == before + 1
 
 
-@in_virtual_time
+@pytest.mark.virtual_time
 async def test_one_too_large_is_not_kept() -> None:
     bench = Bench()
     bench.compute(bytes(1 << 15))
     assert [bench.ask()[0] for _ in range(3)] == ["kept"] * 3
 
 
-@in_virtual_time
+@pytest.mark.virtual_time
 async def test_a_hit_of_who_is_near_a_rate_that_processes_share_is_not_decided_at_once_and_counts_once() -> None:
     now_s = asyncio.get_running_loop().time
     leases = RateLeases(TokenBuckets(now_s=now_s), now_s=now_s)

@@ -9,7 +9,6 @@ import pytest
 
 from control_plane.core.errors import DeadlineExceeded, ModelLoadFailed, ModelNotFound, Overloaded, StoreUnavailable
 from control_plane.models.domain.description import Tier
-from tests.aio import run
 from tests.fakes.model_store import FakeModelStore
 from tests.unit.models.tiers.tiers_bench import bench, model, until
 
@@ -192,19 +191,16 @@ async def test_a_changed_model_is_taken_up_unless_it_is_pinned(tmp_path: Path) -
         assert lab.partials() == []
 
 
-def test_an_older_copy_is_served_while_the_new_one_cannot_be_had(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        store = FakeModelStore({"m": model(600), "pinned": model(300)})
-        async with bench(tmp_path, store) as lab:
-            path = await lab.warm("m") / "1/model.onnx"
-            await lab.warm("pinned")
-            with lab.tiers.pinned("pinned"):
-                store.models["m"] = model(1001, b"n")
-                await lab.tiers.refresh()
-                await lab.warm("m")
-                assert path.read_bytes() == b"w" * 600
-
-    run(main())
+async def test_an_older_copy_is_served_while_the_new_one_cannot_be_had(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = FakeModelStore({"m": model(600), "pinned": model(300)})
+    async with bench(tmp_path, store) as lab:
+        path = await lab.warm("m") / "1/model.onnx"
+        await lab.warm("pinned")
+        with lab.tiers.pinned("pinned"):
+            store.models["m"] = model(1001, b"n")
+            await lab.tiers.refresh()
+            await lab.warm("m")
+            assert path.read_bytes() == b"w" * 600
     assert "has changed and cannot be fetched; what is warm is served: model 'm' has 1001 bytes" in caplog.text
 
 
@@ -233,17 +229,14 @@ async def test_what_no_store_has_is_not_found(tmp_path: Path, name: str) -> None
             await lab.warm(name)
 
 
-def test_a_name_belongs_to_the_first_store_and_before_it_to_a_plain_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        first, second = FakeModelStore({"m": model(1)}, "fake://1"), FakeModelStore({"m": model(2), "local": model()}, "fake://2")
-        async with bench(tmp_path, first, second, taken=lambda: ["local"]) as lab:
-            assert lab.tiers.names() == ["m"]
-            assert len((await lab.warm("m") / "1/model.onnx").read_bytes()) == 1
-            with pytest.raises(ModelNotFound):
-                await lab.warm("local")
-        async with bench(tmp_path, first, second, taken=lambda: ["m"]) as lab:
-            assert lab.held() == []  # or two sources of the managed repository would have the name
-
-    run(main())
+async def test_a_name_belongs_to_the_first_store_and_before_it_to_a_plain_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = FakeModelStore({"m": model(1)}, "fake://1"), FakeModelStore({"m": model(2), "local": model()}, "fake://2")
+    async with bench(tmp_path, first, second, taken=lambda: ["local"]) as lab:
+        assert lab.tiers.names() == ["m"]
+        assert len((await lab.warm("m") / "1/model.onnx").read_bytes()) == 1
+        with pytest.raises(ModelNotFound):
+            await lab.warm("local")
+    async with bench(tmp_path, first, second, taken=lambda: ["m"]) as lab:
+        assert lab.held() == []  # or two sources of the managed repository would have the name
     assert "model m in fake://2 has the name of one in fake://1, which is the one that is served" in caplog.messages
     assert "model local in fake://2 has the name of one in a model repository, which is the one that is served" in caplog.messages

@@ -58,27 +58,20 @@ def long_folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_over_tcp(run: Run) -> None:
-    async def main() -> None:
-        with listening(("127.0.0.1", 0)) as listener:
-            await assert_it_connects(listener, TcpAddress("127.0.0.1", listener.getsockname()[1]))
-
-    run(main())
+async def test_over_tcp(run: Run) -> None:
+    with listening(("127.0.0.1", 0)) as listener:
+        await assert_it_connects(listener, TcpAddress("127.0.0.1", listener.getsockname()[1]))
 
 
 @pytest.mark.parametrize("is_long", [False, True], ids=["a path that fits", "a path of any length"])
-def test_through_a_unix_socket(run: Run, tmp_path: Path, is_long: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_through_a_unix_socket(run: Run, tmp_path: Path, is_long: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = long_folder(tmp_path) if is_long else tmp_path
     monkeypatch.chdir(folder)
-
-    async def main() -> None:
-        with listening("s") as listener:
-            await assert_it_connects(listener, UnixAddress(str(folder / "s")))  # after the first the loop has what it needs
-            before = len(os.listdir("/proc/self/fd"))
-            await assert_it_connects(listener, UnixAddress(str(folder / "s")))
-            assert len(os.listdir("/proc/self/fd")) == before
-
-    run(main())
+    with listening("s") as listener:
+        await assert_it_connects(listener, UnixAddress(str(folder / "s")))  # after the first the loop has what it needs
+        before = len(os.listdir("/proc/self/fd"))
+        await assert_it_connects(listener, UnixAddress(str(folder / "s")))
+        assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_programs_that_this_one_starts_find_a_short_path_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,21 +97,17 @@ def test_in_a_folder_that_is_gone_a_path_is_what_it_was(tmp_path: Path) -> None:
         assert same == path
 
 
-def test_nobody_there_is_an_error(run: Run, tmp_path: Path) -> None:
+async def test_nobody_there_is_an_error(run: Run, tmp_path: Path) -> None:
     left, nowhere = tmp_path / "left", tmp_path / ("f" * 120) / "s"
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(left))
-
-    async def main() -> None:
-        for path, error in (
-            (left, ConnectionRefusedError),
-            (tmp_path / "none", FileNotFoundError),
-            (nowhere, OSError),
-        ):
-            with pytest.raises(error):
-                await open_connection(Client, UnixAddress(str(path)))
-
-    run(main())
+    for path, error in (
+        (left, ConnectionRefusedError),
+        (tmp_path / "none", FileNotFoundError),
+        (nowhere, OSError),
+    ):
+        with pytest.raises(error):
+            await open_connection(Client, UnixAddress(str(path)))
 
 
 @pytest.fixture
@@ -130,42 +119,35 @@ def on_uvloop() -> Iterator[Run]:
         yield runner.run
 
 
-def test_a_full_queue_is_waited_for(on_uvloop: Run, tmp_path: Path) -> None:
+async def test_a_full_queue_is_waited_for(on_uvloop: Run, tmp_path: Path) -> None:
     """With a full queue a TCP listener drops the attempt, which the client's kernel retries; a Unix socket
     refuses at once.
     """
-
-    async def main() -> None:
-        with listening(str(tmp_path / "s"), queue=0) as listener:
-            address = UnixAddress(str(tmp_path / "s"))
-            first = await open_connection(Client, address)
-            async with asyncio.TaskGroup() as tasks:
-                second = tasks.create_task(open_connection(Client, address))
-                await asyncio.sleep(0.05)
-                assert not second.done()
-                accepted = [listener.accept()[0]]
-                clients = [first, await second]
-                accepted.append(listener.accept()[0])
-            accepted[1].sendall(b"hello")
-            assert await clients[1].received == b"hello"
-            for client, peer in zip(clients, accepted, strict=True):
-                client.transport.close()
-                peer.close()
-
-    on_uvloop(main())
+    with listening(str(tmp_path / "s"), queue=0) as listener:
+        address = UnixAddress(str(tmp_path / "s"))
+        first = await open_connection(Client, address)
+        async with asyncio.TaskGroup() as tasks:
+            second = tasks.create_task(open_connection(Client, address))
+            await asyncio.sleep(0.05)
+            assert not second.done()
+            accepted = [listener.accept()[0]]
+            clients = [first, await second]
+            accepted.append(listener.accept()[0])
+        accepted[1].sendall(b"hello")
+        assert await clients[1].received == b"hello"
+        for client, peer in zip(clients, accepted, strict=True):
+            client.transport.close()
+            peer.close()
 
 
-def test_giving_up_at_a_full_queue_leaves_nothing(on_uvloop: Run, tmp_path: Path) -> None:
-    async def main() -> None:
-        with listening(str(tmp_path / "s"), queue=0):
-            address = UnixAddress(str(tmp_path / "s"))
-            first = await open_connection(Client, address)
-            gc.collect()  # what earlier tests have left would else close its files in between
-            before = len(os.listdir("/proc/self/fd"))
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.03):
-                    await open_connection(Client, address)
-            assert len(os.listdir("/proc/self/fd")) == before
-            first.transport.close()
-
-    on_uvloop(main())
+async def test_giving_up_at_a_full_queue_leaves_nothing(on_uvloop: Run, tmp_path: Path) -> None:
+    with listening(str(tmp_path / "s"), queue=0):
+        address = UnixAddress(str(tmp_path / "s"))
+        first = await open_connection(Client, address)
+        gc.collect()  # what earlier tests have left would else close its files in between
+        before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.03):
+                await open_connection(Client, address)
+        assert len(os.listdir("/proc/self/fd")) == before
+        first.transport.close()

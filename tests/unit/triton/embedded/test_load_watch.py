@@ -99,22 +99,18 @@ def test_one_that_succeeds_is_let_be(lab: Lab) -> None:
     assert lab.limits_s == [310.0]
 
 
-def test_it_begins_at_once(lab: Lab) -> None:
+async def test_it_begins_at_once(lab: Lab) -> None:
     """The caller has just checked that this process may load; a moment later that may be untrue."""
+    has_begun = False
 
-    async def main() -> None:
-        has_begun = False
+    async def load(limit_s: float) -> None:
+        nonlocal has_begun
+        has_begun = True
 
-        async def load(limit_s: float) -> None:
-            nonlocal has_begun
-            has_begun = True
-
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(lab.watch.carry_out(("m",), load, timeout_s=300))
-            await asyncio.sleep(0)
-            assert has_begun
-
-    asyncio.run(main())
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(lab.watch.carry_out(("m",), load, timeout_s=300))
+        await asyncio.sleep(0)
+        assert has_begun
 
 
 def test_one_that_fails_says_what_the_log_has_said_since_it_began(lab: Lab) -> None:
@@ -250,16 +246,13 @@ class TestDeadline:
         assert str(told) == "model 'm' was not loaded within 300 s (TIDEGATE_LOAD_TIMEOUT_S); Triton goes on with it"
 
 
-def test_cancelled_it_leaves_nothing_behind(lab: Lab) -> None:
-    async def main() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            load = tasks.create_task(lab.watch.carry_out(("m",), lambda limit_s: asyncio.sleep(600), timeout_s=300))
-            await lab.stubs.looked_at()
-            load.cancel()
-        assert load.cancelled()
-        assert len(asyncio.all_tasks()) == 1
-
-    asyncio.run(main())
+async def test_cancelled_it_leaves_nothing_behind(lab: Lab) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        load = tasks.create_task(lab.watch.carry_out(("m",), lambda limit_s: asyncio.sleep(600), timeout_s=300))
+        await lab.stubs.looked_at()
+        load.cancel()
+    assert load.cancelled()
+    assert len(asyncio.all_tasks()) == 1
 
 
 def test_while_several_load_what_names_no_model_is_nobodys(lab: Lab) -> None:
@@ -293,16 +286,13 @@ async def test_in_the_region_of_a_loaded_model_nothing_is_answered_where_a_reque
     assert set(lab.asked) == {"of-a-load"}
 
 
-def test_a_stub_that_was_started_between_two_looks_is_known_once_its_load_has_ended(lab: Lab) -> None:
+async def test_a_stub_that_was_started_between_two_looks_is_known_once_its_load_has_ended(lab: Lab) -> None:
     """On a busy machine no look may come before the load is over; a stub that dies then would be nobody's."""
     started = Stub(7, "region", "m_0_0", "/repository/m/1/model.py", now_s() + 1.0)
 
-    async def main() -> None:
-        async def load(limit_s: float) -> None:
-            lab.stubs.seen = StubObservation({7: started}, {}, set())
+    async def load(limit_s: float) -> None:
+        lab.stubs.seen = StubObservation({7: started}, {}, set())
 
-        await lab.watch.carry_out(("m",), load, timeout_s=300.0)
-
-    asyncio.run(main())
+    await lab.watch.carry_out(("m",), load, timeout_s=300.0)
     assert lab.watch.started == {7: started}
     assert lab.watch.served == {"region"}

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from pathlib import Path
@@ -12,16 +11,12 @@ from control_plane.settings import load_settings
 from control_plane.workers.adapters.process import WorkerProcessLauncher
 
 
-def test_a_worker_that_cannot_be_started_is_told_so_and_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_a_worker_that_cannot_be_started_is_told_so_and_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-
-    async def main() -> None:
-        launcher = WorkerProcessLauncher(load_settings(), http_socket=None, grpc_socket=None)
-        with pytest.raises(StartupError, match="worker 3 cannot be started: No such file or directory"):
-            await launcher.start(3)  # which also starts what asyncio keeps for subprocesses
-        before = os.listdir("/proc/self/fd")
-        with pytest.raises(StartupError):
-            await launcher.start(3)
-        assert len(os.listdir("/proc/self/fd")) == len(before)
-
-    asyncio.run(main())
+    launcher = WorkerProcessLauncher(load_settings(), http_socket=None, grpc_socket=None)
+    with pytest.raises(StartupError, match="worker 3 cannot be started: No such file or directory"):
+        await launcher.start(3)  # which also starts what asyncio keeps for subprocesses
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(StartupError):
+        await launcher.start(3)
+    assert len(os.listdir("/proc/self/fd")) == len(before)
