@@ -1,20 +1,32 @@
-"""Judges of two versions: the gates that rollouts have, and a rule that compares rates with a threshold."""
+"""Judges of two versions: the gates that rollouts have, a rule that compares rates with a threshold, and Kayenta's test."""
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from control_plane.rollout.domain.gate import Gate
 from perf.rollout_gates.worlds import Tick
 
-GATES, THRESHOLD = "gates", "threshold rule"
+GATES, THRESHOLD, KAYENTA = "gates", "threshold rule", "Kayenta"
+JUDGES = (GATES, THRESHOLD, KAYENTA)
+
+Floats = npt.NDArray[np.float64]
 
 LEAST_SAMPLES = 50
 TIMES = 2.0
 """The rule is the usual one of a canary analysis: from so many requests on, fail one whose rate is above so many times the
 present version's."""
+LEAST_POINTS = 50
+"""Points in time of each metric that Kayenta's documentation asks for (best practices: "at least 50 pieces of time series data")."""
+POINTS_PER_ANALYSIS = 10
+_TOLERANCE = 0.25
+"""Part of the estimated shift that the interval has to be beyond (`NetflixACAJudge`: tolerance 0.25, confidence 0.98)."""
+_Z = 2.3263
+"""Quantile of the normal distribution for a two-sided confidence of 98 %."""
 _CHUNK = 16
 """Samples of the canary in a block, as a gateway would close it within a tick."""
 
@@ -79,6 +91,44 @@ class ThresholdRule:
         return any(of_canary / self.canary > TIMES * of_stable / self._stable for of_canary, of_stable in self._bad)
 
 
+class Kayenta:
+    """Kayenta's judge with its defaults: a Mann-Whitney U test of two time series for each rate.
+
+    A tick is a point of each series, and the baseline has as many requests as the canary, as its documentation advises. It
+    looks at all points so far, after every ten from the fiftieth on; a single rate that is high takes the score of three
+    below its usual 75.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.canary = 0
+        self._points: list[tuple[list[float], list[float]]] = [([], []) for _ in range(count)]
+
+    def looks(self, tick: Tick) -> bool:
+        arms = tick.is_canary
+        of_canary, of_stable = np.flatnonzero(arms), np.flatnonzero(~arms)
+        self.canary += len(of_canary)
+        paired = min(len(of_canary), len(of_stable))
+        if paired:  # a point without requests is no data
+            for (canary, baseline), bad in zip(self._points, tick.bad, strict=True):
+                canary.append(float(bad[of_canary].mean()))
+                baseline.append(float(bad[of_stable[:paired]].mean()))
+        points = len(self._points[0][0])
+        is_due = bool(paired) and points >= LEAST_POINTS and points % POINTS_PER_ANALYSIS == 0
+        return is_due and any(is_high(np.array(canary), np.array(baseline)) for canary, baseline in self._points)
+
+
+def is_high(canary: Floats, baseline: Floats) -> bool:
+    """Whether Kayenta's classifier calls a metric high: the confidence interval of the shift (Hodges-Lehmann, by the normal
+    approximation of the Mann-Whitney U test) lies above a quarter of the shift.
+    """
+    differences = np.sort(np.subtract.outer(canary, baseline), axis=None)
+    pairs, points = len(differences), len(canary) + len(baseline)
+    rank = int(pairs / 2 - _Z * math.sqrt(pairs * (points + 1) / 12))
+    return rank >= 1 and bool(differences[rank - 1] > _TOLERANCE * abs(np.median(differences)))
+
+
 def make_judge(name: str, count: int, *, alpha: float) -> Judge:
     """Make the judge of that name, for so many rates."""
-    return Gates(count, alpha=alpha) if name == GATES else ThresholdRule(count)
+    if name == GATES:
+        return Gates(count, alpha=alpha)
+    return ThresholdRule(count) if name == THRESHOLD else Kayenta(count)

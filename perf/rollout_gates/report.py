@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from perf.measurement import report
 from perf.measurement.markdown import figure, table
 from perf.measurement.report import Target
-from perf.rollout_gates.judges import GATES, LEAST_SAMPLES, THRESHOLD, TIMES
+from perf.rollout_gates.judges import GATES, JUDGES, KAYENTA, LEAST_POINTS, LEAST_SAMPLES, POINTS_PER_ANALYSIS, THRESHOLD, TIMES
 
 _TARGETS = (Target("false_rollbacks_percent", "false rollbacks, worst world, %", 1.0, at_least=False),)
 
@@ -44,26 +44,42 @@ class Report(report.Report):
         return 100 * run.failed / run.simulated
 
     def summary(self) -> str:
-        return "\n\n".join((self._alike(), self._worse()))
+        return "\n\n".join((self._alike(), self._worse(), _TOLD))
 
     def _alike(self) -> str:
         worlds = [world for world in self.names("world") if Case(world, GATES, True) in self.runs]
-        runs = [(world, self.median(Case(world, GATES, True))) for world in worlds]
         rows = [
-            (world, f"{run.simulated:,}", f"{self.false_percent(world, GATES):.2f} %", f"{self.false_percent(world, THRESHOLD):.2f} %")
-            for world, run in runs
+            (
+                world,
+                f"{self.median(Case(world, GATES, True)).simulated:,}",
+                *(f"{self.false_percent(world, judge):.2f} %" for judge in JUDGES),
+            )
+            for world in worlds
         ]
-        return table(
-            ("both versions alike", "simulated", "rolled back", f"by a rule: {TIMES:g} times, from {LEAST_SAMPLES} requests"), rows
-        )
+        return table(("both versions alike", "simulated", "rolled back", f"by the {THRESHOLD}", f"by {KAYENTA}"), rows)
 
     def _worse(self) -> str:
         worlds = [world for world in self.names("world") if Case(world, GATES, False) in self.runs]
         return table(
-            ("the next version", "found", "canary requests until then, median", "by the rule: found", "requests"),
-            [(world, *self._found(world, GATES), *self._found(world, THRESHOLD)) for world in worlds],
+            (
+                "the next version",
+                "found",
+                "canary requests until then, median",
+                f"by the {THRESHOLD}: found",
+                "requests",
+                f"by {KAYENTA}: found",
+                "requests",
+            ),
+            [(world, *(cell for judge in JUDGES for cell in self._found(world, judge))) for world in worlds],
         )
 
     def _found(self, world: str, judge: str) -> tuple[str, str]:
         run: Run = self.median(Case(world, judge, False))
         return f"{100 * run.failed / run.simulated:.0f} %", figure(run.canary_requests)
+
+
+_TOLD = (
+    f"The {THRESHOLD}: {TIMES:g} times the present version's rate, from {LEAST_SAMPLES} requests on. {KAYENTA}: its judge's "
+    f"Mann-Whitney U test at 98 %, a tick as a point of its time series, at {LEAST_POINTS} points and every {POINTS_PER_ANALYSIS} "
+    "beyond; with points of a minute, as usual, it says nothing in the first 50 minutes."
+)
