@@ -30,6 +30,7 @@ from control_plane.frontends.data_http import DataHttp
 from control_plane.frontends.grpc.connection import GrpcLimits
 from control_plane.frontends.grpc.server import GrpcServer
 from control_plane.frontends.http.limits import HttpLimits
+from control_plane.frontends.http.request_reader import streams_none
 from control_plane.frontends.http.server import HttpServer
 from control_plane.frontends.jobs.compute import JobCompute
 from control_plane.frontends.jobs.http import JobsHttp
@@ -240,14 +241,16 @@ class DataPlane:
             models=self._text_models,
             access=self._governance.access,
             read_timeout_s=gateway.request_timeout_s,
-            batches=None if self._jobs is None else BatchesHttp(self._jobs.files, self._jobs.batches, budget),
+            batches=None if self._jobs is None else BatchesHttp(self._jobs.files, self._jobs.batches),
         )
         application = DataHttp(v2, openai)
+        limits = http_limits(gateway, self._governance.access)
         return HttpServer(
             application.answer,
             render_error,
-            http_limits(gateway, self._governance.access),
+            limits if self._jobs is None else replace(limits, max_upload_bytes=self._jobs.max_upload_bytes),
             admit=application.admit,
+            streams=streams_none if self._jobs is None else application.streams,
             verbatim=v2.verbatim,
             budget=budget,
             hosts=self._hosts,

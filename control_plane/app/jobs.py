@@ -56,6 +56,7 @@ class JobServices:
         )
         self._sweeper = Sweeper(store=store, queue=queue, spool=spool, usage=usage, policy=self._policy, kept=_kept(settings))
         self.max_attempts = settings.jobs_attempts
+        self.max_upload_bytes = settings.jobs_max_upload_bytes
         self._runner: JobRunner | None = None
         self._may_run = asyncio.Event()
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from uuid import uuid4
 
 from control_plane.batches.domain.batch import EMBEDDINGS, Batch, BatchState, Ended, StoredFile
-from control_plane.batches.domain.input_lines import input_steps, lines_of
+from control_plane.batches.domain.input_lines import InputLines, InputReader, lines_of
 from control_plane.batches.domain.output_lines import ChunkEnd, chunk_end, ended, never_made, split_result, unanswered_lines
 from control_plane.batches.files import Files
 from control_plane.batches.ports import Shelf
@@ -106,7 +106,7 @@ class Batches:
         file = await self._files.get(principal, input_file_id)
         if file.purpose != "batch":
             raise InvalidRequest(f"the input file's purpose must be 'batch'; this one's is {file.purpose!r}", field="input_file_id")
-        lines = await run_in_steps(input_steps(await self._files.content(principal, input_file_id)))
+        lines = await self._validated(principal, input_file_id)
         now_s = self._today_s()
         batch = Batch(
             id=f"batch_{int(now_s * 1e3):012x}{uuid4().hex[:20]}",  # sorts by time
@@ -123,6 +123,15 @@ class Batches:
         if not await self._shelf.add_batch(batch):
             raise ObjectNotFound(f"the file {input_file_id!r} was deleted meanwhile")
         return batch
+
+    async def _validated(self, principal: Principal, file_id: str) -> InputLines:
+        content, reader = await self._files.content(principal, file_id), InputReader()
+        try:
+            while (piece := await content.receive()) is not None:
+                await run_in_steps(reader.feed(piece))
+        finally:
+            content.close()
+        return await run_in_steps(reader.finish())
 
     async def get(self, principal: Principal, batch_id: str) -> Batch:
         """Return a batch of the caller's tenant. Raises ObjectNotFound."""

@@ -7,15 +7,15 @@ exist for it.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from uuid import uuid4
 
 from control_plane.batches.domain.batch import StoredFile
-from control_plane.batches.ports import Shelf
+from control_plane.batches.ports import FileReader, Shelf
 from control_plane.core.errors import InvalidRequest, LimitExceeded, ObjectNotFound
 from control_plane.core.principal import Principal
 
-_PIECE_BYTES = 1 << 20
 _MAX_NAME_CHARS = 255
 _MAX_FILES = 10_000
 """Most files of one tenant: they are listed by looking at each."""
@@ -29,25 +29,42 @@ class Files:
         self._shelf = shelf
         self._max_bytes = max_bytes
         self._today_s = today_s
+        self._arriving: Counter[str] = Counter()
+        """Bytes of each tenant's files that are being received."""
 
-    async def add(self, principal: Principal, *, filename: str, purpose: str, content: bytes) -> StoredFile:
-        """Keep a file.
+    async def add(self, principal: Principal, *, filename: str, content: AsyncIterator[bytes]) -> StoredFile:
+        """Keep a file, as its content arrives. Nothing of it stays where that raises, or the caller leaves.
 
         Raises:
-            InvalidRequest: its purpose is not `batch`, or it is empty.
+            InvalidRequest: it is empty.
             LimitExceeded: the tenant has as many files, or bytes of them, as it may.
         """
-        if purpose != "batch":
-            raise InvalidRequest(f"purpose must be 'batch', which is what files are for here; got {purpose[:50]!r}", field="purpose")
-        if not content:
-            raise InvalidRequest("the file is empty", field="file")
-        kept = await self._shelf.files(principal.tenant)
+        file = StoredFile(f"file-{uuid4().hex}", principal.tenant, filename[:_MAX_NAME_CHARS], "batch", 0, self._today_s())
+        return await self._shelf.add_file(file, self._bounded(principal.tenant, content))
+
+    async def _bounded(self, tenant: str, content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Yield the content as far as the tenant has room for it. Raises LimitExceeded."""
+        own_bytes, kept = 0, await self._shelf.files(tenant)
+        try:
+            self._require_room(tenant, kept)
+            async for piece in content:
+                own_bytes += len(piece)
+                self._arriving[tenant] += len(piece)
+                self._require_room(tenant, kept)
+                yield piece
+            if not own_bytes:
+                raise InvalidRequest("the file is empty", field="file")
+            self._require_room(tenant, await self._shelf.files(tenant))  # others may have come to their end meanwhile
+        finally:
+            self._arriving[tenant] -= own_bytes
+            if not self._arriving[tenant]:
+                del self._arriving[tenant]
+
+    def _require_room(self, tenant: str, kept: list[StoredFile]) -> None:
         total = sum(file.size_bytes for file in kept)
-        if len(kept) >= _MAX_FILES or total + len(content) > self._max_bytes:
+        if len(kept) >= _MAX_FILES or total + self._arriving[tenant] > self._max_bytes:
             most = f"{_MAX_FILES} files and {self._max_bytes} bytes"
             raise LimitExceeded(f"this tenant has {len(kept)} files with {total} bytes, and {most} are allowed; delete some first")
-        file = StoredFile(f"file-{uuid4().hex}", principal.tenant, filename[:_MAX_NAME_CHARS], purpose, 0, self._today_s())
-        return await self._shelf.add_file(file, _pieces(content))
 
     async def get(self, principal: Principal, file_id: str) -> StoredFile:
         """Return a file. Raises ObjectNotFound."""
@@ -60,13 +77,13 @@ class Files:
         """Return the files that the caller may see, the newest first."""
         return [file for file in await self._shelf.files(principal.tenant) if _may_see(principal, file)]
 
-    async def content(self, principal: Principal, file_id: str) -> bytes:
-        """Return a file's content. Raises ObjectNotFound."""
+    async def content(self, principal: Principal, file_id: str) -> FileReader:
+        """Return a file's content, to be received piece by piece and closed. Raises ObjectNotFound."""
         await self.get(principal, file_id)
-        content = await self._shelf.read_file(principal.tenant, file_id)
-        if content is None:
+        reader = await self._shelf.read_file(principal.tenant, file_id)
+        if reader is None:
             raise _none(file_id)
-        return content
+        return reader
 
     async def delete(self, principal: Principal, file_id: str) -> None:
         """Delete a file; batches that were made of it go on. Raises ObjectNotFound."""
@@ -81,8 +98,3 @@ def _may_see(principal: Principal, file: StoredFile) -> bool:
 
 def _none(file_id: str) -> ObjectNotFound:
     return ObjectNotFound(f"there is no file {file_id[:100]!r}")
-
-
-async def _pieces(content: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(content), _PIECE_BYTES):
-        yield content[start : start + _PIECE_BYTES]

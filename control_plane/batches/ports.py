@@ -8,6 +8,15 @@ from typing import Protocol
 from control_plane.batches.domain.batch import Batch, Chunk, Ended, StoredFile
 
 
+class FileReader(Protocol):
+    """A file that is read piece by piece; it must be closed in any case."""
+
+    async def receive(self) -> bytes | None:
+        """Return the next piece, None at the end. Raises StoreUnavailable."""
+
+    def close(self) -> None: ...
+
+
 class Shelf(Protocol):
     """Durable store of files and batches, shared by all processes that share the spool.
 
@@ -16,14 +25,16 @@ class Shelf(Protocol):
     """
 
     async def add_file(self, file: StoredFile, pieces: AsyncIterator[bytes]) -> StoredFile:
-        """Write a file; returned is what it is, with the size that it has."""
+        """Write a file as its pieces come; returned is what it is, with the size that it has. Where one cannot come,
+        nothing is left of the file.
+        """
 
     async def file(self, tenant: str, file_id: str) -> StoredFile | None: ...
 
     async def files(self, tenant: str) -> list[StoredFile]:
         """Return a tenant's files, the newest first."""
 
-    async def read_file(self, tenant: str, file_id: str) -> bytes | None: ...
+    async def read_file(self, tenant: str, file_id: str) -> FileReader | None: ...
 
     async def delete_file(self, tenant: str, file_id: str) -> bool: ...
 

@@ -22,6 +22,10 @@ class DataHttp:
         """Refuse a request by its head alone; see `V2Http.admit`."""
         (self._openai if is_openai(request.target) else self._v2).admit(request)
 
+    def streams(self, request: HttpRequest) -> bool:
+        """Whether the body of such a request is received piece by piece, as `answer` does with uploads."""
+        return request.method == b"POST" and request.target.partition(b"?")[0] == b"/v1/files"
+
     def answer(self, request: HttpRequest) -> Awaitable[HttpAnswer | HttpStream]:
         """Answer one request; see `V2Http.answer` and `OpenaiHttp.answer`."""
         # The first test is the cheaper one, and settles it for nearly all.

@@ -34,6 +34,7 @@ from control_plane.inference.route_targets import WHOLE_BYTES, ends_of
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer, no_content
 from control_plane.protocols.kserve.routes import V2Route, read_route
+from control_plane.triton.ports import HttpStream
 
 _LOOKED_THROUGH_BYTES = 16 * 1024
 """Largest body that is parsed only to record a refusal under its model's name; that takes some 50 us."""
@@ -87,7 +88,7 @@ class HttpEmbeddingsCall:
 class BatchesApplication(Protocol):
     """Answers the calls for files and batches, whose callers are authorised: `frontends/batches/http`."""
 
-    async def answer(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer: ...
+    async def answer(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer | HttpStream: ...
 
 
 class OpenaiHttp:
@@ -121,7 +122,7 @@ class OpenaiHttp:
         if route.action is Action.EMBED:
             self._inference.refuse_by_head(Frontend.HTTP, principal, HttpEmbeddingsCall(request, principal))
 
-    async def answer(self, request: HttpRequest) -> HttpAnswer:
+    async def answer(self, request: HttpRequest) -> HttpAnswer | HttpStream:
         """Answer one request. Raises ControlPlaneError."""
         route, principal = self._admitted(request)
         if route.action is Action.EMBED:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from control_plane.core.errors import InvalidRequest
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
@@ -39,9 +40,16 @@ class _Derived:
     """The head as it came, where its connection recognises repeats of it; else empty."""
 
 
+class BodyPieces(Protocol):
+    """Body that is received piece by piece: `frontends/http/body_stream`."""
+
+    async def receive(self) -> Body | None:
+        """Return the next piece, None after the last. Raises ControlPlaneError: the rest will not come."""
+
+
 @dataclass(slots=True)
 class HttpRequest:
-    """One request with its whole body, de-chunked.
+    """One request with its whole body, de-chunked, or with a body that is still received.
 
     The head must not change after construction (`derived` depends on it).
     """
@@ -57,6 +65,8 @@ class HttpRequest:
     takes_chunks: bool = True
     """False for an HTTP/1.0 client, for which an answer of unknown length ends with the connection."""
     derived: _Derived = field(default_factory=_Derived, compare=False, repr=False)
+    stream: BodyPieces | None = field(default=None, compare=False, repr=False)
+    """The body, where it is received while the request is answered; `body` is empty then."""
 
     def with_body(self, body: Body) -> HttpRequest:
         """The next request with the same head, as clients that keep their connection mostly send; shares

@@ -58,6 +58,10 @@ class JobSettings(Group):
     jobs_bytes_per_tenant: ByteCount = ByteSize(4 * 2**30)
     """Most bytes in the bodies of one tenant's open jobs."""
 
+    jobs_max_upload_bytes: ByteCount = ByteSize(256 * 2**20)
+    """Largest body of `POST /v1/files`, which is written to disk as it arrives; OpenAI allows 200 MB. A tenant's files
+    together have at most `jobs_bytes_per_tenant`."""
+
     jobs_kept_per_tenant: int = Field(100_000, ge=1)
     """Most jobs of one tenant that are kept once they have ended. Of more the oldest go before their time; parts of a
     batch do not count."""

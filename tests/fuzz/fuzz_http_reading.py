@@ -10,16 +10,18 @@ from tests.fuzz.harness import fuzz, instrumented, slices
 
 with instrumented():
     from control_plane.core.errors import ControlPlaneError
+    from control_plane.frontends.http.body_stream import BodyStream
     from control_plane.frontends.http.limits import HttpLimits
     from control_plane.frontends.http.request_reader import RequestReader
     from control_plane.protocols.http1 import HttpRequest, upstream_pieces
 
-LIMITS = HttpLimits(max_body_bytes=3000, max_header_bytes=16 << 10, max_connections=1)
+LIMITS = HttpLimits(max_body_bytes=3000, max_header_bytes=16 << 10, max_connections=1, max_upload_bytes=3000)
 
 
 class Sink:
     def __init__(self) -> None:
         self.requests: list[HttpRequest] = []
+        self.streamed: list[HttpRequest] = []
         self.seen: list[object] = []
 
     verbatim_entries = ("any",)
@@ -28,15 +30,30 @@ class Sink:
         return False
 
     def accept(self, request: HttpRequest, *, keep_alive: bool) -> None:
+        if request.stream is not None:
+            self.streamed.append(request)
+            return
+        self.take_streamed()
         self.requests.append(request)
         self.seen.append((request.method, request.target, request.headers, bytes(request.body), keep_alive))
 
     def refuse(self, error: ControlPlaneError) -> None:
+        self.take_streamed()
         str(error).encode()
         self.seen.append("refused")
 
     def reserve(self, size_bytes: int) -> None:
         assert size_bytes > 0
+
+    def read_on(self) -> None:
+        raise AssertionError("no buffer is ever full here")
+
+    def take_streamed(self) -> None:
+        """Note a streamed request once its body is whole, or nothing more can come."""
+        for request in self.streamed:
+            assert isinstance(request.stream, BodyStream)
+            self.seen.append((request.target, request.headers, bytes(request.stream.take()), request.stream.is_whole))
+        self.streamed.clear()
 
 
 def check(data: bytes) -> None:
@@ -50,11 +67,12 @@ def check(data: bytes) -> None:
 
 def read(pieces: Iterable[bytes]) -> Sink:
     sink = Sink()
-    reader = RequestReader(sink, LIMITS, lambda request: None, peer_is_local=True)
+    reader = RequestReader(sink, LIMITS, lambda request: None, peer_is_local=True, streams=lambda request: request.target == b"/stream")
     for piece in pieces:
         has_backlog = reader.feed(piece)
         while has_backlog:
             has_backlog = reader.read_backlog()
+    sink.take_streamed()
     return sink
 
 

@@ -29,7 +29,7 @@ from control_plane.protocols.kserve.body_limits import BodyLimits
 from tests.fakes import FakeUpstream
 from tests.wire.services import INFER_TIMEOUT_S, READ_TIMEOUT_S, Services
 
-LIMITS = HttpLimits(max_body_bytes=1 << 20, max_header_bytes=16 << 10, max_connections=100)
+LIMITS = HttpLimits(max_body_bytes=1 << 20, max_header_bytes=16 << 10, max_connections=100, max_upload_bytes=4 << 20)
 INFER = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1],"data":[1]}]}'
 
 
@@ -139,6 +139,7 @@ async def gateway(
         render_error,
         limits,
         admit=application.admit,
+        streams=application.streams,
         verbatim=v2.verbatim,
         budget=own.budget,
         hosts=hosts,

@@ -18,7 +18,6 @@ from control_plane.batches.domain.input_lines import lines_of
 from control_plane.batches.domain.output_lines import answered_line
 from control_plane.batches.files import Files
 from control_plane.frontends.batches.http import BatchesHttp
-from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.jobs.domain.job import Blob, Job
 from control_plane.jobs.ports import Computed, SpoolDamaged
 from control_plane.metering.domain.usage import Usage
@@ -82,7 +81,7 @@ async def serving(folder: Path, *, max_bytes: int = 1 << 20, max_open: int = 100
             max_open=max_open,
             today_s=here.now_s,
         )
-        async with gateway(governed=governed, batches=BatchesHttp(files, batches, BodyBudget(1 << 24))) as it:
+        async with gateway(governed=governed, batches=BatchesHttp(files, batches)) as it:
             url = f"http://127.0.0.1:{it.port}/v1"
             async with (
                 openai.AsyncOpenAI(base_url=url, api_key=key_text(1), max_retries=0) as mine,

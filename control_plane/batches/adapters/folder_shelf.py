@@ -16,19 +16,23 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 from uuid import uuid4
 
 import orjson
 
 from control_plane.batches.domain.batch import Batch, BatchState, Chunk, Ended, StoredFile
+from control_plane.batches.ports import FileReader
 from control_plane.core.errors import StoreUnavailable
+from control_plane.storage.growing_file import GrowingFile
 
 _THREADS = 2
 _FILE, _BATCH = re.compile(r"file-[0-9a-f]{32}"), re.compile(r"batch_[0-9a-f]{32}")
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+_PIECE_BYTES = 256 * 1024
 _UNFINISHED_S = 3600.0
 """Age from which what was never finished is removed."""
 
@@ -44,76 +48,77 @@ class FolderShelf:
 
     async def add_file(self, file: StoredFile, pieces: AsyncIterator[bytes]) -> StoredFile:
         own = self._tenant(file.tenant) / file.id
-        partial, size_bytes = own / f".{uuid4().hex}", 0
-        await self._run(lambda: own.mkdir(mode=0o700, parents=True, exist_ok=True))
+        growing, size_bytes = GrowingFile(own), 0
+        await self.run(lambda: own.mkdir(mode=0o700, parents=True, exist_ok=True))
         try:
             async for piece in pieces:
                 size_bytes += len(piece)
-                await self._run(lambda piece=piece: _append(partial, piece))  # type: ignore[misc]
+                await self.run(partial(growing.write, piece))
             whole = replace(file, size_bytes=size_bytes)
-            await self._run(lambda: _finish(own, partial, whole))
+            await self.run(lambda: _finish(own, growing, whole))
         finally:
-            await self._run(lambda: partial.unlink(missing_ok=True))
+            await self.run(lambda: _discard(own, growing))
         return whole
 
     async def file(self, tenant: str, file_id: str) -> StoredFile | None:
         if not _FILE.fullmatch(file_id):
             return None
-        return await self._run(lambda: _file(self._tenant(tenant) / file_id))
+        return await self.run(lambda: _file(self._tenant(tenant) / file_id))
 
     async def files(self, tenant: str) -> list[StoredFile]:
-        return await self._run(lambda: _files(self._tenant(tenant)))
+        return await self.run(lambda: _files(self._tenant(tenant)))
 
-    async def read_file(self, tenant: str, file_id: str) -> bytes | None:
+    async def read_file(self, tenant: str, file_id: str) -> FileReader | None:
         if not _FILE.fullmatch(file_id):
             return None
-        return await self._run(lambda: _read(self._tenant(tenant) / file_id / "content"))
+        file = await self.run(lambda: _opened(self._tenant(tenant) / file_id / "content"))
+        return None if file is None else _Reader(self, file)
 
     async def delete_file(self, tenant: str, file_id: str) -> bool:
         if not _FILE.fullmatch(file_id):
             return False
-        return await self._run(lambda: _delete(self._tenant(tenant) / file_id))
+        return await self.run(lambda: _delete(self._tenant(tenant) / file_id))
 
     async def add_batch(self, batch: Batch) -> bool:
-        return await self._run(lambda: _add_batch(self._folder, self._tenant(batch.tenant), batch))
+        return await self.run(lambda: _add_batch(self._folder, self._tenant(batch.tenant), batch))
 
     async def batch(self, tenant: str, batch_id: str) -> Batch | None:
         if not _BATCH.fullmatch(batch_id):
             return None
-        return await self._run(lambda: _batch(self._tenant(tenant) / batch_id))
+        return await self.run(lambda: _batch(self._tenant(tenant) / batch_id))
 
     async def batches(self, tenant: str, *, after: str, limit: int) -> list[Batch]:
-        return await self._run(lambda: _batches(self._tenant(tenant), after, limit))
+        return await self.run(lambda: _batches(self._tenant(tenant), after, limit))
 
     async def open_batches(self) -> list[Batch]:
-        return await self._run(lambda: _open_batches(self._folder))
+        return await self.run(lambda: _open_batches(self._folder))
 
     async def open_count(self, tenant: str) -> int:
         folder = self._tenant(tenant).name.encode()
-        return await self._run(lambda: sum(_read(path) == folder for path in (self._folder / "open").glob("batch_*")))
+        return await self.run(lambda: sum(_read(path) == folder for path in (self._folder / "open").glob("batch_*")))
 
     async def read_chunk(self, batch: Batch, chunk: Chunk) -> bytes:
-        return await self._run(lambda: _read_part(self._of(batch) / "input", chunk.start, chunk.end))
+        return await self.run(lambda: _read_part(self._of(batch) / "input", chunk.start, chunk.end))
 
     async def cancel(self, batch: Batch, *, now_s: float) -> None:
-        await self._run(lambda: _write_once(self._of(batch) / "cancelled", orjson.dumps(now_s)))
+        await self.run(lambda: _write_once(self._of(batch) / "cancelled", orjson.dumps(now_s)))
 
     async def cancelled_s(self, batch: Batch) -> float | None:
-        found = await self._run(lambda: _read(self._of(batch) / "cancelled"))
+        found = await self.run(lambda: _read(self._of(batch) / "cancelled"))
         return None if found is None else float(orjson.loads(found))
 
     async def end(self, batch: Batch, ended: Ended) -> None:
-        await self._run(lambda: _end(self._folder, self._of(batch), ended))
+        await self.run(lambda: _end(self._folder, self._of(batch), ended))
 
     async def ended(self, batch: Batch) -> Ended | None:
-        found = await self._run(lambda: _read(self._of(batch) / "ended"))
+        found = await self.run(lambda: _read(self._of(batch) / "ended"))
         if found is None:
             return None
         plain = orjson.loads(found)
         return Ended(**{**plain, "state": BatchState(plain["state"])})
 
     async def remove_older(self, before_s: float) -> None:
-        await self._run(lambda: _remove_older(self._folder, before_s))
+        await self.run(lambda: _remove_older(self._folder, before_s))
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False)
@@ -124,11 +129,25 @@ class FolderShelf:
     def _of(self, batch: Batch) -> Path:
         return self._tenant(batch.tenant) / batch.id
 
-    async def _run(self, work: Callable[[], T]) -> T:
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do work on the disk, on a thread. Raises StoreUnavailable."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         except OSError as exc:
             raise StoreUnavailable(f"the files in {self._folder}: {exc.strerror}", is_full=exc.errno in _FULL) from exc
+
+
+class _Reader:
+    """`batches/ports.FileReader` on the threads of a shelf."""
+
+    def __init__(self, shelf: FolderShelf, file: BinaryIO) -> None:
+        self._shelf, self._file = shelf, file
+
+    async def receive(self) -> bytes | None:
+        return await self._shelf.run(lambda: self._file.read(_PIECE_BYTES)) or None
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def _append(path: Path, piece: bytes) -> None:
@@ -136,13 +155,18 @@ def _append(path: Path, piece: bytes) -> None:
         file.write(piece)
 
 
-def _finish(own: Path, partial: Path, file: StoredFile) -> None:
-    _append(partial, b"")  # of an empty file nothing was written yet
-    _flush(partial)
-    partial.rename(own / "content")
+def _finish(own: Path, growing: GrowingFile, file: StoredFile) -> None:
+    growing.finish(own / "content")
     _write_once(own / "meta", orjson.dumps(file))
     for folder in (own, own.parent, own.parent.parent):
         _flush(folder)
+
+
+def _discard(own: Path, growing: GrowingFile) -> None:
+    """Remove what was written, and its folder if there is nothing else in it."""
+    growing.discard()
+    with suppress(OSError):
+        own.rmdir()
 
 
 def _write_once(path: Path, text: bytes) -> None:
@@ -161,6 +185,13 @@ def _write_once(path: Path, text: bytes) -> None:
 def _read(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _opened(path: Path) -> BinaryIO | None:
+    try:
+        return open(path, "rb")
     except FileNotFoundError:
         return None
 

@@ -19,6 +19,8 @@ from control_plane.embeddings.domain.openai_request import request_steps
 MAX_LINES = 50_000
 """Most lines of a batch, and most inputs in all of them together: OpenAI's own limits."""
 MAX_ID_CHARS = 512
+MAX_LINE_BYTES = 8 << 20
+"""Longest line: 2048 inputs, OpenAI's most for one request, of 4 KiB each."""
 
 _CHUNK_LINES, _CHUNK_INPUTS, _CHUNK_BYTES = 32, 256, 256 * 1024
 """Most lines, inputs and bytes of a chunk, unless one line alone has more: so much is computed at a time, held in
@@ -43,38 +45,71 @@ class InputLines:
     chunks: tuple[Chunk, ...]
 
 
-def input_steps(content: bytes) -> Steps[InputLines]:
-    """Validate an input file, and cut it into chunks, in steps. Raises InvalidRequest, which names the line."""
-    chunks, seen, model, total = list[Chunk](), set[str](), "", 0
-    lines = inputs = start = 0
-    for number, (begin, end) in enumerate(_spans(content), 1):
+class InputReader:
+    """Validates an input file piece by piece, in steps, and cuts it into chunks; it keeps one line, and all names."""
+
+    def __init__(self) -> None:
+        self._chunks: list[Chunk] = []
+        self._seen: set[str] = set()
+        self._model = ""
+        self._number = self._total = 0
+        self._lines = self._inputs = self._start = 0
+        self._rest = bytearray()
+        self._at = 0
+        """Place of the rest, a line that has not ended, in the file."""
+
+    def feed(self, piece: bytes) -> Steps[None]:
+        """Read the next piece. Raises InvalidRequest, which names the line."""
+        self._rest += piece
+        begin = 0
+        while (end := self._rest.find(b"\n", begin)) >= 0:
+            yield from self._line(bytes(self._rest[begin:end]), self._at + begin)
+            begin = end + 1
+        del self._rest[:begin]
+        self._at += begin
+        if len(self._rest) > MAX_LINE_BYTES:
+            raise _wrong(self._number + 1, f"is longer than {MAX_LINE_BYTES} bytes")
+
+    def finish(self) -> Steps[InputLines]:
+        """Read the last line, where no line feed follows it, and return what the file has. Raises InvalidRequest."""
+        size_bytes = self._at + len(self._rest)
+        if self._rest:
+            yield from self._line(bytes(self._rest), self._at)
+        if not self._lines:
+            raise InvalidRequest("the input file is empty; it must have a request on each line", field="input_file_id")
+        return InputLines(self._model, (*self._chunks, Chunk(self._lines, self._start, size_bytes)))
+
+    def _line(self, text: bytes, begin: int) -> Steps[None]:
+        self._number += 1
+        number = self._number
         if number > MAX_LINES:
             raise InvalidRequest(f"the input file has more than {MAX_LINES} lines; make several batches of it", field="input_file_id")
         try:
-            line = read_line(content[begin:end])
+            line = read_line(text)
             wanted = yield from request_steps(line.body)
         except ControlPlaneError as exc:
             raise _wrong(number, str(exc)) from exc
-        if line.custom_id in seen:
+        if line.custom_id in self._seen:
             raise _wrong(number, f"custom_id {line.custom_id[:100]!r} is that of an earlier line; each must be unique")
-        if model and wanted.model != model:
-            raise _wrong(number, f"model is {wanted.model!r}, but {model!r} on the first line; a batch is for one model")
-        seen.add(line.custom_id)
-        model, more = wanted.model, len(wanted.inputs)
-        total += more
-        if total > MAX_LINES:
+        if self._model and wanted.model != self._model:
+            raise _wrong(number, f"model is {wanted.model!r}, but {self._model!r} on the first line; a batch is for one model")
+        self._seen.add(line.custom_id)
+        self._model = wanted.model
+        self._total += len(wanted.inputs)
+        if self._total > MAX_LINES:
             raise _wrong(number, f"the lines up to this one have more than {MAX_LINES} inputs; make several batches of them")
-        if lines and (lines == _CHUNK_LINES or inputs + more > _CHUNK_INPUTS or end - start > _CHUNK_BYTES):
-            chunks.append(Chunk(lines, start, begin))
-            lines = inputs = 0
-            start = begin
-        lines, inputs = lines + 1, inputs + more
+        self._add_to_chunk(begin, begin + len(text), len(wanted.inputs))
         if number % _LINES_PER_STEP == 0:
             yield
-    if not lines:
-        raise InvalidRequest("the input file is empty; it must have a request on each line", field="input_file_id")
-    chunks.append(Chunk(lines, start, len(content)))
-    return InputLines(model, tuple(chunks))
+
+    def _add_to_chunk(self, begin: int, end: int, inputs: int) -> None:
+        """Add a line to the chunk that grows, or begin another with it."""
+        is_full = self._lines == _CHUNK_LINES or self._inputs + inputs > _CHUNK_INPUTS or end - self._start > _CHUNK_BYTES
+        if self._lines and is_full:
+            self._chunks.append(Chunk(self._lines, self._start, begin))
+            self._lines = self._inputs = 0
+            self._start = begin
+        self._lines, self._inputs = self._lines + 1, self._inputs + inputs
 
 
 def read_line(text: bytes) -> Line:
@@ -98,7 +133,7 @@ def read_line(text: bytes) -> Line:
 
 
 def lines_of(content: bytes) -> list[Line]:
-    """Return the requests of a chunk that `input_steps` has accepted."""
+    """Return the requests of a chunk that `InputReader` has accepted."""
     return [read_line(content[begin:end]) for begin, end in _spans(content)]
 
 

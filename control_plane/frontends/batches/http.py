@@ -15,29 +15,28 @@ import orjson
 from control_plane.batches.batches import Batches
 from control_plane.batches.domain.batch import EMBEDDINGS, StoredFile
 from control_plane.batches.files import Files
+from control_plane.batches.ports import FileReader
 from control_plane.core.action import Action
 from control_plane.core.errors import InvalidRequest
 from control_plane.core.principal import Principal
+from control_plane.frontends.batches.upload import Upload
 from control_plane.frontends.batches.views import batch_view, file_view, page
-from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.protocols.kserve.routes import V2Route
-from control_plane.protocols.multipart import read_form
+from control_plane.triton.ports import HttpStream
 
 _BELOW = re.compile(rb"/v1/(?:files|batches)/([^/?]+)(/content|/cancel)?")
 _FILES_LISTED, _BATCHES_LISTED = 10_000, 100
 _MAX_METADATA, _MAX_KEY_CHARS, _MAX_VALUE_CHARS = 16, 64, 512
-_BUDGET_TIMEOUT_S = 30.0
 
 
 class BatchesHttp:
     """The application behind the paths of files and batches: `frontends/openai.BatchesApplication`."""
 
-    def __init__(self, files: Files, batches: Batches, budget: BodyBudget) -> None:
+    def __init__(self, files: Files, batches: Batches) -> None:
         self._files, self._batches = files, batches
-        self._budget = budget
 
-    async def answer(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer:
+    async def answer(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer | HttpStream:
         """Answer one request. Raises ControlPlaneError."""
         found = _BELOW.search(request.target)
         own_id, below = (found.group(1).decode("latin-1"), found.group(2)) if found is not None else ("", None)
@@ -54,7 +53,7 @@ class BatchesHttp:
             return _json(batch_view(batch, await self._batches.progress(batch)))
         return await self._list_batches(request, principal)
 
-    async def _answer_file(self, request: HttpRequest, principal: Principal, file_id: str, *, is_content: bool) -> HttpAnswer:
+    async def _answer_file(self, request: HttpRequest, principal: Principal, file_id: str, *, is_content: bool) -> HttpAnswer | HttpStream:
         match request.method:
             case b"POST":
                 return _json(file_view(await self._upload(request, principal)))
@@ -62,31 +61,15 @@ class BatchesHttp:
                 await self._files.delete(principal, file_id)
                 return _json({"id": file_id, "object": "file", "deleted": True})
             case _ if is_content:
-                return await self._content(principal, file_id)
+                return _Content(await self._files.content(principal, file_id))
             case _ if file_id:
                 return _json(file_view(await self._files.get(principal, file_id)))
             case _:
                 return await self._list_files(request, principal)
 
     async def _upload(self, request: HttpRequest, principal: Principal) -> StoredFile:
-        form = read_form(request.text_header(b"content-type") or "", request.body)
-        file, purpose = form.get("file"), form.get("purpose")
-        if file is None or file.filename is None:
-            raise InvalidRequest("the form must have a file in its field 'file'", field="file")
-        if purpose is None:
-            raise InvalidRequest("the form must have a field 'purpose', which is 'batch'", field="purpose")
-        said = purpose.content.decode("utf-8", "replace")
-        return await self._files.add(principal, filename=file.filename, purpose=said, content=file.content)
-
-    async def _content(self, principal: Principal, file_id: str) -> HttpAnswer:
-        """Answer with a file's content, which counts as memory for bodies while it is read."""
-        size_bytes = (await self._files.get(principal, file_id)).size_bytes
-        counted = size_bytes if size_bytes > UNCOUNTED_BYTES else 0
-        await self._budget.acquire(counted, _BUDGET_TIMEOUT_S)
-        try:
-            return make_answer(200, await self._files.content(principal, file_id), content_type=b"application/octet-stream")
-        finally:
-            self._budget.release(counted)
+        upload = Upload(request)
+        return await self._files.add(principal, filename=await upload.filename(), content=upload.content())
 
     async def _list_files(self, request: HttpRequest, principal: Principal) -> HttpAnswer:
         query = _query(request, ("after", "limit", "order", "purpose"))
@@ -109,6 +92,22 @@ class BatchesHttp:
         found = await self._batches.batches_of(principal, after=query.get("after", ""), limit=limit + 1)
         views = [batch_view(batch, await self._batches.progress(batch)) for batch in found[:limit]]
         return _json(page(views, has_more=len(found) > limit))
+
+
+class _Content:
+    """A file's content as a streamed answer: `triton/ports.HttpStream`."""
+
+    status = 200
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+    def __init__(self, reader: FileReader) -> None:
+        self._reader = reader
+
+    async def receive(self) -> bytes | None:
+        return await self._reader.receive()
+
+    def close(self) -> None:
+        self._reader.close()
 
 
 def _wanted_batch(body: bytes | bytearray) -> tuple[str, dict[str, str] | None]:

@@ -92,11 +92,12 @@ class HttpConnection(asyncio.Protocol):
             peer_is_local=is_local(self._transport),
             per_request=self._verbatim.fields,
             hosts=self._server.hosts if peer else None,  # against DNS rebinding; no web page can reach a Unix socket
+            streams=self._server.streams,
         )
         self._task = self._tasks.create_task(self._serve(), name="http-connection")
 
     def data_received(self, data: bytes) -> None:
-        if self._is_answering or self._queue or self._has_backlog or self._waiting is not None:
+        if (self._is_answering or self._queue or self._has_backlog or self._waiting is not None) and (self._has_backlog or self._is_held):
             self._reader.keep(data)  # pipelined requests wait until the ones before them have been answered
             self._has_backlog = self._reader.has_backlog
             self._pause_as_needed()
@@ -124,8 +125,14 @@ class HttpConnection(asyncio.Protocol):
     @property
     def _may_read_backlog(self) -> bool:
         """Whether there is a backlog to parse, and nothing that must be done before."""
-        is_busy = self._is_answering or self._queue or self._waiting is not None
-        return self._reader.has_backlog and not is_busy and self._may_write and self._transport is not None
+        return self._reader.has_backlog and not self._is_held and self._may_write and self._transport is not None
+
+    @property
+    def _is_held(self) -> bool:
+        """Whether what arrives has to wait: for answers to earlier requests, for memory, or for who receives a body."""
+        if (stream := self._reader.stream) is not None:
+            return stream.is_full
+        return self._is_answering or bool(self._queue) or self._waiting is not None
 
     def eof_received(self) -> bool:
         return False  # a half-closed connection counts as a client that has left: close it, which cancels its request
@@ -176,6 +183,8 @@ class HttpConnection(asyncio.Protocol):
     def accept(self, request: HttpRequest, *, keep_alive: bool) -> None:
         if self._waiting is not None:
             self._stop_waiting()  # the whole body arrived together with its head: its memory is in use already
+        if request.stream is not None and self._reader.wants_continue:
+            self._continue_if_due()
         # The queue owns the room from here on: `connection_lost` gives back what waits in it.
         held, self._held_bytes = self._held_bytes, 0
         self._enqueue(request, keep_alive, held)
@@ -187,6 +196,9 @@ class HttpConnection(asyncio.Protocol):
             return
         # What follows has lost its boundaries, and might be read as a request that nobody sent.
         self._has_refused = self._reader.has_ended = True
+        if self._reader.stream is not None:  # its request is being answered, and is told by this error
+            self._reader.stream.fail(error)
+            return
         self._enqueue(self._server.render_error(error, self._reader.target), False, 0)
         self._pause_as_needed()
 
@@ -201,6 +213,10 @@ class HttpConnection(asyncio.Protocol):
         if self._waiting is None:
             self._waiting = self._tasks.create_task(self._wait_for_budget(), name="http-body-budget")
             self._pause_as_needed()
+
+    def read_on(self) -> None:
+        if self._has_backlog:
+            self._server.reads.add(self)
 
     # The server's
 
@@ -247,6 +263,8 @@ class HttpConnection(asyncio.Protocol):
         if not self._may_write:
             if self._has_stalled(now_s, limits.body_timeout_s, "writing", transport.get_write_buffer_size()):
                 transport.abort()
+        elif reader.stream is not None and not (reader.stream.is_full or self._has_backlog or self._has_refused):
+            self._enforce_body_timeout(now_s)
         elif self._is_answering or self._queue or self._waiting or self._has_refused or self._has_backlog:
             # It is not the client that is waited for.
             self._progress = ()
@@ -256,8 +274,13 @@ class HttpConnection(asyncio.Protocol):
         elif not reader.head_is_read:
             if self._has_stalled(now_s, limits.header_timeout_s, "head", self._taken):
                 self.refuse(RequestTimeout(f"the request's head did not come within {limits.header_timeout_s:g} s"))
-        elif self._has_stalled(now_s, limits.body_timeout_s, "body", self._taken, reader.body_bytes // reader.body_step_bytes):
-            self.refuse(RequestTimeout(f"the request's body came too slowly, or not at all, for {limits.body_timeout_s:g} s"))
+        else:
+            self._enforce_body_timeout(now_s)
+
+    def _enforce_body_timeout(self, now_s: float) -> None:
+        reader, limit_s = self._reader, self._server.limits.body_timeout_s
+        if self._has_stalled(now_s, limit_s, "body", self._taken, reader.body_bytes // reader.body_step_bytes):
+            self.refuse(RequestTimeout(f"the request's body came too slowly, or not at all, for {limit_s:g} s"))
 
     def _has_stalled(self, now_s: float, limit_s: float, *progress: object) -> bool:
         """Whether `progress`, any values that change with it, has been the same for `limit_s`."""
@@ -291,6 +314,8 @@ class HttpConnection(asyncio.Protocol):
                     if held_bytes:
                         self._give(held_bytes)
                 keep_alive = keep_alive and not self._server.is_draining  # a drain may have begun while the answer was made
+                if self._reader.stream is not None:  # answered before its body was whole: the rest cannot be told from a request
+                    keep_alive, self._reader.has_ended, self._has_refused = False, True, True
                 if isinstance(answer, HttpAnswer):
                     is_head = isinstance(item, HttpRequest) and item.method == b"HEAD"
                     del item  # frees the request's body, which must not stay in memory while a slow client reads

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.read_scheduler import ReadScheduler
 from control_plane.frontends.http.limits import HttpLimits
-from control_plane.frontends.http.request_reader import Admit
+from control_plane.frontends.http.request_reader import Admit, Streams
 from control_plane.host.exposure import AllowedHosts
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
 from control_plane.triton.ports import HttpStream
@@ -41,6 +41,7 @@ class ConnectionHost(Protocol[ConnectionT]):
     verbatim: VerbatimAnswers
     render_error: RenderError
     admit: Admit
+    streams: Streams
     limits: HttpLimits
     hosts: AllowedHosts | None
     budget: BodyBudget

@@ -23,6 +23,8 @@ class HttpLimits:
     max_body_bytes: int
     max_header_bytes: int
     max_connections: int
+    max_upload_bytes: int = 0
+    """Largest body that the application receives piece by piece."""
     header_timeout_s: float = 10.0
     """Seconds from a head's first byte to its last."""
     body_timeout_s: float = 60.0
@@ -39,6 +41,9 @@ class HttpLimits:
 
     def body_too_large(self) -> PayloadTooLarge:
         return PayloadTooLarge(f"the body exceeds the limit of {self.max_body_bytes} bytes (TIDEGATE_MAX_BODY_BYTES)")
+
+    def upload_too_large(self) -> PayloadTooLarge:
+        return PayloadTooLarge(f"the body exceeds the limit of {self.max_upload_bytes} bytes (TIDEGATE_JOBS_MAX_UPLOAD_BYTES)")
 
 
 def line_too_long() -> HeadTooLarge:

@@ -16,6 +16,7 @@ import httptools
 
 from control_plane.core.errors import ControlPlaneError, InvalidRequest, PermissionDenied
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES
+from control_plane.frontends.http.body_stream import BodyStream
 from control_plane.frontends.http.known_head import MAX_KNOWN_HEAD_BYTES, KnownHead
 from control_plane.frontends.http.limits import MAX_FIELDS, MAX_LINE_BYTES, HttpLimits, line_too_long, too_many_fields
 from control_plane.host.exposure import AllowedHosts
@@ -41,6 +42,14 @@ end."""
 Admit = Callable[[HttpRequest], None]
 """Checks a request by its head, before its body arrives. Raises the ControlPlaneError to refuse it with."""
 
+Streams = Callable[[HttpRequest], bool]
+"""Whether the application receives the body of such a request piece by piece, by its head."""
+
+
+def streams_none(request: HttpRequest) -> bool:
+    """Default `Streams`, for an application whose bodies are all read whole first."""
+    return False
+
 
 class RequestSink(Protocol):
     """Port of the reader to its connection."""
@@ -53,7 +62,7 @@ class RequestSink(Protocol):
         verbatim cache; False: it has to be parsed."""
 
     def accept(self, request: HttpRequest, *, keep_alive: bool) -> None:
-        """Accept a whole request."""
+        """Accept a whole request, or the head of one whose body is streamed."""
 
     def refuse(self, error: ControlPlaneError) -> None:
         """Answer with an error and close: the boundaries of requests are lost, so nothing after it can be
@@ -62,6 +71,9 @@ class RequestSink(Protocol):
     def reserve(self, size_bytes: int) -> None:
         """Reserve memory for so many bytes of a large body, which are about to arrive or have just
         arrived."""
+
+    def read_on(self) -> None:
+        """Go on reading: the buffer of a streamed body has room again."""
 
 
 _NO_REQUEST = HttpRequest(b"", b"")
@@ -80,6 +92,7 @@ class RequestReader:
         peer: str = "",
         per_request: frozenset[bytes] = frozenset(),
         hosts: AllowedHosts | None = None,
+        streams: Streams = streams_none,
     ) -> None:
         """`hosts` are the host names that the client may call; None: any. `per_request` names the fields in which
         requests may differ for the verbatim cache."""
@@ -94,6 +107,7 @@ class RequestReader:
         self._peer = peer
         self._per_request = per_request
         self._hosts = hosts
+        self._streams = streams
         self._parser: Any = httptools.HttpRequestParser(self)
         self._data, self._at = b"", 0
         self._request = _NO_REQUEST
@@ -115,6 +129,8 @@ class RequestReader:
         self.head_is_read = False
         self.wants_continue = False
         """Whether the client waits for `100 Continue` before it sends its body, and the head was admitted."""
+        self.stream: BodyStream | None = None
+        """Streamed body that is not whole yet, of a request that was accepted already."""
 
     @property
     def target(self) -> bytes:
@@ -124,13 +140,13 @@ class RequestReader:
     @property
     def body_bytes(self) -> int:
         """Bytes of the incomplete body that have arrived."""
-        return len(self._body)
+        return len(self._body) if self.stream is None else self.stream.received_bytes
 
     @property
     def body_step_bytes(self) -> int:
         """Bytes that count as progress of the body: one sent a byte at a time would hold its memory for
         ever."""
-        return max(self._request.content_length // 16, 1)
+        return max(self._request.content_length // 16, 1) if self.stream is None else UNCOUNTED_BYTES
 
     @property
     def has_backlog(self) -> bool:
@@ -251,7 +267,7 @@ class RequestReader:
         """
         self.has_ended = True
         self._data, self._at = b"", 0
-        self._body, self._request, self._known, self._parser = b"", _NO_REQUEST, None, None
+        self._body, self._request, self._known, self._parser, self.stream = b"", _NO_REQUEST, None, None, None
 
     def _parse(self, data: bytes) -> None:
         self._unparsed_line_bytes += len(data)
@@ -350,9 +366,12 @@ class RequestReader:
             self._check_host(self._hosts, host, fetch_site)
         if (body_bytes or is_chunked) and self._parser.should_upgrade():
             raise InvalidRequest("protocol upgrades are not supported; gRPC has a port of its own")
+        self._missing_bytes, self._is_at_chunk = body_bytes, is_chunked
+        if (is_chunked or body_bytes > UNCOUNTED_BYTES) and self._streams(request):
+            self._begin_stream(request, body_bytes, wants_continue=wants_continue)
+            return
         if body_bytes > self._limits.max_body_bytes:
             raise self._limits.body_too_large()
-        self._missing_bytes, self._is_at_chunk = body_bytes, is_chunked
         if is_chunked or wants_continue or body_bytes > UNCOUNTED_BYTES:
             # A refusal here costs the connection, as the body is not read. Small bodies are read first: the
             # request is refused in the same way then, and the connection can be kept.
@@ -361,6 +380,16 @@ class RequestReader:
         if body_bytes > UNCOUNTED_BYTES:
             self._is_counted = True
             self._sink.reserve(body_bytes)
+
+    def _begin_stream(self, request: HttpRequest, body_bytes: int, *, wants_continue: bool) -> None:
+        """Accept a request on its head; its body follows as a stream. Raises ControlPlaneError."""
+        if body_bytes > self._limits.max_upload_bytes:
+            raise self._limits.upload_too_large()
+        self._admit(request)
+        self.wants_continue = wants_continue
+        self._is_counted = True
+        self.stream = request.stream = BodyStream(self._sink.read_on)
+        self._sink.accept(request, keep_alive=self._keeps_alive())
 
     def _check_host(self, allowed: AllowedHosts, host: bytes | None, fetch_site: bytes | None) -> None:
         """Check the host in the head, and the one in a target of absolute form. Raises PermissionDenied."""
@@ -371,6 +400,11 @@ class RequestReader:
     def on_body(self, body: bytes) -> None:
         self._unparsed_line_bytes = 0
         self.wants_continue = False
+        if self.stream is not None:
+            if self.stream.received_bytes + len(body) > self._limits.max_upload_bytes:
+                raise self._limits.upload_too_large()
+            self.stream.put(body)
+            return
         if len(self._body) + len(body) > self._limits.max_body_bytes:
             raise self._limits.body_too_large()
         if not self._body:  # a body that arrives in one piece is not copied, and stays hashable for the caches
@@ -385,9 +419,13 @@ class RequestReader:
     def on_message_complete(self) -> None:
         self._unparsed_line_bytes = 0
         self.wants_continue = False
-        self._request.body, self._body = self._body, b""
         self.is_between_requests = True
         self._whole_requests += 1
+        if self.stream is not None:
+            stream, self.stream = self.stream, None
+            stream.end()
+            return
+        self._request.body, self._body = self._body, b""
         self._sink.accept(self._request, keep_alive=self._keeps_alive())
 
     def _count_chunk(self, size_bytes: int) -> None:

@@ -16,7 +16,7 @@ from control_plane.frontends.common.connection_server import ConnectionServer
 from control_plane.frontends.http.connection import HttpConnection
 from control_plane.frontends.http.connection_host import Application, RenderError, VerbatimAnswers
 from control_plane.frontends.http.limits import HttpLimits
-from control_plane.frontends.http.request_reader import Admit
+from control_plane.frontends.http.request_reader import Admit, Streams, streams_none
 from control_plane.host.exposure import AllowedHosts
 from control_plane.protocols.http1 import HttpRequest
 
@@ -55,12 +55,15 @@ class HttpServer(ConnectionServer[HttpConnection]):
         verbatim: VerbatimAnswers = _NO_VERBATIM_ANSWERS,
         budget: BodyBudget | None = None,
         hosts: AllowedHosts | None = None,
+        streams: Streams = streams_none,
     ) -> None:
-        """`hosts` are the host names that clients over TCP may call; None: any."""
+        """`hosts` are the host names that clients over TCP may call; None: any. `streams` says of which requests the
+        application receives the body piece by piece."""
         super().__init__(limits)
         self.application = application
         self.render_error = render_error
         self.admit = admit
+        self.streams = streams
         self.verbatim = verbatim
         self.limits = limits
         self.hosts = hosts

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from control_plane.batches.domain.input_lines import InputLines, input_steps, lines_of
+from control_plane.batches.domain.input_lines import InputLines, InputReader, lines_of
 from control_plane.core.algorithms.steps import finish
 from control_plane.core.errors import InvalidRequest
 
@@ -17,16 +17,24 @@ def line(custom_id: Any, *, text: Any = "a", **changes: Any) -> bytes:
     return orjson.dumps({"custom_id": custom_id, "method": "POST", "url": "/v1/embeddings", "body": body} | changes)
 
 
+def read_pieces(content: bytes, piece_bytes: int = 1 << 20) -> InputLines:
+    reader = InputReader()
+    for start in range(0, len(content), piece_bytes):
+        finish(reader.feed(content[start : start + piece_bytes]))
+    return finish(reader.finish())
+
+
 def read(*lines: bytes, end: bytes = b"") -> InputLines:
-    return finish(input_steps(b"\n".join(lines) + end))
+    return read_pieces(b"\n".join(lines) + end)
 
 
+@pytest.mark.parametrize("piece_bytes", [1, 97, 1 << 20])
 @pytest.mark.parametrize("end", [pytest.param(b"", id="cut"), pytest.param(b"\n", id="whole")])
-def test_chunks_have_each_line_once(end: bytes) -> None:
+def test_chunks_have_each_line_once(end: bytes, piece_bytes: int) -> None:
     lines = [line(f"line-{number}") for number in range(70)]
     content = b"\n".join(lines) + end
 
-    found = finish(input_steps(content))
+    found = read_pieces(content, piece_bytes)
 
     assert (found.model, [chunk.lines for chunk in found.chunks]) == ("m", [32, 32, 6])
     names = [each.custom_id for chunk in found.chunks for each in lines_of(content[chunk.start : chunk.end])]

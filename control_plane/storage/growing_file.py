@@ -1,0 +1,73 @@
+"""File that is written piece by piece, on threads, and is there whole or not at all.
+
+Who waits for a piece may be cancelled while a thread writes it, so each method may still run when the file was given
+up; it does nothing then. Used by `batches/adapters/folder_shelf` and `jobs/adapters/folder_spool`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from threading import Lock
+from typing import BinaryIO
+from uuid import uuid4
+
+_FLUSHED_BYTES = 8 << 20
+"""Bytes after which what was written is flushed: one flush of all of it at the end would hold up everybody else's."""
+
+
+class GrowingFile:
+    """File under a name of its own in a folder, until it is renamed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / f".{uuid4().hex}"
+        self._lock = Lock()
+        self._file: BinaryIO | None = None
+        self._unflushed_bytes = 0
+        self._is_over = False
+
+    def write(self, piece: bytes | bytearray) -> None:
+        """Append a piece; the first makes the file. Raises OSError."""
+        with self._lock:
+            if self._is_over:
+                return
+            file = self._opened()
+            file.write(piece)
+            self._unflushed_bytes += len(piece)
+            if self._unflushed_bytes >= _FLUSHED_BYTES:
+                self._flush(file)
+
+    def finish(self, path: Path) -> None:
+        """Flush the file, and rename it to its final name. Raises OSError."""
+        with self._lock:
+            if self._is_over:
+                return
+            file = self._opened()
+            self._flush(file)
+            file.close()
+            self._path.rename(path)
+            self._is_over = True
+
+    def discard(self) -> None:
+        """Remove the file, unless it has its final name. Idempotent."""
+        with self._lock:
+            if self._is_over:
+                return
+            self._is_over = True
+            if self._file is not None:
+                self._file.close()
+            self._path.unlink(missing_ok=True)
+
+    def _opened(self) -> BinaryIO:
+        if self._file is None:
+            self._file = open(self._path, "xb", opener=_private)  # noqa: SIM115  # closed by `finish` or `discard`
+        return self._file
+
+    def _flush(self, file: BinaryIO) -> None:
+        file.flush()
+        os.fsync(file.fileno())
+        self._unflushed_bytes = 0
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
