@@ -109,8 +109,8 @@ DRILLS = {
             over_within_s=10.0,
         ),
         Drill(
-            "a request never ends behind workers", "two workers", faults.send_what_never_ends, "the same with `--workers 2` and two replicas",
-            "the same", "", over_within_s=10.0,
+            "a request never ends behind workers", "two workers", faults.send_what_never_ends,
+            "the same with `--workers 2` and two replicas", "the same", "", over_within_s=10.0,
         ),
         Drill(
             "a model hoards memory", "three servers", faults.hoard_memory, "one that declares 24 MiB takes 500 MiB",
