@@ -15,6 +15,7 @@ from copy import copy
 from control_plane.admission.background import BackgroundGate
 from control_plane.admission.concurrency_limiter import ConcurrencyLimiter, SlotLimits
 from control_plane.admission.domain.fair_queue import QueueLimits, Ticket
+from control_plane.admission.domain.patience_lanes import lane_of
 from control_plane.admission.rate_leases import RateLeases, Undecided
 from control_plane.admission.tenant_limits import ShedCounts, TenantLimits, TenantSource, TenantUsage
 from control_plane.admission.waiting_room import Place, WaitingLimits, WaitingRoom
@@ -194,6 +195,7 @@ class Permit:
         "_account",
         "_admission",
         "_ahead",
+        "_claim",
         "_cost",
         "_deadline_s",
         "_forsaken",
@@ -213,6 +215,8 @@ class Permit:
         self._account = account
         self._slots: ConcurrencyLimiter | None = None
         self._kept = self._forsaken = 0
+        self._claim: Ticket | None = None
+        """Terms by which it waited for its slot, if it had to."""
         self._has_left = False
         self._is_released = False
         self.is_waiting = False
@@ -342,14 +346,23 @@ class Permit:
     def _release_slot(self, slots: ConcurrencyLimiter, now_s: float) -> None:
         sent_s = self._sent_s
         tenant, allowed_s = self._account.tenant.name, self._deadline_s - sent_s
-        slots.release(tenant, cost=self._cost, held_s=now_s - sent_s, ahead=self._ahead, allowed_s=allowed_s, has_left=self._has_left)
+        slots.release(
+            tenant,
+            cost=self._cost,
+            held_s=now_s - sent_s,
+            ahead=self._ahead,
+            allowed_s=allowed_s,
+            has_left=self._has_left,
+            claim=self._claim,
+        )
         self._admission.forget_if_idle(self._model)
 
     async def _wait(self, slots: ConcurrencyLimiter, model: str, cost: float, deadline_s: float) -> None:
         """Wait for a slot in the fair queue. Raises Overloaded, LimitExceeded."""
         tenant = self._account.tenant
         place = self.enter_room(slots.retry_after_s)
-        claim = Ticket(tenant=tenant.name, weight=tenant.weight, priority=self.priority, cost=cost)
+        lane = lane_of(deadline_s - self._admission.now_s())
+        claim = self._claim = Ticket(tenant=tenant.name, weight=tenant.weight, priority=self.priority, cost=cost, lane=lane)
         self.is_waiting = True
         try:
             reason = await slots.acquire(claim, deadline_s)

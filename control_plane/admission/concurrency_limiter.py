@@ -89,6 +89,8 @@ class ConcurrencyLimiter:
         self._service = ServiceTime()
         self._leaving = LeavingCallers()
         self._in_danger_until_s = float("-inf")
+        self._urgent_s, self._urgent_until_s = _NO_DEADLINE_S, float("-inf")
+        """The least time that a request had which came while slots were scarce, and until when that counts."""
         self._now_s = now_s
 
     @property
@@ -120,7 +122,7 @@ class ConcurrencyLimiter:
             return False
         # Asked inline, as most requests come while no deadline is in danger: `_has_enough` and `_may_send` in one.
         if self._taken and now_s < self._in_danger_until_s:
-            if self._service.has_enough(self.work):
+            if self._service.has_enough(self.work, self._urgent_s):
                 return False
             if not can_be_met(deadline_s, now_s=now_s, needed_s=self._service.answer_s(cost, ahead=self.work)):
                 return False
@@ -133,11 +135,14 @@ class ConcurrencyLimiter:
 
         A request that is cancelled or shed holds no slot afterwards.
         """
+        now_s = self._now_s()
+        if deadline_s - now_s <= self._urgent_s or now_s >= self._urgent_until_s:
+            self._urgent_s, self._urgent_until_s = deadline_s - now_s, now_s + _DANGER_S
         if self._may_exceed_limit(claim, deadline_s):
             self._hold(claim.tenant, claim.cost)
             return None
         needed_s = self._service.queued_answer_s(claim.cost, queued=self._queue.ahead(claim), at_triton=self.work)
-        if not self._can_be_met(deadline_s, self._now_s(), needed_s):
+        if not self._can_be_met(deadline_s, now_s, needed_s):
             return ShedReason.DEADLINE
         waiter = _Waiter(claim, deadline_s)
         # A full queue refuses the newest request of the tenant with the longest queue, which may be this one
@@ -159,16 +164,19 @@ class ConcurrencyLimiter:
         ahead: float = 0.0,
         allowed_s: float = _NO_DEADLINE_S,
         has_left: bool = False,
+        claim: Ticket | None = None,
     ) -> None:
         """Give a slot back that was held by work of `cost` units, and hand it to the next in the queue.
 
         Triton took `held_s` (0: it never had the request), with work of `ahead` units before it; the request
-        had `allowed_s` until its deadline, or until its caller left, if he `has_left`.
+        had `allowed_s` until its deadline, or until its caller left, if he `has_left`. It had waited by this `claim`, if any.
         """
         somebody_waits = bool(self._waiting)
         if held_s > 0.0:
             self._service.record(cost, held_s, ahead=ahead, now_s=self._now_s())
             self._leaving.ended(cost, has_left=has_left)
+            if claim is not None:
+                self._queue.ended(claim, has_left=has_left)
             # As long as somebody waits it goes on: whatever waits would be sent at once when it was over.
             is_late = held_s > _DANGER * allowed_s and (not has_left or self._leaving.are_many)
             if is_late or (somebody_waits and self._is_in_danger()):
@@ -194,7 +202,7 @@ class ConcurrencyLimiter:
 
     def _has_enough(self) -> bool:
         """Whether deadlines are in danger and Triton has all the work that keeps it busy."""
-        return self._taken > 0 and self._is_in_danger() and self._service.has_enough(self.work)
+        return self._taken > 0 and self._is_in_danger() and self._service.has_enough(self.work, self._urgent_s)
 
     def _is_shared(self) -> bool:
         return self._now_s() < self._shared_until_s

@@ -109,6 +109,10 @@ DRILLS = {
             over_within_s=10.0,
         ),
         Drill(
+            "a request never ends behind workers", "two workers", faults.send_what_never_ends,
+            "the same with `--workers 2` and two replicas", "the same", "", over_within_s=10.0,
+        ),
+        Drill(
             "a model hoards memory", "three servers", faults.hoard_memory, "one that declares 24 MiB takes 500 MiB",
             "nothing; the log says which server is beyond its budget", "tests/unit/fleet/test_reconciler.py::"
             "test_a_server_beyond_its_budget_is_told_of_once_and_when_it_is_within_it_again", failed=0,

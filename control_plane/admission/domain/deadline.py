@@ -31,9 +31,10 @@ _OF_ANOTHER_KIND = 16
 # it held up ends in a moment, one after the other; a model that is slow for good ends nothing else by then.
 _DOUBTED = 1 / 4
 
-# Work that waits in Triton of a model that has enough: at least so many seconds of it, and at least so many
-# times what a request takes alone. A model that batches then has its next batch there while it computes one.
-_ENOUGH_S, _ENOUGH_TIMES_ALONE = 0.1, 2.0
+# Work that waits in Triton of a model that has enough: at least so many seconds of it, or this part of what the most
+# urgent requests may take, which wait behind it; and at least so many times what a request takes alone. A model that
+# batches then has its next batch there while it computes one.
+_ENOUGH_S, _ENOUGH_OF_URGENT, _LEAST_ENOUGH_S, _ENOUGH_TIMES_ALONE = 0.1, 0.25, 0.02, 2.0
 
 _CAUTION = 4 / 3
 """Factor on the time for the work ahead. What is admitted beyond what Triton can do is computed in vain, and
@@ -123,11 +124,13 @@ class ServiceTime:
         """
         return max(0.0, self._held_s - self._cost * self._alone_s) / self._work if self._work else 0.0
 
-    def has_enough(self, at_triton: float) -> bool:
+    def has_enough(self, at_triton: float, urgent_s: float) -> bool:
         """Whether Triton, with work of `at_triton` units, has more than keeps the model busy: all that it gets
-        beyond that only waits there, where it cannot be overtaken nor taken back.
+        beyond that only waits there, where it cannot be overtaken nor taken back. The most urgent requests of late may
+        take `urgent_s`.
         """
-        return at_triton * self._delay_s > max(_ENOUGH_S, _ENOUGH_TIMES_ALONE * self._cost * self._alone_s)
+        enough_s = min(_ENOUGH_S, max(_LEAST_ENOUGH_S, _ENOUGH_OF_URGENT * urgent_s))
+        return at_triton * self._delay_s > max(enough_s, _ENOUGH_TIMES_ALONE * self._cost * self._alone_s)
 
     def left_s(self, *, at_triton: float) -> float:
         """Estimate the seconds until Triton has done the work that it has."""

@@ -4,7 +4,8 @@
 Among tenants of one priority it is start-time fair queuing (SFQ: Goyal, Vin and Cheng 1996; for several slots
 Jin, Chase and Kaur 2004). Over any time in which two tenants are always backlogged, their service divided by
 weight differs by at most one request of each; a tenant within its share waits for at most one request of each
-other tenant, or, where the server allows it, not at all (`pass_by`).
+other tenant, or, where the server allows it, not at all (`pass_by`). A tenant's own requests wait in lanes by how
+long each may take (`admission/domain/patience_lanes`).
 
 Among priorities the highest is served first, yet lower ones do not starve: a request is passed over by work
 for higher priorities of at most nine times its own cost, and the request in service. So a priority that waits
@@ -15,11 +16,12 @@ with two 81 %.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import OrderedDict
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from heapq import heappop, heappush, heapreplace
 from typing import Generic, TypeVar
+
+from control_plane.admission.domain.patience_lanes import PatienceLanes
 
 Item = TypeVar("Item", bound=Hashable)
 
@@ -38,6 +40,8 @@ class Ticket:
     priority: int
     cost: float
     """Above 0, in any unit that is the same for all requests."""
+    lane: int = 0
+    """Which of its tenant's requests it waits behind (`admission/domain/patience_lanes`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +88,23 @@ class FairQueue(Generic[Item]):
         """Enqueue an item. Return the one that is refused because the queue is full: the item itself, or one
         that waited until now.
 
-        The victim is the newest request of the tenant whose queue is longest relative to its weight (longest
-        queue drop), so that a tenant within its share of the room loses none.
+        The victim is the newest request in the longest lane of the tenant whose queue is longest relative to its
+        weight (longest queue drop), so that a tenant within its share of the room loses none.
         """
         level = self._level(claim.priority)
         flow = level.flows.get(claim.tenant) if level is not None else None
         own = len(flow.waiting) if flow is not None else 0
-        refused = None
+        refused: Item | None = None
         if own >= self._limits.max_waiting_per_tenant:
-            return item
-        if len(self) >= self._limits.max_waiting:
+            refused = self._own_victim(flow, item, claim)
+        elif len(self) >= self._limits.max_waiting:
             length, _, longest = self._ranks[-1]
-            # With this request its own tenant's queue would be the longest.
-            if length <= (own + 1) / claim.weight:
-                return item
-            refused = next(reversed(longest.waiting))
+            # With this request its own tenant's queue may be the longest.
+            is_own = length <= (own + 1) / claim.weight
+            refused = self._own_victim(flow, item, claim) if is_own else longest.waiting.newest()
+        if refused == item:
+            return item
+        if refused is not None:
             self.remove(refused)
         self._add(item, claim)
         return refused
@@ -123,6 +129,13 @@ class FairQueue(Generic[Item]):
         self._forget(item, level, flow)
         return True
 
+    def ended(self, claim: Ticket, *, has_left: bool) -> None:
+        """Note that a request that had waited has been computed, whose caller had left or not."""
+        level = self._level(claim.priority)
+        flow = None if level is None else level.flows.get(claim.tenant)
+        if flow is not None:
+            flow.waiting.ended(claim.lane, claim.cost, has_left=has_left)
+
     def bypass(self, claim: Ticket, slots: int) -> bool:
         """Serve a request ahead of those that wait, if it is within its tenant's share; True counts it as
         served, as `pop` does.
@@ -144,6 +157,11 @@ class FairQueue(Generic[Item]):
         above = sum(level.cost for level in self._levels if level.priority > claim.priority)
         level = self._level(claim.priority)
         return above if level is None else above + level.ahead(claim)
+
+    def _own_victim(self, flow: _Flow[Item] | None, item: Item, claim: Ticket) -> Item:
+        """The request that its own tenant loses for `item`, which it may be itself."""
+        victim = None if flow is None else flow.waiting.displaced_by(claim.lane)
+        return item if victim is None else victim
 
     def _level(self, priority: int) -> _PriorityLevel[Item] | None:
         for level in self._levels:
@@ -208,16 +226,12 @@ class _Flow(Generic[Item]):
         self.number = number
         self.start = start
         """Virtual start time of the flow's next request (SFQ's start tag)."""
-        self.waiting: OrderedDict[Item, float] = OrderedDict()
-        """Cost of each request, oldest first. A plain dict would take longer and longer to find its first key
-        after removals.
-        """
-        self.cost = 0.0
+        self.waiting: PatienceLanes[Item] = PatienceLanes()
         self.rank: tuple[float, int, _Flow[Item]] | None = None
 
     @property
     def next_cost(self) -> float:
-        return next(iter(self.waiting.values()))
+        return self.waiting.next_cost
 
 
 class _PriorityLevel(Generic[Item]):
@@ -258,8 +272,8 @@ class _PriorityLevel(Generic[Item]):
         self._weights += claim.weight - (flow.weight if flow.waiting else 0.0)
         self._open_weights += claim.weight - flow.weight
         flow.weight = claim.weight
-        flow.waiting[item] = claim.cost
-        self._count(flow, 1, claim.cost)
+        flow.waiting.push(item, claim.lane, claim.cost)
+        self._count(1, claim.cost)
 
     def first(self) -> _Flow[Item]:
         """Return the flow whose turn it is; a request must be waiting."""
@@ -273,9 +287,9 @@ class _PriorityLevel(Generic[Item]):
                 self._close(start, flow)
 
     def serve(self, flow: _Flow[Item]) -> tuple[Item, float]:
-        """Dequeue the oldest request of the flow that `first` returned; return it and its cost."""
+        """Dequeue the next request of the flow that `first` returned; return it and its cost."""
         self._now = flow.start
-        item, cost = flow.waiting.popitem(last=False)
+        item, cost = flow.waiting.pop()
         flow.start += cost / flow.weight
         heapreplace(self._order, self._place(flow))
         self._left(flow, cost)
@@ -294,16 +308,19 @@ class _PriorityLevel(Generic[Item]):
         return True
 
     def withdraw(self, flow: _Flow[Item], item: Item) -> None:
-        self._left(flow, flow.waiting.pop(item))
+        self._left(flow, flow.waiting.remove(item))
 
     def ahead(self, claim: Ticket) -> float:
         """Estimate the cost of the work done before a request's end in virtual time, which advances more
         slowly the more weight waits.
         """
         flow = self.flows.get(claim.tenant)
-        start, waits, own = (flow.start, flow.weight if flow.waiting else 0.0, flow.cost) if flow is not None else (self._now, 0.0, 0.0)
+        start, waits, own, at_most = self._now, 0.0, 0.0, self.cost
+        if flow is not None:
+            start, waits, own = flow.start, flow.weight if flow.waiting else 0.0, flow.waiting.ahead(claim.lane)
+            at_most += own - flow.waiting.cost
         end = start + (own + claim.cost) / claim.weight
-        return min(self.cost, (end - self._now) * (self._weights - waits + claim.weight) - claim.cost)
+        return min(at_most, (end - self._now) * (self._weights - waits + claim.weight) - claim.cost)
 
     def _close(self, start: float, flow: _Flow[Item]) -> None:
         """Drop a flow whose service virtual time has caught up with."""
@@ -318,12 +335,10 @@ class _PriorityLevel(Generic[Item]):
         return flow.start, self._number, flow
 
     def _left(self, flow: _Flow[Item], cost: float) -> None:
-        self._count(flow, -1, -cost)
+        self._count(-1, -cost)
         if not flow.waiting:
-            flow.cost = 0.0  # exactly, without the rounding errors of the sums
             self._weights -= flow.weight
 
-    def _count(self, flow: _Flow[Item], waiting: int, cost: float) -> None:
+    def _count(self, waiting: int, cost: float) -> None:
         self.waiting += waiting
         self.cost += cost
-        flow.cost += cost

@@ -16,9 +16,11 @@ _MANY = 0.1
 class LeavingCallers:
     """Exponentially weighted share of the work of one model whose callers had left before it was done."""
 
-    __slots__ = ("_left", "_work")
+    __slots__ = ("_left", "_newest", "_work")
 
-    def __init__(self) -> None:
+    def __init__(self, newest: float = _NEWEST) -> None:
+        """`newest` is the weight of the newest request."""
+        self._newest = newest
         self._left = 0.0
         self._work = 0.0
 
@@ -26,8 +28,13 @@ class LeavingCallers:
         """Note that Triton has ended a request of `cost` units, whose caller had left or not."""
         if not self._work:
             self._work = cost
-        self._work += _NEWEST * (cost - self._work)
-        self._left += _NEWEST * ((cost if has_left else 0.0) - self._left)
+        self._work += self._newest * (cost - self._work)
+        self._left += self._newest * ((cost if has_left else 0.0) - self._left)
+
+    @property
+    def part(self) -> float:
+        """Part of the work that was done for nobody."""
+        return self._left / self._work if self._work else 0.0
 
     @property
     def are_many(self) -> bool:

@@ -322,6 +322,48 @@ async def test_one_who_leaves_among_many_costs_the_others_nothing(callers: int) 
     assert stay.seen.per_s(2.0, 12.0) >= 0.95 * callers
 
 
+@pytest.mark.parametrize(
+    ("short_s", "short", "long", "instances", "least_short"),
+    [
+        pytest.param(1.0, 1.5, 1.5, 1, 0.45, id="half and half"),
+        pytest.param(0.2, 1.5, 1.5, 4, 0.45, id="half and half, of few service times"),
+        pytest.param(0.2, 1.5, 1.5, 1, 0.35, id="half and half, of hardly more than what keeps Triton busy"),
+        pytest.param(1.0, 0.3, 2.7, 1, 0.25, id="few among many"),
+        pytest.param(0.3, 0.3, 2.7, 4, 0.25, id="few among many, with four instances"),
+        pytest.param(1.0, 2.7, 0.3, 1, 0.6, id="many, and few that may wait"),
+    ],
+)
+async def test_short_deadlines_do_not_starve_behind_long_ones_of_the_same_tenant(
+    short_s: float, short: float, long: float, instances: int, least_short: float
+) -> None:
+    """In one line the long ones filled the queue up to their deadlines: the short ones got 0.00 of all but the last."""
+    peak_per_s = instances * PEAK_PER_S
+
+    triton = Triton(instances, jitter(0.2))
+    hasty, patient = Bench(OPEN, triton), Bench(OPEN, triton, leaves_after_s=10.0)
+    patient.admission = hasty.admission
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(hasty.load(40.0, short * peak_per_s, "hasty", deadline_s=short_s))
+        tasks.create_task(patient.load(40.0, long * peak_per_s, "patient", deadline_s=10.0))
+    got = [each.seen.per_s(2.0, 40.0) / peak_per_s for each in (hasty, patient)]
+    assert sum(got) >= 0.9, got
+    assert got[0] >= least_short, got
+    assert got[1] >= min(0.95 * long, 0.45), got
+    refused = hasty.seen.refused_after_s + patient.seen.refused_after_s
+    assert sum(after_s <= 0.02 for after_s in refused) >= 0.99 * len(refused)
+
+
+async def test_deadlines_that_nothing_can_meet_do_not_empty_triton() -> None:
+    peak_per_s = BATCH * PEAK_PER_S
+
+    bench, hopeless = Bench(OPEN, Batching()), Bench(OPEN, Triton(), leaves_after_s=0.001)
+    hopeless.admission = bench.admission
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(bench.load(12.0, 3 * peak_per_s))
+        tasks.create_task(hopeless.load(12.0, 20.0, "hopeless", deadline_s=0.001))
+    assert bench.seen.per_s(2.0, 12.0) >= 0.9 * peak_per_s, bench.seen.late
+
+
 async def test_two_protocols_get_alike() -> None:
     bench = Bench(OPEN, Triton())
     async with asyncio.TaskGroup() as tasks:

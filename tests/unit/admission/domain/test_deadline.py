@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -125,27 +127,32 @@ def test_meeting_a_deadline(needed_s: float | None, can: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("each_s", "instances", "at_triton", "has"),
+    ("each_s", "instances", "at_triton", "urgent_s", "has"),
     [
-        pytest.param(0.03, 1, 3, False, id="keeps it busy"),
-        pytest.param(0.03, 1, 12, True, id="a tenth of a second waits"),
-        pytest.param(1.0, 1, 3, False, id="two of a slow one wait"),
-        pytest.param(1.0, 1, 8, True, id="many of a slow one wait"),
-        pytest.param(0.03, 64, 60, False, id="nobody waits"),
+        pytest.param(0.03, 1, 3, inf, False, id="keeps it busy"),
+        pytest.param(0.03, 1, 12, inf, True, id="a tenth of a second waits"),
+        pytest.param(0.01, 1, 8, inf, False, id="less than that waits"),
+        pytest.param(0.01, 1, 8, 0.2, True, id="and the most urgent have little time"),
+        pytest.param(0.01, 1, 2, 0.0, False, id="or none: still it is kept busy"),
+        pytest.param(1.0, 1, 3, inf, False, id="two of a slow one wait"),
+        pytest.param(1.0, 1, 8, inf, True, id="many of a slow one wait"),
+        pytest.param(0.03, 64, 60, inf, False, id="nobody waits"),
     ],
 )
-def test_a_model_has_enough_once_work_waits_that_does_not_keep_it_busy(each_s: float, instances: int, at_triton: int, has: bool) -> None:
+def test_a_model_has_enough_once_work_waits_that_does_not_keep_it_busy(
+    each_s: float, instances: int, at_triton: int, urgent_s: float, has: bool
+) -> None:
     service = Known()
     for _ in range(200):
         service.ended(1.0, each_s, ahead=0.0)
         service.ended(1.0, each_s * max(1.0, at_triton / instances), ahead=at_triton - 1.0)
     for _ in range(200):
         service.ended(1.0, each_s * max(1.0, at_triton / instances), ahead=at_triton - 1.0)
-    assert service.has_enough(at_triton) is has
+    assert service.has_enough(at_triton, urgent_s) is has
 
 
 def test_a_model_that_was_never_asked_has_not_enough() -> None:
-    assert not ServiceTime().has_enough(100.0)
+    assert not ServiceTime().has_enough(100.0, inf)
 
 
 def test_what_was_known_in_other_units_is_forgotten_with_one_answer() -> None:

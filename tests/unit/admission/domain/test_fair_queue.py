@@ -15,8 +15,8 @@ weights = st.floats(0.1, 10)
 costs = st.floats(0.01, 100)
 
 
-def claim(tenant: str = "a", *, weight: float = 1.0, priority: int = 0, cost: float = 1.0) -> Ticket:
-    return Ticket(tenant=tenant, weight=weight, priority=priority, cost=cost)
+def claim(tenant: str = "a", *, weight: float = 1.0, priority: int = 0, cost: float = 1.0, lane: int = 0) -> Ticket:
+    return Ticket(tenant=tenant, weight=weight, priority=priority, cost=cost, lane=lane)
 
 
 def queue_of(claims: Iterable[Ticket], limits: QueueLimits = PLENTY) -> tuple[FairQueue[int], dict[int, Ticket]]:
@@ -41,6 +41,9 @@ class TestTenants:
             pytest.param([claim("a")] * 5 + [claim("b")], "abaaaa", id="who came late is not behind a flood"),
             pytest.param([claim("a", weight=2)] * 4 + [claim("b")] * 2, "ababaa", id="twice the weight, twice the turns"),
             pytest.param([claim("a", cost=3)] * 2 + [claim("b")] * 6, "abbbabbb", id="thrice the cost, a third of the turns"),
+            pytest.param(
+                [claim("a", lane=0)] * 3 + [claim("a", lane=4)] * 3 + [claim("b")] * 3, "abababaaa", id="two lanes, no more turns"
+            ),
         ],
     )
     def test_order(self, claims: list[Ticket], served: str) -> None:
@@ -284,6 +287,16 @@ class TestRoom:
         assert queue.push(99, claim("a")) == 99
         assert len(queue) == 4
 
+    def test_a_tenants_own_bound_refuses_its_newest_in_the_longest_lane(self) -> None:
+        queue, _ = queue_of([claim("a", lane=4)] * 3, QueueLimits(max_waiting=10, max_waiting_per_tenant=3))
+        assert queue.push(3, claim("a", lane=0)) == 2
+        assert queue.push(4, claim("a", lane=4)) == 4
+        assert queue.push(5, claim("a", lane=0)) == 5
+
+    def test_a_full_queue_refuses_the_newest_of_its_own_longest_lane(self) -> None:
+        queue, _ = queue_of([claim("a", lane=4)] * 3, QueueLimits(max_waiting=3, max_waiting_per_tenant=10))
+        assert queue.push(3, claim("a", lane=0)) == 2
+
     def test_a_full_queue_refuses_the_newest_of_the_longest_for_one_of_another_tenant(self) -> None:
         queue, _ = queue_of([claim("a")] * 4 + [claim("b")] * 2, self.LIMITS)
         assert queue.push(99, claim("c")) == 3
@@ -344,6 +357,10 @@ class TestAhead:
         queue, _ = queue_of(claims)
         assert queue.ahead(claim("a", cost=1.0)) == pytest.approx(expected)
 
+    def test_what_the_other_lanes_of_a_tenant_get_meanwhile_counts(self) -> None:
+        queue, _ = queue_of([claim("a", lane=4)] * 4 + [claim("a", lane=0)])
+        assert queue.ahead(claim("a", lane=4)) == pytest.approx(8.0)
+
     def test_who_has_left_slows_nobody_down(self) -> None:
         queue, _ = queue_of([claim("b", weight=5), claim("b", weight=5), claim("c", cost=3), claim("c", cost=3)])
         queue.remove(0)
@@ -369,7 +386,9 @@ class TestAhead:
         st.one_of(
             st.tuples(
                 st.just("push"),
-                st.builds(Ticket, tenant=st.sampled_from("abc"), weight=weights, priority=st.integers(0, 2), cost=costs),
+                st.builds(
+                    Ticket, tenant=st.sampled_from("abc"), weight=weights, priority=st.integers(0, 2), cost=costs, lane=st.integers(0, 2)
+                ),
             ),
             st.tuples(st.just("remove"), st.integers(0, 10)),
             st.tuples(st.just("pop"), st.just(0)),
@@ -402,7 +421,7 @@ def test_whatever_comes_and_leaves_none_is_lost_doubled_or_overtaken_by_its_own(
 
 
 def _same_line(one: Ticket, other: Ticket) -> bool:
-    return (one.tenant, one.priority) == (other.tenant, other.priority)
+    return (one.tenant, one.priority, one.lane) == (other.tenant, other.priority, other.lane)
 
 
 def test_a_tenant_that_comes_once_leaves_nothing_behind_though_the_queue_never_empties() -> None:
