@@ -121,6 +121,11 @@ class ConnectionServer(Generic[ConnectionT]):
         self._all_closed.set()
         self._may_warn_at_s = 0.0
 
+    @property
+    def is_one_connected(self) -> bool:
+        """Whether there is one connection, or none."""
+        return len(self._connections) <= 1
+
     async def accept_on(
         self, listening: socket.socket, make: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None, tasks: asyncio.TaskGroup
     ) -> None:

@@ -68,6 +68,8 @@ class HttpConnection(asyncio.Protocol):
         self._has_backlog = False
         """Whether more data has arrived than has been parsed, or may be parsed in this turn of the loop."""
         self._taken = 0
+        self._unsent = b""
+        """An answer that is written at the end of this turn of the loop."""
         self._held_bytes = 0
         self._owed_bytes = 0
         self._waiting: asyncio.Task[None] | None = None
@@ -224,7 +226,7 @@ class HttpConnection(asyncio.Protocol):
     def is_idle(self) -> bool:
         """See `connection_server.Connection`; also true before the first request."""
         is_busy = self._is_answering or self._queue or self._waiting is not None or self._has_refused or self._has_backlog
-        return not is_busy and self._reader.is_between_requests and self._may_write
+        return not is_busy and not self._unsent and self._reader.is_between_requests and self._may_write
 
     def leave(self) -> None:
         """Drain: close now, or after the request in flight has been answered completely.
@@ -235,6 +237,7 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is None or self._is_answering or self._queue:
             return
         if self._lingers or (self._reader.is_between_requests and not self._has_backlog):
+            self.flush()
             self._transport.close()
         elif not self._reader.head_is_read and not self._has_backlog:
             self.refuse(GatewayStopping())
@@ -320,7 +323,8 @@ class HttpConnection(asyncio.Protocol):
                     is_head = isinstance(item, HttpRequest) and item.method == b"HEAD"
                     del item  # frees the request's body, which must not stay in memory while a slow client reads
                     if is_head or len(answer.body) <= UNCOUNTED_BYTES:
-                        self._write(_closing(answer, keep_alive).head + (b"" if is_head else answer.body))
+                        write = self._write_soon if keep_alive else self._write
+                        write(_closing(answer, keep_alive).head + (b"" if is_head else answer.body))
                     else:
                         await self._send_large(_closing(answer, keep_alive))
                 else:
@@ -390,8 +394,24 @@ class HttpConnection(asyncio.Protocol):
             stream.close()
 
     def _write(self, data: bytes | memoryview) -> None:
+        if self._unsent:
+            self.flush()
         if self._transport is not None:
             self._transport.write(data)
+
+    def _write_soon(self, data: bytes) -> None:
+        """Write an answer at the end of this turn of the loop, with those to others; at once if there are none."""
+        if self._server.is_one_connected or self._unsent:
+            self._write(data)
+        else:
+            self._unsent = data
+            self._server.writes.put_off(self)
+
+    def flush(self) -> None:
+        """See `turn_writes.Unsent`."""
+        unsent, self._unsent = self._unsent, b""
+        if unsent and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(unsent)
 
     # Reading only as much as there is room for
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sized
 from typing import Protocol, TypeVar
 
+from control_plane.concurrency.turn_writes import TurnWrites
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.read_scheduler import ReadScheduler
 from control_plane.frontends.http.limits import HttpLimits
@@ -47,6 +48,11 @@ class ConnectionHost(Protocol[ConnectionT]):
     budget: BodyBudget
     is_draining: bool
     reads: ReadScheduler
+    writes: TurnWrites
+
+    @property
+    def is_one_connected(self) -> bool:
+        """Whether there is no other connection."""
 
     def opened(self, connection: ConnectionT, address: str) -> bool: ...
 

@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections.abc import Sized
 
+from control_plane.concurrency.turn_writes import TurnWrites
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.connection_server import ConnectionServer
 from control_plane.frontends.http.connection import HttpConnection
@@ -60,6 +61,7 @@ class HttpServer(ConnectionServer[HttpConnection]):
         """`hosts` are the host names that clients over TCP may call; None: any. `streams` says of which requests the
         application receives the body piece by piece."""
         super().__init__(limits)
+        self.writes = TurnWrites()
         self.application = application
         self.render_error = render_error
         self.admit = admit

@@ -14,6 +14,7 @@ from math import inf
 from typing import Any, cast
 
 from control_plane.concurrency.deadline_timer import DeadlineTimer
+from control_plane.concurrency.turn_writes import TurnWrites
 from control_plane.concurrency.weighted_semaphore import WeightedSemaphore
 from control_plane.core.endpoints import CONTROL_FIELD, Address
 from control_plane.core.errors import DeadlineExceeded, UpstreamUnavailable
@@ -67,6 +68,7 @@ class HttpClient:
         self._control_field = f"\r\n{CONTROL_FIELD}: {control_secret}".encode() if control_secret else b""
         self._forwarding = forwarding
         self._now_s = now_s
+        self.writes = TurnWrites()
         self._idle: list[_Connection] = []
         self._open: set[_Connection] = set()
         self._allowed = WeightedSemaphore(max_connections)
@@ -124,6 +126,11 @@ class HttpClient:
         self._is_closed = True
         for connection in tuple(self._open):
             connection.close()
+
+    @property
+    def has_one_busy(self) -> bool:
+        """Whether no more than one connection is in use."""
+        return len(self._open) <= len(self._idle) + 1
 
     def _try_allow(self, is_inference: bool) -> bool:
         """Allow the use of one more connection; False: all that may be used are."""
@@ -230,6 +237,8 @@ class _Connection(asyncio.Protocol):
         self._pool = pool
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._unsent: Body = b""
+        """A request that is written at the end of this turn of the loop."""
         self._answer: asyncio.Future[HttpAnswer | TritonHttpStream] | None = None
         self._stream: TritonHttpStream | None = None
         self._reader = AnswerReader()
@@ -262,9 +271,19 @@ class _Connection(asyncio.Protocol):
         if deadline < self._timer.due_s:
             self._timer.cover(deadline, self._expire)
         self._answer = self._loop.create_future()
-        for piece in pieces:
-            self._transport.write(piece)  # the transport keeps what the socket does not take, without a copy
+        if len(pieces) == 1 and not self._pool.has_one_busy:
+            self._unsent = pieces[0]
+            self._pool.writes.put_off(self)
+        else:
+            for piece in pieces:
+                self._transport.write(piece)  # the transport keeps what the socket does not take, without a copy
         return self._answer
+
+    def flush(self) -> None:
+        """See `turn_writes.Unsent`."""
+        unsent, self._unsent = self._unsent, b""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(unsent)
 
     def read_to_nobody(self, patience_s: float) -> None:
         """Go on reading the response after its caller has left, for `patience_s` at most, and keep the
@@ -327,7 +346,8 @@ class _Connection(asyncio.Protocol):
         self._timer.cancel()
         self.is_reusable = self.is_computing = False
         self._pool._closed(self)
-        error = UpstreamUnavailable(f"Triton closed the connection before it answered{f' ({exc})' if exc else ''}")
+        reason = f"Triton closed the connection before it answered{f' ({exc})' if exc else ''}"
+        error = UpstreamUnavailable(reason, is_not_sent=bool(self._unsent))
         self._fail(error)
         if self._stream is not None:
             self._stream.fail(error)

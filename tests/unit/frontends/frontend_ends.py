@@ -66,6 +66,9 @@ class Transport(asyncio.Transport):
     def abort(self) -> None:
         self.is_closed = True
 
+    def is_closing(self) -> bool:
+        return self.is_closed
+
     def get_write_buffer_size(self) -> int:
         return 0
 

@@ -10,6 +10,7 @@ from control_plane.core.errors import DeadlineExceeded, UpstreamUnavailable
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
 from control_plane.triton.adapters.http import HttpClient
 from tests.aio import run, settle
+from tests.fakes.held_writes import HeldWrites
 from tests.unit.triton.adapters.http_bench import TRACE, Gate, assert_all_slots_are_there, failure, pool, send
 from tests.unit.triton.adapters.scripted_triton import OK, Exchange, answer_ok, scripted_triton
 
@@ -351,3 +352,50 @@ class TestClose:
         async with pool() as (http, _):
             await http.close()
             await http.close()
+
+
+class TestPutOffRequests:
+    """Requests beside others are written at the end of the turn of the event loop."""
+
+    async def test_one_that_is_alone_is_written_at_once(self) -> None:
+        async with pool() as (http, _):
+            http.writes = writes = HeldWrites()
+            await send(http)
+            await send(http)
+            assert not writes.held
+
+    async def test_one_beside_others_is_written_with_those_of_its_turn(self) -> None:
+        gate = Gate()
+        async with pool(gate) as (http, triton), asyncio.TaskGroup() as tasks:
+            tasks.create_task(send(http))
+            await triton.arrivals.get()
+            http.writes = writes = HeldWrites()
+            tasks.create_task(send(http))
+            await triton.wait_until_open(2)
+            await settle()
+            assert len(triton.exchanges) == 1
+            writes.held[0].flush()
+            await triton.arrivals.get()
+            gate.let(0, 1)
+
+    async def test_one_whose_connection_is_closed_before_was_not_sent(self) -> None:
+        gate = Gate()
+        async with pool(gate) as (http, triton), asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(failure(http, UpstreamUnavailable))
+            await triton.arrivals.get()
+            http.writes = writes = HeldWrites()
+            second = tasks.create_task(_lost(http))
+            await triton.wait_until_open(2)
+            await settle()
+            await http.close()
+            await first
+            assert (await second).is_not_sent
+            writes.held[0].flush()
+            await triton.wait_until_open(0)
+            assert len(triton.exchanges) == 1
+
+
+async def _lost(http: HttpClient) -> UpstreamUnavailable:
+    with pytest.raises(UpstreamUnavailable) as caught:
+        await send(http)
+    return caught.value
