@@ -30,7 +30,7 @@ install = $(BIN)/python -m dependencies.sections $(1) | $(PIP) install --quiet -
 explain = { echo "error: $(1)" >&2; exit 1; }
 PIP_FAILED := the packages could not be installed (pip says why above): check the network and the disk and run it again
 
-.PHONY: help setup serve deploy undeploy test check lint format models extras lock docs perf chaos perf-docs fuzz programs clean
+.PHONY: help setup serve deploy undeploy test check lint format models extras lock docs perf chaos chaos-jobs perf-docs fuzz programs clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -98,6 +98,9 @@ perf-%: $(VENV)/.perf models programs ## Measure one thing; `make perf ARGS=--li
 
 chaos: $(VENV)/.perf models programs ## Every drill: what callers see while something dies, freezes, is slow, full, or lies (ARGS="NAME ...")
 	@$(BIN)/python -m perf.chaos $(ARGS)
+
+chaos-jobs: $(VENV)/.perf models programs ## Whether each accepted job is answered once while everything dies (ARGS="--jobs 2000")
+	@$(BIN)/python -m perf.chaos_jobs $(ARGS)
 
 perf-docs: $(VENV)/.perf ## Write the figures of perf/results into the documents
 	@$(BIN)/python -m perf.documents

@@ -7,7 +7,7 @@ writes them anew. There are four forms, and all are plain Markdown:
 * a block, between `<!-- perf NAME -->` and `<!-- perf end -->`: the tables of that scenario's result;
 * a block of the name `targets`: of every scenario its targets, what was measured, and whether they are met;
 * a block of the name `drills`: every drill of `perf.chaos`, with what was measured of it; `drills-named`: their names alone, and
-  which were not met;
+  which were not met; `drills-of-jobs`: the same table of `perf.chaos_jobs`;
 * a figure in a sentence, which is a link to its result with the figure's name as title, `[17.2](results/simulate.json
   "times_fewer_loads")`: the file has it under `figures`. It is shown with as many decimals as are written there.
 
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from perf.chaos import report as chaos_report
+from perf.chaos_jobs import report as chaos_jobs_report
 from perf.measurement.markdown import table
 from perf.measurement.report import RESULTS
 from perf.scenarios import SCENARIOS
@@ -31,7 +32,7 @@ from perf.servers.processes import PROJECT
 
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "perf/README.md", "docs/**/*.md")
 """Globs; each must find something."""
-TARGETS, DRILLS, DRILLS_NAMED = "targets", "drills", "drills-named"
+TARGETS, DRILLS, DRILLS_NAMED, DRILLS_OF_JOBS = "targets", "drills", "drills-named", "drills-of-jobs"
 BLOCK = re.compile(r"(<!-- perf ([a-z-]+) -->)\n(?:.*?\n)??(<!-- perf end -->)", re.DOTALL)
 FIGURE = re.compile(r'\[([^\[\]]*)\]\(((?:[\w./-]*/)?results/([a-z-]+)\.json) "(\w+)"\)')
 
@@ -46,7 +47,12 @@ def quoted(document: Path) -> set[str]:
     """The scenarios whose results it quotes."""
     text = document.read_text()
     blocks = {found[2] for found in BLOCK.finditer(text)}
-    of_blocks = {TARGETS: set(SCENARIOS), DRILLS: {chaos_report.Report.name}, DRILLS_NAMED: {chaos_report.Report.name}}
+    of_blocks = {
+        TARGETS: set(SCENARIOS),
+        DRILLS: {chaos_report.Report.name},
+        DRILLS_NAMED: {chaos_report.Report.name},
+        DRILLS_OF_JOBS: {chaos_jobs_report.Report.name},
+    }
     scenarios = set().union(*(of_blocks.get(block, {block}) for block in blocks))
     return scenarios | {found[3] for found in FIGURE.finditer(text)}
 
@@ -82,6 +88,9 @@ def _content(scenario: str, document: Path, results: Path) -> str | None:
         return chaos_report.table_of_drills(_drilled(results), to_root=to_root)
     if scenario == DRILLS_NAMED:
         return chaos_report.list_of_drills(_drilled(results))
+    if scenario == DRILLS_OF_JOBS:
+        name = chaos_jobs_report.Report.name
+        return chaos_jobs_report.table_of_drills(chaos_jobs_report.Report.read(results) if measured(name, results) else None)
     report = SCENARIOS[scenario].report
     return report.read(results).block() if measured(scenario, results) else None
 

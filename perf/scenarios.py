@@ -14,6 +14,7 @@ from perf.batching import report as batching_report
 from perf.cache_faults import report as cache_faults_report
 from perf.cache_hits import report as cache_hits_report
 from perf.chaos import report as chaos_report
+from perf.chaos_jobs import report as chaos_jobs_report
 from perf.embedding import report as embedding_report
 from perf.eviction import report as eviction_report
 from perf.fleet import report as fleet_report
@@ -88,6 +89,12 @@ SCENARIOS = {
         Scenario("more models than memory on three Tritons", fleet_report.Report, traces={"--trace": _REQUESTS}),
         Scenario("a server on a node beside the same embedded", nodes_report.Report, ("wrk",)),
         Scenario("what callers see while something dies, freezes, is slow, full, or lies", chaos_report.Report, ("redis-server",)),
+        Scenario(
+            "whether each accepted job is answered once, whatever dies",
+            chaos_jobs_report.Report,
+            ("redis-server", "rabbitmq-server"),
+            has_rounds=False,
+        ),
         Scenario("what asynchronous jobs cost callers who wait, and what they get", jobs_report.Report),
         Scenario("late requests that go to a second server", hedging_report.Report),
         Scenario("which answers to keep, on traces", eviction_report.Report, trace_folder="--traces", has_rounds=False),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import redis
 from perf.servers.processes import end, free_port, program
 
 _START_S = 60.0
+_FILES = "appendonlydir"
 _FOR_EVER = -1
 """That a key has no time to live, as PTTL says it."""
 _OPTIONS = (
@@ -35,8 +37,10 @@ _OPTIONS = (
 class Redis:
     """Durable, as a state needs it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
+        """`options` come on top of those that a state needs."""
         self._folder, self._port = folder, free_port()
+        self._options = (*_OPTIONS, *options)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -46,7 +50,7 @@ class Redis:
     def start(self) -> None:
         """Blocks until it answers. Raises RuntimeError."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        command = [program("redis-server") or "redis-server", "--port", str(self._port), "--dir", str(self._folder), *_OPTIONS]
+        command = [program("redis-server") or "redis-server", "--port", str(self._port), "--dir", str(self._folder), *self._options]
         with (self._folder / "output.txt").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         deadline_s = time.monotonic() + _START_S
@@ -54,6 +58,16 @@ class Redis:
             if self._process.poll() is not None or time.monotonic() > deadline_s:
                 raise RuntimeError("redis-server did not start")
             time.sleep(0.02)
+
+    def save(self, to: Path) -> None:
+        """Copy what is on disk now, as a power cut would leave it: the last command may be cut off."""
+        shutil.rmtree(to, ignore_errors=True)
+        shutil.copytree(self._folder / _FILES, to)
+
+    def go_back(self, to: Path) -> None:
+        """Have only what `save` has copied when it starts again; it was killed before."""
+        shutil.rmtree(self._folder / _FILES)
+        shutil.copytree(to, self._folder / _FILES)
 
     def kill(self) -> None:
         assert self._process is not None, "it was never started"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from perf.servers.rabbitmq import RabbitmqServer, rabbitmq_server
 from tests.contract.http_extensions import SHARED_BYTES, SHARED_MEMORY
 from tests.e2e import tidegate as servers
-from tests.rabbitmq_server import RabbitmqServer, rabbitmq_server
 from tests.redis_server import RedisServer, redis_server
 
 MODELS = Path(__file__).parent / "models"

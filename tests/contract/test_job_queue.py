@@ -28,8 +28,8 @@ from control_plane.jobs.jobs import Jobs, Submission
 from control_plane.jobs.ports import JobQueue, JobStore, Load, Ticket
 from control_plane.jobs.runner import JobRunner
 from control_plane.jobs.sweeper import Sweeper
+from perf.servers.rabbitmq import RabbitmqServer
 from tests.fakes.jobs import PLENTY, ROOMY, FakeCompute, FakeUsage, job
-from tests.rabbitmq_server import RabbitmqServer
 from tests.redis_server import RedisServer
 from tests.unit.jobs.world import Fate
 

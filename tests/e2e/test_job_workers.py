@@ -15,10 +15,10 @@ from pydantic import SecretStr
 
 from control_plane.app.stores import open_usage_store
 from control_plane.metering.domain.usage import EVERY_DAY, Usage
+from perf.servers.rabbitmq import rabbitmq_server
 from tests.e2e.conftest import MODELS, Start
 from tests.e2e.test_jobs import ask, ended, result, seconds, state, submit
 from tests.e2e.tidegate import LONG_S, PROJECT, Tidegate, wait_for
-from tests.rabbitmq_server import rabbitmq_server
 from tests.redis_server import redis_server
 
 JOBS, LONG_JOB_S = 10, 8.0

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from control_plane.core.errors import StoreUnavailable
 from control_plane.jobs.adapters.rabbitmq_tickets import RabbitmqTickets
 from deploy.secrets import make_secrets
-from tests.rabbitmq_server import RabbitmqServer, rabbitmq_server
+from perf.servers.rabbitmq import RabbitmqServer, rabbitmq_server
 from tests.unit.deploy.rendered import Case, containers, env, named, pod_spec, render
 
 OBJECTS = render(Case("gpu", ("jobs",)))

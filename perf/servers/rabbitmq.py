@@ -1,4 +1,4 @@
-"""A real RabbitMQ for a test: a node name, ports and folders of its own, nothing of it left at the end.
+"""A real RabbitMQ for a test or a scenario: a node name, ports and folders of its own, nothing of it left at the end.
 
 It takes some seconds to start, so a run has one. Its name service (epmd) is its own, too: the machine's may be
 another's.
@@ -38,8 +38,8 @@ class RabbitmqServer:
     def __init__(self, folder: Path, config: str = CONFIG) -> None:
         """`config` is its rabbitmq.conf, with `PORT` where its port stands."""
         epmd = shutil.which("epmd")
-        assert epmd is not None, "rabbitmq-server is missing: run apt-get install rabbitmq-server as root"
-        assert _PROGRAM.exists(), "rabbitmq-server is missing: run apt-get install rabbitmq-server as root"
+        if epmd is None or not _PROGRAM.exists():
+            raise RuntimeError("rabbitmq-server is missing: run apt-get install rabbitmq-server as root")
         self.port, names, distribution = free_port(), free_port(), free_port()
         self._log = folder / "rabbitmq.log"
         (folder / "rabbitmq.conf").write_text(config.replace("PORT", str(self.port)))
@@ -79,8 +79,8 @@ class RabbitmqServer:
             self.process = subprocess.Popen([_PROGRAM], env=self._environment, stdout=log, stderr=log, start_new_session=True)
         deadline_s = time.monotonic() + _START_TIMEOUT_S
         while "Server startup complete" not in self._log.read_text():
-            assert self.process.poll() is None, self._log.read_text()[-3000:]
-            assert time.monotonic() < deadline_s, f"RabbitMQ does not start:\n{self._log.read_text()[-3000:]}"
+            if self.process.poll() is not None or time.monotonic() > deadline_s:
+                raise RuntimeError(f"RabbitMQ does not start:\n{self._log.read_text()[-3000:]}")
             time.sleep(0.05)
 
     def kill(self) -> None:
