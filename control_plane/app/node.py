@@ -19,6 +19,7 @@ from functools import partial
 from control_plane.app.model_sources import ModelSources
 from control_plane.app.stopping import StopSignals
 from control_plane.app.triton_instances import TritonInstances
+from control_plane.core.algorithms.silence import SilenceLimits
 from control_plane.core.endpoints import ONLY, TritonEndpoints, authority
 from control_plane.core.errors import StartupError
 from control_plane.fleet.adapters.own_instance import OwnInstance
@@ -47,6 +48,8 @@ from control_plane.triton.servers import Servers
 
 _log = logging.getLogger(__name__)
 
+_SILENCE = SilenceLimits(interval_s=1.0)
+"""Gateways listen to Triton themselves, and more often: here it only ends the node's own calls."""
 _LEAVE_S = 0.5
 """Time for gateways to send no more requests before Triton is told to exit, which lets those it has finish."""
 
@@ -83,6 +86,7 @@ class Node:
     def _wire(self, sources: ModelSources) -> None:
         settings = self._settings
         units = TritonInstances(settings, sources=sources.folders, tiers=sources.tiers, is_fleet=True)
+        units.silence = _SILENCE
         self._servers = Servers(None, (ONLY,))
         member = self._servers.members[ONLY]
         board = NodeBoard(Promises(boot_time_s()), now_s=boot_time_s)

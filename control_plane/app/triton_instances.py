@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from control_plane.app.upstreams import connect
 from control_plane.core.algorithms.backoff import RestartLimits
+from control_plane.core.algorithms.silence import SilenceLimits
 from control_plane.core.endpoints import NO_CREDENTIALS, ONLY, Credentials, Endpoints, TritonEndpoints
 from control_plane.host.cpu_affinity import allowed_cpus
 from control_plane.host.server_memory import ServerMemory
@@ -91,6 +92,8 @@ class TritonInstances:
         self._credentials = _credentials(settings.triton) if settings.is_attached else NO_CREDENTIALS
         self.oldest_s: Callable[[str, str], float] = lambda server, model: inf
         """When workers have sent the first request to a server's model that they wait for."""
+        self.silence: SilenceLimits | None = None
+        """How often an own Triton is asked whether it is live; None for the default."""
         self.failures: dict[str, list[LoadFailure]] = {}
         """Unit's name -> models that failed to load at its latest start."""
 
@@ -150,6 +153,7 @@ class TritonInstances:
             restore=restore,
             start_timeout_s=self._settings.triton.start_timeout_s,
             limits=limits,
+            silence=self.silence,
         )
         revivals = ModelRevivals(models, alone, oldest_s=lambda model: self.oldest_s(member.name, model))
 

@@ -29,7 +29,6 @@ from control_plane.node.domain.messages import (
     Failed,
     Goodbye,
     Index,
-    Line,
     LookIndex,
     Memory,
     Message,
@@ -51,6 +50,7 @@ _GOODBYE_S = 0.2
 _FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 2.0
 _TIMES_TURNED_AWAY = 2
 """More than one: it may have closed one by chance. A way on which everything is lost turns nobody away."""
+_NO_INDEX: tuple[int, list[ModelVersion]] = (0, [])
 _NOT_YET = "it has not been reached yet"
 
 AnswerT = TypeVar("AnswerT", Done, Index, Memory)
@@ -94,6 +94,8 @@ class RemoteNode:
         self._state: TritonState | None = None
         """What the node has said of its Triton over this connection; None until it has said everything."""
         self._first_state = TritonState("", "Triton is starting")
+        self._index: tuple[int, list[ModelVersion]] = _NO_INDEX
+        """Edition and lines of the index that the node has told last over this connection."""
         self._first: Contents | None = None
         """What the node has loaded, until the connection's first pong."""
         self._named: set[str] = set()
@@ -166,7 +168,8 @@ class RemoteNode:
         """Return Triton's index; with a term, holders of older ones change nothing from then on. Raises
         UpstreamUnavailable."""
         number = self.call_number()
-        return versions_of((await self.call(LookIndex(number, term), number, Index)).lines)
+        await self.call(LookIndex(number, self._index[0], term), number, Index)
+        return self._index[1]
 
     def suspect(self, model: str, since_s: float) -> None:
         """Tell the node of a model that seems to hang, since then on the event loop's clock."""
@@ -238,6 +241,7 @@ class RemoteNode:
 
     async def _end_of_link(self) -> None:
         self._link = self._state = self._first = None
+        self._index = _NO_INDEX
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(UpstreamUnavailable(f"the connection to the node at {self.connector.address} broke"))
@@ -257,14 +261,25 @@ class RemoteNode:
                 match message:
                     case Done(number) | Memory(number) | Failed(number):
                         self._answered(number, message)
-                    case Index(number) if number:
-                        self._answered(number, message)
+                    case Index(number):
+                        self._note_index(message)
+                        if number:
+                            self._answered(number, message)
+                        else:
+                            inbox.put_nowait(message)
                     case _:
                         inbox.put_nowait(message)
         except WrongMessage as exc:
             self._wrong = exc
         finally:
             inbox.put_nowait(None)
+
+    def _note_index(self, index: Index) -> None:
+        """Keep an index for answers that it is still the same. Raises WrongMessage."""
+        if index.lines is not None:
+            self._index = index.edition, [ModelVersion(*line) for line in index.lines]
+        elif not index.number or index.edition != self._index[0]:
+            raise WrongMessage(f"edition {index.edition} of the index was not told")
 
     def _answered(self, number: int, message: Message) -> None:
         waiting = self._waiting.get(number)
@@ -296,8 +311,8 @@ class RemoteNode:
                 pass  # the first pong comes after it
             case StubDied(model, how):
                 self._stub_died(self.name, model, how)
-            case Index(_, lines):
-                self.on_index(versions_of(lines))
+            case Index():
+                self.on_index(self._index[1])
             case _:
                 self._wrong = WrongMessage(f"{type(message).__name__} is no message to a gateway")
         self._changed.set()
@@ -330,11 +345,6 @@ class RemoteNode:
             link.send(Ping(self._now_s(), dict(self._awaited(self.name))))
             await asyncio.sleep(max(0.0, min(PING_EVERY_S, self._valid_until_s - self._now_s())))
         link.close()
-
-
-def versions_of(lines: list[Line]) -> list[ModelVersion]:
-    """Return Triton's index as it was sent."""
-    return [ModelVersion(*line) for line in lines]
 
 
 ValueT = TypeVar("ValueT")

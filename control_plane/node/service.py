@@ -16,7 +16,6 @@ from uuid import uuid4
 
 from control_plane.concurrency.task_owner import TaskOwner
 from control_plane.core.errors import ControlPlaneError, UpstreamFailed, UpstreamUnavailable
-from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.ports import PreparedLoad, ServerInstance
 from control_plane.node.board import NodeBoard
 from control_plane.node.domain.fence import Fence, Term
@@ -29,7 +28,6 @@ from control_plane.node.domain.messages import (
     Hold,
     Index,
     Leave,
-    Line,
     Load,
     LookIndex,
     LookMemory,
@@ -48,13 +46,13 @@ from control_plane.node.domain.messages import (
 from control_plane.node.errors_on_wire import failure_of
 from control_plane.node.held import HeldContext
 from control_plane.node.ports import GatewayLink, NodeFiles
+from control_plane.node.settled_index import SettledIndex
 from control_plane.node.told_models import ToldModels
 from control_plane.triton.ports import Upstream
 from control_plane.triton.server_state import ServerState
 
 _log = logging.getLogger(__name__)
 
-_DESCRIBE_EVERY_S = 5.0
 _UNHEARD_S = 5.0
 """A gateway that has sent nothing for so long is gone: it sends a ping twice a second."""
 _MAX_HELD = 1000
@@ -98,8 +96,7 @@ class NodeService:
         self._fence = fence or Fence()
         self._tasks = TaskOwner("models cannot be changed")
         self._gateways: dict[GatewayLink, _Gateway] = {}
-        self._loading: set[str] = set()
-        """Models that Triton has been asked to load and that may not be in its index yet."""
+        self._triton_index = SettledIndex(lambda: member.ask(lambda upstream: upstream.control.index()), now_s=now_s)
         self._refused: dict[GatewayLink, str] = {}
         """Gateway -> why it was refused last, so that it is logged once."""
         self._state = TritonState("", "Triton is starting")
@@ -112,7 +109,7 @@ class NodeService:
         """Own the tasks of calls, and follow the models' folders, until cancelled."""
         async with self._tasks.open():
             while True:
-                await asyncio.sleep(_DESCRIBE_EVERY_S)
+                await asyncio.sleep(self._told.pause_s)
                 for message in await self._told.look():
                     self._tell(message)
 
@@ -129,11 +126,12 @@ class NodeService:
 
     def up(self, upstream: Upstream, server: str) -> None:
         self._state = TritonState(uuid4().hex, "")
-        self._loading.clear()
+        self._triton_index.changed()
         self._tell(self._state)
 
     def down(self, reason: str, server: str) -> None:
         self._state = TritonState("", reason)
+        self._triton_index.changed()
         self._tell(self._state)
 
     def silence_changed(self, is_silent: bool, server: str) -> None:
@@ -190,8 +188,8 @@ class NodeService:
             case Goodbye():
                 gateway.says_goodbye = True
                 link.close()
-            case LookIndex(number, term):
-                self._answer(link, number, partial(self._index, number, link, term))
+            case LookIndex(number, known, term):
+                self._answer(link, number, partial(self._index, number, link, known, term))
             case LookMemory(number):
                 self._answer(link, number, partial(self._memory, number))
             case Prepare(number, name):
@@ -237,17 +235,11 @@ class NodeService:
         with suppress(UpstreamUnavailable):  # the node stops: the connection is about to end
             self._tasks.create_task(answer(), name=f"call-{number}")
 
-    async def _index(self, number: int, link: GatewayLink, term: Term | None) -> FromNode:
+    async def _index(self, number: int, link: GatewayLink, known: int, term: Term | None) -> FromNode:
         if term is not None:
             self._require(link, term)
-        return Index(number, [_line(each) for each in await self._look()])
-
-    async def _look(self) -> list[ModelVersion]:
-        """Read Triton's index, in which loads that it was asked for just now count as begun."""
-        loading = set(self._loading)
-        lines = await self._member.ask(lambda upstream: upstream.control.index())
-        there = {line.name for line in lines if line.state is not ModelState.UNAVAILABLE}
-        return lines + [ModelVersion(name, "", ModelState.LOADING, "") for name in sorted(loading - there)]
+        edition, lines = await self._triton_index.look()
+        return Index(number, edition, None if edition == known else lines)
 
     async def _memory(self, number: int) -> FromNode:
         return Memory(number, await self._instance.held_memory())
@@ -261,11 +253,8 @@ class NodeService:
             if value is None:
                 raise UpstreamUnavailable("what was begun under this number is no load")
             self._require(gateway.link, term)
-            self._loading.add(held.model)
-            try:
+            with self._triton_index.loading(held.model):
                 await value.load()
-            finally:
-                self._loading.discard(held.model)
 
         try:
             await held.carry_out(load)
@@ -275,7 +264,8 @@ class NodeService:
 
     async def _unload(self, number: int, link: GatewayLink, name: str, unload_dependents: bool, term: Term) -> FromNode:
         self._require(link, term)
-        await self._instance.unload_now(name, unload_dependents=unload_dependents)
+        with self._triton_index.changing():
+            await self._instance.unload_now(name, unload_dependents=unload_dependents)
         await self._tell_index()
         return Done(number)
 
@@ -293,12 +283,8 @@ class NodeService:
     async def _tell_index(self) -> None:
         """Tell all gateways what is loaded now; one that is not told sees it at its next look."""
         with suppress(ControlPlaneError):
-            self._tell(Index(0, [_line(each) for each in await self._look()]))
+            self._tell(Index(0, *await self._triton_index.look()))
 
     def _tell(self, message: FromNode) -> None:
         for link in self._gateways:
             link.send(message)
-
-
-def _line(line: ModelVersion) -> Line:
-    return line.name, line.version, line.state, line.reason

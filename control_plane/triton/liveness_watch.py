@@ -12,7 +12,7 @@ import asyncio
 import logging
 from math import inf
 
-from control_plane.core.algorithms.silence import SilenceDetector
+from control_plane.core.algorithms.silence import SilenceDetector, SilenceLimits
 from control_plane.triton.ports import Liveness, LivenessProbe
 from control_plane.triton.server_state import ServerSlot
 
@@ -28,9 +28,11 @@ _READ_TURNS = 4
 
 
 class LivenessWatch:
-    """Failure detector of one Triton by liveness probes every quarter of a second."""
+    """Failure detector of one Triton by liveness probes, every quarter of a second unless `limits` say otherwise."""
 
-    def __init__(self, probe: LivenessProbe, slot: ServerSlot, *, name: str, gives_up_after_s: float = inf) -> None:
+    def __init__(
+        self, probe: LivenessProbe, slot: ServerSlot, *, name: str, gives_up_after_s: float = inf, limits: SilenceLimits | None = None
+    ) -> None:
         """`slot` is told when Triton falls silent and when it answers again; `name` is for the log. `run`
         returns when Triton says that it is not live, or has said nothing for `gives_up_after_s`; it does
         neither where that is infinite, since then others see Triton's end."""
@@ -38,7 +40,7 @@ class LivenessWatch:
         self._slot = slot
         self._name = name
         self._gives_up_after_s = gives_up_after_s
-        self._detector = SilenceDetector()
+        self._detector = SilenceDetector(limits)
 
     async def run(self) -> None:
         """Watch until cancelled, or as `gives_up_after_s` says."""

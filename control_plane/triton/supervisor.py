@@ -14,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 
 from control_plane.core.algorithms.backoff import RestartLimits, count_failures, restart_delay_s
+from control_plane.core.algorithms.silence import SilenceLimits
 from control_plane.core.errors import ControlPlaneError, StartupError
 from control_plane.core.held_memory import HeldMemory
 from control_plane.triton.liveness_watch import LivenessWatch
@@ -59,14 +60,17 @@ class Supervisor:
         restore: Callable[[Upstream], Awaitable[None]],
         start_timeout_s: float,
         limits: RestartLimits | None = None,
+        silence: SilenceLimits | None = None,
     ) -> None:
-        """`restore` loads the wanted models into a Triton that is live, before it is reported up."""
+        """`restore` loads the wanted models into a Triton that is live, before it is reported up. `silence` says how
+        often it is asked whether it is live."""
         self._launcher = launcher
         self._connect = connect
         self._servers = servers
         self._restore = restore
         self._start_timeout_s = start_timeout_s
         self._limits = limits or RestartLimits()
+        self._silence = silence
         self._has_been_up = False
         self._process: TritonProcess | None = None
 
@@ -141,9 +145,9 @@ class Supervisor:
 
     async def _watched(self, process: TritonProcess, upstream: Upstream) -> str:
         """Return how the process ended; until then notice whether it answers."""
-        name = str(process.endpoints.grpc)
+        liveness = LivenessWatch(upstream.liveness, self._servers, name=str(process.endpoints.grpc), limits=self._silence)
         async with asyncio.TaskGroup() as tasks:
-            watch = tasks.create_task(LivenessWatch(upstream.liveness, self._servers, name=name).run(), name="liveness-watch")
+            watch = tasks.create_task(liveness.run(), name="liveness-watch")
             try:
                 return await process.wait()
             finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from control_plane.core.errors import ModelLoadFailed
 from control_plane.metering.domain.compute_units import ModelCost, UnitTable, read_unit_table
 from control_plane.protocols.kserve.messages import model_config_pb2
 from control_plane.triton.adapters.model_config import config_file, read_config
+from control_plane.triton.adapters.model_folders import model_folders, newest_version
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +40,7 @@ class ModelManifests:
         self._sources = sources
         self._config_name = config_name
         self._parameters = parameters or {}
-        self._known: dict[Path, tuple[_Fingerprint, ModelCost | None]] = {}
+        self._known: dict[str, tuple[_Fingerprint, ModelCost | None]] = {}
 
     async def read(self) -> dict[str, ModelCost]:
         """Read on a thread; see `read_now`."""
@@ -46,24 +48,24 @@ class ModelManifests:
 
     def read_now(self) -> dict[str, ModelCost]:
         """Return the costs by model, without models that cannot be read. Blocks on the disk."""
-        known = {model: self._cost_once(model) for model in self._models()}
-        self._known = known
-        return {model.name: cost for model, (_, cost) in known.items() if cost is not None}
+        self._known = known = {model: self._cost_once(model) for model in self._models()}
+        return {os.path.basename(model): cost for model, (_, cost) in known.items() if cost is not None}
 
-    def _models(self) -> Iterator[Path]:
+    def _models(self) -> Iterator[str]:
         for source in self._sources:
             try:
-                yield from sorted(entry for entry in source.iterdir() if not entry.name.startswith(".") and entry.is_dir())
+                yield from model_folders(source)
             except OSError as exc:
                 _log.warning("models' costs in %s cannot be read: %s", source, exc)
 
-    def _cost_once(self, model: Path) -> tuple[_Fingerprint, ModelCost | None]:
+    def _cost_once(self, model: str) -> tuple[_Fingerprint, ModelCost | None]:
         manifests = _manifests(model)
-        fingerprint = _fingerprint([config_file(model, self._config_name), *manifests])
+        config = str(config_file(Path(model), self._config_name)) if self._config_name else f"{model}/config.pbtxt"
+        fingerprint = _fingerprint([config, *manifests])
         known = self._known.get(model)
         if known is not None and known[0] == fingerprint:
             return known
-        return fingerprint, self._cost(model, manifests)
+        return fingerprint, self._cost(Path(model), [Path(each) for each in manifests])
 
     def _cost(self, model: Path, manifests: Sequence[Path]) -> ModelCost | None:
         try:
@@ -82,24 +84,27 @@ class ModelManifests:
         )
 
 
-def _manifests(model: Path) -> list[Path]:
-    """Return the manifests of the newest version, one per variant; Triton serves that version by default."""
+def _manifests(model: str) -> list[str]:
+    """Return the manifests of the newest version, one per variant."""
     try:
-        versions = [entry for entry in model.iterdir() if entry.name.isdecimal()]
-        newest = max(versions, key=lambda version: int(version.name), default=None)
-        return sorted(newest.glob(f"[!.]*/{_MANIFEST}")) if newest else []
+        newest = newest_version(model)
+        if newest is None:
+            return []
+        with os.scandir(newest) as entries:
+            variants = sorted(entry.path for entry in entries if not entry.name.startswith(".") and entry.is_dir())
     except OSError:
         return []  # the model has just been removed
+    return [manifest for variant in variants if os.path.lexists(manifest := f"{variant}/{_MANIFEST}")]
 
 
-def _fingerprint(files: Sequence[Path]) -> _Fingerprint:
+def _fingerprint(files: Sequence[str]) -> _Fingerprint:
     found = []
     for file in files:
         try:
-            state = file.stat()
-            found.append((str(file), state.st_mtime_ns, state.st_size))
+            state = os.stat(file)
+            found.append((file, state.st_mtime_ns, state.st_size))
         except OSError:
-            found.append((str(file), 0, 0))
+            found.append((file, 0, 0))
     return tuple(found)
 
 

@@ -12,6 +12,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from control_plane.models.domain.description import DescribedModel, ModelSpec
 from control_plane.protocols.kserve.messages import model_config_pb2
 from control_plane.settings import is_utf8_encodable
 from control_plane.triton.adapters.model_config import config_file, read_config, steps_of
+from control_plane.triton.adapters.model_folders import model_folders, newest_version
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +42,7 @@ class _Configured:
 
     file_state: tuple[str, int, int]
     spec: ModelSpec
-    steps: tuple[str, ...] = ()
+    steps: frozenset[str] = frozenset()
     has_sequences: bool = False
 
 
@@ -63,55 +65,55 @@ class ModelDescriptionFiles:
         self._sources = sources
         self._config_name = config_name
         self._parameters = parameters or {}
-        self._known: dict[Path, _Configured] = {}
-        self._nameless: set[Path] = set()
+        self._known: dict[str, _Configured] = {}
+        self._nameless: set[str] = set()
 
     def read(self) -> dict[str, DescribedModel]:
         self._known = {folder: self._configured(folder) for folder in self._named(list(self._folders()))}
         own: dict[str, DescribedModel] = {}
         for folder, each in self._known.items():
-            size, changed_ns = _weigh(folder)
-            changed_ns = max(changed_ns, each.file_state[1])
-            described = DescribedModel(each.spec, size, frozenset(each.steps), each.has_sequences, changed_ns)
-            own.setdefault(folder.name, described)
-        return {name: _with_steps(described, own) for name, described in own.items()}
+            if (name := os.path.basename(folder)) not in own:
+                size, changed_ns = _weigh(folder)
+                own[name] = DescribedModel(each.spec, size, each.steps, each.has_sequences, max(changed_ns, each.file_state[1]))
+        return {name: _with_steps(described, own) if described.steps else described for name, described in own.items()}
 
-    def _folders(self) -> Iterator[Path]:
+    def _folders(self) -> Iterator[str]:
         for source in self._sources:
             try:
-                yield from sorted(entry for entry in source.iterdir() if not entry.name.startswith(".") and entry.is_dir())
+                yield from model_folders(source)
             except OSError as exc:
                 _log.warning("models in %s cannot be read: %s", source, exc)
 
-    def _named(self, folders: list[Path]) -> list[Path]:
+    def _named(self, folders: list[str]) -> list[str]:
         """Return the folders whose names Triton's clients can use; each of the others is logged once."""
-        nameless = {folder for folder in folders if not MODEL_NAME.fullmatch(folder.name)}
+        nameless = {folder for folder in folders if not MODEL_NAME.fullmatch(os.path.basename(folder))}
         for folder in sorted(nameless - self._nameless):
-            _log.warning("%r is left out: it cannot be a model's name, which is %s", str(folder), NAME_RULE)
+            _log.warning("%r is left out: it cannot be a model's name, which is %s", folder, NAME_RULE)
         self._nameless = nameless
         return [folder for folder in folders if folder not in nameless]
 
-    def _configured(self, folder: Path) -> _Configured:
+    def _configured(self, folder: str) -> _Configured:
         """Return the parsed configuration of a model, from the memo unless its file has changed."""
         file = self._config_file(folder)
-        state = _state(file)
+        state = (file, *_state(file))
         known = self._known.get(folder)
         if known is not None and known.file_state == state:
             return known
+        name = os.path.basename(folder)
         try:
-            config = read_config(file)
+            config = read_config(Path(file))
         except ModelLoadFailed as exc:
-            _log.warning("what model %s wants is not known: %s", folder.name, exc)
-            return _Configured(state, ModelSpec(folder.name))  # the load of the model fails with the same reason
-        declared = {key: value.string_value for key, value in config.parameters.items()} | dict(self._parameters.get(folder.name, {}))
-        spec = replace(_spec(folder.name, declared), instances=_instances(config))
-        return _Configured(state, spec, tuple(steps_of(config)), _has_sequences(config))
+            _log.warning("what model %s wants is not known: %s", name, exc)
+            return _Configured(state, ModelSpec(name))  # the load of the model fails with the same reason
+        declared = {key: value.string_value for key, value in config.parameters.items()} | dict(self._parameters.get(name, {}))
+        spec = replace(_spec(name, declared), instances=_instances(config))
+        return _Configured(state, spec, frozenset(steps_of(config)), _has_sequences(config))
 
-    def _config_file(self, folder: Path) -> Path:
-        try:
-            return config_file(folder, self._config_name)
-        except OSError:  # the folder `configs` is not readable
-            return config_file(folder, "")
+    def _config_file(self, folder: str) -> str:
+        if self._config_name:
+            with suppress(OSError):  # the folder `configs` is not readable
+                return str(config_file(Path(folder), self._config_name))
+        return f"{folder}/config.pbtxt"
 
 
 def _spec(model: str, declared: Mapping[str, str]) -> ModelSpec:
@@ -217,32 +219,32 @@ def _with_steps(model: DescribedModel, own: Mapping[str, DescribedModel]) -> Des
     return replace(
         model,
         steps=frozenset(steps),
-        file_bytes=min(sum(part.file_bytes for part in parts), MAX_SIZE_BYTES),  # sparse files may claim any size
+        file_bytes=min(sum(part.file_bytes for part in parts), MAX_SIZE_BYTES),
         changed_ns=max(part.changed_ns for part in parts),
         has_sequences=any(part.has_sequences for part in parts),
     )
 
 
-def _weigh(folder: Path) -> tuple[int, int]:
-    """Return the bytes of the newest version, which Triton serves by default, and when a file or folder in it
-    was last changed.
-    """
+def _weigh(folder: str) -> tuple[int, int]:
+    """Return the bytes of the newest version, and when a file or folder in it was last changed."""
+    changed_ns, size = _state(folder)[0], 0
     try:
-        versions = [entry for entry in folder.iterdir() if entry.name.isdecimal()]
+        newest = newest_version(folder)
     except OSError:
         return 0, 0  # the folder has just been removed
-    newest = max(versions, key=lambda version: int(version.name), default=None)
-    if newest is None:
-        return 0, _state(folder)[1]
-    tree = list(os.walk(newest))
-    files = [_state(Path(place, name)) for place, _, names in tree for name in names]
-    changed_ns = max(changed for _, changed, _ in (*files, *(_state(Path(place)) for place, _, _ in tree), _state(folder)))
-    return sum(size for _, _, size in files), changed_ns
+    if newest is not None:
+        for place, _, names in os.walk(newest):
+            changed_ns = max(changed_ns, _state(place)[0])
+            for name in names:
+                file_changed_ns, file_bytes = _state(f"{place}/{name}")
+                changed_ns, size = max(changed_ns, file_changed_ns), size + file_bytes
+    return min(size, MAX_SIZE_BYTES), changed_ns  # sparse files may claim any size
 
 
-def _state(file: Path) -> tuple[str, int, int]:
+def _state(file: str) -> tuple[int, int]:
+    """Return when a file was last changed, and its size; zeros if it cannot be seen."""
     try:
-        found = file.stat()
+        found = os.stat(file)
     except OSError:
-        return str(file), 0, 0
-    return str(file), found.st_mtime_ns, found.st_size
+        return 0, 0
+    return found.st_mtime_ns, found.st_size

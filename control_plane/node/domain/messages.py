@@ -20,7 +20,7 @@ from control_plane.metering.domain.compute_units import ModelCost
 from control_plane.models.domain.description import DescribedModel
 from control_plane.node.domain.fence import Term
 
-VERSIONS = (2, 2)
+VERSIONS = (3, 3)
 """Oldest and newest version of the wire that this program speaks."""
 LENGTH_BYTES = 4  # before each frame, big-endian
 MAX_FIRST_BYTES = 4096
@@ -111,6 +111,8 @@ class LookIndex:
     """Asks for Triton's index; answered by `Index`. With a term, older ones are refused from now on."""
 
     number: int
+    known: int
+    """Edition of the index that was told last over this connection; 0 without one."""
     term: Term | None
 
 
@@ -243,7 +245,9 @@ class Index:
     """The answer to `LookIndex`, and, with number 0, what a change of models has led to."""
 
     number: int
-    lines: list[Line]
+    edition: int
+    lines: list[Line] | None
+    """None in an answer: this edition is the one that the gateway has."""
 
 
 @dataclass(frozen=True, slots=True)

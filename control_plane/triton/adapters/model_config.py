@@ -22,8 +22,9 @@ def config_file(model_dir: Path, config_name: str) -> Path:
     """Return the file that Triton reads for a model; it need not exist, since Triton can complete
     configurations itself.
     """
-    custom = model_dir / "configs" / f"{config_name}.pbtxt"
-    return custom if config_name and custom.is_file() else model_dir / "config.pbtxt"
+    if config_name and (custom := model_dir / "configs" / f"{config_name}.pbtxt").is_file():
+        return custom
+    return model_dir / "config.pbtxt"
 
 
 def is_ensemble(model_dir: Path, config_name: str) -> bool:

@@ -183,7 +183,9 @@ def _stat(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat from the third one, the state, on; the second, the name, may
     contain anything.
     """
-    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    # Every stub is looked at five times a second: a third of what pathlib takes for it.
+    with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+        return file.read().rpartition(b")")[2].decode().split()
 
 
 def now_s() -> float:

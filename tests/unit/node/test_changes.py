@@ -10,6 +10,7 @@ import pytest
 from control_plane.core.errors import ModelLoadFailed, UpstreamFailed, UpstreamUnavailable
 from control_plane.core.held_memory import HeldMemory
 from control_plane.core.model import ModelState
+from control_plane.node.domain.messages import Index, encode
 from tests.aio import settle
 from tests.unit.node.bench import Bench
 
@@ -72,6 +73,36 @@ async def test_every_gateway_is_told_at_once_what_is_loaded() -> None:
         await settle()
         assert other.indexes[-1] == ["a UNAVAILABLE"]
         assert bench.now_s() - began_s < 0.1
+
+
+async def test_an_index_that_a_gateway_has_is_not_sent_again() -> None:
+    async with Bench().running() as bench:
+        gateway, heard = await bench.gateway().connected(), list[Index]()
+        keep = gateway.node._note_index
+        gateway.node._note_index = lambda index: (heard.append(index), keep(index))[1]  # type: ignore[method-assign]
+        await gateway.load("a")
+        await settle()
+        first = await gateway.node.index(None)
+        assert [line.name for line in first] == ["a"]
+        assert await gateway.node.index(None) is first
+        assert [index.lines is None for index in heard] == [False, True, True]
+        gateway.wires[-1].to_node.put_nowait(None)
+        await gateway.node.wait_until(lambda: not gateway.node.is_connected)
+        await gateway.connected()
+        assert await gateway.node.index(None) == first, "of another connection nothing is known"
+
+
+@pytest.mark.parametrize(
+    "index", [Index(3, 99, None), Index(0, 0, None)], ids=["of an edition that was not told", "a change without lines"]
+)
+async def test_a_node_that_refers_to_an_index_that_it_never_told_is_cut_off(index: Index) -> None:
+    async with Bench().running() as bench:
+        gateway = await bench.gateway().connected()
+        gateway.wires[-1].to_gateway.put_nowait(encode(index))
+        await gateway.node.wait_until(lambda: not gateway.node.is_connected)
+        assert "does not keep to the protocol" in gateway.node.why_away
+        assert gateway.indexes == []
+        await gateway.connected()
 
 
 async def test_a_failed_load_says_why_as_triton_did() -> None:

@@ -8,6 +8,7 @@ from math import inf
 
 import pytest
 
+from control_plane.core.algorithms.silence import SilenceLimits
 from control_plane.triton.liveness_watch import LivenessWatch
 from control_plane.triton.ports import Liveness
 from tests.aio import hold_up
@@ -18,12 +19,12 @@ pytestmark = pytest.mark.virtual_time
 class Bench:
     """A watch on a Triton that answers after `takes_s`, and what it reports."""
 
-    def __init__(self, *, gives_up_after_s: float = inf) -> None:
+    def __init__(self, *, gives_up_after_s: float = inf, limits: SilenceLimits | None = None) -> None:
         self.takes_s = 0.001
         self.says = Liveness.LIVE
         self.asked_s: list[float] = []
         self.told: list[tuple[str, float]] = []
-        self.watch = LivenessWatch(self, self, name="s0", gives_up_after_s=gives_up_after_s)
+        self.watch = LivenessWatch(self, self, name="s0", gives_up_after_s=gives_up_after_s, limits=limits)
 
     async def ask(self, *, timeout_s: float) -> Liveness:
         self.asked_s.append(now_s())
@@ -64,6 +65,16 @@ async def test_it_is_asked_four_times_a_second() -> None:
     async with bench.running():
         assert bench.asked_s[:4] == pytest.approx([0.0, 0.25, 0.5, 0.75], abs=0.02)
         assert not bench.told
+
+
+async def test_it_is_asked_less_often_where_others_listen() -> None:
+    bench = Bench(limits=SilenceLimits(interval_s=1.0))
+    async with bench.running():
+        await asyncio.sleep(2.5)
+        assert bench.asked_s == pytest.approx([0.0, 1.0, 2.0, 3.0], abs=0.02)
+        bench.takes_s = inf
+        await asyncio.sleep(4.0)
+        assert [what for what, _ in bench.told] == ["silent"]
 
 
 @pytest.mark.parametrize("pause_s", [0.0, 0.1, 0.2])

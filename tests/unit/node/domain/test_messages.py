@@ -67,8 +67,8 @@ EXAMPLES: tuple[Message, ...] = (
     Welcome(b"\xfe", "run"),
     Ping(1.5, {"m": 2.5}),
     Acknowledge(3),
-    LookIndex(1, Term("fleet", 4)),
-    LookIndex(1, None),
+    LookIndex(1, 7, Term("fleet", 4)),
+    LookIndex(1, 0, None),
     LookMemory(2),
     Prepare(3, "m"),
     Load(4, 3, Term("fleet", 4)),
@@ -84,7 +84,8 @@ EXAMPLES: tuple[Message, ...] = (
     Contents(8, {"m": (b"\x00digest", True, False), "n": None}, ("gone",)),
     Complete(),
     StubDied("m", "was killed"),
-    Index(0, [("m", "1", ModelState.READY, ""), ("n", "", ModelState.UNAVAILABLE, "why")]),
+    Index(2, 7, None),
+    Index(0, 8, [("m", "1", ModelState.READY, ""), ("n", "", ModelState.UNAVAILABLE, "why")]),
     Memory(9, None),
     Memory(9, HeldMemory(5)),
     Memory(9, HeldMemory(5, 6)),
@@ -113,7 +114,9 @@ def test_there_is_an_example_of_each() -> None:
         pytest.param(orjson.dumps(["Pong", {"sent_s": 1.0, "more": 1}]), id="a field of a later version"),
         pytest.param(orjson.dumps(["Prepare", {"number": 1}]), id="a field is missing"),
         pytest.param(orjson.dumps(["Prepare", {"number": "one", "name": "m"}]), id="another type"),
-        pytest.param(orjson.dumps(["Index", {"number": 0, "lines": [["m", "1", "PAUSED", ""]]}]), id="a state of a later Triton"),
+        pytest.param(
+            orjson.dumps(["Index", {"number": 0, "edition": 1, "lines": [["m", "1", "PAUSED", ""]]}]), id="a state of a later Triton"
+        ),
         pytest.param(orjson.dumps(["Load", {"number": 1, "prepared": 1, "term": {"fleet": "f"}}]), id="half a term"),
     ],
 )

@@ -1,0 +1,23 @@
+"""Folders of models in a source folder, and their versions, listed with few system calls.
+
+A thousand models are looked at every few seconds, so paths are plain text here: pathlib costs more than the disk.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def model_folders(source: Path) -> list[str]:
+    """Return the paths of a source's folders but hidden ones, sorted. Raises OSError."""
+    with os.scandir(source) as entries:
+        return sorted(entry.path for entry in entries if not entry.name.startswith(".") and entry.is_dir())
+
+
+def newest_version(model: str) -> str | None:
+    """Return the path of a model's newest version, which Triton serves by default; None without any. Raises
+    OSError: the model's folder has just been removed.
+    """
+    newest = max((name for name in os.listdir(model) if name.isdecimal()), key=int, default=None)
+    return None if newest is None else f"{model}/{newest}"
