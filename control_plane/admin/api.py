@@ -30,6 +30,7 @@ from control_plane.admin.paths.models import add_model_paths
 from control_plane.admin.paths.objects import add_price_paths, add_route_paths, add_tenant_paths
 from control_plane.admin.paths.rollouts import add_rollout_paths
 from control_plane.admin.paths.usage import add_usage_path
+from control_plane.admin.ports import IdempotencyRecords
 from control_plane.audit.domain.entry import Actor
 from control_plane.audit.trail import AuditTrail
 from control_plane.auth.access import Access
@@ -107,6 +108,7 @@ def make_admin_api(
     jobs: Jobs | None = None,
     rollouts: Rollouts,
     events: EventFeed,
+    records: IdempotencyRecords,
 ) -> FastAPI:
     """Build the application, which has no state of its own.
 
@@ -116,7 +118,7 @@ def make_admin_api(
     # FastAPI's redirects (trailing slash) would go to whatever host the caller sent as Host.
     app = FastAPI(title="Tidegate admin API", version=version, redirect_slashes=False, responses=_PAGE_ERRORS | _KEY_ERRORS)
     app.openapi = lambda: _document(app, access)  # type: ignore[method-assign]
-    app.add_middleware(Idempotency)
+    app.add_middleware(Idempotency, records=records)
     app.add_middleware(AdminAccess, access=access)  # the last one added is the first one called
     answer_errors(app)
     _add_health_paths(app, servers, known, degraded, version)

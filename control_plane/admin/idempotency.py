@@ -1,19 +1,20 @@
-"""Idempotency keys of the admin API: a POST that creates is done once, however often it is sent with the same key.
+"""Idempotency keys of the admin API: a POST that creates is done once, however often and to whichever gateway it is sent.
 
-The header is that of draft-ietf-httpapi-idempotency-key-header, as for jobs. Answers are remembered for some minutes by the
-process that gave them, and never written anywhere: that of a new API key has its secret.
+The header is that of draft-ietf-httpapi-idempotency-key-header, as for jobs. Gateways share the records of these requests;
+an answer is kept sealed (`admin/sealed_answer`), since that of a new API key has its secret. Where the store of the
+records is away nothing is done, as nothing could be created either.
 """
 
 from __future__ import annotations
 
+import base64
+import logging
 import re
-import time
-from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Annotated
 
+import orjson
 from fastapi import Depends, Header
 from pydantic.json_schema import SkipJsonSchema
 from starlette.datastructures import Headers
@@ -21,42 +22,29 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from control_plane.admin.actor import PRINCIPAL
 from control_plane.admin.errors import render_error
-from control_plane.core.errors import Conflict, ControlPlaneError, IdempotencyKeyReused, InvalidRequest, Overloaded
+from control_plane.admin.ports import KEEP_S, IdempotencyRecords, Record
+from control_plane.admin.sealed_answer import AnswerSeal
+from control_plane.core.errors import Conflict, ControlPlaneError, IdempotencyKeyReused, InvalidRequest, StoreUnavailable
 from control_plane.core.principal import ANONYMOUS, Principal
+
+_log = logging.getLogger(__name__)
 
 REPLAYED = "Idempotency-Replayed"
 """Header of an answer that an earlier request with the same key was given."""
-KEEP_S = 600.0
-"""Longer than any client tries the same request again; a secret should not stay in memory for longer than it must."""
-_MOST = 1000
-_KEY = re.compile(r'"?([\x21\x23-\x7e]{1,255})"?')
+MAX_ANSWER_BYTES = 64 << 10
+"""Of an answer that is kept; that to a new rollout has some 20 KB at most."""
+_KEY = re.compile(r'"?([\x21\x23-\x7e]{22,255})"?')
+"""22 characters: 128 bits, where they are drawn from 64. Where no API key is shown this alone seals the answer."""
 _CREATES = re.compile(r"/keys|/keys/[^/]+/rotate|/rollouts/[^/]+")
-_RULE = "Idempotency-Key must have 1 to 255 visible ASCII characters, as a UUID has; quotes around it are optional"
-
-_Who = tuple[str, str, str]
-
-
-@dataclass(slots=True)
-class _Entry:
-    """Record of the first request with an idempotency key, and of its answer."""
-
-    digest: bytes
-    """SHA-256 of the request's path, query and body."""
-    until_s: float
-    messages: list[Message] | None = None
-    """Its answer; None while there is none."""
-    is_cut_off: bool = False
-    """Whether its caller left before there was an answer: nobody knows whether it was done."""
+_RULE = "Idempotency-Key must have 22 to 255 visible ASCII characters that nobody guesses, as a UUID has; quotes are optional"
 
 
 class Idempotency:
     """ASGI middleware that answers a repeated POST with what the first one was answered; within `AdminAccess`."""
 
-    def __init__(self, app: ASGIApp, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, app: ASGIApp, records: IdempotencyRecords) -> None:
         self._app = app
-        self._now_s = now_s
-        self._entries: OrderedDict[_Who, _Entry] = OrderedDict()
-        """Records by caller and idempotency key, the oldest first."""
+        self._records = records
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope) if scope["type"] == "http" else Headers()
@@ -68,25 +56,24 @@ class Idempotency:
             found = _KEY.fullmatch(given[0]) if len(given) == 1 else None
             if found is None:
                 raise InvalidRequest(_RULE)
-            await self._once(found[1], scope, receive, send)
+            await self._once(_seal_of(found[1], scope, headers), scope, receive, send)
         except ControlPlaneError as error:
             await render_error(error, ", ".join(headers.getlist("accept")))(scope, receive, send)
 
-    async def _once(self, key: str, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _once(self, seal: AnswerSeal, scope: Scope, receive: Receive, send: Send) -> None:
         body = await _whole(receive)
-        principal: Principal = scope.get(PRINCIPAL, ANONYMOUS)
-        who = principal.tenant, principal.key_id, key
-        digest = sha256(b"%b\0%b\0%b" % (scope["path"].encode(), scope["query_string"], body)).digest()
-        earlier = self._earlier(who)
-        if earlier is not None:
-            for message in _answer_of(earlier, digest):
-                await send(message)
-            return
-        entry = self._entries[who] = _Entry(digest, self._now_s() + KEEP_S)
-        await self._first(who, entry, scope, body, send)
+        digest = sha256(b"%b\0%b\0%b" % (scope["path"].encode(), scope["query_string"], body)).hexdigest()
+        earlier = await self._records.begin(seal.name, digest)
+        for message in () if earlier is None else _answer_of(earlier, seal, digest):
+            await send(message)
+        if earlier is None:
+            await self._first(seal, digest, scope, body, send)
 
-    async def _first(self, who: _Who, entry: _Entry, scope: Scope, body: bytes, send: Send) -> None:
-        """Answer the first request with a key, and remember the answer if something was created."""
+    async def _first(self, seal: AnswerSeal, digest: str, scope: Scope, body: bytes, send: Send) -> None:
+        """Answer the first request with a key, and keep the answer if something was created.
+
+        A caller that leaves, and a gateway that ends, leave a record without an answer: nobody knows what was done.
+        """
         messages: list[Message] = []
         pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -97,43 +84,59 @@ class Idempotency:
             messages.append(message)
             if message["type"] == "http.response.body" and not message.get("more_body", False):
                 # Before it is sent: a caller that leaves while it is sent will ask again.
-                if messages[0]["status"] // 100 == 2:
-                    entry.messages = messages
-                else:
-                    self._entries.pop(who, None)
+                await self._keep(seal, digest, messages)
                 for each in messages:
                     await send(each)
 
+        await self._app(scope, receive, keep)
+
+    async def _keep(self, seal: AnswerSeal, digest: str, messages: Sequence[Message]) -> None:
         try:
-            await self._app(scope, receive, keep)
-        except BaseException:
-            entry.is_cut_off = entry.messages is None
-            raise
-
-    def _earlier(self, who: _Who) -> _Entry | None:
-        now_s = self._now_s()
-        while self._entries and next(iter(self._entries.values())).until_s <= now_s:
-            self._entries.popitem(last=False)
-        found = self._entries.get(who)
-        if found is None and len(self._entries) >= _MOST:
-            # Forgetting a younger one would let its request be done twice.
-            raise Overloaded(f"{_MOST} idempotency keys were used within {KEEP_S / 60:g} minutes; try again later")
-        return found
+            if messages[0]["status"] // 100 != 2:
+                await self._records.forget(seal.name, digest)
+            elif len(answer := _pack(messages)) <= MAX_ANSWER_BYTES:
+                await self._records.answer(seal.name, digest, seal.seal(answer, digest=digest))
+        except StoreUnavailable as exc:  # it is done: who asks again is told that nobody knows
+            _log.warning("the answer to a request with an Idempotency-Key is not kept: %s", exc)
 
 
-def _answer_of(entry: _Entry, digest: bytes) -> list[Message]:
+def _seal_of(key: str, scope: Scope, headers: Headers) -> AnswerSeal:
+    principal: Principal = scope.get(PRINCIPAL, ANONYMOUS)
+    # A token is another one when it is renewed: only an API key is the same for whoever asks again.
+    shows_key = bool(principal.key_id) and principal.is_known
+    secret = (headers.get("x-api-key") or headers.get("authorization", "").partition(" ")[2].strip()) if shows_key else ""
+    return AnswerSeal(key, tenant=principal.tenant, key_id=principal.key_id, secret=secret)
+
+
+def _answer_of(earlier: Record, seal: AnswerSeal, digest: str) -> list[Message]:
     """Return the messages of an answer that was given before. Raises IdempotencyKeyReused, Conflict."""
-    if entry.digest != digest:
+    if earlier.digest != digest:
         raise IdempotencyKeyReused("this Idempotency-Key came before with another request; use a new key for a new request")
-    if entry.is_cut_off:
+    if not earlier.answer:
         raise Conflict(
-            "the request with this Idempotency-Key was cut off before it was answered, and may have been done: "
-            "look whether what it creates is there, and use a new key"
+            "a request with this Idempotency-Key is being answered now, or was cut off before it was answered and may have been "
+            "done: ask again shortly; else look whether what it creates is there, and use a new key"
         )
-    if entry.messages is None:
-        raise Conflict("a request with this Idempotency-Key is being answered now; ask again shortly")
-    start, *rest = entry.messages
-    return [{**start, "headers": [*start["headers"], (REPLAYED.lower().encode(), b"true")]}, *rest]
+    answer = seal.open(earlier.answer, digest=digest)
+    if answer is None:
+        raise Conflict("the request with this Idempotency-Key was done, and only the API key that was shown then opens its answer")
+    return _unpack(answer)
+
+
+def _pack(messages: Sequence[Message]) -> bytes:
+    start, *rest = messages
+    headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in start["headers"]]
+    body = b"".join(message.get("body", b"") for message in rest)
+    return orjson.dumps([start["status"], headers, base64.b64encode(body).decode()])
+
+
+def _unpack(answer: bytes) -> list[Message]:
+    status, told, body = orjson.loads(answer)
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in told]
+    return [
+        {"type": "http.response.start", "status": status, "headers": [*headers, (REPLAYED.lower().encode(), b"true")]},
+        {"type": "http.response.body", "body": base64.b64decode(body), "more_body": False},
+    ]
 
 
 async def _whole(receive: Receive) -> bytes:
@@ -150,7 +153,7 @@ async def _told(
         str | SkipJsonSchema[None],
         Header(
             description=f"A text that no other request has, such as a UUID: sent again with it within {KEEP_S / 60:g} minutes, to "
-            "the same gateway, the request is answered as it was, and not done again.",
+            "any gateway, the request is answered as it was, and not done again.",
             json_schema_extra={"pattern": f"^{_KEY.pattern}$"},
         ),
     ] = None,

@@ -19,6 +19,7 @@ from importlib.metadata import version
 
 from control_plane.admin.api import make_admin_api
 from control_plane.admin.event_feed import EventFeed, EventSources
+from control_plane.admin.ports import IdempotencyRecords
 from control_plane.admin.server import make_admin_server
 from control_plane.app.data_plane import DataPlane, DataSockets, connection_caps, http_limits
 from control_plane.app.kubernetes import make_model_controller
@@ -26,7 +27,7 @@ from control_plane.app.request_services import RequestServices, open_request_ser
 from control_plane.app.rollouts import RolloutServices
 from control_plane.app.servers import Tritons
 from control_plane.app.stopping import StopSignals, stop_serving
-from control_plane.app.stores import open_audit_log
+from control_plane.app.stores import open_audit_log, open_idempotency_records
 from control_plane.audit.domain.entry import Actor
 from control_plane.audit.ports import AuditLog
 from control_plane.audit.trail import AuditTrail
@@ -117,7 +118,7 @@ class App:
     def _service_limits(self, access: Access) -> HttpLimits:
         return replace(http_limits(self._settings.gateway, access), max_connections=self._caps.service)
 
-    def _wire_ports(self, governing: RequestServices, audit: AuditLog) -> None:
+    def _wire_ports(self, governing: RequestServices, audit: AuditLog, records: IdempotencyRecords) -> None:
         """Make the servers of the ports; needs the stores, so it comes after they are open."""
         self._caps = connection_caps(self._settings.gateway, self._settings.admin, servers=len(self._servers.members))
         self._data_plane = None if self._workers else self._make_data_plane(governing)
@@ -131,7 +132,7 @@ class App:
         self._rollouts = self._make_rollouts(governing)
         self._events = self._make_events(governing)
         self._model_controller = self._make_model_controller(governing, audit)
-        self._admin = self._make_admin(governing, audit)
+        self._admin = self._make_admin(governing, audit, records)
 
     async def run(self, announce: Announce) -> None:
         """Serve until SIGTERM or SIGINT; call `announce` once, when everything is ready. Raises StartupError,
@@ -150,10 +151,11 @@ class App:
             async with (
                 asyncio.TaskGroup() as tritons,
                 _open_audit(self._settings) as audit,
+                _open_records(self._settings) as records,
                 opened as governing,
                 asyncio.TaskGroup() as tasks,
             ):
-                self._wire_ports(governing, audit)
+                self._wire_ports(governing, audit, records)
                 triton = tritons.create_task(self._tritons.run(), name="tritons")
                 background = [*self._start(tasks, governing), tasks.create_task(governing.run(), name="governing")]
                 opening = tasks.create_task(self._open_when_up(tasks, state, announce), name="opening")
@@ -238,7 +240,7 @@ class App:
         made.deaths.tell = self._tritons.found_out
         return made
 
-    def _make_admin(self, governing: RequestServices, audit: AuditLog) -> HttpServer:
+    def _make_admin(self, governing: RequestServices, audit: AuditLog, records: IdempotencyRecords) -> HttpServer:
         access, trail = governing.governance.access, AuditTrail(audit)
         state = AuditedStore(governing.state, trail, Actor("gateway"))
         objects = Objects(state)
@@ -259,6 +261,7 @@ class App:
             builds=self._builds,
             jobs=None if governing.jobs is None else governing.jobs.jobs,
             events=self._events,
+            records=records,
         )
         gateway, admin = self._settings.gateway, self._settings.admin
         hosts = allowed_hosts(admin.admin_host, gateway.allowed_hosts, authentication=access.is_on)
@@ -349,6 +352,16 @@ async def _open_audit(settings: Settings) -> AsyncIterator[AuditLog]:
         yield log
     finally:
         await log.close()
+
+
+@asynccontextmanager
+async def _open_records(settings: Settings) -> AsyncIterator[IdempotencyRecords]:
+    """Open the records of requests with idempotency keys. Raises StartupError."""
+    records = await open_idempotency_records(settings.state.state_url, settings.process.state_dir)
+    try:
+        yield records
+    finally:
+        await records.close()
 
 
 def _listening_on(unix_socket: UnixSocket | None) -> socket.socket | None:

@@ -1,4 +1,4 @@
-"""Opens the stores of state, audit, usage and demand: the Redis of `--state-url`, else SQLite files in the state
+"""Opens the stores of state, audit, usage, demand and idempotency records: the Redis of `--state-url`, else SQLite files in the state
 folder.
 """
 
@@ -10,6 +10,9 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from control_plane.admin.adapters.redis_records import make_redis_records
+from control_plane.admin.adapters.sqlite_records import open_sqlite_records
+from control_plane.admin.ports import IdempotencyRecords
 from control_plane.admission.adapters.redis_demand import make_redis_demand
 from control_plane.admission.adapters.sqlite_demand import open_sqlite_demand
 from control_plane.admission.ports import DemandBoard
@@ -91,3 +94,10 @@ async def open_demand_board(state_url: SecretStr | None, state_dir: Path) -> Dem
     if state_url is None:
         return await open_sqlite_demand(state_dir / "demand.sqlite")
     return make_redis_demand(state_url)
+
+
+async def open_idempotency_records(state_url: SecretStr | None, state_dir: Path) -> IdempotencyRecords:
+    """Open the records of the admin API's requests with idempotency keys. Raises StartupError."""
+    if state_url is None:
+        return await open_sqlite_records(state_dir / "idempotency.sqlite")
+    return make_redis_records(state_url)

@@ -33,6 +33,7 @@ from control_plane.triton.servers import Servers
 from tests.aio import changing, run
 from tests.fakes import FakeRepository, FakeUpstream
 from tests.fakes.audit_log import FakeAuditLog
+from tests.fakes.idempotency_records import FakeIdempotencyRecords
 from tests.fakes.state_store import FakeState, FakeStateStore
 from tests.fakes.usage_store import FakeUsage, FakeUsageStore
 
@@ -57,6 +58,7 @@ class Bench:
     store: FakeStateStore = field(default_factory=FakeStateStore)
     audit: FakeAuditLog = field(default_factory=FakeAuditLog)
     usage: FakeUsageStore = field(default_factory=FakeUsageStore)
+    records: FakeIdempotencyRecords = field(default_factory=FakeIdempotencyRecords)
     clock: Clock = field(default_factory=Clock)
     degraded: list[str] = field(default_factory=list)
     loop: asyncio.AbstractEventLoop | None = None
@@ -90,6 +92,7 @@ class Bench:
             degraded=lambda: self.degraded,
             rollouts=self.rollouts,
             events=self.events,
+            records=self.records,
         )
 
     async def _reading(self, model: str) -> FakeUpstream:
