@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from itertools import count
 from math import inf
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from control_plane.concurrency.task_owner import TaskOwner
 from control_plane.core.errors import DeadlineExceeded
@@ -167,7 +167,10 @@ class _Race(Generic[AnswerT]):
         """Send it, and once more after `hedge_after_s`, if it has not been answered and another server is idle."""
         first, second = self._send(self._reservation), None
         try:
-            second = await self._second(first, hedge_after_s)
+            try:
+                second = await self._second(first, hedge_after_s)
+            finally:
+                self._hedging.state.idle_waiters.leave(self, self._call.model_name)
             winner = await first_good([first] if second is None else [first, second])
             return self._settled(first, second, winner)
         except asyncio.CancelledError:
@@ -181,9 +184,10 @@ class _Race(Generic[AnswerT]):
         """Begin the second send when it is time for it and a server is idle; None if the first has ended before."""
         hedging, model = self._hedging, self._call.model_name
         is_asked_for, after_s = hedge_after_s == 0.0, hedge_after_s
+        awaited: tuple[asyncio.Future[Any], ...] = (first.task,)
         for looks in count(1):
             if after_s > 0.0:
-                await asyncio.wait((first.task,), timeout=after_s)
+                await asyncio.wait(awaited, timeout=after_s, return_when=asyncio.FIRST_COMPLETED)
                 # A turn of the loop for answers that have come: if this process was late, the server was not.
                 await asyncio.sleep(0)
             if first.task.done() or not hedging.tasks.is_open:
@@ -199,6 +203,7 @@ class _Race(Generic[AnswerT]):
             if looks == 1:
                 hedging.state.counts.hedges[Hedge.NO_IDLE_SERVER] += 1
             after_s = looks_again_after_s(looks)
+            awaited = first.task, hedging.state.idle_waiters.next(self, model, avoid=avoid)
         raise AssertionError("it ends with the first send at the latest")
 
     def _send(self, reservation: Reservation) -> RacingSend[AnswerT]:

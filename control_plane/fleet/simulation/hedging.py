@@ -13,7 +13,7 @@ from math import inf
 from typing import Protocol
 
 from control_plane.fleet.domain.counts import Hedge
-from control_plane.fleet.domain.fleet import Fleet
+from control_plane.fleet.domain.fleet import Fleet, Server
 from control_plane.fleet.domain.routing.hedging import HedgeDelays, idle_server, looks_again_after_s
 from control_plane.fleet.simulation.clock import Clock
 from control_plane.fleet.simulation.job import Job
@@ -43,6 +43,8 @@ class SimulatedHedging:
         self._servers = servers
         self._delays = HedgeDelays()
         self._budget, self._asked_units, self._asked_requests = RetryBucket(), 0.0, 0
+        self._late: dict[str, dict[Job, None]] = {}
+        """Model -> its late jobs that wait for an idle server, the first one first."""
         self._is_any = bool(policy.is_on) or policy.twice_from_s is not None
 
     def sent(self, job: Job) -> None:
@@ -74,19 +76,35 @@ class SimulatedHedging:
                 other.has_lost = True
                 self._clock.at(now_s + CANCEL_AFTER_S, self._cancel, other)
 
+    def freed(self, server: Server, model: str) -> None:
+        """Note that a job has ended on this server: the late one that has waited longest looks again."""
+        late = self._late.get(model)
+        if not late or server.replicas[model].in_flight >= self._fleet.models[model].spec.instances:
+            return
+        if (job := next((each for each in late if each.server != server.name), None)) is not None:
+            self._try_hedge(job)
+
     def _hedge(self, job: Job, looks: int) -> None:
         """Send a job to an idle server as well, or look for one again; this is look number `looks`."""
-        if job.has_ended or job.other is not None:
-            return
-        server = idle_server(self._fleet, job.request.model, avoid={job.server})
-        if server is not None:
-            if self._is_twice(job) or self._may_spend(_units(job)):
-                job.other = Job(job.request, job.expected_s, job.deadline_s, is_hedge=True, other=job)
-                self._servers[server.name].admit(job.other)
+        if self._try_hedge(job):
             return
         if looks == 1:
             self._outcome.hedges[Hedge.NO_IDLE_SERVER] += 1
+            self._late.setdefault(job.request.model, {})[job] = None
         self._clock.at(self._clock.now_s + looks_again_after_s(looks), self._hedge, job, looks + 1)
+
+    def _try_hedge(self, job: Job) -> bool:
+        """Whether a job need not look again: it is sent to an idle server as well, must not be, or has been answered."""
+        model = job.request.model
+        if not job.has_ended and job.other is None:
+            server = idle_server(self._fleet, model, avoid={job.server})
+            if server is None:
+                return False
+            if self._is_twice(job) or self._may_spend(_units(job)):
+                job.other = Job(job.request, job.expected_s, job.deadline_s, is_hedge=True, other=job)
+                self._servers[server.name].admit(job.other)
+        self._late.get(model, {}).pop(job, None)
+        return True
 
     def _may_spend(self, units: float) -> bool:
         """Spend so many compute units of the retry budget; False where it has not so many."""

@@ -199,6 +199,7 @@ class SimulatedServer:
         server.work_s = max(0.0, server.work_s - job.expected_s)
         replica = server.replicas[job.request.model]
         replica.in_flight -= 1
+        self._around.hedging.freed(server, job.request.model)
         if replica.state is ModelState.UNLOADING and not replica.in_flight:
             self._end_unload(replica)
         elif self._wanted and self._planned is None:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
 from control_plane.fleet.domain.leadership.report import ReplicaUse
+from control_plane.fleet.view.idle_waiters import IdleWaiters
 from control_plane.fleet.view.measurements import weight_of
 from control_plane.triton.ports import Upstream
 
@@ -23,6 +24,8 @@ class ReservationView(Protocol):
     """The part of `fleet/view/state` that reservations need."""
 
     def now_s(self) -> float: ...
+
+    idle_waiters: IdleWaiters
 
     def released(self) -> None:
         """Note that a request has ended."""
@@ -90,6 +93,8 @@ class Reservation:
         # Beside others it took as long as they made it take.
         if tells and self._in_flight_at_start == 1 and replica.in_flight == replica.in_flight_elsewhere:
             self.unshared_service_s = now_s - self.started_s
+        if self._state.idle_waiters.models and replica.in_flight < self.facts.spec.instances:
+            self._state.idle_waiters.freed(server.name, replica.model)
         self._state.released()
 
     def _own_part(self) -> float:

@@ -22,6 +22,7 @@ from control_plane.fleet.domain.placement.load_plan import states_of
 from control_plane.fleet.view.doubts import ReplicaDoubts
 from control_plane.fleet.view.ejection import OutlierEjection
 from control_plane.fleet.view.events import FleetEvents
+from control_plane.fleet.view.idle_waiters import IdleWaiters
 from control_plane.fleet.view.measurements import FIRST_LOAD_S, PROCESS_BYTES, Measurements
 from control_plane.fleet.view.model_specs import ModelSpecs
 from control_plane.fleet.view.recalls import Recalls
@@ -74,6 +75,7 @@ class FleetState:
         self.measurements = Measurements(self.fleet, now_s=now_s, today_s=today_s)
         self.ejection = OutlierEjection(self.fleet, self.events, now_s=now_s)
         self.recalls = Recalls(self.fleet)
+        self.idle_waiters = IdleWaiters()
         self.doubts = ReplicaDoubts(self.fleet)
         self._specs = ModelSpecs()
         self._tiers: Tiers | None = None

@@ -41,8 +41,8 @@ class HedgingLimits:
     """Shortest delay: less may as well be this process's own."""
 
     look_again_s: float = 0.001
-    """How soon an idle server is looked for again, at first; after twice the time each further time. Where none was
-    idle, one is within about a service time as a rule, and a look costs microseconds."""
+    """How soon an idle server is looked for again, at first; after twice the time each further time. That is for those
+    where other processes' requests have ended: of its own requests' ends a process knows at once."""
 
     lingers_most_s: float = 1.0
     """Longest time that a server counts as busy with what was cancelled there. Whatever takes longer may hang: the

@@ -4,6 +4,7 @@ import pytest
 
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
+from control_plane.fleet.view.idle_waiters import IdleWaiters
 from control_plane.fleet.view.reservations import Reservation
 from control_plane.models.domain.description import ModelSpec
 from tests.fakes import FakeUpstream
@@ -17,6 +18,7 @@ class Bench:
         self.facts = ModelFacts(ModelSpec("m"), 1, load_s=1.0, service_s=1.0)
         self.replica = Replica("m", ModelState.READY, 1, 0.0)
         self.server = Server("s", 10, replicas={"m": self.replica})
+        self.idle_waiters = IdleWaiters()
 
     def now_s(self) -> float:
         return self.at_s
@@ -88,3 +90,13 @@ def test_how_long_an_answer_is_expected_to_take_counts_what_is_there() -> None:
     assert [claim.expected_s for claim in claims] == [1.0, 2.0, 3.0]
     bench.server.parallel = 3
     assert bench.claim().expected_s == pytest.approx(2.0)
+
+
+async def test_an_instance_that_is_idle_again_wakes_who_waits_for_one() -> None:
+    bench = Bench()
+    first, second = bench.claim(), bench.claim()
+    woken = bench.idle_waiters.next("late", "m", avoid=())
+    bench.release(first, 1.0)
+    assert not woken.done()  # the model has one instance, and another request is there
+    bench.release(second, 2.0)
+    assert woken.done()
