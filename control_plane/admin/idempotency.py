@@ -30,7 +30,7 @@ KEEP_S = 600.0
 """Longer than any client tries the same request again; a secret should not stay in memory for longer than it must."""
 _MOST = 1000
 _KEY = re.compile(r'"?([\x21\x23-\x7e]{1,255})"?')
-_CREATES = re.compile(r"/keys|/keys/[^/]+/rotate|/rollouts/[^/]+")
+_CREATES = re.compile(r"/keys|/webhook-secrets|/keys/[^/]+/rotate|/rollouts/[^/]+")
 _RULE = "Idempotency-Key must have 1 to 255 visible ASCII characters, as a UUID has; quotes around it are optional"
 
 _Who = tuple[str, str, str]
