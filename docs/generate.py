@@ -285,7 +285,8 @@ def _constants(module: Path) -> dict[str, object]:
 def _admin_api() -> Iterator[str]:
     nothing = cast("Any", None)  # no service is asked for what OpenAPI tells
     parts = dict.fromkeys(
-        ("models", "servers", "keys", "objects", "purges", "usage", "known", "trail", "rollouts", "events", "records"), nothing
+        ("models", "servers", "keys", "webhook_secrets", "objects", "purges", "usage", "known", "trail", "rollouts", "events", "records"),
+        nothing,
     )
     api = make_admin_api(**parts, access=cast("Any", SimpleNamespace(is_on=True, generation=0)), version="any")
     document = api.openapi()

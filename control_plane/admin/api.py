@@ -1,5 +1,5 @@
 """The admin API (FastAPI): health, models, fleet, keys, tenants, routes, rollouts, prices, declared objects, cache,
-usage, dead jobs, the audit log and events. OpenAPI at `/docs`.
+usage, dead jobs, webhook secrets, the audit log and events. OpenAPI at `/docs`.
 
 The modules beside this one add the paths; they parse, call one service method and render.
 """
@@ -31,6 +31,7 @@ from control_plane.admin.paths.objects import add_price_paths, add_route_paths, 
 from control_plane.admin.paths.rollouts import add_rollout_paths
 from control_plane.admin.paths.usage import add_usage_path
 from control_plane.admin.ports import IdempotencyRecords
+from control_plane.admin.paths.webhooks import add_webhook_paths
 from control_plane.audit.domain.entry import Actor
 from control_plane.audit.trail import AuditTrail
 from control_plane.auth.access import Access
@@ -41,6 +42,7 @@ from control_plane.core.errors import ErrorCode
 from control_plane.fleet.administration import FleetModels
 from control_plane.fleet.fleet_service import FleetService
 from control_plane.jobs.jobs import Jobs
+from control_plane.jobs.webhooks.secrets import WebhookSecrets
 from control_plane.metering.reports import UsageService
 from control_plane.models.builds import ModelBuilds
 from control_plane.models.model_service import ModelService
@@ -96,6 +98,7 @@ def make_admin_api(
     servers: Servers,
     access: Access,
     keys: Keys,
+    webhook_secrets: WebhookSecrets,
     objects: Objects,
     purges: Purges,
     usage: UsageService,
@@ -125,6 +128,7 @@ def make_admin_api(
     add_model_paths(app, models, trail, fleet, builds)
     add_fleet_path(app, fleet)
     add_key_paths(app, keys)
+    add_webhook_paths(app, webhook_secrets)
     add_tenant_paths(app, objects)
     add_route_paths(app, objects)
     add_rollout_paths(app, rollouts, objects, trail)

@@ -152,9 +152,12 @@ class JobClient:
         self._url = url
         self._client = _client(url, _INFER_TIMEOUT_S, _authorization(api_key), True)
 
-    def submit(self, model: str, body: bytes, *, key: str, economy: bool = False) -> dict[str, Any]:
-        """Hand in the body of an infer request; where there is no room, come again when the gateway says so."""
-        headers = {"idempotency-key": key, "content-type": "application/json"} | ({"tidegate-job-class": "economy"} if economy else {})
+    def submit(self, model: str, body: bytes, *, key: str, **options: str | None) -> dict[str, Any]:
+        """Hand in the body of an infer request; where there is no room, come again when the gateway says so. `options` are further
+        header fields, with those of None left out.
+        """
+        given = {name.replace("_", "-"): value for name, value in options.items() if value is not None}
+        headers = {"idempotency-key": key, "content-type": "application/json"} | given
         path = f"/v2/models/{quote(model, safe='')}/jobs"
         while True:
             refused: list[httpx.Response] = []

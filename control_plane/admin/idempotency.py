@@ -35,7 +35,7 @@ MAX_ANSWER_BYTES = 64 << 10
 """Of an answer that is kept; that to a new rollout has some 20 KB at most."""
 _KEY = re.compile(r'"?([\x21\x23-\x7e]{22,255})"?')
 """22 characters: 128 bits, where they are drawn from 64. Where no API key is shown this alone seals the answer."""
-_CREATES = re.compile(r"/keys|/keys/[^/]+/rotate|/rollouts/[^/]+")
+_CREATES = re.compile(r"/keys|/webhook-secrets|/keys/[^/]+/rotate|/rollouts/[^/]+")
 _RULE = "Idempotency-Key must have 22 to 255 visible ASCII characters that nobody guesses, as a UUID has; quotes are optional"
 
 

@@ -48,6 +48,7 @@ from control_plane.host.service_sockets import ServiceSockets
 from control_plane.host.state_dir import StateDir
 from control_plane.host.tls import HTTP, make_admin_tls, make_tls, on_hangup
 from control_plane.host.unix_socket import UnixSocket
+from control_plane.jobs.webhooks.secrets import WebhookSecrets
 from control_plane.metering.reports import UsageService
 from control_plane.models.adapters.build_program import ModelBuildProgram
 from control_plane.models.adapters.profile import with_profile
@@ -249,6 +250,7 @@ class App:
             servers=self._servers,
             access=access,
             keys=Keys(state),
+            webhook_secrets=WebhookSecrets(state),
             objects=objects,
             purges=Purges(objects, governing.known, dependents=self._tritons.dependents_of),
             usage=UsageService(governing.usage, lambda: governing.known.prices.values()),

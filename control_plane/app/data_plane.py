@@ -66,6 +66,7 @@ from control_plane.telemetry.request_counts import (
     RetryCount,
     ShedCount,
     WaitHistogram,
+    WebhookCount,
 )
 from control_plane.triton.servers import Servers
 
@@ -198,6 +199,7 @@ class DataPlane:
         admission, shared, dispatch = self._governance.admission, self._cache.shared, self._inference.dispatch
         catalogue = dispatch.catalogue if isinstance(dispatch, FleetDispatcher) else None
         fleet = FleetCounts() if catalogue is None else catalogue.counts
+        webhooks = None if self._jobs is None else self._jobs.webhooks
         return replace(
             self._counter.counts(in_flight=self._inference.in_flight),
             refused=tuple(FleetRefusalCount(*each) for each in fleet.refused.items()),
@@ -205,6 +207,7 @@ class DataPlane:
             hedges=tuple(HedgeCount(*each) for each in fleet.hedges.items()),
             hedged_units=fleet.hedged_units,
             copied=tuple(CopiedCount(*each) for each in self._shadow.totals.items()),
+            webhooks=() if webhooks is None else tuple(WebhookCount(*each) for each in webhooks.outcomes.items()),
             shed=tuple(ShedCount(*key, count) for key, count in admission.counts.items()),
             unmetered=self._governance.meter.dropped,
             cached=tuple(CacheStatusCount(*key, count) for key, count in self._cache.counts.items()),
@@ -219,7 +222,7 @@ class DataPlane:
     def _make_http_frontend(
         self, gateway: GatewaySettings, budget: BodyBudget, models: ModelAdministration, servers: Servers
     ) -> HttpServer:
-        jobs = None if self._jobs is None else JobsHttp(self._jobs.jobs)
+        jobs = None if self._jobs is None else JobsHttp(self._jobs.jobs, webhooks=self._jobs.webhooks)
         v2 = V2Http(
             inference=self._inference,
             access=self._governance.access,

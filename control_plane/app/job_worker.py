@@ -50,6 +50,7 @@ class JobWorker:
             known = ObjectMirror(state)
             await known.start()
             services.run_by(compute, weight_of=known.weight_of)
+            services.deliver_by(known.webhook_secrets_of)
             services.open()
             async with asyncio.TaskGroup() as tasks:
                 following = tasks.create_task(known.run(), name="known-state")

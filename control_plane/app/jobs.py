@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from uuid import uuid4
 
@@ -24,6 +24,10 @@ from control_plane.jobs.jobs import Jobs
 from control_plane.jobs.ports import Bounds, Compute, JobQueue, JobStore, Load, Spool, UsageSums
 from control_plane.jobs.runner import JobRunner
 from control_plane.jobs.sweeper import Sweeper
+from control_plane.jobs.webhooks.adapters.guarded_post import GuardedPost
+from control_plane.jobs.webhooks.adapters.system_resolver import SystemResolver
+from control_plane.jobs.webhooks.deliveries import WebhookDeliveries
+from control_plane.jobs.webhooks.domain.url import UrlRules, read_networks
 from control_plane.settings import Settings
 from control_plane.settings.jobs import JobSettings
 
@@ -57,6 +61,8 @@ class JobServices:
         self._sweeper = Sweeper(store=store, queue=queue, spool=spool, usage=usage, policy=self._policy, kept=_kept(settings))
         self.max_attempts = settings.jobs_attempts
         self.max_upload_bytes = settings.jobs_max_upload_bytes
+        self.webhooks: WebhookDeliveries | None = None
+        """None: this process delivers none, and takes no job that has one."""
         self._runner: JobRunner | None = None
         self._may_run = asyncio.Event()
 
@@ -74,6 +80,12 @@ class JobServices:
             weight_of=weight_of,
         )
 
+    def deliver_by(self, secrets_of: Callable[[str], Sequence[str]]) -> None:
+        """Have `run` deliver webhooks, too; `secrets_of` says what a tenant's are signed with."""
+        rules = UrlRules(self._settings.jobs_webhook_plaintext, read_networks(self._settings.jobs_webhook_networks))
+        post = GuardedPost(rules, SystemResolver())
+        self.webhooks = WebhookDeliveries(store=self._store, post=post, rules=rules, secrets_of=secrets_of)
+
     def open(self) -> None:
         """Let jobs run from now on: models are loaded, so that one that is missing is missing for good."""
         self._may_run.set()
@@ -84,6 +96,8 @@ class JobServices:
             tasks.create_task(self._queue.run(), name="job-queue")
             tasks.create_task(self._sweeper.run(), name="job-sweeper")
             tasks.create_task(self.batches.run(), name="batches")
+            if self.webhooks is not None:
+                tasks.create_task(self.webhooks.run(), name="webhooks")
             if self._runner is not None and self._settings.jobs_run:
                 await self._may_run.wait()
                 tasks.create_task(self._runner.run(), name="job-runner")

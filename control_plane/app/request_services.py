@@ -83,6 +83,8 @@ class RequestServices:
         self.jobs = jobs
         self.usage = usage
         self.known = ObjectMirror(state)
+        if jobs is not None:
+            jobs.deliver_by(self.known.webhook_secrets_of)
         self._settings = settings
         self._tokens = make_json_web_tokens(settings.authentication)
         self.leases = RateLeases(buckets)

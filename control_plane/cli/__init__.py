@@ -29,6 +29,7 @@ from control_plane.cli.admin import (
     tenants,
     top,
     usage,
+    webhooks,
 )
 from control_plane.cli.planning import simulate, tune
 from control_plane.core.errors import ControlPlaneError
@@ -62,6 +63,7 @@ app.add_typer(audit.app, name="audit")
 app.add_typer(cache.app, name="cache")
 jobs.app.command(name="run")(job_worker.run)
 app.add_typer(jobs.app, name="jobs")
+app.add_typer(webhooks.app, name="webhooks")
 app.command(name="usage")(usage.usage)
 app.command(name="embed")(embed.embed)
 app.command(name="tune")(tune.tune)

@@ -20,6 +20,7 @@ from control_plane.core.visible_items import visible_items
 from control_plane.jobs.domain.drain_rate import DrainRate
 from control_plane.jobs.domain.job import Blob, Job, JobState, PriceClass, carried, due_s_of
 from control_plane.jobs.domain.transitions import RetryPolicy, cancelled, requeued
+from control_plane.jobs.domain.webhook import Webhook
 from control_plane.jobs.ports import Bounds, JobQueue, JobsFull, JobStore, Load, Spool, SpoolDamaged
 
 _log = logging.getLogger(__name__)
@@ -40,6 +41,8 @@ class Submission:
     expires_s: float | None = None
     """Seconds from now; None: as the settings say."""
     idempotency_key: str = ""
+    webhook: Webhook | None = None
+    """What is told of the job's end."""
 
 
 class Jobs:
@@ -236,6 +239,7 @@ class Jobs:
             price_class=wanted.price_class,
             idempotency_key=wanted.idempotency_key,
             ready_s=now_s,
+            webhook=wanted.webhook,
         )
 
     async def _publish(self) -> None:

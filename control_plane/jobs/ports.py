@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -34,11 +34,26 @@ class Bounds:
     in_all: Load
 
 
+class DeliveryIndex(Protocol):
+    """Index of the webhooks that a store of jobs has yet to deliver, in step with the records. Raises StoreUnavailable."""
+
+    async def due(self, now_s: float, *, of_tenant: int) -> Mapping[str, Sequence[str]]:
+        """Return for each tenant the ids of jobs whose delivery is due, the longest first, so many of each at most."""
+
+    async def end(self, tenant: str, url: str, *, until_s: float) -> None:
+        """Note that a receiver wants nothing any more, for so long."""
+
+    async def has_ended(self, tenant: str, url: str, *, now_s: float) -> bool:
+        """Return whether that was noted, and holds."""
+
+
 class JobStore(Protocol):
     """Durable store of records. Each method raises StoreUnavailable when the store cannot be reached."""
 
     carries_bytes: int
     """Bodies and results up to this size are carried by the record; larger ones are in the spool."""
+    webhooks: DeliveryIndex
+    """The deliveries of these jobs' webhooks, which change with the records."""
 
     async def add(self, job: Job, bounds: Bounds) -> Job:
         """Add a new record, and return it; where the tenant's idempotency key is known already, return that job.

@@ -24,6 +24,7 @@ from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.domain.stored_objects import from_stored
 from control_plane.objects.domain.tenant import Tenant
+from control_plane.objects.domain.webhook_secret import WebhookSecret
 from control_plane.objects.ports import StateStore
 
 _log = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class ObjectMirror:
         self.routes: Mapping[str, Route] = {}
         self.prices: Mapping[str, Price] = {}
         self.purges: Mapping[str, Purge] = {}
+        self.webhook_secrets: Mapping[str, WebhookSecret] = {}
         self.stored_routes: Mapping[str, Route] = {}
         """The routes as they are stored; `routes` has them as rollouts that are under way change them."""
         self.rollouts: Mapping[str, Rollout] = {}
@@ -104,6 +106,11 @@ class ObjectMirror:
         """
         of_all, own = self.purges.get(EVERY_MODEL), self.purges.get(model)
         return f"{of_all.generation if of_all else ''}.{own.generation if own else ''}"
+
+    def webhook_secrets_of(self, tenant: str) -> list[str]:
+        """Return what a tenant's webhooks are signed with, the newest first."""
+        own = (each for each in self.webhook_secrets.values() if each.tenant == tenant)
+        return [each.secret for each in sorted(own, key=lambda each: -each.created_s)]
 
     def weight_of(self, tenant: str) -> float:
         """Return a tenant's share, relative to other tenants' weights; 1 where it has no limits of its own."""
@@ -201,6 +208,7 @@ class ObjectMirror:
             Kind.PRICE: dict(self.prices),
             Kind.PURGE: dict(self.purges),
             Kind.ROLLOUT: dict(self.rollouts),
+            Kind.WEBHOOK_SECRET: dict(self.webhook_secrets),
         }
 
     async def _apply(self, changes: Iterable[Stored], *, onto: _Tables) -> None:
@@ -215,7 +223,7 @@ class ObjectMirror:
         # All tables change in one step, without an await in between: no request sees half of the changes.
         self.keys, self.tenants = onto[Kind.API_KEY], onto[Kind.TENANT]
         self.stored_routes, self.prices, self.purges = onto[Kind.ROUTE], onto[Kind.PRICE], onto[Kind.PURGE]
-        self.rollouts = onto[Kind.ROLLOUT]
+        self.rollouts, self.webhook_secrets = onto[Kind.ROLLOUT], onto[Kind.WEBHOOK_SECRET]
         self._apply_rollouts()
         self.resource_version = newest
         self.generation += 1

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import ByteSize, Field, SecretStr, ValidationInfo, field_serializer, field_validator
+from pydantic import AfterValidator, ByteSize, Field, SecretStr, ValidationInfo, field_serializer, field_validator
 
 from control_plane.settings.fields import ByteCount, Group, NameList, Seconds, SecretFile, first_line
+
+
+def _networks(texts: list[str]) -> list[str]:
+    """Check that each is a network. Raises ValueError."""
+    for text in texts:
+        ip_network(text)
+    return texts
 
 
 class JobSettings(Group):
@@ -77,6 +86,15 @@ class JobSettings(Group):
 
     jobs_keep_s: Seconds = 86_400.0
     """Seconds for which a job that has ended can be asked for, with its result."""
+
+    jobs_webhook_plaintext: bool = False
+    """Let jobs name webhooks of `http://`, too. Messages are signed but not secret then: whoever is on the way reads
+    them."""
+
+    jobs_webhook_networks: Annotated[NameList, AfterValidator(_networks)] = Field(default_factory=list)
+    """Networks in CIDR notation, such as `10.1.0.0/16`, that webhooks may be sent to although they are not of the public
+    Internet; commas between several in the variable. Whoever may submit jobs can then have the gateway call any host
+    there."""
 
     batches_keep_s: Seconds = 2_592_000.0
     """Seconds for which files of `/v1/files` and ended batches are kept: 30 days, as OpenAI keeps the output. A

@@ -15,6 +15,7 @@ NOT_SHOWN = "(not shown)"
 _SECRET_FIELD = re.compile(r"secret|password|passwd|token|credential|private_key|authorization", re.IGNORECASE)
 _SECRET_TEXT = re.compile(
     r"(?P<key>\btg_[0-9a-f]{12}_)[\w-]+"  # an API key: its id may be shown
+    r"|\bwhsec_[A-Za-z0-9+/]+=*"  # the secret of a webhook
     r"|\beyJ[\w-]{5,}\.[\w-]+\.[\w-]*"  # a JSON Web Token
     r"|(?P<scheme>://)[^/@\s]+@"  # a URL's credentials
 )

@@ -40,6 +40,7 @@ def submit(
     request: Annotated[Path | None, typer.Option(help="JSON body of one infer request, instead of texts.")] = None,
     out: Annotated[Path | None, typer.Option(help="Wait, and write the embeddings to this .npy file, one row per line.")] = None,
     economy: Annotated[bool, typer.Option("--economy", help="Let standard jobs go first.")] = False,
+    webhook: Annotated[str | None, typer.Option(metavar="URL", help="Tell this https:// URL of each job's end.")] = None,
     url: UrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
@@ -52,7 +53,8 @@ def submit(
     bodies = [_read(request)] if request is not None else [*_bodies(_read(file or Path()))]
     started_s = time.perf_counter()
     with _connected(url, state_dir) as client:
-        ids = [client.submit(model, body, key=_key(model, body), economy=economy)["id"] for body in _shown(bodies, "handing in")]
+        options = {"tidegate_job_class": "economy" if economy else None, "tidegate_job_webhook": webhook}
+        ids = [client.submit(model, body, key=_key(model, body), **options)["id"] for body in _shown(bodies, "handing in")]
         if out is None:
             for job_id in ids:
                 typer.echo(job_id)

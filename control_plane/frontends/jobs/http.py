@@ -8,6 +8,8 @@ for byte. `Prefer: wait=N` is of RFC 7240, `Idempotency-Key` of draft-ietf-httpa
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from typing import Protocol
 from urllib.parse import parse_qs
 
 import orjson
@@ -16,9 +18,10 @@ from control_plane.core.action import Action
 from control_plane.core.errors import InvalidRequest, RouteNotFound
 from control_plane.core.principal import Principal
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES
-from control_plane.frontends.jobs.views import view_of
 from control_plane.jobs.attempts import decode_attempt, encode_outcome
 from control_plane.jobs.domain.job import Job, JobState, PriceClass
+from control_plane.jobs.domain.job_view import view_of
+from control_plane.jobs.domain.webhook import Webhook
 from control_plane.jobs.jobs import JOB_ID, Jobs, Submission
 from control_plane.jobs.ports import Compute, Computed, TryAgain
 from control_plane.protocols.http1 import Headers, HttpAnswer, HttpRequest, make_answer, with_header
@@ -39,6 +42,7 @@ _NOT_OF_THE_REQUEST = frozenset(
         b"idempotency-key",
         b"tidegate-job-class",
         b"tidegate-job-expires-s",
+        b"tidegate-job-webhook",
     )
 )
 """Fields that are not stored with a job: credentials, and what is about this connection or the job itself."""
@@ -50,11 +54,20 @@ _MAX_EXPIRES_S = 30 * 86_400
 _MOST_LISTED = 1000
 
 
+class Webhooks(Protocol):
+    """Judge of where webhooks may be sent: `jobs/webhooks/deliveries`."""
+
+    def check(self, tenant: str, url: str) -> Webhook:
+        """Return the webhook of a job that is submitted. Raises InvalidRequest: it could not be delivered."""
+
+
 class JobsHttp:
     """The application behind the paths of jobs: `frontends/kserve/http.JobsApplication`."""
 
-    def __init__(self, jobs: Jobs) -> None:
+    def __init__(self, jobs: Jobs, *, webhooks: Webhooks | None = None) -> None:
+        """Without `webhooks` no job may have one."""
         self._jobs = jobs
+        self._webhooks = webhooks
         self.compute: Compute | None = None
         """Computes the attempts that `tidegate jobs run` hands over; None while this gateway computes no jobs."""
 
@@ -80,7 +93,8 @@ class JobsHttp:
     async def _submit(self, jobs: Jobs, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer:
         # A large body keeps its part of the memory for all bodies until it is answered, and a runner needs as much again.
         wait_s = _wait_s(request) if len(request.body) <= UNCOUNTED_BYTES else 0
-        job = await jobs.submit(principal, _submission(request, route))
+        webhook = self._webhook(request, principal)
+        job = await jobs.submit(principal, replace(_submission(request, route), webhook=webhook))
         if wait_s:
             job = await jobs.wait(job, wait_s)
             if job.result is not None:
@@ -88,6 +102,15 @@ class JobsHttp:
         body = orjson.dumps(view_of(job, None))  # its place in line is counted for who asks: behind thousands that takes a while
         headers: Headers = [(b"Location", f"/v2/jobs/{job.id}".encode())]
         return make_answer(202, body, headers=headers)
+
+    def _webhook(self, request: HttpRequest, principal: Principal) -> Webhook | None:
+        """Read which URL is told of the job's end. Raises InvalidRequest."""
+        given = request.single_header(b"tidegate-job-webhook")
+        if given is None:
+            return None
+        if self._webhooks is None:
+            raise InvalidRequest("webhooks are not delivered by this gateway")
+        return self._webhooks.check(principal.tenant, given.decode("latin-1"))
 
     async def _attempt(self, request: HttpRequest, route: V2Route) -> HttpAnswer:
         """Compute an attempt at a job that another process has claimed; who leaves ends the computing."""

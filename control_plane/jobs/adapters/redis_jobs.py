@@ -14,12 +14,13 @@ from typing import Any
 import orjson
 from pydantic import SecretStr
 
+from control_plane.jobs.adapters.redis_webhooks import DELIVERIES, RedisDeliveries, delivery_place
 from control_plane.jobs.domain.claims import HEADS, TenantQueue, WaitingJob
 from control_plane.jobs.domain.job import Job, JobState
 from control_plane.jobs.domain.job_text import decode_job, encode_job
 from control_plane.jobs.domain.sweeps import surplus
 from control_plane.jobs.domain.transitions import WrongState
-from control_plane.jobs.ports import Bounds, JobsFull, Load
+from control_plane.jobs.ports import Bounds, DeliveryIndex, JobsFull, Load
 from control_plane.storage.redis import RedisLink, open_link
 
 _PREFIX = "tidegate:jobs:"
@@ -137,6 +138,7 @@ class RedisJobStore:
 
     def __init__(self, link: RedisLink) -> None:
         self._link = link
+        self.webhooks: DeliveryIndex = RedisDeliveries(link)
         self._add_script = link.client.register_script(_ADD)
         self._change_script = link.client.register_script(_CHANGE)
         self._waiting_script = link.client.register_script(_WAITING)
@@ -312,6 +314,7 @@ def _places(job: Job | None) -> dict[str, str]:
         f"{_PREFIX}of:{job.tenant}": job.submitted_s,
         f"{_PREFIX}in:{job.state}": job.submitted_s,
         _LOOK: job.look_at_s,
+        **delivery_place(job),
     }
     if job.state is JobState.QUEUED:
         places |= {_READY: job.ready_s, _waiting_of(job.tenant): job.due_s}
@@ -329,6 +332,8 @@ def _plan(before: Job | None, after: Job | None) -> str:
     sums = [(_OPEN, opened), (_BYTES, opened * job.body.size_bytes), (_ENDED, max(0, -opened)), (_RUNNING, started)]
     (kept, kept_bytes), (were_kept, were_kept_bytes) = (each.kept if each is not None else (0, 0) for each in (after, before))
     sums += [(_KEPT, kept - were_kept), (_KEPT_BYTES, kept_bytes - were_kept_bytes)]
+    is_told, was_told = (each is not None and bool(delivery_place(each)) for each in (after, before))
+    sums += [(DELIVERIES, int(is_told) - int(was_told))]
     claims = after is not None and before is not None and after.fence != before.fence
     return orjson.dumps(
         {

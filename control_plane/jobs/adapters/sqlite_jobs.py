@@ -13,12 +13,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from control_plane.jobs.adapters.sqlite_webhooks import LAYOUT, SqliteDeliveries, note_delivery
 from control_plane.jobs.domain.claims import HEADS, TenantQueue, WaitingJob
 from control_plane.jobs.domain.job import Job, JobState, PriceClass
 from control_plane.jobs.domain.job_text import decode_job, encode_job
 from control_plane.jobs.domain.sweeps import surplus
 from control_plane.jobs.domain.transitions import WrongState
-from control_plane.jobs.ports import Bounds, JobsFull, Load
+from control_plane.jobs.ports import Bounds, DeliveryIndex, JobsFull, Load
 from control_plane.storage.sqlite import SqliteFile, open_sqlite, transaction
 
 _MIGRATIONS = (
@@ -49,6 +50,7 @@ _MIGRATIONS = (
             " AND state NOT IN ('queued', 'running') AND ifnull(json_extract(text, '$.keep_at_least_until_s'), 0) = 0)"
         ),
     ),
+    LAYOUT,
 )
 _INSERT = "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _UPDATE = "UPDATE jobs SET state = ?, revision = ?, due_s = ?, ready_s = ?, look_at_s = ?, text = ? WHERE id = ? AND revision = ?"
@@ -69,6 +71,7 @@ class SqliteJobStore:
 
     def __init__(self, file: SqliteFile, *, carries_bytes: int = _CARRIES_BYTES) -> None:
         self._file = file
+        self.webhooks: DeliveryIndex = SqliteDeliveries(file)
         self.carries_bytes = carries_bytes
 
     async def add(self, job: Job, bounds: Bounds) -> Job:
@@ -159,6 +162,8 @@ def _replace(connection: sqlite3.Connection, job: Job) -> bool:
         return False
     columns = (job.state, job.revision, job.due_s, job.ready_s, job.look_at_s, encode_job(job).decode())
     connection.execute(_UPDATE, (*columns, job.id, job.revision - 1))
+    if job.webhook is not None:
+        note_delivery(connection, job.id, job)
     if row[0] != job.state:  # what is counted besides the state changes only with it
         _count(connection, replace(job, state=JobState(row[0])), job)
         if job.state is JobState.RUNNING:
@@ -184,6 +189,7 @@ def _remove(connection: sqlite3.Connection, *, job: Job) -> bool:
         removed = connection.execute("DELETE FROM jobs WHERE id = ? AND revision = ?", (job.id, job.revision)).rowcount == 1
         if removed:
             _count(connection, job, None)
+            note_delivery(connection, job.id, None)
     return removed
 
 

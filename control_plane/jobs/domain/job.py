@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import sha256
 
+from control_plane.jobs.domain.webhook import Webhook
 from control_plane.metering.domain.usage import Usage
 
 
@@ -112,6 +113,8 @@ class Job:
     """When the record and its result may go, once it has ended."""
     keep_at_least_until_s: float = 0.0
     """Keeps it for longer than the policy says: until the batch that it is a part of is over."""
+    webhook: Webhook | None = None
+    """What is told of the job's end, and how far that is."""
 
     @property
     def is_open(self) -> bool:
@@ -144,6 +147,8 @@ class Job:
             return min(self.lease_until_s, self.deadline_s)
         if self.charge is not None and not self.is_charged:
             return (self.ended_s or 0.0) + UNCHARGED_S
+        if self.webhook is not None and self.webhook.is_pending:
+            return max(self.keep_until_s, self.webhook.until_s)
         return self.keep_until_s
 
     @property

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from control_plane.jobs.domain.job import Blob, Charge, Job, JobState, PriceClass, Result
+from control_plane.jobs.domain.webhook import Webhook, WebhookState
 from control_plane.metering.domain.usage import Usage
 
 
@@ -30,6 +31,7 @@ def decode_job(text: bytes | str) -> Job:
             "state": JobState(plain["state"]),
             "result": _result(plain["result"]),
             "charge": _charge(plain["charge"]),
+            "webhook": _webhook(plain.get("webhook")),
         }
     )
 
@@ -41,6 +43,8 @@ def _plain(value: Any) -> Any:
     plain = {each.name: getattr(value, each.name) for each in fields(value)}
     if isinstance(value, Blob) and value.data is None:
         del plain["data"]  # gateways of the version before, beside which this one may run, know no such field
+    if isinstance(value, Job) and value.webhook is None:
+        del plain["webhook"]  # nor this one
     return plain
 
 
@@ -55,3 +59,7 @@ def _result(plain: dict[str, Any] | None) -> Result | None:
 
 def _charge(plain: dict[str, Any] | None) -> Charge | None:
     return None if plain is None else Charge(**{**plain, "usage": Usage(**plain["usage"])})
+
+
+def _webhook(plain: dict[str, Any] | None) -> Webhook | None:
+    return None if plain is None else Webhook(**{**plain, "state": WebhookState(plain["state"])})

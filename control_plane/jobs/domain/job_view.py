@@ -1,4 +1,4 @@
-"""A job as its caller sees it, in JSON."""
+"""A job as its caller sees it, in JSON: an answer of the data port, and the data of its webhook."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from control_plane.jobs.domain.job import Job
+from control_plane.jobs.domain.webhook import Webhook
 
 
 def view_of(job: Job, place: int | None) -> dict[str, Any]:
@@ -29,6 +30,18 @@ def view_of(job: Job, place: int | None) -> dict[str, Any]:
     if job.result is not None:
         seen["result"] = f"/v2/jobs/{job.id}/result"
         seen["status"] = job.result.status
+    if job.webhook is not None:
+        seen["webhook"] = _webhook_view(job.webhook)
+    return seen
+
+
+def _webhook_view(webhook: Webhook) -> dict[str, Any]:
+    """How far a delivery is, without its URL: that may have a secret of the receiver in it."""
+    seen: dict[str, Any] = {"state": webhook.state, "attempts": webhook.attempts}
+    if webhook.is_pending:
+        seen["next_at"] = _moment(webhook.due_s)
+    if webhook.error:
+        seen["error"] = webhook.error
     return seen
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from control_plane.jobs.domain.job import Charge, Job, JobState, Result, without_data
+from control_plane.jobs.domain.webhook import announced, recalled
 
 _NEXT: dict[JobState, frozenset[JobState]] = {
     JobState.QUEUED: frozenset((JobState.RUNNING, JobState.CANCELLED, JobState.EXPIRED)),
@@ -106,7 +107,8 @@ def requeued(job: Job, *, now_s: float) -> Job:
     _require(job, JobState.DEAD)
     given_s = job.deadline_s - job.submitted_s
     again = _moved(job, JobState.QUEUED, attempts=0, ready_s=now_s, ended_s=None, error="", **_NOBODY)
-    return replace(again, deadline_s=now_s + given_s, due_s=now_s + (job.due_s - job.submitted_s), keep_until_s=0.0)
+    due_s = now_s + (job.due_s - job.submitted_s)
+    return replace(again, deadline_s=now_s + given_s, due_s=due_s, keep_until_s=0.0, webhook=recalled(job.webhook))
 
 
 def charged(job: Job) -> Job:
@@ -122,7 +124,8 @@ _NOBODY: dict[str, Any] = {"holder": "", "lease_until_s": 0.0}
 def _ended(job: Job, state: JobState, *, now_s: float, policy: RetryPolicy, error: str = "") -> Job:
     keep_until_s = max(now_s + policy.keep_s, job.keep_at_least_until_s)
     body = job.body if state is JobState.DEAD else without_data(job.body)  # a dead job may be queued again
-    return _moved(job, state, ended_s=now_s, keep_until_s=keep_until_s, error=error, body=body, **_NOBODY)
+    webhook = announced(job.webhook, now_s=now_s)
+    return _moved(job, state, ended_s=now_s, keep_until_s=keep_until_s, error=error, body=body, webhook=webhook, **_NOBODY)
 
 
 def _require(job: Job, state: JobState) -> None:

@@ -21,6 +21,7 @@ class Kind(StrEnum):
     ROLLOUT = "rollout"
     ROLLOUT_POLICY = "rollout_policy"
     APPLIED = "applied"
+    WEBHOOK_SECRET = "webhook_secret"  # noqa: S105
 
 
 _KINDS = {kind.value: kind for kind in Kind}

@@ -1,5 +1,5 @@
-"""Codec and validation of stored objects: API keys, tenants, routes, prices, purges, rollouts, their policies and
-what was applied.
+"""Codec and validation of stored objects: API keys, tenants, routes, prices, purges, rollouts, their policies,
+what was applied, and the secrets of webhooks.
 
 The same rules apply to writes and to reads, since a store may have been written by another version, or by
 hand.
@@ -28,9 +28,10 @@ from control_plane.objects.domain.rollout_policy import RolloutPolicy
 from control_plane.objects.domain.route import WHOLE, Route
 from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.domain.tenant import Tenant
+from control_plane.objects.domain.webhook_secret import WebhookSecret
 from control_plane.protocols.per_request import PER_REQUEST_FIELDS
 
-StoredObject = ApiKey | Tenant | Route | Price | Purge | Rollout | RolloutPolicy | Applied
+StoredObject = ApiKey | Tenant | Route | Price | Purge | Rollout | RolloutPolicy | Applied | WebhookSecret
 
 KIND_OF: Mapping[type[Any], Kind] = {
     ApiKey: Kind.API_KEY,
@@ -41,11 +42,13 @@ KIND_OF: Mapping[type[Any], Kind] = {
     Rollout: Kind.ROLLOUT,
     RolloutPolicy: Kind.ROLLOUT_POLICY,
     Applied: Kind.APPLIED,
+    WebhookSecret: Kind.WEBHOOK_SECRET,
 }
 
 _ADAPTERS: Mapping[Kind, TypeAdapter[Any]] = {kind: TypeAdapter(type_) for type_, kind in KIND_OF.items()}
 
 KEY_ID = re.compile(r"[0-9a-f]{12}")
+WEBHOOK_SECRET = re.compile(r"whsec_[A-Za-z0-9+/]{32,86}={0,2}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _GENERATION = re.compile(r"[0-9a-f]{32}")
 VERSION = re.compile(r"[0-9]{0,18}")
@@ -71,7 +74,7 @@ _SECRET_FIELDS = (b"authorization", b"cookie", b"x-api-key")
 def name_of(value: StoredObject) -> str:
     """Return the name that an object is stored under."""
     match value:
-        case ApiKey():
+        case ApiKey() | WebhookSecret():
             return value.id
         case Purge():
             return value.model
@@ -145,6 +148,16 @@ def _of_key(key: ApiKey) -> Iterator[str]:
         yield from _of_number(name, moment_s)
     if len(key.description) > MAX_DESCRIPTION_CHARS:
         yield f"description must have {MAX_DESCRIPTION_CHARS} characters at most"
+
+
+def _of_webhook_secret(secret: WebhookSecret) -> Iterator[str]:
+    if not KEY_ID.fullmatch(secret.id):
+        yield "id must be 12 hexadecimal digits"
+    if secret.tenant:
+        yield from _of_name("tenant", secret.tenant)
+    if not WEBHOOK_SECRET.fullmatch(secret.secret):
+        yield "secret must be whsec_ and the base64 of 24 to 64 bytes"
+    yield from _of_number("created_s", secret.created_s)
 
 
 def _of_tenant(tenant: Tenant) -> Iterator[str]:
@@ -325,6 +338,7 @@ def _of_number(field: str, number: float | None, *, above: float | None = None, 
 
 
 _PROBLEMS: Mapping[Kind, Callable[[Any], Iterator[str]]] = {
+    Kind.WEBHOOK_SECRET: _of_webhook_secret,
     Kind.API_KEY: _of_key,
     Kind.TENANT: _of_tenant,
     Kind.ROUTE: _of_route,

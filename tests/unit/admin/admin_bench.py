@@ -19,6 +19,7 @@ from control_plane.auth.keys import Keys
 from control_plane.cache.purges import Purges
 from control_plane.core.model import ModelState
 from control_plane.core.scope import EVERYTHING, Right, Scope
+from control_plane.jobs.webhooks.secrets import WebhookSecrets
 from control_plane.metering.reports import UsageService
 from control_plane.models.model_service import ModelService
 from control_plane.objects.audited_store import AuditedStore
@@ -83,6 +84,7 @@ class Bench:
             servers=self.servers,
             access=self.access,
             keys=self.keys,
+            webhook_secrets=WebhookSecrets(state, now_s=self.clock),
             objects=objects,
             purges=Purges(objects, self.known, wait_s=0.0),
             usage=UsageService(self.usage, lambda: self.known.prices.values()),

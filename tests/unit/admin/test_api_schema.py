@@ -19,6 +19,7 @@ DOCUMENT = "/openapi.json"
 
 BEYOND_A_SCHEMA = {
     "POST /keys": "the tenant must exist",
+    "POST /webhook-secrets": "the same",
     "PUT /routes/{name}": "the model must have another name than the route",
     "PATCH /routes/{name}": "the same",
     "PATCH /objects/{kind}/{name}": "which fields it takes depends on the kind",
@@ -28,7 +29,7 @@ BEYOND_A_SCHEMA = {
 BEYOND_A_SCHEMA |= dict.fromkeys(
     (
         *("GET /keys", "GET /models", "GET /tenants", "GET /routes", "GET /prices", "GET /rollouts", "GET /objects/{kind}", "GET /audit"),
-        "GET /dead-jobs",
+        *("GET /dead-jobs", "GET /webhook-secrets"),
     ),
     "which tokens the pages before have given",
 )

@@ -32,6 +32,7 @@ WITHOUT = {
     "jobs run": "runs until a signal",
     "jobs dead requeue": "says what it has done",
     "jobs dead drop": "says what it has done",
+    "webhooks delete": "says what it has done",
     "cache purge": "says what it has done",
     "tenants delete": "says what it has done",
     "routes delete": "says what it has done",

@@ -47,6 +47,7 @@ OWN_PATHS = {"Tenant": "/tenants/x", "Route": "/routes/x", "Price": "/prices/x"}
 NOT_DECLARED = {
     Kind.ROLLOUT: "begun and ended by commands: it is what happens, not what is wanted",
     Kind.API_KEY: "a key's secret is made by the gateway, and shown once",
+    Kind.WEBHOOK_SECRET: "made by the gateway, and shown once",
     Kind.PURGE: "an event, nothing that lasts",
     Kind.APPLIED: "the record of what was declared",
 }

@@ -22,6 +22,7 @@ from control_plane.objects.domain.route import CachePolicy, HedgingPolicy, Route
 from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.domain.stored_objects import KIND_OF, StoredObject, from_stored, name_of, to_body
 from control_plane.objects.domain.tenant import Tenant
+from control_plane.objects.domain.webhook_secret import WebhookSecret
 
 KEY = ApiKey("0123456789ab", "acme", (Scope(Right.INFER, "text_*"), Scope(Right.METRICS)), "ab" * 32, 1.5, 2.5, 3.5, "for the tests")
 TENANT = Tenant("acme", 10.0, 20, 30, 40.0, 2.0, -1)
@@ -57,8 +58,9 @@ ROLLOUT = Rollout(
 )
 POLICY = RolloutPolicy("careful", (Step(100, 500, 60.0, "first"), Step(5000, 1, 0.0)), GatePolicy(1.2, 0.05, "exact"), 600.0)
 APPLIED = Applied("Route", "fast", "ci/eu", {"model": "m", "cache": {"ttl_s": 60}, "tenants": ["a"]})
+SECRET = WebhookSecret("0123456789ab", "acme", "whsec_" + "A" * 43 + "=", 1.5)
 ALL = [
-    *(KEY, TENANT, ROUTE, PRICE, PURGE, ROLLOUT, POLICY, APPLIED),
+    *(SECRET, replace(SECRET, tenant=""), KEY, TENANT, ROUTE, PRICE, PURGE, ROLLOUT, POLICY, APPLIED),
     *(Tenant("plain"), Route("r", "m", tenants=()), replace(KEY, expires_s=None, revoked_s=None)),
     replace(
         ROLLOUT, phase=Phase.SHADOW, shadow=Step(1000, 5, 1.0), agreement=Agreement("same-space", "Y", 0.9, 0.02), bake_s=5.0, copies=3
@@ -121,6 +123,10 @@ BAD = [
     (replace(KEY, revoked_s=float("inf")), "revoked_s must be a finite number"),
     (replace(KEY, created_s=-1.0), "created_s must be at least 0"),
     (replace(KEY, description="x" * 1001), "description must have 1000 characters at most"),
+    (replace(SECRET, id="x"), "id must be 12 hexadecimal digits"),
+    (replace(SECRET, tenant="../x"), "tenant must be"),
+    (replace(SECRET, secret="A" * 44), "secret must be whsec_ and"),
+    (replace(SECRET, created_s=-1.0), "created_s must be at least 0"),
     (replace(TENANT, name=".hidden"), "name must be"),
     (replace(TENANT, name="a" * 256), "name must be"),
     (replace(TENANT, name="a\n"), "name must be"),
