@@ -30,8 +30,8 @@ from control_plane.admin.paths.models import add_model_paths
 from control_plane.admin.paths.objects import add_price_paths, add_route_paths, add_tenant_paths
 from control_plane.admin.paths.rollouts import add_rollout_paths
 from control_plane.admin.paths.usage import add_usage_path
-from control_plane.admin.ports import IdempotencyRecords
 from control_plane.admin.paths.webhooks import add_webhook_paths
+from control_plane.admin.ports import IdempotencyRecords
 from control_plane.audit.domain.entry import Actor
 from control_plane.audit.trail import AuditTrail
 from control_plane.auth.access import Access
