@@ -15,7 +15,7 @@ from control_plane.auth.domain.authorization import OVERRIDE_NEED, Need, refusal
 from control_plane.auth.domain.client_address import client_address_of
 from control_plane.core.errors import PermissionDenied
 from control_plane.core.model import ModelOverride
-from control_plane.core.principal import ANONYMOUS, Credentials, Principal
+from control_plane.core.principal import ANONYMOUS, Credentials, Identified, Principal
 from control_plane.core.scope import Right
 from control_plane.objects.domain.rollout import Rollout
 from control_plane.objects.domain.route import Route
@@ -64,6 +64,13 @@ class Access:
             return ANONYMOUS
         source = client_address_of(peer, forwarded_for, self.trusted_proxies) if self.trusted_proxies else peer
         return self._authentication.authenticate(Credentials(authorization, api_key, source))
+
+    def still_holds(self, caller: Identified) -> bool:
+        """Whether a caller that was identified before need not be identified again."""
+        if self._authentication is None or caller.generation != self._known.generation:
+            return False
+        expires_s = caller.principal.expires_s
+        return expires_s is None or self._authentication.now_s() < expires_s
 
     def reauthenticate(self, *, authorization: str | None, api_key: str | None, peer: str, forwarded_for: str | None) -> Principal:
         """Authenticate again a caller that these headers have authenticated before; a failure does not count

@@ -53,7 +53,7 @@ class Authentication:
         self._known = known
         self._tokens = tokens
         self._attempts = attempts
-        self._now_s = now_s
+        self.now_s = now_s
         self._cached = BoundedCache[bytes, Principal].of_entries(_MAX_CACHED)
         """Principals of valid API keys by the digest of the key's text; emptied whenever a stored object
         changes.
@@ -92,7 +92,7 @@ class Authentication:
         digest = sha256(shown.encode("utf-8", "surrogatepass")).digest()
         principal = self._cached_one(digest)
         # An expiry is looked at here, too: it changes no stored object, which would empty the cache.
-        if principal is not None and (principal.expires_s is None or self._now_s() < principal.expires_s):
+        if principal is not None and (principal.expires_s is None or self.now_s() < principal.expires_s):
             return principal
         return self._check_key(shown, digest) if is_key else self._check_token(shown, digest, source)
 
@@ -105,7 +105,7 @@ class Authentication:
 
     def _back_off(self, source: str) -> None:
         """One more attempt has failed. Raises LimitExceeded: after too many others."""
-        now_s = self._now_s()
+        now_s = self.now_s()
         refused_for_s = self._attempts.refused_for_s(source, now_s)
         if refused_for_s > 0:
             raise LimitExceeded(_TOO_MANY_FAILURES, retry_after_s=refused_for_s) from None
@@ -115,7 +115,7 @@ class Authentication:
     def _check_key(self, shown: str, digest: bytes) -> Principal:
         """Check an API key against the object mirror and remember its principal. Raises Unauthenticated."""
         key = self._find(shown)
-        now_s = self._now_s()
+        now_s = self.now_s()
         # One answer to all of these: who guesses does not learn which ids there are.
         if key is None or key.tenant not in self._known.tenants or key.is_revoked_at(now_s):
             raise Unauthenticated(_NOT_VALID)
@@ -141,7 +141,7 @@ class Authentication:
         """
         if self._tokens is None:
             raise Unauthenticated(_NO_TOKENS)
-        checks = _SignatureCharge(self._attempts, source, self._now_s(), is_known=bool(self._accepted.get(digest)))
+        checks = _SignatureCharge(self._attempts, source, self.now_s(), is_known=bool(self._accepted.get(digest)))
         try:
             principal = self._tokens.verify(shown, before_signature=checks.begin)
             if principal.tenant not in self._known.tenants:

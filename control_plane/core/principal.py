@@ -38,5 +38,14 @@ class Principal:
     withdraw its signing key before that."""
 
 
+@dataclass(frozen=True, slots=True)
+class Identified:
+    """A principal that `is_known`, and when that was found out."""
+
+    principal: Principal
+    generation: int
+    """The state store's, which changes with each object."""
+
+
 ANONYMOUS = Principal(tenant="", key_id="", scopes=EVERYTHING, is_known=True)
 """The anonymous principal: every caller where authentication is off, which is allowed on loopback only."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from control_plane.core.errors import InvalidRequest
+from control_plane.core.principal import Identified
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
 
 Body = bytes | bytearray
@@ -34,6 +35,8 @@ class _Derived:
     """Field values by lower-case name."""
     upstream_host: bytes = b""
     upstream_head: bytes = b""
+    caller: Identified | None = None
+    """The caller that the head authenticates; None where that is to be asked for each request."""
     readdressed: HttpRequest | None = None
     """The request of the same head for another target, as last asked for by `with_target`."""
     head: bytes = b""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from control_plane.auth.access import Access
 from control_plane.core.errors import InvalidRequest
-from control_plane.core.principal import ANONYMOUS, Principal
+from control_plane.core.principal import ANONYMOUS, Identified, Principal
 from control_plane.protocols.http1 import HttpRequest
 
 
@@ -13,12 +13,19 @@ def identify(access: Access, request: HttpRequest) -> Principal:
     """Authenticate the sender of a request. Raises Unauthenticated, LimitExceeded."""
     if not access.is_on:
         return ANONYMOUS
-    return access.identify(
+    # A connection mostly repeats its head, and an API key that was valid is so until an object changes or it expires.
+    known = request.derived.caller
+    if known is not None and access.still_holds(known):
+        return known.principal
+    generation = access.generation
+    principal = access.identify(
         authorization=request.text_header(b"authorization"),
         api_key=request.text_header(b"x-api-key"),
         peer=request.peer,
         forwarded_for=request.text_header(b"x-forwarded-for"),
     )
+    request.derived.caller = Identified(principal, generation) if principal.is_known else None
+    return principal
 
 
 def reauthenticate(access: Access, request: HttpRequest) -> Principal:

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
@@ -111,6 +111,7 @@ class ConnectionServer(Generic[ConnectionT]):
         self._handshake_timeout_s = limits.header_timeout_s
         self._pause_s = min(_MAX_SWEEP_S, shortest_s / _SWEEPS_PER_TIMEOUT)
         self._connections: dict[ConnectionT, Source] = {}
+        self.connected: Sized = self._connections.keys()
         self._by_source: dict[Source, dict[ConnectionT, None]] = {}
         """The connections by source, each a second-chance (CLOCK) queue: connections found busy move to its
         end."""
@@ -120,11 +121,6 @@ class ConnectionServer(Generic[ConnectionT]):
         self._all_closed = asyncio.Event()
         self._all_closed.set()
         self._may_warn_at_s = 0.0
-
-    @property
-    def is_one_connected(self) -> bool:
-        """Whether there is one connection, or none."""
-        return len(self._connections) <= 1
 
     async def accept_on(
         self, listening: socket.socket, make: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None, tasks: asyncio.TaskGroup

@@ -401,7 +401,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _write_soon(self, data: bytes) -> None:
         """Write an answer at the end of this turn of the loop, with those to others; at once if there are none."""
-        if self._server.is_one_connected or self._unsent:
+        if len(self._server.connected) == 1 or self._unsent:
             self._write(data)
         else:
             self._unsent = data

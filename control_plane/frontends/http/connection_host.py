@@ -49,10 +49,8 @@ class ConnectionHost(Protocol[ConnectionT]):
     is_draining: bool
     reads: ReadScheduler
     writes: TurnWrites
-
-    @property
-    def is_one_connected(self) -> bool:
-        """Whether there is no other connection."""
+    connected: Sized
+    """All connections, of which only the number is looked at."""
 
     def opened(self, connection: ConnectionT, address: str) -> bool: ...
 

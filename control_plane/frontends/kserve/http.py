@@ -151,10 +151,11 @@ class V2Http:
     def _principal(self, request: HttpRequest, route: V2Route) -> Principal:
         """Authenticate and authorise the caller; an inference is authorised later, where its refusal is
         recorded."""
+        if route.action in _INFERENCE:
+            return identify(self._access, request)
         need = need_of_call(route.action, route.model_name)
         principal = ANONYMOUS if need is None else identify(self._access, request)
-        if route.action not in _INFERENCE:
-            self._access.require(principal, need)
+        self._access.require(principal, need)
         return principal
 
     def _guard_administration(self, request: HttpRequest, route: V2Route) -> None:

@@ -127,11 +127,6 @@ class HttpClient:
         for connection in tuple(self._open):
             connection.close()
 
-    @property
-    def has_one_busy(self) -> bool:
-        """Whether no more than one connection is in use."""
-        return len(self._open) <= len(self._idle) + 1
-
     def _try_allow(self, is_inference: bool) -> bool:
         """Allow the use of one more connection; False: all that may be used are."""
         if is_inference and not self._allowed_inference.try_acquire():
@@ -271,7 +266,8 @@ class _Connection(asyncio.Protocol):
         if deadline < self._timer.due_s:
             self._timer.cover(deadline, self._expire)
         self._answer = self._loop.create_future()
-        if len(pieces) == 1 and not self._pool.has_one_busy:
+        is_alone = len(self._pool._open) == len(self._pool._idle) + 1
+        if len(pieces) == 1 and not is_alone:
             self._unsent = pieces[0]
             self._pool.writes.put_off(self)
         else:
