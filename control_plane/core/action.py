@@ -37,6 +37,8 @@ class Action(Enum):
     LIST_JOBS = "list_jobs"
     READ_JOB = "read_job"
     JOB_RESULT = "job_result"
+    JOB_EVENTS = "job_events"
+    """The states of a job as they change, as server-sent events."""
     CANCEL_JOB = "cancel_job"
     COMPUTE_JOB = "compute_job"
     """Computes an attempt at a job of any tenant, for a runner in a process of its own."""

@@ -67,7 +67,8 @@ class Jobs:
         self._today_s = today_s
         self._drains = DrainRate()
         self._being_accepted: set[tuple[str, str]] = set()
-        self._is_draining = False
+        self.is_draining = False
+        """Whether this process ends, so that those who wait should go elsewhere."""
 
     async def submit(self, principal: Principal, wanted: Submission) -> Job:
         """Accept a job, or return the one that its idempotency key has made before.
@@ -122,7 +123,7 @@ class Jobs:
         loop = asyncio.get_running_loop()
         until_s, pause_s = loop.time() + timeout_s, _FIRST_LOOK_S
         while job.is_open and (left_s := until_s - loop.time()) > 0:
-            if self._is_draining and job.state is JobState.QUEUED:
+            if self.is_draining and job.state is JobState.QUEUED:
                 break
             await asyncio.sleep(min(pause_s, left_s))
             pause_s = min(2 * pause_s, _LAST_LOOK_S)
@@ -131,7 +132,7 @@ class Jobs:
 
     def drain(self) -> None:
         """Hold up the end of this process by no waiting caller whose job has not begun."""
-        self._is_draining = True
+        self.is_draining = True
 
     async def result(self, job: Job) -> bytes:
         """Return the answer of a job, head and body.

@@ -47,6 +47,7 @@ HTTP_CALLS = {
     ("GET", "/v2/jobs"): INFERENCE,
     ("GET", "/v2/jobs/job-1"): INFERENCE,
     ("GET", "/v2/jobs/job-1/result"): INFERENCE,
+    ("GET", "/v2/jobs/job-1/events"): INFERENCE,
     ("DELETE", "/v2/jobs/job-1"): INFERENCE,
     ("POST", "/v2/jobs/job-1/compute"): ADMINISTRATION,
     ("GET", "/v2"): INFERENCE,

@@ -19,19 +19,14 @@ from control_plane.auth.domain.authorization import need_of_admin_call
 from control_plane.auth.stream_rights import StreamRights
 from control_plane.core.errors import ErrorCode, PermissionDenied, Unauthenticated
 from control_plane.core.principal import ANONYMOUS, Principal
+from control_plane.frontends.http.event_stream import HEAD, HEARTBEAT, HEARTBEAT_S, RETRY, render_event
 from control_plane.frontends.http.streams import watched
 
-HEARTBEAT_S = 15.0
-"""Proxies close what is silent for a minute, some for half of one."""
-_RETRY_MS = 2000
-"""How long clients are asked to wait before they connect again."""
 STREAM = "tidegate.stream"
 """ASGI extension of our own HTTP server: takes a stream instead of messages, so that the server reads it as fast as the client."""
 
 _ERRORS = error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCode.OVERLOADED)
 _AS_EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
-_FIELDS = (b"Content-Type: text/event-stream", b"Cache-Control: no-store", b"X-Accel-Buffering: no", b"Transfer-Encoding: chunked")
-_HEAD = b"\r\n".join((b"HTTP/1.1 200 OK", *_FIELDS, b"", b""))
 
 _LastEventId = Annotated[
     str | SkipJsonSchema[None],
@@ -45,7 +40,7 @@ class EventStream:
     """Stream of server-sent events to one caller: a `triton/ports.HttpStream`, which the server reads as fast as its client."""
 
     status = 200
-    head = _HEAD
+    head = HEAD
 
     def __init__(self, feed: EventFeed, reader: EventReader, *, follow: bool, heartbeat_s: float = HEARTBEAT_S) -> None:
         self._feed = feed
@@ -64,28 +59,26 @@ class EventStream:
         while True:
             if self._reader.is_too_slow:
                 self._is_over = True
-                return b'event: dropped\ndata: {"reason": "it was read too slowly; connect again with Last-Event-ID"}\n\n'
+                return render_event("dropped", b'{"reason": "it was read too slowly; connect again with Last-Event-ID"}')
             if found := self._reader.take():
                 return b"".join(map(self._rendered, found))
             if not self._follow:
                 return None
             if not await self._reader.wait(self._heartbeat_s):
-                return b":\n\n"
+                return HEARTBEAT
 
     def close(self) -> None:
         self._reader.close()
 
     def _beginning(self) -> bytes:
-        begun = b"retry: %d\n\n" % _RETRY_MS
-        if self._reader.has_gap:
-            begun += b'event: gap\ndata: {"reason": "events before the next one are not kept any more, or were of an earlier process"}\n\n'
-        return begun
+        if not self._reader.has_gap:
+            return RETRY
+        return RETRY + render_event("gap", b'{"reason": "events before the next one are not kept any more, or were of an earlier process"}')
 
     def _rendered(self, event: GatewayEvent) -> bytes:
         at = datetime.fromtimestamp(event.at_s, UTC).isoformat()
-        # JSON escapes line ends, which would end the field.
         data = json.dumps({"at": at, "kind": event.kind, **event.fields}, default=str)
-        return f"id: {self._feed.id_of(event.number)}\nevent: {event.kind}\ndata: {data}\n\n".encode()
+        return render_event(event.kind, data.encode(), id=self._feed.id_of(event.number))
 
 
 class _EventResponse(Response):

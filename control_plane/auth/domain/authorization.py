@@ -54,6 +54,7 @@ _OF_ACTION: Mapping[Action, Right | None] = {
     Action.LIST_JOBS: Right.INFER,
     Action.READ_JOB: Right.INFER,
     Action.JOB_RESULT: Right.INFER,
+    Action.JOB_EVENTS: Right.INFER,
     Action.CANCEL_JOB: Right.INFER,
     Action.COMPUTE_JOB: Right.ADMIN,
     Action.FILES: Right.INFER,

@@ -18,6 +18,7 @@ from control_plane.core.action import Action
 from control_plane.core.errors import InvalidRequest, RouteNotFound
 from control_plane.core.principal import Principal
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES
+from control_plane.frontends.jobs.events import JobEvents
 from control_plane.jobs.attempts import decode_attempt, encode_outcome
 from control_plane.jobs.domain.job import Job, JobState, PriceClass
 from control_plane.jobs.domain.job_view import view_of
@@ -26,6 +27,7 @@ from control_plane.jobs.jobs import JOB_ID, Jobs, Submission
 from control_plane.jobs.ports import Compute, Computed, TryAgain
 from control_plane.protocols.http1 import Headers, HttpAnswer, HttpRequest, make_answer, with_header
 from control_plane.protocols.kserve.routes import V2Route, read_route
+from control_plane.triton.ports import HttpStream
 
 _NOT_OF_THE_REQUEST = frozenset(
     (
@@ -68,10 +70,11 @@ class JobsHttp:
         """Without `webhooks` no job may have one."""
         self._jobs = jobs
         self._webhooks = webhooks
+        self._events = JobEvents(jobs)
         self.compute: Compute | None = None
         """Computes the attempts that `tidegate jobs run` hands over; None while this gateway computes no jobs."""
 
-    async def answer(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer:
+    async def answer(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer | HttpStream:
         """Answer one request. Raises ControlPlaneError."""
         jobs = self._jobs
         match route.action:
@@ -82,6 +85,8 @@ class JobsHttp:
             case Action.JOB_RESULT:
                 job = await jobs.wait(await jobs.get(principal, route.job_id), _wait_s(request))
                 return await _result(jobs, job)
+            case Action.JOB_EVENTS:
+                return self._events.read(principal, await jobs.get(principal, route.job_id))
             case Action.COMPUTE_JOB:
                 return await self._attempt(request, route)
             case Action.CANCEL_JOB:

@@ -66,7 +66,7 @@ _HTTP_OF_UPSTREAM_CODE: dict[int, int] = {GrpcStatus.INVALID_ARGUMENT: 400, Grpc
 class JobsApplication(Protocol):
     """Answers the calls for jobs, whose callers are authorised: `frontends/jobs/http`."""
 
-    async def answer(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer: ...
+    async def answer(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer | HttpStream: ...
 
 
 class V2Http:
@@ -130,11 +130,26 @@ class V2Http:
         async with decode(request, self._budget, self._limits):
             return await self._start(request, route)
 
-    async def _answer_other(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer:
+    async def _answer_other(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer | HttpStream:
+        is_head = False
         # Triton answers HEAD with a body, against RFC 9110. It is asked by GET, and the connection sends no body.
         if request.method == b"HEAD":
-            request = HttpRequest(b"GET", request.target, request.headers)
-        return self._visible(await self._other(request, route, principal), route, principal)
+            request, is_head = HttpRequest(b"GET", request.target, request.headers), True
+        answer = await self._while_allowed(self._other(request, route, principal), request, route, principal)
+        if isinstance(answer, HttpAnswer):
+            return self._visible(answer, route, principal)
+        if is_head:
+            answer.close()
+            return make_answer(200, content_type=b"text/event-stream")
+        return answer
+
+    async def _while_allowed(
+        self, asking: Awaitable[HttpAnswer | HttpStream], request: HttpRequest, route: V2Route, principal: Principal
+    ) -> HttpAnswer | HttpStream:
+        """Await an answer; a stream ends with its caller's rights."""
+        if route.action is not Action.JOB_EVENTS or principal is ANONYMOUS:
+            return await asking
+        return await watched(asking, self._rights.watch(principal, partial(reauthenticate, self._access, request)))
 
     def _request(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpInferRequest:
         return HttpInferRequest(request, route, principal, self.context)
@@ -177,7 +192,7 @@ class V2Http:
         watch = self._rights.watch(request.principal, partial(reauthenticate, self._access, request.http))
         return watched(self._inference.generate(request), watch)
 
-    async def _other(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer:
+    async def _other(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer | HttpStream:
         match route.action:
             case Action.LIVE:
                 return _EMPTY_TEXT

@@ -17,7 +17,9 @@ from control_plane.core.model import check_reference
 
 ADMINISTRATORS_ONLY = frozenset((Action.INDEX, Action.LOAD, Action.UNLOAD, Action.ADMIN, Action.SHARED_MEMORY, Action.COMPUTE_JOB))
 
-OF_JOBS = frozenset((Action.SUBMIT_JOB, Action.LIST_JOBS, Action.READ_JOB, Action.JOB_RESULT, Action.CANCEL_JOB, Action.COMPUTE_JOB))
+OF_JOBS = frozenset(
+    (Action.SUBMIT_JOB, Action.LIST_JOBS, Action.READ_JOB, Action.JOB_RESULT, Action.JOB_EVENTS, Action.CANCEL_JOB, Action.COMPUTE_JOB)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ _TABLE: tuple[tuple[re.Pattern[str], dict[str, Action]], ...] = tuple(
         ("/v2/jobs", {"GET": Action.LIST_JOBS}),
         (_JOB, {"GET": Action.READ_JOB, "DELETE": Action.CANCEL_JOB}),
         (_JOB + "/result", {"GET": Action.JOB_RESULT}),
+        (_JOB + "/events", {"GET": Action.JOB_EVENTS}),
         (_JOB + "/compute", {"POST": Action.COMPUTE_JOB}),
         ("/v2/health/live", {"GET": Action.LIVE}),
         ("/v2/health/ready", {"GET": Action.READY}),

@@ -45,6 +45,7 @@ CALLS = [
     (Action.SUBMIT_JOB, "vision", {"infer:*", "admin"}),
     (Action.LIST_JOBS, "", {"infer:text_*", "infer:*", "admin"}),
     (Action.READ_JOB, "", {"infer:text_*", "infer:*", "admin"}),
+    (Action.JOB_EVENTS, "", {"infer:text_*", "infer:*", "admin"}),
     (Action.JOB_RESULT, "", {"infer:text_*", "infer:*", "admin"}),
     (Action.CANCEL_JOB, "", {"infer:text_*", "infer:*", "admin"}),
     (Action.FILES, "", {"infer:text_*", "infer:*", "admin"}),
