@@ -16,7 +16,15 @@ from uuid import uuid4
 
 from control_plane.batches.domain.batch import EMBEDDINGS, Batch, BatchState, Ended, StoredFile
 from control_plane.batches.domain.input_lines import InputLines, InputReader, lines_of
-from control_plane.batches.domain.output_lines import ChunkEnd, chunk_end, ended, never_made, split_result, unanswered_lines
+from control_plane.batches.domain.output_lines import (
+    ChunkEnd,
+    can_be_without_a_job,
+    chunk_end,
+    ended,
+    never_made,
+    split_result,
+    unanswered_lines,
+)
 from control_plane.batches.files import Files
 from control_plane.batches.ports import Shelf
 from control_plane.core.errors import InvalidRequest, LimitExceeded, ObjectNotFound, StoreUnavailable
@@ -32,6 +40,7 @@ _log = logging.getLogger(__name__)
 WINDOW_S = 86_400.0
 """OpenAI's only completion window, `24h`."""
 _PERIOD_S = 0.5
+_AFTER_DEFECT_S = 30.0
 _OPEN_CHUNKS = 128
 """Most jobs that a batch has open at a time: enough to keep every runner busy for a period, and no more room in the
 spool."""
@@ -41,6 +50,8 @@ _GRACE_S = 2.0
 """From a cancellation to the end of the batch, where chunks have no job: another process that has not seen it may be
 about to make one."""
 _CLEAN_EVERY_S = 600.0
+_UNFINISHED_S = 3600.0
+"""Age from which what was never finished is removed: longer than a request that writes it takes."""
 _FULL_RETRY_S = 60.0
 """Batches take minutes: who asks again sooner finds no room."""
 
@@ -184,19 +195,30 @@ class Batches:
                 if not self._is_away:
                     _log.warning("batches wait: %s", exc)
                 self._is_away = True
+            except Exception:  # one batch must not end the gateway
+                _log.exception("batches wait; this is a defect")
+                await asyncio.sleep(_AFTER_DEFECT_S)
             await asyncio.sleep(_PERIOD_S)
 
     async def advance(self) -> None:
-        """Make jobs for batches that have few, and write the output of those that are done. Raises StoreUnavailable."""
+        """Make jobs for batches that have few, and write the output of those that are done. One that cannot go on holds up
+        no other. Raises StoreUnavailable.
+        """
         now_s = self._today_s()
         batches = await self._shelf.open_batches()
         self._follows = {batch.id: self._follows.get(batch.id) or _Follow() for batch in batches}
+        failure: StoreUnavailable | None = None
         for batch in batches:
-            if await self._is_done(batch, self._follows[batch.id]):
-                await self._end(batch, self._follows[batch.id])
+            try:
+                if await self._is_done(batch, self._follows[batch.id]):
+                    await self._end(batch, self._follows[batch.id])
+            except StoreUnavailable as exc:
+                failure = exc
         if now_s >= self._cleaned_s + _CLEAN_EVERY_S:
             self._cleaned_s = now_s
-            await self._shelf.remove_older(now_s - self._keep_s)
+            await self._shelf.remove_older(now_s - self._keep_s, unfinished_before_s=now_s - _UNFINISHED_S)
+        if failure is not None:
+            raise failure
 
     async def _is_done(self, batch: Batch, follow: _Follow) -> bool:
         """Look at the chunks that may have ended since, and make jobs for the next ones; True: all have ended."""
@@ -270,6 +292,8 @@ class Batches:
             _log.warning("no tickets could be written for a batch; the sweeper will: %s", exc)
 
     async def _end(self, batch: Batch, follow: _Follow) -> None:
+        if not await self._are_known(batch, follow):
+            return
         ends = [follow.ends[number] for number in range(len(batch.chunks))]
         end = ended(batch, ends, now_s=self._today_s())
         for is_wanted, file_id, name, part in (
@@ -281,6 +305,14 @@ class Batches:
                 await self._shelf.add_file(file, self._lines(batch, ends, part))
         await self._shelf.end(batch, end)
         _log.info("batch %s is %s: %d lines completed, %d failed", batch.id, end.state, end.completed, end.failed)
+
+    async def _are_known(self, batch: Batch, follow: _Follow) -> bool:
+        """Whether the store still says of every chunk how it has ended. One that it was set back to before is computed again."""
+        for number, chunk in enumerate(batch.chunks):
+            job, end = await self._store.get(batch.job_id(number)), follow.ends[number]
+            if not can_be_without_a_job(end) if job is None else chunk_end(job, chunk.lines) != end:
+                del follow.ends[number]
+        return len(follow.ends) == len(batch.chunks)
 
     async def _lines(self, batch: Batch, ends: list[ChunkEnd], part: int) -> AsyncIterator[bytes]:
         """Yield the lines for the output file (`part` 0) or the error file (1), chunk by chunk."""

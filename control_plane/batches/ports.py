@@ -63,7 +63,9 @@ class Shelf(Protocol):
 
     async def ended(self, batch: Batch) -> Ended | None: ...
 
-    async def remove_older(self, before_s: float) -> None:
-        """Remove files, and batches that have ended, that were made before this time."""
+    async def remove_older(self, before_s: float, *, unfinished_before_s: float) -> None:
+        """Remove files, and batches that have ended, that were made before this time, and what a process has left
+        unfinished that was killed before the other.
+        """
 
     async def close(self) -> None: ...

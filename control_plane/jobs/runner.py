@@ -21,6 +21,7 @@ from control_plane.jobs.domain.gate import BulkGate
 from control_plane.jobs.domain.job import Blob, Charge, Job, JobState, Result, carried
 from control_plane.jobs.domain.transitions import RetryPolicy, attempt_failed, broken, claimed, finished, released, renewed
 from control_plane.jobs.ports import Compute, Computed, JobQueue, JobStore, Spool, SpoolDamaged, Ticket, TryAgain, UsageSums
+from control_plane.jobs.pruning import Pruner
 from control_plane.metering.domain.usage import day_of
 from control_plane.protocols.http1 import HttpAnswer
 
@@ -75,6 +76,7 @@ class JobRunner:
         self._store, self._queue, self._spool = store, queue, spool
         self._compute = compute
         self._charger = Charger(store=store, usage=usage)
+        self._pruner = Pruner(spool, today_s=today_s)
         self._gate = gate
         self._holder = holder
         self._policy = policy
@@ -94,6 +96,7 @@ class JobRunner:
         """Run jobs until cancelled; what is being computed then goes back to the queue, and does not count."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._charger.run(), name="job-charges")
+            tasks.create_task(self._pruner.run(), name="job-bodies")
             self._claiming = tasks.create_task(self._take(tasks), name="job-tickets")
             if self._is_draining:
                 self._claiming.cancel()
@@ -249,7 +252,7 @@ class JobRunner:
             _log.info("the result of job %s is dropped: the job was taken from this runner", job.id)
             return
         if ended.has_files:
-            await self._spool.prune(job.id, keep=blob.name if blob.data is None else "")
+            self._pruner.put(job.id, keep=blob.name if blob.data is None else "")
         self._charger.put(ended)
 
     async def _keep(self, job: Job, answer: HttpAnswer) -> Blob:

@@ -20,6 +20,7 @@ Fault = Callable[[float], Coroutine[Any, Any, None]]
 _LASTS_S, _PAUSE_S = (0.3, 5.0), (0.5, 2.5)
 _LONG_S, _LONG = 18.0, 0.08
 """Longer than a claim's lease of 15 s, and how often: a worker that goes on after it finds that its jobs are another's."""
+_AGAIN_S = 1.0
 _AT_ONCE = 2
 _KILL, _STOP = "kill -9 of", "SIGSTOP of"
 
@@ -92,7 +93,11 @@ def _restarted(process: _Process) -> Fault:
     async def fault(lasts_s: float) -> None:
         process.kill()
         await asyncio.sleep(lasts_s)
-        await asyncio.to_thread(process.start)
+        while True:  # as whoever supervises it does: one that finds its stores away ends at its start
+            try:
+                return await asyncio.to_thread(process.start)
+            except RuntimeError:
+                await asyncio.sleep(_AGAIN_S)
 
     return fault
 

@@ -14,32 +14,16 @@ import pytest
 
 from control_plane.batches.adapters.folder_shelf import FolderShelf
 from control_plane.batches.batches import Batches
-from control_plane.batches.domain.input_lines import lines_of
-from control_plane.batches.domain.output_lines import answered_line
 from control_plane.batches.files import Files
 from control_plane.frontends.batches.http import BatchesHttp
-from control_plane.jobs.domain.job import Blob, Job
-from control_plane.jobs.ports import Computed, SpoolDamaged
-from control_plane.metering.domain.usage import Usage
+from control_plane.jobs.domain.job import Blob
+from control_plane.jobs.ports import SpoolDamaged
 from control_plane.objects.domain.tenant import Tenant
-from control_plane.protocols.http1 import make_answer
+from tests.fakes.batch_lines import AnsweringLines
 from tests.fakes.governance import api_key, governance, key_text, known_state
-from tests.fakes.jobs import ROOMY, FakeCompute
+from tests.fakes.jobs import ROOMY
 from tests.unit.jobs.world import World, running, world
 from tests.wire.gateway import gateway
-
-
-class Answering(FakeCompute):
-    """Answers each line by its number of characters; a line named `wrong...` is an error."""
-
-    async def compute(self, job: Job, body: bytes) -> Computed:
-        self.begun.append(job.id)
-        lines = lines_of(body)
-        wrong = [line for line in lines if line.custom_id.startswith("wrong")]
-        fine = [line for line in lines if line not in wrong]
-        parts = [answered_line(job.id, 0, line.custom_id, 200, b'{"n":%d}' % len(line.body)) for line in fine]
-        parts += [answered_line(job.id, 0, line.custom_id, 400, b'{"error":{}}') for line in wrong]
-        return Computed(make_answer(200, b"".join(parts)), job.model, Usage(requests=len(fine), refused=len(wrong)), len(wrong))
 
 
 @dataclass
@@ -67,7 +51,7 @@ async def serving(folder: Path, *, max_bytes: int = 1 << 20, max_open: int = 100
     governed = governance(known_state(keys=keys, tenants=(Tenant("team"), Tenant("others"))), authentication=True)
     shelf = FolderShelf(folder / "spool" / "batches")
     async with world(folder) as here:
-        here.compute = Answering()
+        here.compute = AnsweringLines()
         files = Files(shelf, max_bytes=max_bytes, today_s=here.now_s)
         batches = Batches(
             shelf=shelf,

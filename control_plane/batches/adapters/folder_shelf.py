@@ -33,8 +33,6 @@ _THREADS = 2
 _FILE, _BATCH = re.compile(r"file-[0-9a-f]{32}"), re.compile(r"batch_[0-9a-f]{32}")
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 _PIECE_BYTES = 256 * 1024
-_UNFINISHED_S = 3600.0
-"""Age from which what was never finished is removed."""
 
 T = TypeVar("T")
 
@@ -117,8 +115,9 @@ class FolderShelf:
         plain = orjson.loads(found)
         return Ended(**{**plain, "state": BatchState(plain["state"])})
 
-    async def remove_older(self, before_s: float) -> None:
+    async def remove_older(self, before_s: float, *, unfinished_before_s: float) -> None:
         await self.run(lambda: _remove_older(self._folder, before_s))
+        await self.run(lambda: _remove_unfinished(self._folder, unfinished_before_s))
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False)
@@ -255,28 +254,54 @@ def _batches(tenant: Path, after: str, limit: int) -> list[Batch]:
 def _open_batches(folder: Path) -> list[Batch]:
     found = []
     for path in sorted((folder / "open").glob("batch_*")):
-        tenant = _read(path)
-        batch = None if tenant is None else _batch(folder / tenant.decode() / path.name)
-        if batch is not None:
+        if (tenant := _read(path)) is None:
+            continue
+        own = folder / tenant.decode() / path.name
+        if (own / "ended").exists():
+            _close(folder, own)  # who ended it was killed
+        elif (batch := _batch(own)) is not None:
             found.append(batch)
     return found
 
 
 def _end(folder: Path, own: Path, ended: Ended) -> None:
     _write_once(own / "ended", orjson.dumps(ended))
+    _close(folder, own)
+
+
+def _close(folder: Path, own: Path) -> None:
+    """Remove what a batch that has ended no longer needs."""
     (own / "input").unlink(missing_ok=True)
     (folder / "open" / own.name).unlink(missing_ok=True)
 
 
 def _remove_older(folder: Path, before_s: float) -> None:
-    for own in folder.glob("*/*-*"):
+    for own in folder.glob("*/file-*"):
         file = _file(own)
-        if (file.created_s if file is not None else own.stat().st_mtime + _UNFINISHED_S) < before_s:
+        if file is not None and file.created_s < before_s:
             shutil.rmtree(own, ignore_errors=True)
     for own in folder.glob("*/batch_*/ended"):
         batch = _batch(own.parent)
         if batch is not None and batch.created_s < before_s:
             shutil.rmtree(own.parent, ignore_errors=True)
+
+
+def _remove_unfinished(folder: Path, before_s: float) -> None:
+    """Remove what has no `meta`, without which it is nothing, and files that were to be renamed or linked."""
+    for own in (*folder.glob("*/file-*"), *folder.glob("*/batch_*")):
+        if own.is_dir() and not (own / "meta").exists() and _is_older(own, before_s):
+            (folder / "open" / own.name).unlink(missing_ok=True)
+            shutil.rmtree(own, ignore_errors=True)
+    for path in (*folder.glob("open/.*"), *folder.glob("*/*/.*")):
+        if _is_older(path, before_s):
+            path.unlink(missing_ok=True)
+
+
+def _is_older(path: Path, before_s: float) -> bool:
+    try:
+        return path.stat().st_mtime < before_s
+    except FileNotFoundError:  # somebody else removes it
+        return False
 
 
 def _flush(path: Path) -> None:

@@ -62,6 +62,11 @@ def never_made(*, is_cancelled: bool) -> ChunkEnd:
     return ChunkEnd(_NEVER_MADE[is_cancelled])
 
 
+def can_be_without_a_job(end: ChunkEnd) -> bool:
+    """Return whether a chunk can have ended so with no job that says so."""
+    return end.state in _NEVER_MADE.values()
+
+
 def split_result(body: bytes, ok_lines: int) -> tuple[bytes, bytes]:
     """Split a chunk's result into the lines for the output file and those for the error file."""
     at = 0

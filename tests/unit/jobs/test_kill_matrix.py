@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from control_plane.jobs.domain.job import Job, JobState
+from control_plane.jobs.pruning import BODY_KEPT_S
 from tests.aio import run
+from tests.fakes.jobs import ROOMY
 from tests.unit.jobs.world import CALLER, WANTED, Fate, Killed, World, running, world
 
 LEASE_OVER_S = 60.0
@@ -42,6 +44,9 @@ def calls_of_a_runner(folder: Path, carries_bytes: int) -> list[str]:
             fate = Fate()
             async with running(here.runner(fate)):
                 await here.until(lambda job: job.is_charged, job.id)
+                here.clock_s += BODY_KEPT_S
+                while "body" in here.files():
+                    await asyncio.sleep(0.005)
             return fate.made
 
     return run(main())
@@ -50,7 +55,7 @@ def calls_of_a_runner(folder: Path, carries_bytes: int) -> list[str]:
 SPOOLED, CARRIED = 0, 1000
 """A store whose records carry nothing, and one whose records carry the bodies and results of these tests."""
 STEPS = {
-    SPOOLED: ("take", "waiting", "claim", "read", "write", "replace", "prune", "ack", "add_all", "replace_all"),
+    SPOOLED: ("take", "waiting", "claim", "read", "write", "replace", "ack", "add_all", "replace_all", "prune"),
     CARRIED: ("take", "waiting", "claim", "read", "replace", "ack", "add_all", "replace_all"),
 }
 
@@ -76,11 +81,13 @@ def steps() -> list[Any]:
 async def test_a_runner_that_dies_at_any_step_costs_nothing(tmp_path: Path, carries_bytes: int, at: int, is_after: bool) -> None:
     async with world(tmp_path, carries_bytes=carries_bytes) as here:
         job = await here.submit()
-        fate = Fate(at, is_after)
+        fate, after_s = Fate(at, is_after), here.clock_s + 2 * BODY_KEPT_S
         async with running(here.runner(fate)) as dying:
             async with asyncio.timeout(90.0):
                 while not fate.is_dead:
                     await asyncio.sleep(0.005)
+                    if (await here.job(job.id)).is_charged:
+                        here.clock_s = after_s  # nothing is left to do but to prune
             dying.cancel()
 
         ended = await live_through(here, job.id)
@@ -155,6 +162,25 @@ async def test_a_job_under_which_every_runner_dies_is_dead_and_not_tried_for_eve
         assert here.files() == ["body"], "an administrator may queue it again"
         again = await here.jobs().requeue(job.id)
         assert (await live_through(here, again.id)).state is JobState.SUCCEEDED
+
+
+async def test_a_job_that_ended_in_a_store_that_was_then_set_back_is_computed_again(tmp_path: Path) -> None:
+    """As by a power cut at a Redis that flushes once a second: the body is still there."""
+    async with world(tmp_path) as here:
+        job = await here.submit()
+        before = await here.job(job.id)
+        async with running(here.runner()):
+            await here.until(lambda job: job.is_charged, job.id)
+            await here.store.remove(await here.job(job.id))
+            await here.store.add(before, ROOMY)
+
+            ended = await here.until(lambda job: job.is_charged, job.id)
+
+        assert ended.result is not None
+        assert (await here.spool.read(ended.result.blob)).endswith(b"body 0")
+        here.clock_s += 2 * here.policy.keep_s
+        await here.sweeper().sweep()
+        assert here.files() == []
 
 
 async def test_two_runners_of_which_one_was_held_still_make_one_result(tmp_path: Path) -> None:

@@ -73,6 +73,8 @@ class _Mortal:
             answer = await found(*args, **named)
             if number >= fate.at:
                 fate.is_dead = True
+                if name == "read_file":
+                    answer.close()  # as the kernel does for a process that has died
                 raise Killed
             return [fate.of(ticket) for ticket in answer] if name == "take" else answer
 

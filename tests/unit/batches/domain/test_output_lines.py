@@ -9,7 +9,16 @@ import pytest
 
 from control_plane.batches.domain.batch import Batch, Chunk
 from control_plane.batches.domain.input_lines import Line
-from control_plane.batches.domain.output_lines import ChunkEnd, answered_line, chunk_end, ended, never_made, split_result, unanswered_lines
+from control_plane.batches.domain.output_lines import (
+    ChunkEnd,
+    answered_line,
+    can_be_without_a_job,
+    chunk_end,
+    ended,
+    never_made,
+    split_result,
+    unanswered_lines,
+)
 from control_plane.jobs.domain.job import Blob, JobState, Result
 from tests.fakes.jobs import job, job_id
 
@@ -72,3 +81,7 @@ def test_the_end_of_a_chunk(fields: dict[str, Any], end: ChunkEnd | None) -> Non
 def test_the_end_of_a_batch(ends: list[ChunkEnd], state: str, counts: tuple[int, int], files: tuple[bool, bool]) -> None:
     found = ended(BATCH, ends, now_s=5.0)
     assert (found.state, (found.completed, found.failed), (found.has_output, found.has_errors)) == (state, counts, files)
+
+
+def test_only_what_was_never_computed_can_be_without_a_job() -> None:
+    assert [state for state in JobState if can_be_without_a_job(ChunkEnd(state))] == [JobState.CANCELLED, JobState.EXPIRED]

@@ -1,0 +1,151 @@
+"""The shelf after processes that were killed before any of their steps in the file system."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from control_plane.batches.adapters.folder_shelf import FolderShelf
+from control_plane.batches.domain.batch import Batch, BatchState, Chunk, Ended, StoredFile
+from tests.killed import dies_before
+
+FILE = StoredFile(f"file-{1:032x}", "team", "in.jsonl", "batch", 0, 1000.0)
+BATCH = Batch(f"batch_{1:032x}", "team", "k", (), FILE.id, "m", (Chunk(1, 0, 4),), None, 1000.0, 2000.0)
+END = Ended(BatchState.COMPLETED, 1500.0, 1, 0, has_output=True, has_errors=False)
+AN_HOUR_S = 3600.0
+
+Call = Callable[[FolderShelf], Awaitable[object]]
+
+
+async def pieces(*content: bytes) -> AsyncIterator[bytes]:
+    for piece in content:
+        yield piece
+
+
+def do(folder: Path, *calls: Call) -> None:
+    async def main() -> None:
+        shelf = FolderShelf(folder)
+        for call in calls:
+            await call(shelf)
+        await shelf.close()
+
+    asyncio.run(main())
+
+
+def add_file(shelf: FolderShelf) -> Awaitable[object]:
+    return shelf.add_file(FILE, pieces(b"line"))
+
+
+def add_batch(shelf: FolderShelf) -> Awaitable[object]:
+    return shelf.add_batch(BATCH)
+
+
+def cancel(shelf: FolderShelf) -> Awaitable[object]:
+    return shelf.cancel(BATCH, now_s=1100.0)
+
+
+def end(shelf: FolderShelf) -> Awaitable[object]:
+    return shelf.end(BATCH, END)
+
+
+def delete(shelf: FolderShelf) -> Awaitable[object]:
+    return shelf.delete_file("team", FILE.id)
+
+
+def killed(folder: Path, before: tuple[Call, ...], dying: Call) -> Iterator[Path]:
+    """Folders in which a process died before its first step of `dying`, before its second, and so on."""
+    for step in count(1):
+        own = folder / str(step)
+        do(own, *before)
+        if not dies_before(step, str(own), do, own, dying):
+            assert step > 2, "it was killed at some steps"
+            return
+        yield own
+
+
+def seen(folder: Path) -> tuple[StoredFile | None, Batch | None, list[Batch], Ended | None, float | None, int]:
+    """What the next process finds."""
+    found = []
+
+    async def look(shelf: FolderShelf) -> None:
+        found.append(
+            (
+                await shelf.file("team", FILE.id),
+                await shelf.batch("team", BATCH.id),
+                await shelf.open_batches(),
+                await shelf.ended(BATCH),
+                await shelf.cancelled_s(BATCH),
+                await shelf.open_count("team"),
+            )
+        )
+
+    do(folder, look)
+    return found[0]
+
+
+def left(folder: Path) -> list[str]:
+    """Files that are left after an hour in which nobody came back."""
+    for path in folder.rglob("*"):
+        os.utime(path, (0, time.time() - 1.5 * AN_HOUR_S))
+    now_s = time.time()
+    do(folder, lambda shelf: shelf.remove_older(0.0, unfinished_before_s=now_s - AN_HOUR_S))
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    for folder in killed(tmp_path, (), add_file):
+        file, *_ = seen(folder)
+        assert file in (None, replace(FILE, size_bytes=4))
+        assert left(folder) == ([] if file is None else ["content", "meta"])
+
+
+def test_a_batch_is_accepted_whole_or_not_at_all(tmp_path: Path) -> None:
+    for folder in killed(tmp_path, (add_file,), add_batch):
+        _, batch, opened, *_ = seen(folder)
+        assert opened == ([] if batch is None else [BATCH]), "one that is accepted is looked after"
+        files = left(folder)
+        assert (files, seen(folder)[-1]) == (
+            (["content", "meta"], 0) if batch is None else ([BATCH.id, "content", "input", "meta", "meta"], 1)
+        )
+
+
+def test_a_batch_is_cancelled_or_not(tmp_path: Path) -> None:
+    for folder in killed(tmp_path, (add_file, add_batch), cancel):
+        *_, cancelled_s, _ = seen(folder)
+        do(folder, cancel)
+        assert cancelled_s in (None, 1100.0)
+        assert seen(folder)[4] == 1100.0
+
+
+def test_a_batch_that_has_ended_is_open_for_nobody(tmp_path: Path) -> None:
+    """Its input may be gone, without which it could not be looked after."""
+    for folder in killed(tmp_path, (add_file, add_batch), end):
+        _, _, opened, ended, _, _ = seen(folder)
+        assert opened == ([BATCH] if ended is None else [])
+        do(folder, end)
+        assert seen(folder)[2:] == ([], END, None, 0)
+        assert left(folder) == ["content", "ended", "meta", "meta"]
+
+
+def test_a_file_is_deleted_or_not(tmp_path: Path) -> None:
+    for folder in killed(tmp_path, (add_file,), delete):
+        file, *_ = seen(folder)
+        assert left(folder) == ([] if file is None else ["content", "meta"])
+
+
+@pytest.mark.parametrize("name", ["meta", "content"])
+def test_what_is_still_being_written_is_left_alone(tmp_path: Path, name: str) -> None:
+    do(tmp_path, add_file)
+    (own,) = tmp_path.glob(f"*/{FILE.id}")
+    (own / name).rename(own / ".partial")
+
+    do(tmp_path, lambda shelf: shelf.remove_older(0.0, unfinished_before_s=time.time() - AN_HOUR_S))
+
+    assert (own / ".partial").exists()

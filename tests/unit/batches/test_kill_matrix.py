@@ -1,0 +1,164 @@
+"""Whoever dies before or after whichever step of a batch: each line is answered once and charged once, and nothing is left."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control_plane.batches.domain.batch import Batch, BatchState
+from control_plane.core.errors import StoreUnavailable
+from tests.aio import run
+from tests.unit.batches.world import CHUNKS, OK, WRONG, BatchWorld, batch_world
+from tests.unit.jobs.world import CALLER, Fate, Killed
+
+Life = Callable[[BatchWorld, Fate], Awaitable[None]]
+"""What a process does that may die."""
+
+
+async def creating(here: BatchWorld, fate: Fate) -> None:
+    await here.batches(fate).create(CALLER, await here.upload(), None)
+
+
+async def making_chunks(here: BatchWorld, fate: Fate) -> None:
+    await here.create()
+    await here.batches(fate).advance()
+
+
+async def settling(here: BatchWorld, fate: Fate) -> None:
+    """The look that finds every chunk ended, and writes the output and the end."""
+    await here.create()
+    await here.batches().advance()
+    await here.compute()
+    await here.batches(fate).advance()
+
+
+async def cancelling(here: BatchWorld, fate: Fate) -> None:
+    batch = await here.create()
+    await here.batches().advance()
+    await here.batches(fate).cancel(CALLER, batch.id)
+
+
+async def settling_cancelled(here: BatchWorld, fate: Fate) -> None:
+    """The look that cancels the jobs of a cancelled batch, and then the one that ends it."""
+    batch = await here.create()
+    await here.batches().advance()
+    await here.batches().cancel(CALLER, batch.id)
+    batches = here.batches(fate)
+    await batches.advance()
+    await batches.advance()
+
+
+STEPS: dict[Life, tuple[str, ...]] = {
+    creating: ("open_count", "file", "file", "read_file", "add_batch"),
+    making_chunks: (
+        "open_batches", "cancelled_s", *(CHUNKS * ("get", "cancelled_s", "read_chunk", "write", "add")), "publish", "remove_older",
+    ),
+    settling: (
+        "open_batches", "cancelled_s", *(2 * CHUNKS * ("get",)), *(2 * ("add_file", *(CHUNKS * ("get", "read")))), "end", "remove_older",
+    ),
+    cancelling: ("batch", "ended", "cancel"),
+    settling_cancelled: (
+        "open_batches", "cancelled_s", *(CHUNKS * ("get", "replace", "prune")), "remove_older",
+        "open_batches", "cancelled_s", *(2 * CHUNKS * ("get",)), "add_file", *(CHUNKS * ("get", "read_chunk")), "end",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("life", STEPS, ids=lambda life: life.__name__)
+def test_a_process_takes_these_steps(tmp_path: Path, life: Life) -> None:
+    """The matrix below kills at each of them; a step that is added here is killed at, too."""
+
+    async def main() -> list[str]:
+        async with batch_world(tmp_path) as here:
+            fate = Fate()
+            await life(here, fate)
+            return fate.made
+
+    assert tuple(each.partition(".")[2] for each in run(main())) == STEPS[life]
+
+
+def points() -> list[Any]:
+    return [pytest.param(life, at, id=f"{life.__name__}-{at}-{name}") for life, names in STEPS.items() for at, name in enumerate(names, 1)]
+
+
+@pytest.mark.parametrize("is_after", [pytest.param(False, id="before"), pytest.param(True, id="after")])
+@pytest.mark.parametrize(("life", "at"), points())
+async def test_a_process_that_dies_at_any_step_costs_nothing(tmp_path: Path, life: Life, at: int, is_after: bool) -> None:
+    async with batch_world(tmp_path) as here:
+        fate = Fate(at, is_after)
+        with pytest.raises(Killed):
+            await life(here, fate)
+        assert fate.is_dead
+
+        known = await here.batches().batches_of(CALLER, after="", limit=10)
+        if life is creating:
+            assert len(known) == (fate.made[-1] == "FolderShelf.add_batch" and is_after), "accepted whole, or not at all"
+            known.append(await here.create())
+        for batch in known:
+            await settled_once(here, batch, may_be_cancelled=life in (cancelling, settling_cancelled))
+        assert here.jobs.usage.requests() == sum([len((await here.answers(batch))["output"]) for batch in known]), "each line charged once"
+        assert await here.forget() == []
+
+
+async def settled_once(here: BatchWorld, batch: Batch, *, may_be_cancelled: bool) -> None:
+    """Each line is in one of the two files, once, and the batch says so."""
+    await here.live_through(batch)
+    end = (await here.batches().progress(batch)).ended
+    assert end is not None
+    found = await here.answers(batch)
+    assert sorted(found["output"] + found["error"]) == sorted([*OK, WRONG])
+    if may_be_cancelled and end.state is BatchState.CANCELLED:
+        assert end.completed == len(found["output"])
+        return
+    assert (end.state, end.completed, end.failed) == (BatchState.COMPLETED, len(OK), 1)
+    assert found == {"output": OK, "error": [WRONG]}
+
+
+async def test_two_processes_that_look_after_a_batch_at_the_same_time_settle_it_once(tmp_path: Path) -> None:
+    async with batch_world(tmp_path) as here:
+        batch = await here.create()
+        one, other = here.batches(), here.batches()
+        for service in (one, other):
+            await service.advance()
+        await here.compute()
+        assert (await one.progress(batch)).state is BatchState.IN_PROGRESS
+        await one.advance()
+        written = await here.content(batch.output_file_id)
+        await other.advance()
+
+        await settled_once(here, batch, may_be_cancelled=False)
+        assert await here.content(batch.output_file_id) == written
+        assert here.jobs.usage.requests() == len(OK)
+
+
+async def test_a_chunk_whose_end_a_store_has_forgotten_that_was_set_back_is_computed_again(tmp_path: Path) -> None:
+    """This process has seen it end, and goes by what the store says when it writes the output."""
+    async with batch_world(tmp_path) as here:
+        batch, service = await here.create(), here.batches()
+        await service.advance()
+        await here.jobs.store.remove(await here.jobs.job(batch.job_id(2)))
+        await here.compute()
+        await service.advance()  # sees the ends of two, and makes the third anew
+        await here.jobs.store.remove(await here.jobs.job(batch.job_id(1)))
+        await here.compute()
+
+        await here.live_through(batch, service)
+
+        assert await here.answers(batch) == {"output": OK, "error": [WRONG]}
+
+
+async def test_a_batch_that_cannot_go_on_holds_up_no_other(tmp_path: Path) -> None:
+    async with batch_world(tmp_path) as here:
+        broken = await here.create()
+        here.input_of(broken).unlink()
+        here.jobs.clock_s += 1.0  # it comes first
+        fine = await here.create()
+
+        await settled_once(here, fine, may_be_cancelled=False)
+
+        with pytest.raises(StoreUnavailable, match="No such file"):
+            await here.batches().advance()
+        assert (await here.batches().progress(broken)).ended is None
