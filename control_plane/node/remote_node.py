@@ -81,6 +81,8 @@ class RemoteNode:
         """Called with Triton's index after a change that any gateway has asked for."""
         self.on_models: Callable[[], None] = lambda: None
         """Called when `models` or `costs` have changed."""
+        self.refusal = ""
+        """Why the node lets this gateway look at nothing and change nothing; empty while it does."""
         self._board = board
         self._relies_until = relies_until
         self._awaited = awaited
@@ -132,6 +134,13 @@ class RemoteNode:
         if self._state is not None:
             return f"the Triton of the node at {self.connector.address} is down: {self._state.reason}"
         return f"the node at {self.connector.address} is away: {self._why_away}"
+
+    @property
+    def why_unusable(self) -> str:
+        """Why this gateway cannot have models loaded there; empty where it can."""
+        if not self.is_connected:
+            return self.why_away
+        return f"the node at {self.connector.address} refuses this gateway: {self.refusal}" if self.refusal else ""
 
     async def wait_until(self, is_so: Callable[[], bool]) -> None:
         """Wait until something is true of this node."""
