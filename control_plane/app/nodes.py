@@ -111,9 +111,9 @@ class NodeUnits:
         """Whether a server has a node."""
         return server in self._nodes
 
-    def away(self) -> list[str]:
-        """Return which nodes are away, and why, a sentence each."""
-        return [f"{name}: {node.why_away}" for name, node in self._nodes.items() if not node.is_connected]
+    def unusable(self) -> list[str]:
+        """Return which nodes are away or refuse this gateway, and why, a sentence each."""
+        return [f"{name}: {why}" for name, node in self._nodes.items() if (why := node.why_unusable)]
 
     def suspect(self, server: str, model: str, since_s: float) -> None:
         """Have a model looked after that seems to hang, if its server has a node."""

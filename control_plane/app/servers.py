@@ -201,7 +201,7 @@ class Tritons:
             return []
         without = [name for name in self.servers.members if not self._nodes.has(name)]
         lacks = [f"{', '.join(without)}: no node, so {WITHOUT_NODE}"] if without else []
-        return lacks + self._nodes.away()
+        return lacks + self._nodes.unusable()
 
     def _embedded(self, board: ProcessesBoard) -> list[TritonInstance]:
         names = server_names(self._settings.fleet.servers)

@@ -47,7 +47,6 @@ class NodeHealthCheck:
         self._servers = servers
         self._term = term
         self._start_timeout_s = start_timeout_s
-        self._refused = ""
 
     async def run(self) -> None:
         """Report the server up and down until cancelled. Raises StartupError, in a group: it is not up within
@@ -94,11 +93,11 @@ class NodeHealthCheck:
         try:
             found = await self._node.index(self._term())
         except UpstreamUnavailable as exc:
-            if self._node.is_connected and str(exc) != self._refused:  # it is asked twice a second
+            if self._node.is_connected and str(exc) != self._node.refusal:  # it is asked twice a second
                 _log.warning("the node of server %s refuses this gateway: %s", self._node.name, exc)
-                self._refused = str(exc)
+                self._node.refusal = str(exc)
             raise
-        self._refused = ""
+        self._node.refusal = ""
         return found
 
     async def _watched(self, upstream: Upstream, life: str) -> None:

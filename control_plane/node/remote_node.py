@@ -81,6 +81,8 @@ class RemoteNode:
         """Called with Triton's index after a change that any gateway has asked for."""
         self.on_models: Callable[[], None] = lambda: None
         """Called when `models` or `costs` have changed."""
+        self.refusal = ""
+        """Why the node lets this gateway look at nothing and change nothing; empty while it does."""
         self._board = board
         self._relies_until = relies_until
         self._awaited = awaited
@@ -102,6 +104,8 @@ class RemoteNode:
         """Models that the node has named over this connection."""
         self._wrong: WrongMessage | None = None
         self._valid_until_s = 0.0
+        self._pinged_s = 0.0
+        """When the latest ping was sent: an answer to a later one would be relied on for ever."""
         self._why_away = _NOT_YET
         self._told = ""
         self._turned_away = 0
@@ -130,6 +134,13 @@ class RemoteNode:
         if self._state is not None:
             return f"the Triton of the node at {self.connector.address} is down: {self._state.reason}"
         return f"the node at {self.connector.address} is away: {self._why_away}"
+
+    @property
+    def why_unusable(self) -> str:
+        """Why this gateway cannot have models loaded there; empty where it can."""
+        if not self.is_connected:
+            return self.why_away
+        return f"the node at {self.connector.address} refuses this gateway: {self.refusal}" if self.refusal else ""
 
     async def wait_until(self, is_so: Callable[[], bool]) -> None:
         """Wait until something is true of this node."""
@@ -198,6 +209,9 @@ class RemoteNode:
                 self._note_away(str(exc) or f"no answer within {_CONNECT_TIMEOUT_S:g} s")
             except WrongMessage as exc:
                 self._note_away(f"it does not keep to the protocol: {exc}")
+            except Exception as exc:  # the root of a task: what one node says must not end the gateway
+                _log.exception("the connection to the node of server %s failed", self.name)
+                self._note_away(f"what it says cannot be used: {exc!r}")
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, _MAX_DELAY_S)
 
@@ -290,11 +304,13 @@ class RemoteNode:
         """Take in one message; the next is looked at afterwards, so that a pong counts only once every process
         applies what was said before it."""
         match message:
-            case Pong(sent_s):
+            case Pong(sent_s) if sent_s <= self._pinged_s:
                 self._valid_until_s = sent_s + VALID_S
                 self._relies_until(self.name, self._valid_until_s)
                 if self._first is not None:
                     await self._begin(link, self._first)
+            case Pong():
+                self._wrong = WrongMessage("it answers a ping that was not sent yet")
             case TritonState():
                 self._state, self._first_state = (None if self._state is None else message), message
             case Described(models, costs):
@@ -342,7 +358,8 @@ class RemoteNode:
         """Send pings, and end the connection when none has been answered in time."""
         self._valid_until_s = self._now_s() + VALID_S
         while self._now_s() < self._valid_until_s:
-            link.send(Ping(self._now_s(), dict(self._awaited(self.name))))
+            self._pinged_s = self._now_s()
+            link.send(Ping(self._pinged_s, dict(self._awaited(self.name))))
             await asyncio.sleep(max(0.0, min(PING_EVERY_S, self._valid_until_s - self._now_s())))
         link.close()
 

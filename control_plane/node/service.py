@@ -16,6 +16,7 @@ from uuid import uuid4
 
 from control_plane.concurrency.task_owner import TaskOwner
 from control_plane.core.errors import ControlPlaneError, UpstreamFailed, UpstreamUnavailable
+from control_plane.core.model import check_name
 from control_plane.fleet.ports import PreparedLoad, ServerInstance
 from control_plane.node.board import NodeBoard
 from control_plane.node.domain.fence import Fence, Term
@@ -195,9 +196,9 @@ class NodeService:
             case Prepare(number, name):
                 self._hold(gateway, number, lambda: HeldContext(self._instance.prepared(name), name), f"load of {name}")
             case Replace(number, models):
-                self._hold(gateway, number, lambda: HeldContext(self._instance.replacing(models)), "repair")
+                self._hold(gateway, number, lambda: HeldContext(self._instance.replacing(_checked(*models))), "repair")
             case Hold(number, name):
-                self._hold(gateway, number, lambda: HeldContext(self._files.held(name)), f"files of {name}")
+                self._hold(gateway, number, lambda: HeldContext(self._files.held(*_checked(name))), f"files of {name}")
             case Load(number, prepared, term):
                 self._answer(link, number, partial(self._load, number, gateway, prepared, term))
             case Unload(number, name, unload_dependents, term):
@@ -288,3 +289,10 @@ class NodeService:
     def _tell(self, message: FromNode) -> None:
         for link in self._gateways:
             link.send(message)
+
+
+def _checked(*names: str) -> tuple[str, ...]:
+    """Return names that become paths on this host. Raises InvalidRequest: no model can have one of them."""
+    for name in names:
+        check_name(name)
+    return names

@@ -95,6 +95,7 @@ def fleet_on(
     gateway = None
     try:
         gateway = servers.start(root / "gateway", *where, *arguments, env=env)
+        gateway.nodes = [node.tidegate for node in nodes]
         yield gateway, nodes
     except BaseException:
         for each in [*([] if gateway is None else [gateway]), *(node.tidegate for node in nodes)]:

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import StringIO
 from itertools import chain
 from pathlib import Path
@@ -39,6 +39,8 @@ class Tidegate:
     state_dir: Path
     endpoints: dict[str, str]
     output: Path
+    nodes: list[Tidegate] = field(default_factory=list)
+    """Its nodes, by their servers' numbers; none where it starts the Tritons itself."""
     _relay: UnixRelay | None = None
 
     def address(self, frontend: str) -> str:
@@ -90,6 +92,10 @@ class Tidegate:
         if self._relay is not None:
             self._relay.close()
             self._relay = None
+
+    def below(self) -> set[int]:
+        """Every process beneath it and its nodes."""
+        return set[int]().union(*(descendants(each.process.pid) for each in (self, *self.nodes)))
 
     def said(self) -> str:
         return self.output.read_text()

@@ -9,16 +9,17 @@ version.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 import orjson
-from pydantic import Base64Bytes, ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Base64Bytes, ConfigDict, Field, TypeAdapter, ValidationError
 
 from control_plane.core.held_memory import HeldMemory
 from control_plane.core.model import ModelState
 from control_plane.metering.domain.compute_units import ModelCost
 from control_plane.models.domain.description import DescribedModel
 from control_plane.node.domain.fence import Term
+from control_plane.node.domain.plausible import plausible_cost, plausible_memory, plausible_models
 
 VERSIONS = (3, 3)
 """Oldest and newest version of the wire that this program speaks."""
@@ -31,6 +32,9 @@ MODELS_AT_ONCE = 200
 
 KnownContents = tuple[Base64Bytes, bool, bool]
 """The fields of a `Fingerprint`."""
+Number = Annotated[int, Field(ge=0, le=2**53)]
+"""A number as the other side chose it. JSON has none beyond that which all programs read as the same."""
+Seconds = Annotated[float, Field(ge=0, le=2**53)]
 Line = tuple[str, str, ModelState, str]
 """The fields of a `ModelVersion`."""
 
@@ -46,8 +50,8 @@ class WrongMessage(Exception):
 class Hello:
     """A gateway's first message, which all versions read."""
 
-    oldest: int
-    newest: int
+    oldest: Number
+    newest: Number
     nonce: str
     fleet: str
     gateway: str
@@ -58,7 +62,7 @@ class Hello:
 class Challenge:
     """The node's answer: the version in use from here on."""
 
-    version: int
+    version: Number
     nonce: str
     wants_secret: bool
 
@@ -95,7 +99,7 @@ class Ping:
 
     sent_s: float
     """When it was sent, on the gateway's clock; means nothing to the node."""
-    awaited: dict[str, float]
+    awaited: dict[str, Seconds]
     """Age in seconds of each model's oldest request, of those that have waited for long."""
 
 
@@ -103,15 +107,15 @@ class Ping:
 class Acknowledge:
     """The gateway and its workers apply the `Contents` of this number, and all before it."""
 
-    number: int
+    number: Number
 
 
 @dataclass(frozen=True, slots=True)
 class LookIndex:
     """Asks for Triton's index; answered by `Index`. With a term, older ones are refused from now on."""
 
-    number: int
-    known: int
+    number: Number
+    known: Number
     """Edition of the index that was told last over this connection; 0 without one."""
     term: Term | None
 
@@ -120,14 +124,14 @@ class LookIndex:
 class LookMemory:
     """Asks for the memory that Triton and all it started hold; answered by `Memory`."""
 
-    number: int
+    number: Number
 
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
     """Asks to prepare a load of a model, under this number until `Leave`; answered by `Done`."""
 
-    number: int
+    number: Number
     name: str
 
 
@@ -136,8 +140,8 @@ class Load:
     """Asks to carry out the load that was prepared as `prepared`; answered by `Done` once its contents are
     known."""
 
-    number: int
-    prepared: int
+    number: Number
+    prepared: Number
     term: Term
 
 
@@ -145,7 +149,7 @@ class Load:
 class Unload:
     """Asks to unload a model; answered by `Done`."""
 
-    number: int
+    number: Number
     name: str
     unload_dependents: bool
     term: Term
@@ -156,7 +160,7 @@ class Replace:
     """Says that models with a dead stub are about to be unloaded and loaded, until `Leave`; answered by
     `Done`."""
 
-    number: int
+    number: Number
     models: tuple[str, ...]
 
 
@@ -164,7 +168,7 @@ class Replace:
 class Hold:
     """Asks to fetch a model's files and to keep them until `Leave`; answered by `Done`."""
 
-    number: int
+    number: Number
     name: str
 
 
@@ -172,7 +176,7 @@ class Hold:
 class Leave:
     """Ends what was begun under this number: well, or without what it was for."""
 
-    number: int
+    number: Number
     is_well: bool
 
 
@@ -181,7 +185,7 @@ class Suspect:
     """A model seems to hang: this gateway has had no answer for so long."""
 
     name: str
-    silent_for_s: float
+    silent_for_s: Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,16 +215,16 @@ class TritonState:
 class Described:
     """Models of the node's folders and stores, and their costs; those that are not named stay as they are."""
 
-    models: dict[str, DescribedModel | None]
+    models: Annotated[dict[str, DescribedModel | None], AfterValidator(plausible_models)]
     """None: there is no such model any more."""
-    costs: dict[str, ModelCost | None]
+    costs: dict[str, Annotated[ModelCost, AfterValidator(plausible_cost)] | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
     """Fingerprints of what is loaded that have changed, to be acknowledged."""
 
-    number: int
+    number: Number
     changes: dict[str, KnownContents | None]
     """None: the contents are uncertain."""
     gone: tuple[str, ...] = ()
@@ -244,8 +248,8 @@ class StubDied:
 class Index:
     """The answer to `LookIndex`, and, with number 0, what a change of models has led to."""
 
-    number: int
-    edition: int
+    number: Number
+    edition: Number
     lines: list[Line] | None
     """None in an answer: this edition is the one that the gateway has."""
 
@@ -254,22 +258,22 @@ class Index:
 class Memory:
     """The answer to `LookMemory`; None where it is not known."""
 
-    number: int
-    held: HeldMemory | None
+    number: Number
+    held: Annotated[HeldMemory, AfterValidator(plausible_memory)] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
     """What was asked under this number has been done."""
 
-    number: int
+    number: Number
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
     """What was asked under this number has failed."""
 
-    number: int
+    number: Number
     code: str
     """An `ErrorCode`."""
     message: str

@@ -64,6 +64,25 @@ async def test_it_is_up_once_the_node_has_said_everything_and_its_index_is_the_n
         assert line.name == "a"
 
 
+async def test_a_refused_gateway_says_why_for_as_long_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    async with Bench().running() as bench:
+        owner = await bench.gateway(fleet="other").connected()
+        await owner.node.index(owner.term())
+        async with attached(bench) as found:
+            assert "has not been reached yet" in found.gateway.node.why_unusable
+            await found.until(is_up=True)
+            for _ in range(2):
+                with pytest.raises(UpstreamUnavailable):
+                    await found.member.pick().control.index()
+            assert "the node at node:1 refuses this gateway: fleet 'other' uses this node" in found.gateway.node.why_unusable
+            assert caplog.text.count("the node of server s0 refuses this gateway") == 1
+            owner.run.cancel()  # it says goodbye
+            await asyncio.wait([owner.run])
+            await asyncio.sleep(0.1)
+            await found.member.pick().control.index()
+            assert found.gateway.node.why_unusable == ""
+
+
 async def test_without_its_node_triton_goes_on_for_as_long_as_nobody_says_that_the_node_has_ended() -> None:
     async with Bench().running() as bench, attached(bench) as found:
         await found.until(is_up=True)

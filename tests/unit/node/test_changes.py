@@ -12,7 +12,7 @@ from control_plane.core.held_memory import HeldMemory
 from control_plane.core.model import ModelState
 from control_plane.node.domain.messages import Index, encode
 from tests.aio import settle
-from tests.unit.node.bench import Bench
+from tests.unit.node.bench import Bench, NodeFilesOf
 
 pytestmark = pytest.mark.virtual_time
 
@@ -181,7 +181,7 @@ async def test_models_that_come_and_go_in_the_folders_are_told() -> None:
     async with Bench().running() as bench:
         gateway = await bench.gateway().connected()
         del bench.files.models["a"]
-        bench.files.models |= {"c": bench.files.models["b"]}
+        bench.files.models |= NodeFilesOf("c").models
         await asyncio.sleep(6.0)
         assert set(gateway.node.models) == set(gateway.node.costs) == {"b", "c"}
         assert gateway.instance.described() == gateway.node.models
