@@ -1,4 +1,6 @@
-"""The way between a gateway and a node, which a drill can hold up without closing it, as a network does that loses everything."""
+"""The way to a node, which a drill can hold up without closing it, as a network does that loses everything; or to a Service,
+whose new connections go to each of its pods in turn, while those that there are stay where they are, as kube-proxy has it.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,10 @@ _LOOK_S = 0.05
 class Way:
     """A TCP forwarder on loopback, in a thread of its own."""
 
-    def __init__(self, target_port: int) -> None:
-        self._target = ("127.0.0.1", target_port)
+    def __init__(self, *target_ports: int) -> None:
+        self.target_ports = list(target_ports)
+        """Where new connections go, in turn; may be changed at any time."""
+        self._turn = 0
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listening.getsockname()[1])
         self._open = threading.Event()
@@ -47,12 +51,20 @@ class Way:
         for each in list(self._pairs):
             each.close()
 
+    def _next(self) -> int:
+        """The port that the next connection goes to. Raises LookupError: there is none."""
+        targets = tuple(self.target_ports)
+        if not targets:
+            raise LookupError("no target")
+        self._turn += 1
+        return targets[self._turn % len(targets)]
+
     def _take(self, ready: socket.socket) -> None:
         if ready is self._listening:
             ours, _ = ready.accept()
             try:
-                theirs = socket.create_connection(self._target, timeout=1.0)
-            except OSError:  # the node is away
+                theirs = socket.create_connection(("127.0.0.1", self._next()), timeout=1.0)
+            except (OSError, LookupError):  # the node is away; the Service has no pod
                 ours.close()
                 return
             theirs.settimeout(None)

@@ -12,6 +12,7 @@ import ssl
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,15 +92,19 @@ class Pod:
         return self.slice_of("triton-0", **conditions)
 
     def slice_of(self, name: str, **conditions: bool) -> dict[str, Any]:
-        it = endpoint_slice("triton-abc12", endpoint(name, "127.0.0.1", **conditions), memory_budget="50Mi")
-        node = self.node
-        ports = {"http": node.http_port, "grpc": node.grpc_port, "metrics": node.metrics_port, "node": int(node.address.rpartition(":")[2])}
-        assert ports.keys() == {port["name"] for port in named(OBJECTS, "Service", "triton")["spec"]["ports"]}
-        it["ports"] = [{"name": name, "port": port} for name, port in ports.items()]
-        return it
+        return slice_of(self.node, endpoint(name, "127.0.0.1", **conditions), memory_budget="50Mi")
 
 
-def start_triton(folder: Path, secret: Path) -> RunningNode:
+def slice_of(node: RunningNode, *endpoints: object, name: str = "triton-abc12", **labels: str) -> dict[str, Any]:
+    """An EndpointSlice with a Triton's ports of this machine."""
+    it = endpoint_slice(name, *endpoints, **labels)
+    ports = {"http": node.http_port, "grpc": node.grpc_port, "metrics": node.metrics_port, "node": int(node.address.rpartition(":")[2])}
+    assert ports.keys() == {port["name"] for port in named(OBJECTS, "Service", "triton")["spec"]["ports"]}
+    it["ports"] = [{"name": name, "port": port} for name, port in ports.items()]
+    return it
+
+
+def start_triton(folder: Path, secret: Path, state: str = "triton") -> RunningNode:
     """Start the Triton's container: its own words and variables, but for folders, addresses and ports of this machine."""
     (container,) = containers(named(OBJECTS, "Deployment", "triton"))
     assert container["args"] == ["node"]
@@ -117,42 +122,60 @@ def start_triton(folder: Path, secret: Path) -> RunningNode:
     http, grpc, metrics = free_ports(3)
     ports = {"NODE": 0, "NODE_TRITON_HTTP": http, "NODE_TRITON_GRPC": grpc, "NODE_TRITON_METRICS": metrics}
     given |= {f"TIDEGATE_{name}_PORT": str(port) for name, port in ports.items()}
-    return RunningNode(servers.start_program(folder / "triton", ("node",), env=given), http, grpc, metrics, ())
+    return RunningNode(servers.start_program(folder / state, ("node",), env=given), http, grpc, metrics, ())
+
+
+@dataclass
+class Cluster:
+    """A scripted API server, and what containers of it are started with."""
+
+    api: ScriptedApi
+    apply: Any
+    variables: dict[str, str]
+    """Of the gateway's container, with folders and addresses of this machine."""
+    key: str
+    node_secret: Path
+
+
+@contextmanager
+def cluster(folder: Path, redis: Redis) -> Iterator[Cluster]:
+    authority = Authority(folder)
+    served = authority.issue("kubernetes")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(served.certificate, served.key)
+    account = write_account(folder / "account")
+    shutil.copy(authority.certificate, account / "ca.crt")
+    (folder / "state-url").write_text(redis.state_url)
+    (container,) = containers(named(OBJECTS, "Deployment", "gateway"))
+    assert env(container)["TIDEGATE_STATE_URL_FILE"] == IN_POD
+    assert container["args"] == ["serve"]
+    (folder / "secret").write_text(make_secrets()["tidegate-node"]["secret"])
+    with api_in_a_thread(tls) as (api, apply):
+        api.rules = [rule for path in RIGHTS for rule in rules_of(path)]
+        variables = {
+            **env(container),
+            "TIDEGATE_STATE_URL_FILE": str(folder / "state-url"),
+            "TIDEGATE_NODE_SECRET_FILE": str(folder / "secret"),
+            "TIDEGATE_SERVICE_ACCOUNT_DIR": str(account),
+            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+            "KUBERNETES_SERVICE_PORT": str(api.port),
+        }
+        asked = ("keys", "create", "--tenant", "smoke", "--scope", "infer:*", "--scope", "repository", "--expires", "3600s", "--offline")
+        made = run_cli(*asked, env={**variables, "TIDEGATE_STATE_DIR": str(folder / "gateway")})
+        assert made.returncode == 0, made.stderr
+        yield Cluster(api, apply, variables, made.stdout.strip(), folder / "secret")
 
 
 @pytest.fixture
 def pod(tmp_path: Path, redis: Redis) -> Iterator[Pod]:
     write_models(tmp_path / "models", ("m1", "m2", "m3"))
-    authority = Authority(tmp_path)
-    served = authority.issue("kubernetes")
-    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    tls.load_cert_chain(served.certificate, served.key)
-    account = write_account(tmp_path / "account")
-    shutil.copy(authority.certificate, account / "ca.crt")
-    (tmp_path / "state-url").write_text(redis.state_url)
-    (container,) = containers(named(OBJECTS, "Deployment", "gateway"))
-    assert env(container)["TIDEGATE_STATE_URL_FILE"] == IN_POD
-    assert container["args"] == ["serve"]
-    (tmp_path / "secret").write_text(make_secrets()["tidegate-node"]["secret"])
-    node = start_triton(tmp_path, tmp_path / "secret")
-    with api_in_a_thread(tls) as (api, apply):
-        api.rules = [rule for path in RIGHTS for rule in rules_of(path)]
-        variables = {
-            **env(container),
-            "TIDEGATE_STATE_URL_FILE": str(tmp_path / "state-url"),
-            "TIDEGATE_NODE_SECRET_FILE": str(tmp_path / "secret"),
-            "TIDEGATE_SERVICE_ACCOUNT_DIR": str(account),
-            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
-            "KUBERNETES_SERVICE_PORT": str(api.port),
-        }
-        asked = ("keys", "create", "--tenant", "smoke", "--scope", "infer:*", "--scope", "repository", "--expires", "600s", "--offline")
-        made = run_cli(*asked, env={**variables, "TIDEGATE_STATE_DIR": str(tmp_path / "gateway")})
-        assert made.returncode == 0, made.stderr
-        it = Pod(node.tidegate, node, made.stdout.strip(), apply, api)
-        apply(it.slice())
-        it.gateway = servers.start(tmp_path / "gateway", env=variables)
-        yield it
-        for each in (it.gateway, node.tidegate):
+    with cluster(tmp_path, redis) as it:
+        node = start_triton(tmp_path, it.node_secret)
+        made = Pod(node.tidegate, node, it.key, it.apply, it.api)
+        it.apply(made.slice())
+        made.gateway = servers.start(tmp_path / "gateway", env=it.variables)
+        yield made
+        for each in (made.gateway, node.tidegate):
             each.kill()
 
 
@@ -165,6 +188,19 @@ def hook() -> tuple[list[str], Path]:
     (sources,) = re.findall(rf"^COPY (.+) {re.escape(folder)}/$", dockerfile, re.MULTILINE)
     (source,) = (each for each in sources.split() if each.endswith(f"/{name}"))
     return command, servers.PROJECT / source
+
+
+def run_hook(node: RunningNode, *, notice_s: float) -> str:
+    """Run the hook with its own words, but for this machine's ports and how long it waits at least; return what it said."""
+    command, source = hook()
+    own = {
+        "--notice-s": f"{notice_s:g}",
+        "--ports": node.address.rpartition(":")[2],
+        "--ports-of-triton": f"{node.http_port},{node.grpc_port}",
+    }
+    here = {command[1]: str(source), **{word: f"{name}={own[name]}" for word in command if (name := word.partition("=")[0]) in own}}
+    words = [here.get(word, word) for word in command]
+    return subprocess.run(words, capture_output=True, text=True, timeout=300, check=True).stdout
 
 
 @needs_openssl
@@ -189,18 +225,8 @@ def test_the_gateways_container_finds_its_triton_answers_its_probes_and_drains(p
     node_port = int(pod.node.address.rpartition(":")[2])
     assert connected(TABLES, {node_port}) > 0
     pod.apply(pod.slice(ready=False, serving=True, terminating=True))
-    command, source = hook()
-    own = {"--notice-s": "0", "--ports": str(node_port), "--ports-of-triton": f"{pod.node.http_port},{pod.node.grpc_port}"}
-    here = {command[1]: str(source), **{word: f"{name}={own[name]}" for word in command if (name := word.partition("=")[0]) in own}}
     begun_s = time.monotonic()
-    ended = subprocess.run(
-        [here.get(word, word) for word in command],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=True,
-    )
-    assert "0 connections are left" in ended.stdout
+    assert "0 connections are left" in run_hook(pod.node, notice_s=0)
     assert time.monotonic() - begun_s < 195
 
     # Its successor joins.

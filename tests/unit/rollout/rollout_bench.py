@@ -11,7 +11,7 @@ from typing import Any
 from control_plane.inference.domain.observation import Observation, Pair
 from control_plane.objects.domain.rollout import Rollout
 from control_plane.objects.domain.route import Route
-from control_plane.objects.domain.stored import Kind, Stored
+from control_plane.objects.domain.stored import Kind
 from control_plane.objects.domain.stored_objects import to_body
 from control_plane.objects.mirror import ObjectMirror
 from control_plane.objects.objects import Objects
@@ -35,28 +35,6 @@ CONFIGS: dict[str, Any] = {
     "other": {"output": [{**Y, "dims": [8]}]},
 }
 VERSIONS = {"v1": ["1", "2"]}
-
-
-class Killed(BaseException):
-    """Ends the process at this point, as SIGKILL does: nothing that is written after it has happened."""
-
-
-@dataclass
-class MortalStore(FakeStateStore):
-    """Store of a process that is killed at its n-th write, before or after that has been done."""
-
-    kill_at: int = 10**9
-    after: bool = False
-    writes: int = 0
-
-    async def put(self, kind: Kind, name: str, body: Mapping[str, Any], *, expected: int | None = None) -> Stored:
-        self.writes += 1
-        if self.writes == self.kill_at and not self.after:
-            raise Killed
-        stored = await super().put(kind, name, body, expected=expected)
-        if self.writes == self.kill_at:
-            raise Killed
-        return stored
 
 
 def triton(request: HttpRequest) -> HttpAnswer:
@@ -93,8 +71,6 @@ class Process:
     state: FakeState
     clock: list[float]
     token: int | None = 0
-    kill_at: int = 10**9
-    after: bool = False
     board: FakeEvidenceBoard | None = None
     copies: FakeCopies | None = None
     name: str = "one"
@@ -102,7 +78,7 @@ class Process:
     given_up: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.store = MortalStore(self.state, kill_at=self.kill_at, after=self.after)
+        self.store = FakeStateStore(self.state)
         self.known = ObjectMirror(self.store, now_s=lambda: self.clock[0])
         upstream = FakeUpstream(http=FakeHttp(answer=triton))
 

@@ -13,7 +13,7 @@ from control_plane.objects.domain.route import CachePolicy, Route, Target
 from control_plane.objects.objects import Objects
 from control_plane.rollout.domain.machine import aborted, paused, promoted, resumed, steps_of
 from control_plane.rollout.rollouts import RolloutSpec
-from tests.unit.rollout.rollout_bench import CONFIGS, SPEC, VERSIONS, FakeCopies, Killed, Process, Y, process, refreshing, world
+from tests.unit.rollout.rollout_bench import CONFIGS, SPEC, VERSIONS, FakeCopies, Process, Y, process, refreshing, world
 
 pytestmark = pytest.mark.usefixtures("known_thresholds")
 
@@ -105,39 +105,6 @@ async def finish(process: Process) -> Rollout:
         if not process.rollout.is_under_way:
             return process.rollout
     raise AssertionError(process.rollout)
-
-
-@pytest.mark.parametrize("after", [False, True], ids=["before the write", "after the write"])
-@pytest.mark.parametrize("kill_at", range(1, 7))
-async def test_after_the_leaders_death_at_any_write_another_goes_on_and_nothing_is_repeated_or_skipped(kill_at: int, after: bool) -> None:
-    state, clock = world(), [1000.0]
-    first = process(state=state, clock=clock, token=1)
-    await first.start()
-    mortal = process(state=state, clock=clock, token=1, kill_at=kill_at, after=after)
-    try:
-        await finish(mortal)
-    except Killed:
-        pass
-    else:
-        assert kill_at > mortal.store.writes, "there are so many writes"
-    rollout = await finish(process(state=state, clock=clock, token=2))
-    whats = ["began: v1 -> v2", "step 2: 10 %", "step 3: 50 %", "promoted: v2", "promoted"]
-    assert [event.what for event in rollout.events] == whats
-    gaps = [later.at_s - sooner.at_s for sooner, later in zip(rollout.events, rollout.events[1:4], strict=False)]
-    assert all(gap >= 30.0 for gap in gaps), "no step was cut short"
-
-
-@pytest.mark.parametrize("after", [False, True], ids=["before the write", "after the write"])
-async def test_a_leader_that_dies_while_it_rolls_back(after: bool) -> None:
-    state, clock = world(), [1000.0]
-    await process(state=state, clock=clock).start()
-    mortal = process(state=state, clock=clock, kill_at=1, after=after)
-    with pytest.raises(Killed):
-        await mortal.tick(count=30, faults=True)
-    other = process(state=state, clock=clock)
-    await other.tick(count=30, faults=True)
-    assert other.rollout.phase is Phase.ROLLED_BACK
-    assert [event.what.partition(":")[0] for event in other.rollout.events] == ["began", "rolled back"]
 
 
 async def test_by_hand() -> None:
