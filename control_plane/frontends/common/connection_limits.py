@@ -41,7 +41,7 @@ class PortConnections:
         if self._count >= self._most:
             return None
         source = source_of_address(address)
-        if self._held[source] >= self._most_per_source and not self._is_exempt(address):
+        if self._held[source] >= self._most_per_source and not self.is_exempt(address):
             return None
         self._held[source] += 1
         self._count += 1
@@ -54,7 +54,8 @@ class PortConnections:
         if not self._held[source]:
             del self._held[source]
 
-    def _is_exempt(self, address: str) -> bool:
+    def is_exempt(self, address: str) -> bool:
+        """Whether this is a trusted proxy's address."""
         try:
             parsed = ip_address(address)
         except ValueError:

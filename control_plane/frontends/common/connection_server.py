@@ -13,10 +13,11 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence, Sized
 from itertools import islice
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, cast
 
 from control_plane.auth.domain.source import Source, source_of_address
 from control_plane.core.errors import ControlPlaneError, GatewayStopping
+from control_plane.frontends.common.breaches import Breaches, HeldBack, ReadingConnection
 from control_plane.frontends.common.connection_limits import Network, PortConnections
 from control_plane.frontends.common.read_scheduler import ReadScheduler
 from control_plane.host.exposure import is_loopback
@@ -104,6 +105,7 @@ class ConnectionServer(Generic[ConnectionT]):
         self.reads = ReadScheduler()
         self._max_connections = limits.max_connections
         self._held = PortConnections(limits.max_connections, share=limits.source_share, exempt=limits.trusted_proxies)
+        self._breaches = Breaches()
         self._handshaking: dict[object, Source] = {}
         """Connections in their TLS handshake, with the source that they are counted for."""
         self._handshakes: set[asyncio.Task[None]] = set()
@@ -236,6 +238,21 @@ class ConnectionServer(Generic[ConnectionT]):
         self._by_source.setdefault(source, {})[connection] = None
         self._all_closed.clear()
         return True
+
+    def begin_reading(self, connection: ConnectionT, transport: asyncio.Transport) -> None:
+        """Have a registered connection read, after a pause where its source, unless that is a trusted proxy, has broken the
+        protocol again and again."""
+        if not self._breaches.sources or self._held.is_exempt(address_of(transport)):
+            return
+        pause_s = self._breaches.pause_s(self._connections[connection], asyncio.get_running_loop().time())
+        if pause_s:
+            HeldBack(cast("ReadingConnection", connection), transport, pause_s)
+
+    def breached(self, connection: ConnectionT) -> None:
+        """Note that a connection is ended because its client has broken the protocol."""
+        source = self._connections.get(connection)
+        if source is not None:
+            self._breaches.breached(source, asyncio.get_running_loop().time())
 
     def closed(self, connection: ConnectionT) -> None:
         """Forget a connection that has closed; idempotent."""

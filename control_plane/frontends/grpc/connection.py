@@ -90,6 +90,10 @@ class ConnectionHost(Protocol):
 
     def closed(self, connection: GrpcConnection) -> None: ...
 
+    def begin_reading(self, connection: GrpcConnection, transport: asyncio.Transport) -> None: ...
+
+    def breached(self, connection: GrpcConnection) -> None: ...
+
 
 class GrpcConnection(asyncio.Protocol):
     """Server side of one gRPC connection; the port of its calls too
@@ -133,6 +137,7 @@ class GrpcConnection(asyncio.Protocol):
         if not self._server.opened(self, self._peer):
             self._transport.abort()
             return
+        self._server.begin_reading(self, self._transport)
         self._state.start()
         self._flush()
 
@@ -187,6 +192,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def _break_off(self, error: Http2Error) -> None:
         """Tell the client how it broke the protocol (GOAWAY), and read nothing more from it."""
+        self._server.breached(self)
         self._state.leave(error.http2_code, str(error))
         self._end_streams()
         self._closing = asyncio.get_running_loop().call_later(_LINGER_S, self.abort)

@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from typing import cast
 
-from control_plane.core.errors import ControlPlaneError, GatewayStopping, Overloaded, RequestTimeout
+from control_plane.core.errors import ControlPlaneError, GatewayStopping, HeadTooLarge, InvalidRequest, Overloaded, RequestTimeout
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES
 from control_plane.frontends.common.connection_server import address_of, is_local
 from control_plane.frontends.http.connection_host import ConnectionHost
@@ -86,6 +86,7 @@ class HttpConnection(asyncio.Protocol):
         if not self._server.opened(self, peer):
             self._transport.abort()
             return
+        self._server.begin_reading(self, self._transport)
         self._reader = RequestReader(
             self,
             self._server.limits,
@@ -198,6 +199,8 @@ class HttpConnection(asyncio.Protocol):
             return
         # What follows has lost its boundaries, and might be read as a request that nobody sent.
         self._has_refused = self._reader.has_ended = True
+        if isinstance(error, InvalidRequest | HeadTooLarge):
+            self._server.breached(self)
         if self._reader.stream is not None:  # its request is being answered, and is told by this error
             self._reader.stream.fail(error)
             return

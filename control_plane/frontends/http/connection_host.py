@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sized
 from typing import Protocol, TypeVar
 
@@ -55,3 +56,7 @@ class ConnectionHost(Protocol[ConnectionT]):
     def opened(self, connection: ConnectionT, address: str) -> bool: ...
 
     def closed(self, connection: ConnectionT) -> None: ...
+
+    def begin_reading(self, connection: ConnectionT, transport: asyncio.Transport) -> None: ...
+
+    def breached(self, connection: ConnectionT) -> None: ...

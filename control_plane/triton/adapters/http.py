@@ -38,6 +38,12 @@ for each other's JSON to be parsed.
 _OPENING_S = 0.05
 """Time that a request grants the connections opened beside its own; on one machine they take a few milliseconds."""
 
+_LARGE_JSON_BYTES = 256 * 1024
+"""JSON from which on Triton's parsing of it holds up the other connections of its HTTP thread: 20 ms for each MB."""
+
+_HELD_UP_S = 0.02
+"""An answer beside such a request that took so long may have waited for its parsing."""
+
 _KEPT_FREE = 8
 """One of so many connections is not for inference: health and metadata answer whatever the models do."""
 
@@ -70,6 +76,10 @@ class HttpClient:
         self._now_s = now_s
         self.writes = TurnWrites()
         self._idle: list[_Connection] = []
+        """The last one is next; large JSON takes the first one, and so always the same. Connections that it seems to
+        hold up are put beside it: of which thread a connection is Triton does not say."""
+        self._large_json = 0
+        """Requests with large JSON in flight."""
         self._open: set[_Connection] = set()
         self._allowed = WeightedSemaphore(max_connections)
         self._allowed_inference = WeightedSemaphore(max(1, max_connections - max_connections // _KEPT_FREE))
@@ -95,10 +105,12 @@ class HttpClient:
         if not self._try_allow(slot is not None):
             await self._allow(slot is not None, deadline)
         connection: _Connection | None = None
+        is_large, is_beside_large = len(request.body) > _LARGE_JSON_BYTES and _has_large_json(request), self._large_json > 0
+        self._large_json += is_large
         try:
             if self._is_closed:
                 raise _closed_pool()
-            connection = self._idle.pop() if self._idle else await self._connect(deadline)
+            connection = self._idle.pop(0 if is_large else -1) if self._idle else await self._connect(deadline)
             # Which of these calls get here, and whose, was decided before; loads and unloads go through
             # `models/model_service`.
             host = self._host_field + self._control_field if request.target.startswith(_REPOSITORY) else self._host_field
@@ -113,8 +125,10 @@ class HttpClient:
                 connection.close()
                 self._disallow(slot is not None)
             raise
+        finally:
+            self._large_json -= is_large
         if isinstance(answer, HttpAnswer):
-            self._give_back(connection)
+            self._give_back(connection, is_avoided=is_large or (is_beside_large and self._now_s() - now > _HELD_UP_S))
         else:
             answer.timeout_s = timeout_s  # the stream gives the connection back
         return answer
@@ -156,8 +170,10 @@ class HttpClient:
         if is_inference:
             self._allowed_inference.release()
 
-    def _give_back(self, connection: _Connection) -> None:
-        if connection.is_reusable:
+    def _give_back(self, connection: _Connection, *, is_avoided: bool = False) -> None:
+        if connection.is_reusable and is_avoided:
+            self._idle.insert(0, connection)
+        elif connection.is_reusable:
             self._idle.append(connection)
         else:
             connection.close()
@@ -219,6 +235,12 @@ class HttpClient:
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
+
+
+def _has_large_json(request: HttpRequest) -> bool:
+    """Whether much of a large body is JSON: binary data, which Triton need not parse, follows it."""
+    json_bytes = request.header(b"inference-header-content-length")
+    return json_bytes is None or not json_bytes.isdigit() or int(json_bytes) > _LARGE_JSON_BYTES
 
 
 def _closed_pool() -> UpstreamUnavailable:

@@ -50,11 +50,11 @@ REPORTS = {
         of(
             floods_report.Report,
             (("alone",), [{}, {"http_p99_ms": 9}, {}]),
-            (("http: no flood: one health check after the other",), [{"http_p99_ms": 50, "http_max_ms": 500}]),
+            (("http: no flood: one health check after the other",), [{"http_p99_ms": 1.2, "http_max_ms": 500}]),
             (("http: inferences",), [{"http_p99_ms": 3}]),
             (("grpc: GOAWAY",), [{"live_p99_ms": 2, "live_max_ms": 120}]),
         ),
-        {"floods": 2, "worst_moved": 3, "longest_ms": 120, "moved_too_far": 1, "too_long": 1},
+        {"floods": 2, "floor": 1.2, "worst_moved": 3, "worst_beyond_floor": 2.5, "longest_ms": 120, "moved_too_far": 1, "too_long": 1},
     ),
     "embedding": (
         of(

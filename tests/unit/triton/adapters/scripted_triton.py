@@ -103,7 +103,7 @@ async def scripted_triton(script: Script = answer_ok, host: str = "127.0.0.1") -
 
 async def _read_request(reader: asyncio.StreamReader) -> bytes:
     head = await reader.readuntil(b"\r\n\r\n")
-    length = re.search(rb"Content-Length: (\d+)", head)
+    length = re.search(rb"\r\nContent-Length: (\d+)", head)
     assert length is not None
     return head + await reader.readexactly(int(length.group(1)))
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from typing import Any
 
 import pytest
 
@@ -77,6 +78,49 @@ class TestReuse:
             for _ in range(5):
                 await send(http)
             assert triton.accepted == 1
+
+    async def test_large_json_takes_one_connection_and_those_that_it_holds_up_are_taken_last(self) -> None:
+        """Triton's HTTP threads parse JSON, each for all its connections, and which those are it does not say."""
+        gate, later_s, loop = Gate(), 0.0, asyncio.get_running_loop()
+        async with scripted_triton(gate) as triton:
+            http = HttpClient(TcpAddress("127.0.0.1", triton.port), max_connections=10, now_s=lambda: loop.time() + later_s)
+
+            async def sent(body: bytes = b"{}", *fields: tuple[bytes, bytes]) -> tuple[asyncio.Task[HttpAnswer], Exchange]:
+                request = HttpRequest(b"POST", b"/v2/models/m/infer", list(fields), body)
+                task = tasks.create_task(http.send(request, timeout_s=60.0))
+                return task, await triton.arrivals.get()
+
+            async def alone(*of: Any) -> int:
+                task, exchange = await sent(*of)
+                gate.let(exchange.number)
+                await task
+                return exchange.connection
+
+            async with asyncio.TaskGroup() as tasks:
+                three = [await sent() for _ in range(3)]
+                for task, exchange in three:
+                    gate.let(exchange.number)
+                    await task
+                large = b"1" * 300_000
+                beside, parsed = await sent(large)
+                light, held_up = await sent()
+                later_s += 0.03
+                gate.let(held_up.number, parsed.number)
+                await asyncio.gather(beside, light)
+                assert await alone(large) == parsed.connection
+                assert {await alone(), await alone()} == {0, 1, 2} - {parsed.connection, held_up.connection}
+                # Binary data is not parsed, nor does an answer that takes long by itself say anything.
+                binary, copied = await sent(large, (b"Inference-Header-Content-Length", b"100"))
+                light, slow = await sent()
+                assert copied.connection != parsed.connection
+                later_s += 0.03
+                gate.let(slow.number)
+                await light
+                assert await alone() == slow.connection
+                gate.let(copied.number)
+                await binary
+            await http.close()
+            await triton.wait_until_open(0)
 
     async def test_the_one_returned_last_is_taken_first(self) -> None:
         gate = Gate()
