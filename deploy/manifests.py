@@ -60,7 +60,7 @@ def render(kubectl: Kubectl, environment: str, images: Mapping[str, str], *, req
         )
     folder = overlays / environment
     text = kubectl.ask("kustomize", str(folder)) if not images else _with_images(kubectl, folder, images)
-    rendered = Rendered(text, [each for each in yaml.safe_load_all(text) if each])
+    rendered = Rendered(text, [each for each in yaml.load_all(text, yaml.CSafeLoader) if each])
     if require_digests:
         _require_digests(rendered)
     return rendered
@@ -129,7 +129,7 @@ def _with_images(kubectl: Kubectl, folder: Path, images: Mapping[str, str]) -> s
 
 def _placeholders(kubectl: Kubectl, folder: Path) -> dict[str, str]:
     """The overlay's images: the last part of the name -> the name without its digest."""
-    objects = [each for each in yaml.safe_load_all(kubectl.ask("kustomize", str(folder))) if each]
+    objects = [each for each in yaml.load_all(kubectl.ask("kustomize", str(folder)), yaml.CSafeLoader) if each]
     names = {image.partition("@")[0].partition(":")[0] for _, image in images_of(objects)}
     return {name.rpartition("/")[2]: name for name in names}
 

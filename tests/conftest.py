@@ -23,6 +23,8 @@ settings.load_profile("default")
 
 BEGUN_FIRST = (
     "test_perf.py",
+    "test_perf_models.py",
+    "test_perf_fleet.py",
     "test_tune.py",
     "test_model_builds.py",
     "test_cache_faults.py",

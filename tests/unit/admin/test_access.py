@@ -147,9 +147,14 @@ def test_what_a_viewer_is_shown_has_no_secret(bench: Bench, keys: dict[str, str]
         assert sha256(secret.encode()).hexdigest() not in response.text
 
 
+@pytest.fixture(scope="module")
+def open_bench() -> Bench:
+    return Bench()
+
+
 @pytest.mark.parametrize("call", NEEDS)
-def test_without_authentication_everything_is_open(call: str) -> None:
-    assert answer_of(Bench(), call).status_code not in (401, 403)
+def test_without_authentication_everything_is_open(open_bench: Bench, call: str) -> None:
+    assert answer_of(open_bench, call).status_code not in (401, 403)
 
 
 @pytest.mark.parametrize("path", ["/", "/nowhere", "//health", "/health%2f..%2fkeys", "/Version", "/%20version", "/keys/", "/healthy"])

@@ -18,9 +18,15 @@ from tests.unit.admin.declared.test_service import LEAST_OF
 KINDS = list(LEAST_OF)
 
 
-@pytest.fixture
-def bench() -> Bench:
+@pytest.fixture(scope="module")
+def shared() -> Bench:
     return Bench()
+
+
+@pytest.fixture
+def bench(shared: Bench) -> Bench:
+    shared.forget()
+    return shared
 
 
 def pages(bench: Bench, path: str) -> list[Any]:

@@ -35,7 +35,7 @@ def main(folder: Path, real: str, words: list[str]) -> int:
 
 def answer(cluster: dict[str, Any], words: list[str], given: str) -> int:
     objects: dict[str, Any] = cluster["objects"]
-    handed = {key(each): each for each in yaml.safe_load_all(given) if each} if given else {}
+    handed = {key(each): each for each in yaml.load_all(given, yaml.CSafeLoader) if each} if given else {}
     match words[0]:
         case "config":
             print("kind-test")

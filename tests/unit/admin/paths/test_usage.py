@@ -19,9 +19,15 @@ def day(ago: int) -> str:
     return (datetime.now(UTC).date() - timedelta(days=ago)).isoformat()
 
 
+@pytest.fixture(scope="module")
+def shared() -> Bench:
+    return Bench()
+
+
 @pytest.fixture
-def bench() -> Bench:
-    made = Bench()
+def bench(shared: Bench) -> Bench:
+    made = shared
+    made.forget()
     made.usage.usage.sums = {
         UsageKey(day(0), "acme", "a"): Usage(requests=1, compute_units=10.0),
         UsageKey(day(1), "acme", "b"): Usage(requests=2, compute_units=20.0),

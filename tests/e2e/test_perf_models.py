@@ -1,0 +1,67 @@
+"""Scenarios of `perf/` on what is computed, cached and queued, each for seconds on the shipped configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perf.embedding.report import Report as EmbeddingReport
+from perf.jobs.report import BESIDE
+from perf.jobs.report import Case as JobsCase
+from perf.long_documents.report import FLASK
+from perf.long_documents.report import SHIPPED as AS_SHIPPED
+from perf.measurement.report import Report
+from perf.repeats.report import NO_CACHE, SHIPPED, Case
+from tests.e2e.scenario_runs import ONE_ROUND, TIMEOUT_S, carry_out, run
+
+
+def repeats_are_hits(report: EmbeddingReport) -> None:
+    """Only with the response cache that is shipped, and only of texts that came before."""
+    hits = {case.repeats: run.hit_ratio for case in report.runs if case.peer == "tidegate-http" for run in report.runs[case]}
+    assert hits[0.3] > hits[0.0]
+    assert report.result.more["served_variants"]
+
+
+def copies_are_hits(report: Report) -> None:
+    assert report.figures()["hits_percent"] == 50
+
+
+def only_a_cache_has_hits(report: Report) -> None:
+    assert report.median(Case(NO_CACHE)).hit_ratio == 0
+    assert report.median(Case(SHIPPED)).hit_ratio > 0
+
+
+def every_job_is_done(report: Report) -> None:
+    assert report.figures()["errors"] == 0
+    assert all(run.per_s > 0 for runs in report.runs.values() for run in runs)
+    assert report.median(JobsCase(BESIDE)).jobs_per_s > 0
+
+
+RUNS = [
+    run(
+        "embedding", *ONE_ROUND, "--seconds", "0.2", "--callers", "1", "--peers", "flask", "triton-http", "tidegate-http", "tidegate-grpc",
+        check=repeats_are_hits,
+    ),
+    run(
+        "long-documents", *ONE_ROUND, "--documents", "4", "--pages", "2", "--repeats", "0.5", "--callers", "1", "2",
+        "--ways", FLASK, AS_SHIPPED, check=copies_are_hits,
+    ),
+    run(
+        "batching", *ONE_ROUND, "--seconds", "0.3", "--callers", "4", "--variants", "int8", "--mixes", "95/5", "--ways", "length-aware",
+        "one-by-one", "first-come",
+    ),
+    run("repeats", *ONE_ROUND, "--requests", "100", "--caches", NO_CACHE, SHIPPED, check=only_a_cache_has_hits),
+    run("cache-faults", *ONE_ROUND, "--requests", "50", "--levels", "none", "held still"),
+    run(
+        "jobs", *ONE_ROUND, "--seconds", "0.3", "--texts", "20", "--accept-per-s", "20", check=every_job_is_done,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.timeout(2 * TIMEOUT_S)
+@pytest.mark.parametrize(("name", "flags", "check"), RUNS)
+def test_scenario(name: str, flags: tuple[str, ...], check: Callable[[Any], None], tmp_path: Path) -> None:
+    carry_out(name, flags, check, tmp_path)
