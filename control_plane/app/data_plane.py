@@ -59,6 +59,7 @@ from control_plane.telemetry.adapters.request_counter import RequestCounter
 from control_plane.telemetry.request_counts import (
     CacheStatusCount,
     CopiedCount,
+    DeliveryCount,
     FleetRefusalCount,
     HedgeCount,
     QueryOfDeathCounts,
@@ -66,7 +67,6 @@ from control_plane.telemetry.request_counts import (
     RetryCount,
     ShedCount,
     WaitHistogram,
-    WebhookCount,
 )
 from control_plane.triton.servers import Servers
 
@@ -199,7 +199,7 @@ class DataPlane:
         admission, shared, dispatch = self._governance.admission, self._cache.shared, self._inference.dispatch
         catalogue = dispatch.catalogue if isinstance(dispatch, FleetDispatcher) else None
         fleet = FleetCounts() if catalogue is None else catalogue.counts
-        webhooks = None if self._jobs is None else self._jobs.webhooks
+        deliveries = None if self._jobs is None else self._jobs.deliveries
         return replace(
             self._counter.counts(in_flight=self._inference.in_flight),
             refused=tuple(FleetRefusalCount(*each) for each in fleet.refused.items()),
@@ -207,7 +207,7 @@ class DataPlane:
             hedges=tuple(HedgeCount(*each) for each in fleet.hedges.items()),
             hedged_units=fleet.hedged_units,
             copied=tuple(CopiedCount(*each) for each in self._shadow.totals.items()),
-            webhooks=() if webhooks is None else tuple(WebhookCount(*each) for each in webhooks.outcomes.items()),
+            deliveries=() if deliveries is None else tuple(DeliveryCount(*key, count) for key, count in deliveries.outcomes.items()),
             shed=tuple(ShedCount(*key, count) for key, count in admission.counts.items()),
             unmetered=self._governance.meter.dropped,
             cached=tuple(CacheStatusCount(*key, count) for key, count in self._cache.counts.items()),

@@ -18,6 +18,8 @@ from control_plane.batches.ports import Shelf
 from control_plane.core.errors import StartupError
 from control_plane.jobs.adapters.folder_spool import FolderSpool
 from control_plane.jobs.adapters.polled_tickets import PolledTickets
+from control_plane.jobs.deliveries import Deliveries
+from control_plane.jobs.domain.delivery import DeliveryKind
 from control_plane.jobs.domain.gate import BulkGate
 from control_plane.jobs.domain.transitions import RetryPolicy
 from control_plane.jobs.jobs import Jobs
@@ -26,8 +28,8 @@ from control_plane.jobs.runner import JobRunner
 from control_plane.jobs.sweeper import Sweeper
 from control_plane.jobs.webhooks.adapters.guarded_post import GuardedPost
 from control_plane.jobs.webhooks.adapters.system_resolver import SystemResolver
-from control_plane.jobs.webhooks.deliveries import WebhookDeliveries
 from control_plane.jobs.webhooks.domain.url import UrlRules, read_networks
+from control_plane.jobs.webhooks.sender import WebhookSender
 from control_plane.settings import Settings
 from control_plane.settings.jobs import JobSettings
 
@@ -61,8 +63,9 @@ class JobServices:
         self._sweeper = Sweeper(store=store, queue=queue, spool=spool, usage=usage, policy=self._policy, kept=_kept(settings))
         self.max_attempts = settings.jobs_attempts
         self.max_upload_bytes = settings.jobs_max_upload_bytes
-        self.webhooks: WebhookDeliveries | None = None
-        """None: this process delivers none, and takes no job that has one."""
+        self.webhooks: WebhookSender | None = None
+        self.deliveries: Deliveries | None = None
+        """None: this process delivers nothing, and takes no job of which anything is to be delivered."""
         self._runner: JobRunner | None = None
         self._may_run = asyncio.Event()
 
@@ -81,10 +84,11 @@ class JobServices:
         )
 
     def deliver_by(self, secrets_of: Callable[[str], Sequence[str]]) -> None:
-        """Have `run` deliver webhooks, too; `secrets_of` says what a tenant's are signed with."""
+        """Have `run` deliver what jobs have come to, too; `secrets_of` says what a tenant's are signed with."""
         rules = UrlRules(self._settings.jobs_webhook_plaintext, read_networks(self._settings.jobs_webhook_networks))
         post = GuardedPost(rules, SystemResolver())
-        self.webhooks = WebhookDeliveries(store=self._store, post=post, rules=rules, secrets_of=secrets_of)
+        self.webhooks = WebhookSender(index=self._store.deliveries, post=post, rules=rules, secrets_of=secrets_of)
+        self.deliveries = Deliveries(store=self._store, couriers={DeliveryKind.WEBHOOK: self.webhooks})
 
     def open(self) -> None:
         """Let jobs run from now on: models are loaded, so that one that is missing is missing for good."""
@@ -96,8 +100,8 @@ class JobServices:
             tasks.create_task(self._queue.run(), name="job-queue")
             tasks.create_task(self._sweeper.run(), name="job-sweeper")
             tasks.create_task(self.batches.run(), name="batches")
-            if self.webhooks is not None:
-                tasks.create_task(self.webhooks.run(), name="webhooks")
+            if self.deliveries is not None:
+                tasks.create_task(self.deliveries.run(), name="job-deliveries")
             if self._runner is not None and self._settings.jobs_run:
                 await self._may_run.wait()
                 tasks.create_task(self._runner.run(), name="job-runner")

@@ -17,10 +17,10 @@ from uuid import uuid4
 from control_plane.core.errors import Conflict, IdempotencyKeyReused, LimitExceeded, ObjectNotFound, StoreUnavailable
 from control_plane.core.principal import Principal
 from control_plane.core.visible_items import visible_items
+from control_plane.jobs.domain.delivery import Delivery
 from control_plane.jobs.domain.drain_rate import DrainRate
 from control_plane.jobs.domain.job import Blob, Job, JobState, PriceClass, carried, due_s_of
 from control_plane.jobs.domain.transitions import RetryPolicy, cancelled, requeued
-from control_plane.jobs.domain.webhook import Webhook
 from control_plane.jobs.ports import Bounds, JobQueue, JobsFull, JobStore, Load, Spool, SpoolDamaged
 
 _log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Submission:
     expires_s: float | None = None
     """Seconds from now; None: as the settings say."""
     idempotency_key: str = ""
-    webhook: Webhook | None = None
+    webhook: Delivery | None = None
     """What is told of the job's end."""
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from control_plane.jobs.domain.claims import HEADS, TenantQueue
+from control_plane.jobs.domain.delivery import Delivery
 from control_plane.jobs.domain.job import Blob, Job, JobState
 from control_plane.metering.domain.usage import Usage, UsageBatch
 from control_plane.protocols.http1 import HttpAnswer
@@ -35,16 +36,30 @@ class Bounds:
 
 
 class DeliveryIndex(Protocol):
-    """Index of the webhooks that a store of jobs has yet to deliver, in step with the records. Raises StoreUnavailable."""
+    """Index of what is yet to be delivered of the jobs in a store, in step with the records. Raises StoreUnavailable."""
 
     async def due(self, now_s: float, *, of_tenant: int) -> Mapping[str, Sequence[str]]:
         """Return for each tenant the ids of jobs whose delivery is due, the longest first, so many of each at most."""
 
     async def end(self, tenant: str, url: str, *, until_s: float) -> None:
-        """Note that a receiver wants nothing any more, for so long."""
+        """Note that a webhook's receiver wants nothing any more, for so long."""
 
     async def has_ended(self, tenant: str, url: str, *, now_s: float) -> bool:
         """Return whether that was noted, and holds."""
+
+
+class Courier(Protocol):
+    """Makes attempts at deliveries of one kind."""
+
+    async def deliver(self, job: Job, delivery: Delivery) -> Delivery:
+        """Make an attempt, in two minutes at most, and return the delivery as it is when that was the last one.
+
+        Raises NotDelivered, whose text may be shown to the caller: it is to be made again. StoreUnavailable.
+        """
+
+
+class NotDelivered(Exception):
+    """What a job has come to did not reach where it is to go."""
 
 
 class JobStore(Protocol):
@@ -52,8 +67,8 @@ class JobStore(Protocol):
 
     carries_bytes: int
     """Bodies and results up to this size are carried by the record; larger ones are in the spool."""
-    webhooks: DeliveryIndex
-    """The deliveries of these jobs' webhooks, which change with the records."""
+    deliveries: DeliveryIndex
+    """What is to be delivered of these jobs, which changes with the records."""
 
     async def add(self, job: Job, bounds: Bounds) -> Job:
         """Add a new record, and return it; where the tenant's idempotency key is known already, return that job.

@@ -133,11 +133,13 @@ class CopiedCount:
 
 
 @dataclass(frozen=True, slots=True)
-class WebhookCount:
-    """Count of attempts to deliver a job's webhook, by what became of them."""
+class DeliveryCount:
+    """Count of attempts to deliver what jobs have come to, by what became of them."""
 
+    kind: str
+    """Of `jobs/domain/delivery.DeliveryKind`."""
     result: str
-    """Of `jobs/domain/webhook.WebhookState`: `pending` for one that is repeated."""
+    """Of `jobs/domain/delivery.DeliveryState`: `pending` for one that is repeated."""
     count: int
 
 
@@ -190,7 +192,7 @@ class RequestCounts:
     hedged_units: float = 0.0
     """Compute units that the second sends of hedged requests were expected to take."""
     copied: tuple[CopiedCount, ...] = ()
-    webhooks: tuple[WebhookCount, ...] = ()
+    deliveries: tuple[DeliveryCount, ...] = ()
 
     def retired(self) -> RequestCounts:
         """Return the counts of a process that has ended: counters stay, so that they never fall; present
@@ -224,11 +226,11 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
         hedges=_sum_rows(HedgeCount, (part.hedges for part in parts)),
         hedged_units=sum((part.hedged_units for part in parts), 0.0),
         copied=_sum_rows(CopiedCount, (part.copied for part in parts)),
-        webhooks=_sum_rows(WebhookCount, (part.webhooks for part in parts)),
+        deliveries=_sum_rows(DeliveryCount, (part.deliveries for part in parts)),
     )
 
 
-RowT = TypeVar("RowT", OutcomeCount, ShedCount, CacheStatusCount, FleetRefusalCount, RetryCount, HedgeCount, CopiedCount, WebhookCount)
+RowT = TypeVar("RowT", OutcomeCount, ShedCount, CacheStatusCount, FleetRefusalCount, RetryCount, HedgeCount, CopiedCount, DeliveryCount)
 
 
 def _sum_rows(kind: type[RowT], parts: Iterable[tuple[RowT, ...]]) -> tuple[RowT, ...]:

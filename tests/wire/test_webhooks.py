@@ -14,11 +14,13 @@ import pytest
 from standardwebhooks import Webhook as Verifier
 
 from control_plane.frontends.jobs.http import JobsHttp
+from control_plane.jobs.deliveries import Deliveries
+from control_plane.jobs.domain.delivery import DeliveryKind
 from control_plane.jobs.domain.job import JobState
 from control_plane.jobs.webhooks.adapters.guarded_post import GuardedPost
-from control_plane.jobs.webhooks.deliveries import WebhookDeliveries
 from control_plane.jobs.webhooks.domain.url import UrlRules, read_networks
 from control_plane.jobs.webhooks.secrets import WebhookSecrets
+from control_plane.jobs.webhooks.sender import WebhookSender
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.mirror import ObjectMirror
 from control_plane.objects.objects import Objects
@@ -35,7 +37,7 @@ RULES = UrlRules(plaintext=True, networks=read_networks(["127.0.0.1/32"]))
 class Serving:
     """A gateway whose jobs run, and which delivers as `deliver` says."""
 
-    def __init__(self, here: World, mine: Caller, secrets: WebhookSecrets, known: ObjectMirror, deliveries: WebhookDeliveries) -> None:
+    def __init__(self, here: World, mine: Caller, secrets: WebhookSecrets, known: ObjectMirror, deliveries: Deliveries) -> None:
         self.here, self.mine, self.secrets, self._known, self._deliveries = here, mine, secrets, known, deliveries
 
     async def new_secret(self) -> str:
@@ -70,8 +72,10 @@ async def serving(folder: Path, names: Names | None = None, *, timeout_s: float 
     async with world(folder) as here:
         here.clock_s = time.time()
         post = GuardedPost(RULES, names or Names(["127.0.0.1"]), timeout_s=timeout_s)
-        deliveries = WebhookDeliveries(store=here.store, post=post, rules=RULES, secrets_of=known.webhook_secrets_of, today_s=here.now_s)
-        jobs = JobsHttp(here.jobs(), webhooks=deliveries)
+        secrets_of = known.webhook_secrets_of
+        webhooks = WebhookSender(index=here.store.deliveries, post=post, rules=RULES, secrets_of=secrets_of, today_s=here.now_s)
+        deliveries = Deliveries(store=here.store, couriers={DeliveryKind.WEBHOOK: webhooks}, today_s=here.now_s)
+        jobs = JobsHttp(here.jobs(), webhooks=webhooks)
         async with gateway(governed=governed, jobs=jobs) as it, running(here.runner()):
             yield Serving(here, Caller(it, MINE), WebhookSecrets(state), known, deliveries)
 

@@ -20,9 +20,9 @@ from control_plane.core.principal import Principal
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES
 from control_plane.frontends.jobs.events import JobEvents
 from control_plane.jobs.attempts import decode_attempt, encode_outcome
+from control_plane.jobs.domain.delivery import Delivery
 from control_plane.jobs.domain.job import Job, JobState, PriceClass
 from control_plane.jobs.domain.job_view import view_of
-from control_plane.jobs.domain.webhook import Webhook
 from control_plane.jobs.jobs import JOB_ID, Jobs, Submission
 from control_plane.jobs.ports import Compute, Computed, TryAgain
 from control_plane.protocols.http1 import Headers, HttpAnswer, HttpRequest, make_answer, with_header
@@ -57,9 +57,9 @@ _MOST_LISTED = 1000
 
 
 class Webhooks(Protocol):
-    """Judge of where webhooks may be sent: `jobs/webhooks/deliveries`."""
+    """Judge of where webhooks may be sent: `jobs/webhooks/sender`."""
 
-    def check(self, tenant: str, url: str) -> Webhook:
+    def accepted(self, tenant: str, url: str) -> Delivery:
         """Return the webhook of a job that is submitted. Raises InvalidRequest: it could not be delivered."""
 
 
@@ -108,14 +108,14 @@ class JobsHttp:
         headers: Headers = [(b"Location", f"/v2/jobs/{job.id}".encode())]
         return make_answer(202, body, headers=headers)
 
-    def _webhook(self, request: HttpRequest, principal: Principal) -> Webhook | None:
+    def _webhook(self, request: HttpRequest, principal: Principal) -> Delivery | None:
         """Read which URL is told of the job's end. Raises InvalidRequest."""
         given = request.single_header(b"tidegate-job-webhook")
         if given is None:
             return None
         if self._webhooks is None:
             raise InvalidRequest("webhooks are not delivered by this gateway")
-        return self._webhooks.check(principal.tenant, given.decode("latin-1"))
+        return self._webhooks.accepted(principal.tenant, given.decode("latin-1"))
 
     async def _attempt(self, request: HttpRequest, route: V2Route) -> HttpAnswer:
         """Compute an attempt at a job that another process has claimed; who leaves ends the computing."""

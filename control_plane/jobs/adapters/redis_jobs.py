@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 from pydantic import SecretStr
 
-from control_plane.jobs.adapters.redis_webhooks import DELIVERIES, RedisDeliveries, delivery_place
+from control_plane.jobs.adapters.redis_deliveries import DELIVERIES, RedisDeliveries, delivery_place
 from control_plane.jobs.domain.claims import HEADS, TenantQueue, WaitingJob
 from control_plane.jobs.domain.job import Job, JobState
 from control_plane.jobs.domain.job_text import decode_job, encode_job
@@ -138,7 +138,7 @@ class RedisJobStore:
 
     def __init__(self, link: RedisLink) -> None:
         self._link = link
-        self.webhooks: DeliveryIndex = RedisDeliveries(link)
+        self.deliveries: DeliveryIndex = RedisDeliveries(link)
         self._add_script = link.client.register_script(_ADD)
         self._change_script = link.client.register_script(_CHANGE)
         self._waiting_script = link.client.register_script(_WAITING)

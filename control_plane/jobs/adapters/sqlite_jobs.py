@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from control_plane.jobs.adapters.sqlite_webhooks import LAYOUT, SqliteDeliveries, note_delivery
+from control_plane.jobs.adapters.sqlite_deliveries import LAYOUT, SqliteDeliveries, note_delivery
 from control_plane.jobs.domain.claims import HEADS, TenantQueue, WaitingJob
 from control_plane.jobs.domain.job import Job, JobState, PriceClass
 from control_plane.jobs.domain.job_text import decode_job, encode_job
@@ -71,7 +71,7 @@ class SqliteJobStore:
 
     def __init__(self, file: SqliteFile, *, carries_bytes: int = _CARRIES_BYTES) -> None:
         self._file = file
-        self.webhooks: DeliveryIndex = SqliteDeliveries(file)
+        self.deliveries: DeliveryIndex = SqliteDeliveries(file)
         self.carries_bytes = carries_bytes
 
     async def add(self, job: Job, bounds: Bounds) -> Job:
@@ -162,7 +162,7 @@ def _replace(connection: sqlite3.Connection, job: Job) -> bool:
         return False
     columns = (job.state, job.revision, job.due_s, job.ready_s, job.look_at_s, encode_job(job).decode())
     connection.execute(_UPDATE, (*columns, job.id, job.revision - 1))
-    if job.webhook is not None:
+    if job.has_deliveries:
         note_delivery(connection, job.id, job)
     if row[0] != job.state:  # what is counted besides the state changes only with it
         _count(connection, replace(job, state=JobState(row[0])), job)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import sha256
 
-from control_plane.jobs.domain.webhook import Webhook
+from control_plane.jobs.domain.delivery import Delivery, DeliveryKind
 from control_plane.metering.domain.usage import Usage
 
 
@@ -113,8 +113,10 @@ class Job:
     """When the record and its result may go, once it has ended."""
     keep_at_least_until_s: float = 0.0
     """Keeps it for longer than the policy says: until the batch that it is a part of is over."""
-    webhook: Webhook | None = None
-    """What is told of the job's end, and how far that is."""
+    output: Delivery | None = None
+    """Where its result is written to, and how far that is."""
+    webhook: Delivery | None = None
+    """What is told of the job's end, once its output is written, and how far that is."""
 
     @property
     def is_open(self) -> bool:
@@ -147,9 +149,20 @@ class Job:
             return min(self.lease_until_s, self.deadline_s)
         if self.charge is not None and not self.is_charged:
             return (self.ended_s or 0.0) + UNCHARGED_S
-        if self.webhook is not None and self.webhook.is_pending:
-            return max(self.keep_until_s, self.webhook.until_s)
-        return self.keep_until_s
+        return self.keep_until_s if self.due is None else max(self.keep_until_s, self.due[1].until_s)
+
+    @property
+    def has_deliveries(self) -> bool:
+        """Whether anybody gets anything of it, sooner or later."""
+        return self.output is not None or self.webhook is not None
+
+    @property
+    def due(self) -> tuple[DeliveryKind, Delivery] | None:
+        """What is to be delivered of it next."""
+        for kind, delivery in ((DeliveryKind.OUTPUT, self.output), (DeliveryKind.WEBHOOK, self.webhook)):
+            if delivery is not None and delivery.is_pending:
+                return kind, delivery
+        return None
 
     @property
     def order(self) -> tuple[float, str]:

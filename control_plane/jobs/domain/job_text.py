@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
+from control_plane.jobs.domain.delivery import Delivery, DeliveryState
 from control_plane.jobs.domain.job import Blob, Charge, Job, JobState, PriceClass, Result
-from control_plane.jobs.domain.webhook import Webhook, WebhookState
 from control_plane.metering.domain.usage import Usage
 
 
@@ -31,7 +31,8 @@ def decode_job(text: bytes | str) -> Job:
             "state": JobState(plain["state"]),
             "result": _result(plain["result"]),
             "charge": _charge(plain["charge"]),
-            "webhook": _webhook(plain.get("webhook")),
+            "output": _delivery(plain.get("output")),
+            "webhook": _delivery(plain.get("webhook")),
         }
     )
 
@@ -43,8 +44,10 @@ def _plain(value: Any) -> Any:
     plain = {each.name: getattr(value, each.name) for each in fields(value)}
     if isinstance(value, Blob) and value.data is None:
         del plain["data"]  # gateways of the version before, beside which this one may run, know no such field
-    if isinstance(value, Job) and value.webhook is None:
-        del plain["webhook"]  # nor this one
+    if isinstance(value, Job):
+        for name in ("output", "webhook"):
+            if plain[name] is None:
+                del plain[name]  # nor these
     return plain
 
 
@@ -61,5 +64,5 @@ def _charge(plain: dict[str, Any] | None) -> Charge | None:
     return None if plain is None else Charge(**{**plain, "usage": Usage(**plain["usage"])})
 
 
-def _webhook(plain: dict[str, Any] | None) -> Webhook | None:
-    return None if plain is None else Webhook(**{**plain, "state": WebhookState(plain["state"])})
+def _delivery(plain: dict[str, Any] | None) -> Delivery | None:
+    return None if plain is None else Delivery(**{**plain, "state": DeliveryState(plain["state"])})

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from control_plane.jobs.domain.delivery import Delivery
 from control_plane.jobs.domain.job import Job
-from control_plane.jobs.domain.webhook import Webhook
 
 
 def view_of(job: Job, place: int | None) -> dict[str, Any]:
@@ -30,18 +30,20 @@ def view_of(job: Job, place: int | None) -> dict[str, Any]:
     if job.result is not None:
         seen["result"] = f"/v2/jobs/{job.id}/result"
         seen["status"] = job.result.status
-    if job.webhook is not None:
-        seen["webhook"] = _webhook_view(job.webhook)
+    if job.output is not None:
+        seen["output"] = {"url": job.output.url} | _delivery_view(job.output)
+    if job.webhook is not None:  # without its URL: that may have a secret of the receiver in it
+        seen["webhook"] = _delivery_view(job.webhook)
     return seen
 
 
-def _webhook_view(webhook: Webhook) -> dict[str, Any]:
-    """How far a delivery is, without its URL: that may have a secret of the receiver in it."""
-    seen: dict[str, Any] = {"state": webhook.state, "attempts": webhook.attempts}
-    if webhook.is_pending:
-        seen["next_at"] = _moment(webhook.due_s)
-    if webhook.error:
-        seen["error"] = webhook.error
+def _delivery_view(delivery: Delivery) -> dict[str, Any]:
+    """How far a delivery is."""
+    seen: dict[str, Any] = {"state": delivery.state, "attempts": delivery.attempts}
+    if delivery.is_pending:
+        seen["next_at"] = _moment(delivery.due_s)
+    if delivery.error:
+        seen["error"] = delivery.error
     return seen
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from control_plane.jobs.domain.delivery import Delivery, DeliveryKind, announced, recalled, tried
 from control_plane.jobs.domain.job import Charge, Job, JobState, Result, without_data
-from control_plane.jobs.domain.webhook import announced, recalled
 
 _NEXT: dict[JobState, frozenset[JobState]] = {
     JobState.QUEUED: frozenset((JobState.RUNNING, JobState.CANCELLED, JobState.EXPIRED)),
@@ -108,7 +108,9 @@ def requeued(job: Job, *, now_s: float) -> Job:
     given_s = job.deadline_s - job.submitted_s
     again = _moved(job, JobState.QUEUED, attempts=0, ready_s=now_s, ended_s=None, error="", **_NOBODY)
     due_s = now_s + (job.due_s - job.submitted_s)
-    return replace(again, deadline_s=now_s + given_s, due_s=due_s, keep_until_s=0.0, webhook=recalled(job.webhook))
+    return replace(
+        again, deadline_s=now_s + given_s, due_s=due_s, keep_until_s=0.0, output=recalled(job.output), webhook=recalled(job.webhook)
+    )
 
 
 def charged(job: Job) -> Job:
@@ -118,14 +120,39 @@ def charged(job: Job) -> Job:
     return replace(job, revision=job.revision + 1, is_charged=True)
 
 
+def delivery_taken(job: Job, *, now_s: float) -> Job:
+    """Begin an attempt at the delivery that is due."""
+    if job.due is None or job.due[1].due_s > now_s:
+        raise WrongState(f"nothing of job {job.id} is to be delivered now")
+    kind, delivery = job.due
+    return _with_delivery(job, kind, tried(delivery, now_s=now_s))
+
+
+def delivery_noted(job: Job, done: Delivery, *, now_s: float) -> Job:
+    """Note what came of the attempt; the webhook follows the output."""
+    if job.due is None:
+        raise WrongState(f"nothing of job {job.id} is being delivered")
+    kind, _ = job.due
+    noted = _with_delivery(job, kind, done)
+    is_next = kind is DeliveryKind.OUTPUT and not done.is_pending
+    return replace(noted, webhook=announced(job.webhook, now_s=now_s)) if is_next else noted
+
+
+def _with_delivery(job: Job, kind: DeliveryKind, delivery: Delivery) -> Job:
+    changed: dict[str, Any] = {kind.value: delivery}
+    return replace(job, revision=job.revision + 1, **changed)
+
+
 _NOBODY: dict[str, Any] = {"holder": "", "lease_until_s": 0.0}
 
 
 def _ended(job: Job, state: JobState, *, now_s: float, policy: RetryPolicy, error: str = "") -> Job:
     keep_until_s = max(now_s + policy.keep_s, job.keep_at_least_until_s)
     body = job.body if state is JobState.DEAD else without_data(job.body)  # a dead job may be queued again
-    webhook = announced(job.webhook, now_s=now_s)
-    return _moved(job, state, ended_s=now_s, keep_until_s=keep_until_s, error=error, body=body, webhook=webhook, **_NOBODY)
+    ended = _moved(job, state, ended_s=now_s, keep_until_s=keep_until_s, error=error, body=body, **_NOBODY)
+    if job.output is not None and state in (JobState.SUCCEEDED, JobState.FAILED):  # the webhook says when it is there
+        return replace(ended, output=announced(job.output, now_s=now_s))
+    return replace(ended, webhook=announced(job.webhook, now_s=now_s))
 
 
 def _require(job: Job, state: JobState) -> None:

@@ -14,14 +14,10 @@ class Post(Protocol):
     async def post(self, url: WebhookUrl, headers: Sequence[tuple[str, str]], body: bytes) -> int:
         """Send a message, and return the status of the answer: within ten seconds, whatever the receiver does.
 
-        Raises NotDelivered, whose text may be shown to the caller.
+        Raises `jobs/ports.NotDelivered`, whose text may be shown to the caller.
         """
 
     async def close(self) -> None: ...
-
-
-class NotDelivered(Exception):
-    """A receiver was not reached, may not be reached, or did not answer in time."""
 
 
 class Resolver(Protocol):

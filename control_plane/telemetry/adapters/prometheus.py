@@ -107,8 +107,15 @@ def _retries(counts: RequestCounts) -> Iterator[Metric]:
     yield retries
     help_text = "Requests to be copied to the next model of a rollout in its shadow, by what became of them."
     yield _by_result("tidegate_copied_requests", help_text, {each.result: each.count for each in counts.copied})
-    help_text = "Attempts to deliver a job's webhook, by what became of them: delivered, pending (it is repeated), failed or gone."
-    yield _by_result("tidegate_webhook_attempts", help_text, {each.result: each.count for each in counts.webhooks})
+    deliveries = CounterMetricFamily(
+        "tidegate_job_deliveries",
+        "Attempts to deliver what jobs have come to, by kind (output, webhook) and by what became of them: delivered, pending (it is "
+        "repeated), failed or gone.",
+        labels=("kind", "result"),
+    )
+    for delivery in counts.deliveries:
+        deliveries.add_metric((delivery.kind, delivery.result), delivery.count)
+    yield deliveries
     found, refused = counts.queries_of_death.found, counts.queries_of_death.refused
     help_text = "Requests that were found to end the processes that compute them (queries of death)."
     yield CounterMetricFamily("tidegate_queries_of_death", help_text, value=found)

@@ -4,6 +4,7 @@ from control_plane.core.infer_call import CacheStatus, Frontend, Outcome
 from control_plane.telemetry.request_counts import (
     CacheSize,
     CacheStatusCount,
+    DeliveryCount,
     DurationHistogram,
     FleetRefusalCount,
     HedgeCount,
@@ -12,7 +13,6 @@ from control_plane.telemetry.request_counts import (
     RequestCounts,
     RetryCount,
     WaitHistogram,
-    WebhookCount,
     total,
 )
 from control_plane.telemetry.shared_cache_counts import SharedCacheCounts
@@ -32,7 +32,7 @@ A = RequestCounts(
     queries_of_death=QueryOfDeathCounts(found=1, refused=7),
     hedges=(HedgeCount("won", 2),),
     hedged_units=1.5,
-    webhooks=(WebhookCount("pending", 2),),
+    deliveries=(DeliveryCount("webhook", "pending", 2),),
 )
 B = RequestCounts(
     (OutcomeCount("m", Frontend.HTTP, Outcome.ANSWERED, 10), OutcomeCount("m", Frontend.GRPC, Outcome.ANSWERED, 1)),
@@ -49,7 +49,7 @@ B = RequestCounts(
     queries_of_death=QueryOfDeathCounts(refused=3),
     hedges=(HedgeCount("won", 3), HedgeCount("lost", 1)),
     hedged_units=2.0,
-    webhooks=(WebhookCount("pending", 3), WebhookCount("gone", 1)),
+    deliveries=(DeliveryCount("webhook", "pending", 3), DeliveryCount("webhook", "gone", 1)),
 )
 
 
@@ -69,7 +69,7 @@ def test_the_total_adds_what_is_of_one_kind_and_keeps_the_rest_apart() -> None:
         queries_of_death=QueryOfDeathCounts(found=1, refused=10),
         hedges=(HedgeCount("won", 5), HedgeCount("lost", 1)),
         hedged_units=3.5,
-        webhooks=(WebhookCount("pending", 5), WebhookCount("gone", 1)),
+        deliveries=(DeliveryCount("webhook", "pending", 5), DeliveryCount("webhook", "gone", 1)),
     )
 
 
@@ -98,5 +98,5 @@ def test_what_has_ended_has_nothing_in_flight_and_keeps_its_counts() -> None:
         queries_of_death=A.queries_of_death,
         hedges=A.hedges,
         hedged_units=A.hedged_units,
-        webhooks=A.webhooks,
+        deliveries=A.deliveries,
     )

@@ -13,8 +13,9 @@ import ssl
 from collections.abc import Sequence
 from contextlib import suppress
 
+from control_plane.jobs.ports import NotDelivered
 from control_plane.jobs.webhooks.domain.url import UrlRules, WebhookUrl
-from control_plane.jobs.webhooks.ports import NotDelivered, Resolver
+from control_plane.jobs.webhooks.ports import Resolver
 
 _TIMEOUT_S = 10.0
 _MAX_LINE_BYTES, _MAX_INTERIM_LINES = 8192, 100

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from control_plane.jobs.ports import NotDelivered
 from control_plane.jobs.webhooks.adapters.guarded_post import GuardedPost
 from control_plane.jobs.webhooks.adapters.system_resolver import SystemResolver
 from control_plane.jobs.webhooks.domain.url import UrlRules, read_networks
-from control_plane.jobs.webhooks.ports import NotDelivered
 from tests.tls_files import Authority, needs_openssl
 
 LOOPBACK = UrlRules(plaintext=True, networks=read_networks(["127.0.0.0/8"]))

@@ -11,14 +11,14 @@ import pytest
 from standardwebhooks import Webhook as Verifier
 from standardwebhooks.webhooks import WebhookVerificationError
 
+from control_plane.jobs.domain.delivery import Delivery
 from control_plane.jobs.domain.job import Blob, JobState, Result
-from control_plane.jobs.domain.webhook import Webhook
 from control_plane.jobs.webhooks.domain.message import _signature, body_of, headers_of, message_id
 from tests.fakes.jobs import job, job_id
 
 OLD, NEW, FOREIGN = ("whsec_" + b64encode(bytes([number]) * 32).decode() for number in (1, 2, 3))
 ENDED = replace(
-    job(webhook=Webhook("https://a.example/?secret"), state=JobState.SUCCEEDED, fence=2, ended_s=12.5),
+    job(webhook=Delivery("https://a.example/?secret"), state=JobState.SUCCEEDED, fence=2, ended_s=12.5),
     result=Result(Blob("b", 9, "d", b"the answer"), 200, 3),
 )
 

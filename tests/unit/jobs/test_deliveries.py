@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from control_plane.core.errors import InvalidRequest
+from control_plane.jobs.deliveries import Deliveries
+from control_plane.jobs.domain.delivery import GIVE_UP_S, LEASE_S, Delivery, DeliveryKind, DeliveryState
+from control_plane.jobs.domain.delivery_turns import OF_TENANT
 from control_plane.jobs.domain.transitions import cancelled
-from control_plane.jobs.domain.webhook import GIVE_UP_S, LEASE_S, Webhook, WebhookState
-from control_plane.jobs.webhooks.deliveries import WebhookDeliveries
-from control_plane.jobs.webhooks.domain.turns import OF_TENANT
+from control_plane.jobs.ports import NotDelivered
 from control_plane.jobs.webhooks.domain.url import UrlRules, WebhookUrl
-from control_plane.jobs.webhooks.ports import NotDelivered
+from control_plane.jobs.webhooks.sender import WebhookSender
 from tests.fakes.jobs import ROOMY, job
 from tests.unit.jobs.world import CALLER, Fate, Killed, World, running, world
 
@@ -50,19 +51,23 @@ class FakePost:
         return [headers["webhook-id"] for _, headers in self.sent]
 
 
-def deliveries(here: World, post: FakePost, *, fate: Fate | None = None, secrets: Sequence[str] = (SECRET,)) -> WebhookDeliveries:
-    store = here.store if fate is None else fate.of(here.store)
-    return WebhookDeliveries(
-        store=store,
+def sender(here: World, post: FakePost, *, fate: Fate | None = None, secrets: Sequence[str] = (SECRET,)) -> WebhookSender:
+    return WebhookSender(
+        index=here.store.deliveries,
         post=post if fate is None else fate.of(post),
         rules=UrlRules(),
         secrets_of=lambda tenant: secrets,
         today_s=here.now_s,
-        draw=lambda: 0.5,
     )
 
 
-async def deliver(each: WebhookDeliveries) -> None:
+def deliveries(here: World, post: FakePost, *, fate: Fate | None = None, secrets: Sequence[str] = (SECRET,)) -> Deliveries:
+    store = here.store if fate is None else fate.of(here.store)
+    couriers = {DeliveryKind.WEBHOOK: sender(here, post, fate=fate, secrets=secrets)}
+    return Deliveries(store=store, couriers=couriers, today_s=here.now_s, draw=lambda: 0.5)
+
+
+async def deliver(each: Deliveries) -> None:
     """Look once, and wait for what is begun by that."""
     async with asyncio.TaskGroup() as tasks:
         await each.look(tasks)
@@ -70,13 +75,13 @@ async def deliver(each: WebhookDeliveries) -> None:
 
 async def ended(here: World, *, url: str = URL) -> str:
     """Submit a job with a webhook, and have it computed."""
-    submitted = await here.submit(webhook=Webhook(url))
+    submitted = await here.submit(webhook=Delivery(url))
     async with running(here.runner()):
         await here.until(lambda job: job.is_charged, submitted.id)
     return submitted.id
 
 
-async def webhook_of(here: World, job_id: str) -> Webhook:
+async def webhook_of(here: World, job_id: str) -> Delivery:
     found = (await here.job(job_id)).webhook
     assert found is not None
     return found
@@ -85,7 +90,7 @@ async def webhook_of(here: World, job_id: str) -> Webhook:
 async def test_an_ended_job_is_told_once(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         post = FakePost()
-        open_job = await here.submit(webhook=Webhook(URL))
+        open_job = await here.submit(webhook=Delivery(URL))
         await deliver(deliveries(here, post))
         assert post.sent == []
         job_id = await ended(here)
@@ -97,8 +102,8 @@ async def test_an_ended_job_is_told_once(tmp_path: Path) -> None:
 
         assert sorted(each.split("-")[1] for each in post.ids) == sorted(each.split("-")[1] for each in (job_id, open_job.id))
         assert f"{job_id}-1-succeeded" in post.ids
-        assert (await webhook_of(here, job_id)).state is WebhookState.DELIVERED
-        assert one.outcomes + other.outcomes == {WebhookState.DELIVERED: 2}
+        assert (await webhook_of(here, job_id)).state is DeliveryState.DELIVERED
+        assert one.outcomes + other.outcomes == {(DeliveryKind.WEBHOOK, DeliveryState.DELIVERED): 2}
 
 
 @pytest.mark.parametrize("answer", [500, 404, 302, 199, NotDelivered("it cannot be connected to, or hung up")])
@@ -108,18 +113,21 @@ async def test_what_is_not_taken_is_sent_again_later_with_the_same_id_and_given_
         job_id, it = await ended(here), deliveries(here, post)
         await deliver(it)
         first = await webhook_of(here, job_id)
-        assert (first.state, first.attempts, first.due_s) == (WebhookState.PENDING, 1, here.clock_s + 5.0)
+        assert (first.state, first.attempts, first.due_s) == (DeliveryState.PENDING, 1, here.clock_s + 5.0)
         await deliver(it)
         assert len(post.sent) == 1, "not before its time"
         while (found := await webhook_of(here, job_id)).is_pending:
             here.clock_s = found.due_s
             await deliver(it)
-        assert found.state is WebhookState.FAILED
+        assert found.state is DeliveryState.FAILED
         assert str(answer) in found.error
         assert set(post.ids) == {f"{job_id}-1-succeeded"}
         assert len(set(post.bodies)) == 1
         assert post.sent[0][1]["webhook-timestamp"] != post.sent[-1][1]["webhook-timestamp"]
-        assert it.outcomes == {WebhookState.PENDING: found.attempts - 1, WebhookState.FAILED: 1}
+        assert it.outcomes == {
+            (DeliveryKind.WEBHOOK, DeliveryState.PENDING): found.attempts - 1,
+            (DeliveryKind.WEBHOOK, DeliveryState.FAILED): 1,
+        }
         here.clock_s += GIVE_UP_S
         await here.sweeper().sweep()
         assert await here.store.get(job_id) is None, "then the record may go"
@@ -140,14 +148,14 @@ async def test_a_receiver_that_is_gone_is_left_alone(tmp_path: Path) -> None:
         post.answers.clear()
         four = await ended(here)
         await deliver(it)
-        assert (await webhook_of(here, four)).state is WebhookState.DELIVERED
+        assert (await webhook_of(here, four)).state is DeliveryState.DELIVERED
 
 
 async def test_a_frozen_receiver_holds_up_nobody_else(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         post = FakePost({"receiver.example": None})
         for number in range(3 * OF_TENANT):
-            frozen = job(number, tenant="slow", state="running", fence=1, webhook=Webhook(URL))
+            frozen = job(number, tenant="slow", state="running", fence=1, webhook=Delivery(URL))
             await here.store.add(frozen, ROOMY)
         for each in await here.store.jobs_of("slow", state=None, before="", limit=99):
             assert await here.store.replace(cancelled(each, now_s=here.clock_s, policy=here.policy))
@@ -171,12 +179,12 @@ async def test_without_a_secret_nothing_is_accepted_and_what_was_accepted_waits(
         job_id = await ended(here)
         without = deliveries(here, post, secrets=())
         with pytest.raises(InvalidRequest, match="no secret"):
-            without.check("team", URL)
+            sender(here, post, secrets=()).accepted("team", URL)
         await deliver(without)
         assert (await webhook_of(here, job_id)).error == "the tenant has no secret to sign with"
         here.clock_s += 10
         await deliver(deliveries(here, post))
-        assert (await webhook_of(here, job_id)).state is WebhookState.DELIVERED
+        assert (await webhook_of(here, job_id)).state is DeliveryState.DELIVERED
 
 
 async def test_what_is_noted_late_changes_nothing_of_the_attempt_after(tmp_path: Path) -> None:
@@ -192,7 +200,7 @@ async def test_what_is_noted_late_changes_nothing_of_the_attempt_after(tmp_path:
             await deliver(deliveries(here, post))
             post.may_answer.set()
         found = await webhook_of(here, job_id)
-        assert (found.state, found.attempts) == (WebhookState.DELIVERED, 2)
+        assert (found.state, found.attempts) == (DeliveryState.DELIVERED, 2)
 
 
 @pytest.mark.parametrize("is_after", [False, True])
@@ -211,6 +219,6 @@ async def test_whoever_dies_between_the_final_state_and_the_note_it_is_delivered
         here.clock_s += LEASE_S
         await deliver(deliveries(here, post))
 
-        assert (await webhook_of(here, job_id)).state is WebhookState.DELIVERED
+        assert (await webhook_of(here, job_id)).state is DeliveryState.DELIVERED
         assert set(post.ids) == {f"{job_id}-1-succeeded"}
         assert len(post.sent) <= 2

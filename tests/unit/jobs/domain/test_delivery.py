@@ -6,31 +6,31 @@ from dataclasses import replace
 
 import pytest
 
-from control_plane.jobs.domain.job import Blob, Job, JobState, Result
-from control_plane.jobs.domain.job_text import decode_job, encode_job
-from control_plane.jobs.domain.job_view import view_of
-from control_plane.jobs.domain.transitions import RetryPolicy, broken, cancelled, claimed, expired, finished, requeued
-from control_plane.jobs.domain.webhook import (
+from control_plane.jobs.domain.delivery import (
     GIVE_UP_S,
     JITTER,
     LEASE_S,
     MAX_DELAY_S,
-    Webhook,
-    WebhookState,
+    Delivery,
+    DeliveryState,
     delivered,
     failed,
     gone,
     tried,
 )
+from control_plane.jobs.domain.job import Blob, Job, JobState, Result
+from control_plane.jobs.domain.job_text import decode_job, encode_job
+from control_plane.jobs.domain.job_view import view_of
+from control_plane.jobs.domain.transitions import RetryPolicy, broken, cancelled, claimed, expired, finished, requeued
 from tests.fakes.jobs import job
 
 URL = "https://receiver.example/hook?key=secret-of-the-receiver"
 POLICY = RetryPolicy(max_attempts=1, keep_s=50.0)
-PENDING = Webhook(URL, WebhookState.PENDING, due_s=10.0, until_s=10.0 + GIVE_UP_S)
+PENDING = Delivery(URL, DeliveryState.PENDING, due_s=10.0, until_s=10.0 + GIVE_UP_S)
 
 
 def running() -> Job:
-    return claimed(job(webhook=Webhook(URL)), holder="h", now_s=1.0, policy=POLICY)
+    return claimed(job(webhook=Delivery(URL)), holder="h", now_s=1.0, policy=POLICY)
 
 
 ENDS = [
@@ -50,6 +50,7 @@ def test_with_each_final_state_a_delivery_is_due(ended: Job) -> None:
 
 def test_a_job_without_one_is_written_as_versions_before_know_it() -> None:
     assert b"webhook" not in encode_job(job())
+    assert b"output" not in encode_job(job())
     assert decode_job(encode_job(job())).webhook is None
 
 
@@ -61,7 +62,7 @@ def test_the_record_is_kept_until_its_delivery_is_over() -> None:
 
 def test_a_dead_job_that_is_queued_again_tells_of_its_next_end_only() -> None:
     again = requeued(broken(running(), error="e", now_s=10.0, policy=POLICY), now_s=20.0)
-    assert (again.state, again.webhook) == (JobState.QUEUED, Webhook(URL))
+    assert (again.state, again.webhook) == (JobState.QUEUED, Delivery(URL))
 
 
 def test_who_tries_has_it_for_a_while() -> None:
@@ -74,7 +75,7 @@ def test_delays_grow_and_spread_until_a_day_is_over() -> None:
         webhook = failed(tried(webhook, now_s=now_s), error="e" * 1000, now_s=now_s, draw=0.5)
         delays.append(webhook.due_s - now_s)
         now_s = webhook.due_s
-    assert webhook.state is WebhookState.FAILED
+    assert webhook.state is DeliveryState.FAILED
     assert len(webhook.error) == 200
     assert delays[:3] == [5.0, 15.0, 45.0]
     assert max(delays) == MAX_DELAY_S

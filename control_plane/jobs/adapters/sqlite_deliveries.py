@@ -1,4 +1,4 @@
-"""Index of webhook deliveries in the SQLite file of jobs; implements `jobs/ports.DeliveryIndex`.
+"""Index of deliveries in the SQLite file of jobs; implements `jobs/ports.DeliveryIndex`.
 
 `sqlite_jobs` keeps it in step, in the transactions that change the records.
 """
@@ -43,8 +43,8 @@ class SqliteDeliveries:
 
 def note_delivery(connection: sqlite3.Connection, job_id: str, job: Job | None) -> None:
     """Bring the index up to date with a job's record; None: it is removed."""
-    if job is not None and job.webhook is not None and job.webhook.is_pending:
-        row = (job_id, job.tenant, job.webhook.due_s)
+    if job is not None and job.due is not None:
+        row = (job_id, job.tenant, job.due[1].due_s)
         connection.execute("INSERT OR REPLACE INTO deliveries VALUES (?, ?, ?)", row)
     else:
         connection.execute("DELETE FROM deliveries WHERE id = ?", (job_id,))

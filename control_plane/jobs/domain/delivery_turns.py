@@ -1,4 +1,4 @@
-"""Whose webhooks are delivered next: pure, called by `webhooks/deliveries`."""
+"""Whose deliveries are made next: pure, called by `jobs/deliveries`."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from control_plane.jobs.webhooks.domain.turns import OF_FAILING_TENANT, OF_TENANT, turns
+from control_plane.jobs.domain.delivery_turns import OF_FAILING_TENANT, OF_TENANT, turns
 
 
 def ids(tenant: str, count: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Index of webhook deliveries in the Redis of jobs; implements `jobs/ports.DeliveryIndex`.
+"""Index of deliveries in the Redis of jobs; implements `jobs/ports.DeliveryIndex`.
 
 A sorted set for each tenant has its deliveries by when they are due, a hash how many each has; `redis_jobs` keeps them in
 step, in the scripts that change the records.
@@ -48,9 +48,7 @@ class RedisDeliveries:
 
 def delivery_place(job: Job) -> dict[str, float]:
     """Return the sorted set of deliveries that a job is in, with its score; empty for one that has nothing to deliver."""
-    if job.webhook is None or not job.webhook.is_pending:
-        return {}
-    return {f"{_DUE_OF}of:{job.tenant}": job.webhook.due_s}
+    return {} if job.due is None else {f"{_DUE_OF}of:{job.tenant}": job.due[1].due_s}
 
 
 def _receiver(tenant: str, url: str) -> str:
