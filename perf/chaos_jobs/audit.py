@@ -140,7 +140,7 @@ async def judge_remains(site: Site, findings: Findings) -> None:
         while await _patiently(partial(store.jobs_of, None, state=None, before="", limit=1)):
             await _patiently(sweeper.sweep)
         await _patiently(sweeper.sweep)
-    await shelf.remove_older(much_later_s)
+    await shelf.remove_older(much_later_s, unfinished_before_s=much_later_s)
     for each in (shelf, spool, usage):
         await each.close()
     for path in site.spool.rglob("*"):
