@@ -49,6 +49,7 @@ async def judged(known: tuple[Job, ...], *accepted: Accepted, result: bytes = b"
 CANCELLED, DEAD = job(1, state=JobState.CANCELLED), job(1, state=JobState.DEAD)
 TWIN = job(2, state=JobState.SUCCEEDED, idempotency_key="k", tenant="one")
 TOLD_CANCELLED = accepted(cancel_after_s=1.0, state="cancelled")
+FORGOTTEN_CANCELLED = accepted(cancel_after_s=1.0, state="cancelled", cancelled_s=101.0)
 CLOSE = {"result": vector(0.1, 0.2), "synchronous": vector(0.1, 0.2 + 1e-8)}
 FAR = {"result": vector(0.1, 0.2), "synchronous": vector(0.1, 0.21)}
 
@@ -65,6 +66,7 @@ FAR = {"result": vector(0.1, 0.2), "synchronous": vector(0.1, 0.21)}
         pytest.param(accepted(), (CANCELLED,), {}, {"unanswered": 1}, id="cancelled by nobody"),
         pytest.param(TOLD_CANCELLED, (CANCELLED,), {}, {}, id="cancelled"),
         pytest.param(TOLD_CANCELLED, (DONE,), {}, {"changed": 1}, id="cancelled and computed all the same"),
+        pytest.param(FORGOTTEN_CANCELLED, (DEAD,), {}, {}, id="cancelled after what the store was set back to"),
         pytest.param(accepted(seen=(200, b"first")), (DONE,), {}, {"changed": 1}, id="an answer that changed"),
         pytest.param(accepted(), (DONE, TWIN), {}, {"doubled": 1}, id="two of a key"),
         pytest.param(accepted(model=EMBEDDING), (DONE,), CLOSE, {"rounded": 1}, id="rounded"),
