@@ -43,8 +43,8 @@ async def judge_jobs(callers: Callers, known: Sequence[Job], findings: Findings,
         if job is None:
             is_newer = each.at_s > saved_s
             findings.add("forgotten" if is_newer else "lost", f"{each.wanted.kind} {each.id}")
-            return
-        await _judge(callers, references, each, job, findings)
+        elif each.cancelled_s <= saved_s:  # of a later cancellation nobody knows
+            await _judge(callers, references, each, job, findings)
 
     await _few_at_a_time(judge(each) for each in callers.accepted)
 
@@ -73,6 +73,9 @@ async def judge_batches(callers: Callers, findings: Findings) -> None:
     """Hold each line of the accepted batches against the synchronous answer."""
     references = _References(callers)
     for batch in callers.batches:
+        if batch.view.get("status") != "completed":
+            findings.add("unanswered", f"{batch.id}: {batch.view}", len(batch.lines))
+            continue
         answers = [json.loads(line) for line in await _files_of(callers, batch)]
         found = Counter(each["custom_id"] for each in answers)
         calls = {plain["custom_id"]: plain["body"] for plain in map(json.loads, batch.lines)}

@@ -135,12 +135,12 @@ async def judge_remains(site: Site, findings: Findings) -> None:
     usage = await open_usage_store(SecretStr(site.redis.url), Path())
     spool, shelf = FolderSpool(site.spool), FolderShelf(site.spool / "batches")
     async with _store(site) as store:
-        own = {"store": store, "queue": PolledTickets(store), "spool": spool, "usage": usage}
+        own: dict[str, Any] = {"store": store, "queue": PolledTickets(store), "spool": spool, "usage": usage}
         sweeper = Sweeper(**own, policy=RetryPolicy(), kept=_EVERYTHING, today_s=lambda: much_later_s)
         while await _patiently(partial(store.jobs_of, None, state=None, before="", limit=1)):
             await _patiently(sweeper.sweep)
         await _patiently(sweeper.sweep)
-    await shelf.remove_older(much_later_s)
+    await shelf.remove_older(much_later_s, unfinished_before_s=much_later_s)
     for each in (shelf, spool, usage):
         await each.close()
     for path in site.spool.rglob("*"):

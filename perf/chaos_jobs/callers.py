@@ -36,7 +36,9 @@ class Accepted:
     at_s: float
     """When its 202 was read, in seconds since 1970."""
     state: str = ""
-    """The state that a caller was told last, once that was final."""
+    """The state that the caller was told who wanted it cancelled."""
+    cancelled_s: float = 0.0
+    """When that was told, in seconds since 1970."""
     seen: tuple[int, bytes] | None = None
     """Status and body of its result as it was first read."""
 
@@ -112,7 +114,8 @@ class Callers:
     async def _cancel(self, accepted: Accepted, after_s: float) -> None:
         await asyncio.sleep(after_s)
         reply = await self.ask(accepted.wanted.tenant, "DELETE", f"/v2/jobs/{accepted.id}")
-        accepted.state = reply.json["state"] if reply.status == 200 else ""
+        if reply.status == 200:  # a Redis that was set back may not know it any more
+            accepted.state, accepted.cancelled_s = reply.json["state"], time.time()
 
     async def _watch(self, accepted: Accepted) -> None:
         """Read a result as soon as there is one."""

@@ -100,8 +100,10 @@ class Site:
 
     def stop_computing(self) -> None:
         """End gateways and workers, and leave what keeps the jobs."""
-        for each in (*self.workers, *self.gateways):
-            each.stop()
+        for worker in self.workers:
+            worker.stop()
+        for gateway in self.gateways:
+            gateway.stop()
 
 
 @contextmanager

@@ -30,7 +30,7 @@ OK = sorted(f"line-{number}" for number in range(_LINES) if number != 5)
 _KEEP_S = 1e5
 
 
-def _content() -> bytes:
+def content_of_input() -> bytes:
     """An input file, one line of which is answered with an error."""
     ids = [WRONG if number == 5 else f"line-{number}" for number in range(_LINES)]
     body = {"model": "m", "input": "a text"}
@@ -58,7 +58,7 @@ class BatchWorld:
     async def upload(self) -> str:
         """Keep an input file; returned is its id."""
         file = StoredFile(f"file-{uuid4().hex}", CALLER.tenant, "in.jsonl", "batch", 0, self.jobs.now_s())
-        return (await self.shelf.add_file(file, _pieces(_content()))).id
+        return (await self.shelf.add_file(file, pieces_of(content_of_input()))).id
 
     async def create(self) -> Batch:
         return await self.batches().create(CALLER, await self.upload(), None)
@@ -114,7 +114,7 @@ class BatchWorld:
         return await self.jobs.store.jobs_of("team", state=None, before="", limit=1000)
 
 
-async def _pieces(content: bytes) -> AsyncIterator[bytes]:
+async def pieces_of(content: bytes) -> AsyncIterator[bytes]:
     yield content
 
 

@@ -1,0 +1,108 @@
+"""A process that accepts a job and a batch, runs them, and dies by `kill -9` at a named step; run by `test_job_kill_points`.
+
+    python -m tests.e2e.mortal_jobs REDIS BROKER FOLDER [STEP before|after]
+
+The stores, the queue and the services are those of a gateway; only what computes is a fake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+
+from control_plane.app.stores import open_job_store, open_usage_store
+from control_plane.batches.adapters.folder_shelf import FolderShelf
+from control_plane.batches.batches import Batches
+from control_plane.batches.domain.batch import StoredFile
+from control_plane.batches.files import Files
+from control_plane.jobs.adapters.folder_spool import FolderSpool
+from control_plane.jobs.adapters.rabbitmq_tickets import RabbitmqTickets
+from control_plane.jobs.domain.gate import BulkGate
+from control_plane.jobs.domain.job import Job
+from control_plane.jobs.domain.transitions import RetryPolicy
+from control_plane.jobs.jobs import Jobs
+from control_plane.jobs.ports import Computed
+from control_plane.jobs.runner import JobRunner
+from control_plane.jobs.sweeper import Sweeper
+from tests.fakes.batch_lines import AnsweringLines
+from tests.fakes.jobs import PLENTY, ROOMY, FakeCompute
+from tests.unit.batches.world import content_of_input, pieces_of
+from tests.unit.jobs.world import CALLER, WANTED
+
+POLICY = RetryPolicy(lease_s=3.0, first_delay_s=0.2)
+FILE_ID = f"file-{1:032x}"
+
+
+class Compute(AnsweringLines):
+    """Computes a job or a batch's chunk."""
+
+    async def compute(self, job: Job, body: bytes) -> Computed:
+        return await (super().compute(job, body) if job.target == "/v1/embeddings" else FakeCompute.compute(self, job, body))
+
+
+class Deadly:
+    """What is outside of the process, of whose calls one is the last thing that the process does."""
+
+    def __init__(self, outside: Any, step: str, when: str) -> None:
+        self._outside, self._step, self._when = outside, step, when
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._outside, name)
+        if not asyncio.iscoroutinefunction(found):
+            return found
+
+        async def call(*args: Any, **named: Any) -> Any:
+            if name == self._step and self._when == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            answer = await found(*args, **named)
+            if name == self._step:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return [Deadly(ticket, self._step, self._when) for ticket in answer] if name == "take" else answer
+
+        return call
+
+
+async def main(redis: str, broker: str, folder: Path, step: str = "", when: str = "") -> None:
+    def deadly(outside: Any) -> Any:
+        return Deadly(outside, step, when)
+
+    store, usage = await open_job_store(SecretStr(redis), folder), await open_usage_store(SecretStr(redis), folder)
+    queue = RabbitmqTickets(SecretStr(broker))
+    shelf = deadly(FolderShelf(folder / "spool" / "batches"))
+    own = {"store": deadly(store), "queue": deadly(queue), "spool": deadly(FolderSpool(folder / "spool"))}
+    jobs = Jobs(**own, bounds=ROOMY, policy=POLICY, expire_s=1e4)
+    files = Files(shelf, max_bytes=1 << 20)
+    batches = Batches(shelf=shelf, files=files, **own, bounds=ROOMY, policy=POLICY, keep_s=1e5, max_open=100)
+    charged = deadly(usage)
+    runner = JobRunner(**own, compute=Compute(), usage=charged, gate=BulkGate(4, least=4.0), holder=f"{os.getpid()}", policy=POLICY)
+    sweeper = Sweeper(**own, usage=charged, policy=POLICY, kept=PLENTY)
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(work) for work in (queue.run(), sweeper.run(), batches.run(), runner.run())]
+        await jobs.submit(CALLER, WANTED)
+        if await shelf.file(CALLER.tenant, FILE_ID) is None:
+            file = StoredFile(FILE_ID, CALLER.tenant, "in.jsonl", "batch", 0, time.time())
+            await shelf.add_file(file, pieces_of(content_of_input()))
+        if not await batches.batches_of(CALLER, after="", limit=1):
+            await batches.create(CALLER, FILE_ID, None)
+        (batch,) = await batches.batches_of(CALLER, after="", limit=10)
+        while (await batches.progress(batch)).ended is None or not await _is_all_settled(store) or await queue.depth():
+            await asyncio.sleep(0.05)
+        for task in running:
+            task.cancel()
+    await queue.close()
+
+
+async def _is_all_settled(store: Any) -> bool:
+    found = await store.jobs_of(None, state=None, before="", limit=100)
+    return not any(job.is_open or (job.charge is not None and not job.is_charged) for job in found)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), *sys.argv[4:]))
