@@ -9,6 +9,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import tritonclient.http
+
 from tests.e2e import tidegate as servers
 from tests.e2e.tidegate import Tidegate, descendants, living
 
@@ -71,7 +73,43 @@ def free_ports(count: int) -> tuple[int, ...]:
         return tuple(int(each.getsockname()[1]) for each in sockets)
 
 
+@dataclass(frozen=True)
+class Host:
+    """A Triton that gateways attach to: what they name it by, and how whoever may list its models asks it."""
+
+    url: str
+    address: str
+    fields: dict[str, str]
+    flags: tuple[str, ...]
+    """Of gateways before it, beside those of every gateway."""
+
+    def loaded(self) -> set[str]:
+        """Its models that are loaded, or on their way."""
+        index = tritonclient.http.InferenceServerClient(self.address).get_model_repository_index(headers=self.fields)
+        return {line["name"] for line in index if line.get("state", "UNAVAILABLE") != "UNAVAILABLE"}
+
+
+@contextmanager
+def host_on(place: str, root: Path, repository: Path) -> Iterator[Host]:
+    """Context manager: a Triton with a node, or one into which anybody may load models."""
+    flags = ("--model-repository", str(repository))
+    if place == NODES:
+        node = start_node(root / "state", *flags)
+        running, secret = node.tidegate, ("--node-secret-file", str(secret_file(root)))
+        host = Host(node.url, f"127.0.0.1:{node.http_port}", dict(running.control_fields()), secret)
+    else:
+        running = servers.start(root / "state", *flags, env=servers.SHARED_TRITON)
+        ports = [running.triton_port(name) for name in ("HTTPService", "GRPCInferenceService", "Metrics Service")]
+        url = "http://127.0.0.1:{}?grpc_port={}&metrics_port={}".format(*ports)
+        host = Host(url, f"127.0.0.1:{ports[0]}", {}, flags)
+    try:
+        yield host
+    finally:
+        running.kill()
+
+
 EMBEDDED, NODES = "embedded", "nodes"
+ATTACHED = "attached"
 PLACES = (EMBEDDED, NODES)
 """Where the Tritons of a fleet are: beside the gateway, or on hosts with nodes."""
 

@@ -12,12 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from control_plane.admin.client import AdminClient
 from tests.e2e import bad_models
 from tests.e2e.conftest import Start
+from tests.e2e.nodes import PLACES, fleet_on
 from tests.e2e.raw_http import exchange, status
 from tests.e2e.test_fleet import answer_of, ask, body, loaded, shown, write_models
-from tests.e2e.tidegate import LONG_S, Tidegate, descendants, living, proc_files, run_cli, wait_for
+from tests.e2e.tidegate import LONG_S, Tidegate, living, proc_files, run_cli, wait_for
 
 _SOON_S = 5.0
 """A model is back within this time on a machine that has nothing else to do."""
@@ -37,8 +40,8 @@ class TritonPythonModel:
 
 
 def stubs_of(running: Tidegate, model: str) -> list[int]:
-    """By their command lines, among the processes that this gateway has started."""
-    lines = {pid: line.split("\0") for pid, line in proc_files(descendants(running.process.pid), "cmdline").items()}
+    """By their command lines, among the processes that this gateway or its nodes have started."""
+    lines = {pid: line.split("\0") for pid, line in proc_files(running.below(), "cmdline").items()}
     return [pid for pid, line in lines.items() if "python_backend_stub" in line[0] and f"/{model}/" in line[1]]
 
 
@@ -202,13 +205,18 @@ def test_one_server_has_it_back_in_seconds_whatever_the_deadlines(start: Start, 
     assert not living(set(stubs_of(running, "m2")))
 
 
-def test_a_fleet_of_three_serves_on(start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", PLACES)
+def test_a_fleet_of_three_serves_on(place: str, tmp_path: Path) -> None:
     write_models(tmp_path / "models", ("m0",))
     sleeps(tmp_path / "models", "m0")
     config = tmp_path / "models/m0/config.pbtxt"
     config.write_text(config.read_text() + 'parameters { key: "tidegate_min_replicas" value { string_value: "2" } }')
-    flags = ("--servers", "3", "--workers", "2", "--memory-budget", "50MiB", "--model-repository", str(tmp_path / "models"), "--load", "m0")
-    running = start(tmp_path / "state", *flags)
+    flags = ("--workers", "2", "--memory-budget", "50MiB", "--load", "m0")
+    with fleet_on(place, tmp_path / "fleet", *flags, repository=tmp_path / "models", count=3) as (running, _):
+        serves_on(running)
+
+
+def serves_on(running: Tidegate) -> None:
     wait_for(lambda: sum("m0" in models for models in loaded(running).values()) == 2, what="two copies")
     with callers(running, "m0") as calls:
         time.sleep(1.0)

@@ -18,8 +18,7 @@ from control_plane.admin.client import AdminClient
 from deploy.images.is_alive import main as is_alive
 from tests.e2e import tidegate as servers
 from tests.e2e.nodes import RunningNode, secret_file, start_node
-from tests.e2e.raw_http import exchange, status
-from tests.e2e.test_dead_stub import stubs_of
+from tests.e2e.raw_http import status
 from tests.e2e.test_fleet import answer_of, ask, loaded, shown, write_models
 from tests.e2e.test_servers_file import write
 from tests.e2e.test_two_gateways import leader_of
@@ -178,27 +177,6 @@ def test_a_model_of_a_store_is_fetched_by_its_node_and_weighed_there(site: Site)
     wait_for(lambda: 2**20 < size() != 48 * 2**20, what="its size, by the memory that its load took")
 
 
-def test_a_stub_that_dies_at_a_node_is_replaced(site: Site) -> None:
-    assert answer_of(ask(site.one, "m9")) == 10
-    holder = next(int(name[-1]) for name, models in loaded(site.one).items() if "m9" in models)
-    stub = next(iter(living(set(stubs_of(site.nodes[holder].tidegate, "m9")))))
-    os.kill(stub, signal.SIGKILL)
-    wait_for(lambda: {stub} != living(set(stubs_of(site.nodes[holder].tidegate, "m9"))) != set(), what="another process")
-    for gateway in site.gateways:
-        assert answer_of(ask(gateway, "m9")) == 10
-
-
-def test_one_leaves_and_joins(site: Site) -> None:
-    site.list_nodes(1)
-    for gateway in site.gateways:
-        wait_for(lambda gateway=gateway: loaded(gateway).keys() == {"triton-1"}, what="the end of the first")
-        assert status(ask(gateway, "m0")) == 200
-    site.list_nodes(0, 1)
-    for gateway in site.gateways:
-        wait_for(lambda gateway=gateway: len(loaded(gateway)) == 2 and is_up(gateway, "triton-0"), what="its return")
-        wait_for(lambda gateway=gateway: hits(gateway, "m0"), what="hits")
-
-
 def test_a_killed_node_leaves_no_process_and_is_used_again_once_it_is_back(site: Site) -> None:
     AdminClient(site.one.endpoints["admin"], timeout_s=LONG_S).load("m1")
     killed = next(int(name[-1]) for name, models in loaded(site.one).items() if "m1" in models)
@@ -220,15 +198,3 @@ def test_a_killed_node_leaves_no_process_and_is_used_again_once_it_is_back(site:
 
 def is_up(gateway: Tidegate, name: str) -> bool:
     return next(bool(server["is_up"]) for server in shown(gateway)["servers"] if server["name"] == name)
-
-
-def test_when_the_leader_is_killed_the_other_loads(site: Site) -> None:
-    leader = leader_of(*site.gateways)
-    left = next(each for each in site.gateways if each is not leader)
-    leader.process.kill()
-    leader.process.wait()
-    nowhere = [model for model in MODELS if not any(model in models for models in loaded(left).values())]
-    for model in nowhere or MODELS:
-        wait_for(lambda model=model: status(ask(left, model)) == 200, what=model)
-    AdminClient(left.endpoints["admin"], timeout_s=LONG_S).load("m2")
-    assert exchange(left.port("http"), "GET", "/v2/health/ready").startswith(b"HTTP/1.1 200")

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-import tritonclient.http
 
 from tests.e2e import tidegate as servers
+from tests.e2e.nodes import ATTACHED, NODES, Host, host_on
 from tests.e2e.raw_http import exchange, status
-from tests.e2e.test_access import triton_url
 from tests.e2e.test_fleet import answer_of, ask, loaded, write_models
-from tests.e2e.tidegate import SHARED_TRITON, Tidegate, wait_for
+from tests.e2e.tidegate import Tidegate, wait_for
 
 MODELS = ("m0", "m1", "m2")
 
@@ -27,18 +26,10 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
-def hosts(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Tidegate]]:
-    """Whose Tritons anybody may load models into."""
-    started: list[Tidegate] = []
-    try:
-        for name in ("first", "second"):
-            flags = ("--model-repository", str(repository))
-            started.append(servers.start(tmp_path_factory.mktemp(name), *flags, env=SHARED_TRITON))
-        yield started
-    finally:
-        for host in started:
-            host.kill()
+@pytest.fixture(scope="module", params=[ATTACHED, NODES])
+def hosts(request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Host]]:
+    with ExitStack() as ends:
+        yield [ends.enter_context(host_on(request.param, tmp_path_factory.mktemp(name), repository)) for name in ("first", "second")]
 
 
 def write(path: Path, *entries: dict[str, object]) -> None:
@@ -74,18 +65,12 @@ def asking(gateway: Tidegate, models: Sequence[str]) -> Iterator[dict[str, int]]
     assert not failures, failures
 
 
-def held_by(triton: Tidegate) -> set[str]:
-    client = tritonclient.http.InferenceServerClient(f"127.0.0.1:{triton.triton_port('HTTPService')}")
-    return {line["name"] for line in client.get_model_repository_index() if line.get("state", "UNAVAILABLE") != "UNAVAILABLE"}
-
-
-def test_one_joins_and_one_leaves_under_load(hosts: list[Tidegate], repository: Path, tmp_path: Path) -> None:
+def test_one_joins_and_one_leaves_under_load(hosts: list[Host], tmp_path: Path) -> None:
     listed = tmp_path / "servers.yaml"
-    first = {"url": triton_url(hosts[0]), "name": "first"}
-    second = {"url": triton_url(hosts[1]), "name": "second", "memory_budget": "100MiB", "labels": {"zone": "b"}}
+    first = {"url": hosts[0].url, "name": "first"}
+    second = {"url": hosts[1].url, "name": "second", "memory_budget": "100MiB", "labels": {"zone": "b"}}
     write(listed, first)
-    flags = ("--servers-file", str(listed), "--memory-budget", "50MiB", "--model-repository", str(repository))
-    gateway = servers.start(tmp_path / "gateway", *flags)
+    gateway = servers.start(tmp_path / "gateway", "--servers-file", str(listed), "--memory-budget", "50MiB", *hosts[0].flags)
     try:
         with asking(gateway, ("m0", "m1")) as answers:
             wait_for(lambda: all(answers.values()), what="answers of both")
@@ -98,7 +83,7 @@ def test_one_joins_and_one_leaves_under_load(hosts: list[Tidegate], repository: 
 
             write(listed, second)
             wait_for(lambda: "first" not in loaded(gateway), what="the first server's end")
-            assert held_by(hosts[0]) == set()
+            assert hosts[0].loaded() == set()
             before = dict(answers)
             wait_for(lambda: all(answers[model] > before[model] + 3 for model in answers), what="answers of the second server")
             assert loaded(gateway) == {"second": set(MODELS)}
@@ -109,4 +94,4 @@ def test_one_joins_and_one_leaves_under_load(hosts: list[Tidegate], repository: 
             assert loaded(gateway).keys() == {"second"}
     finally:
         assert gateway.stop() == 0, gateway.said()
-    assert held_by(hosts[1]) == set(MODELS), "who stops leaves what others run as it is"
+    assert hosts[1].loaded() == set(MODELS), "who stops leaves what others run as it is"

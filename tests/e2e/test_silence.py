@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from control_plane.admin.client import AdminClient
-from tests.e2e import tidegate as servers
+from tests.e2e.nodes import EMBEDDED, NODES, fleet_on
 from tests.e2e.raw_http import exchange, read_answer, status
 from tests.e2e.test_fleet import answer_of, loaded, shown, write_models
 from tests.e2e.test_fleet_failures import counted, triton_of
-from tests.e2e.tidegate import Tidegate, descendants, living, run_cli, wait_for
+from tests.e2e.tidegate import Tidegate, run_cli, wait_for
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -34,7 +34,7 @@ SOON_S = 3.0
 """Less than the freeze lasts, far more than anything takes that does not wait for its end."""
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one process", "two workers"])
+@pytest.fixture(scope="module", params=[(EMBEDDED, 1), (EMBEDDED, 2), (NODES, 1)], ids=["one process", "two workers", "nodes"])
 def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
     repository = tmp_path_factory.mktemp("models")
     write_models(repository, (MODEL, ONCE))
@@ -42,13 +42,11 @@ def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         with (repository / model / "config.pbtxt").open("a") as config:
             config.write('parameters { key: "tidegate_min_replicas" value { string_value: "3" } }\n')
             config.write("response_cache { enable: true }\n" if model == MODEL else "")
-    flags = ("--servers", "3", "--model-repository", str(repository), "--workers", str(request.param))
-    running = servers.start(tmp_path_factory.mktemp("fleet"), *flags)
-    below = descendants(running.process.pid)
-    wait_for(lambda: all(models == {MODEL, ONCE} for models in loaded(running).values()), what="a copy on each")
-    yield running
-    assert running.stop() == 0, running.said()
-    assert not living(below), "processes outlived tidegate"
+    place, workers = request.param
+    root = tmp_path_factory.mktemp("fleet")
+    with fleet_on(place, root, "--workers", str(workers), "--memory-budget", "1GiB", repository=repository, count=3) as (running, _):
+        wait_for(lambda: all(models == {MODEL, ONCE} for models in loaded(running).values()), what="a copy on each")
+        yield running
 
 
 @dataclass

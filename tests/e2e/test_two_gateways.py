@@ -13,10 +13,10 @@ import tritonclient.http
 
 from control_plane.admin.client import AdminClient
 from tests.e2e import tidegate as servers
+from tests.e2e.nodes import ATTACHED, NODES, Host, host_on
 from tests.e2e.raw_http import status
-from tests.e2e.test_access import triton_url
 from tests.e2e.test_fleet import BUDGET_BYTES, MIB, answer_of, ask, shown, write_models
-from tests.e2e.tidegate import SHARED_TRITON, Tidegate, wait_for
+from tests.e2e.tidegate import Tidegate, run_cli, wait_for
 from tests.redis_server import RedisServer, redis_server
 
 MODELS = ("m0", "m1", "m2", "m3")
@@ -28,42 +28,32 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def gateways(tmp_path_factory: pytest.TempPathFactory, redis: RedisServer) -> Iterator[tuple[Tidegate, Tidegate, str]]:
-    """And Triton's own address."""
+@pytest.fixture(scope="module", params=[ATTACHED, NODES])
+def gateways(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, redis: RedisServer
+) -> Iterator[tuple[Tidegate, Tidegate, Host]]:
     root = tmp_path_factory.mktemp("two")
     repository = root / "models"
     write_models(repository, MODELS)
     with ExitStack() as ends:
 
-        def start(name: str, *flags: str, env: dict[str, str] | None = None) -> Tidegate:
-            running = servers.start(root / name, *flags, env=env)
+        def start(name: str, *flags: str) -> Tidegate:
+            running = servers.start(root / name, *flags)
             ends.callback(running.kill)
             return running
 
-        host = start("host", "--model-repository", str(repository), env=SHARED_TRITON)
-        flags = (
-            "--triton-url",
-            triton_url(host),
-            "--memory-budget",
-            "50MiB",
-            "--model-repository",
-            str(repository),
-            "--state-url",
-            redis.url,
-        )
-        one, other = start("one", *flags), start("other", *flags)
-        yield one, other, f"127.0.0.1:{host.triton_port('HTTPService')}"
+        host = ends.enter_context(host_on(request.param, root / "host", repository))
+        flags = ("--triton-url", host.url, *host.flags, "--memory-budget", "50MiB", "--fleet-name", request.param, "--state-url", redis.url)
+        yield start("one", *flags), start("other", *flags), host
 
 
 @contextmanager
-def never_beyond_the_budget(triton: str) -> Iterator[None]:
-    client, done, most = tritonclient.http.InferenceServerClient(triton), threading.Event(), [0]
+def never_beyond_the_budget(triton: Host) -> Iterator[None]:
+    done, most = threading.Event(), [0]
 
     def watch() -> None:
         while not done.wait(0.02):
-            index = client.get_model_repository_index()
-            most[0] = max(most[0], sum(line.get("state", "UNAVAILABLE") != "UNAVAILABLE" for line in index))
+            most[0] = max(most[0], len(triton.loaded()))
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -80,20 +70,20 @@ def leader_of(*gateways: Tidegate) -> Tidegate:
     return leader
 
 
-def test_every_model_is_served_by_one_or_the_other_and_memory_is_promised_once(gateways: tuple[Tidegate, Tidegate, str]) -> None:
+def test_every_model_is_served_by_one_or_the_other_and_memory_is_promised_once(gateways: tuple[Tidegate, Tidegate, Host]) -> None:
     one, other, triton = gateways
     with never_beyond_the_budget(triton):
         for number, model in enumerate(MODELS):
             assert answer_of(ask(other if number % 2 else one, model)) == 1 + number
 
 
-def test_what_either_is_told_to_unload_or_load_is_so_for_both(gateways: tuple[Tidegate, Tidegate, str]) -> None:
+def test_what_either_is_told_to_unload_or_load_is_so_for_both(gateways: tuple[Tidegate, Tidegate, Host]) -> None:
     one, other, triton = gateways
     leader = leader_of(one, other)
     asker = other if leader is one else one
     assert answer_of(ask(leader, "m0")) == 1
     AdminClient(asker.endpoints["admin"]).unload("m0")
-    assert not tritonclient.http.InferenceServerClient(triton).is_model_ready("m0")
+    assert not tritonclient.http.InferenceServerClient(triton.address).is_model_ready("m0")
     assert status(ask(asker, "m0")) == 404
     wait_for(lambda: status(ask(leader, "m0")) == 404, what="the leader's refusal")
     assert AdminClient(asker.endpoints["admin"]).load("m0")["state"] == "READY"
@@ -101,7 +91,7 @@ def test_what_either_is_told_to_unload_or_load_is_so_for_both(gateways: tuple[Ti
     AdminClient(asker.endpoints["admin"]).unload("m1")
 
 
-def test_what_the_other_serves_counts_for_the_leader(gateways: tuple[Tidegate, Tidegate, str]) -> None:
+def test_what_the_other_serves_counts_for_the_leader(gateways: tuple[Tidegate, Tidegate, Host]) -> None:
     one, other, _ = gateways
     wait_for(lambda: "leads the fleet, token" in one.said() + other.said(), what="a leader")
     leader = leader_of(one, other)
@@ -111,12 +101,23 @@ def test_what_the_other_serves_counts_for_the_leader(gateways: tuple[Tidegate, T
     wait_for(lambda: uses_per_s(leader, "m2") > 1, what="what it was told")
 
 
+def test_what_it_lacks_without_a_node_is_said_in_a_line(gateways: tuple[Tidegate, Tidegate, Host]) -> None:
+    one = gateways[0]
+    lacks = "triton: no node, so no cached responses, tiers, latency tables or measured sizes"
+    is_lacking = not gateways[2].fields
+    shown_as_text = " ".join(run_cli("fleet", "--state-dir", str(one.state_dir)).stdout.split())
+    assert (lacks in shown_as_text) is is_lacking
+    found = run_cli("doctor", "--state-dir", str(one.state_dir), "-o", "json").stdout
+    assert (lacks in found) is is_lacking
+    assert ("has no node: no cached responses" in one.said()) is is_lacking
+
+
 def uses_per_s(gateway: Tidegate, model: str) -> float:
     found: float = next(each for each in shown(gateway)["models"] if each["name"] == model)["uses_per_s"]
     return found
 
 
-def test_after_an_outage_of_redis_the_leader_is_it_again_at_once(gateways: tuple[Tidegate, Tidegate, str], redis: RedisServer) -> None:
+def test_after_an_outage_of_redis_the_leader_is_it_again_at_once(gateways: tuple[Tidegate, Tidegate, Host], redis: RedisServer) -> None:
     one, other, _ = gateways
     wait_for(lambda: "leads the fleet, token" in one.said() + other.said(), what="a leader")
     leader = leader_of(one, other)
@@ -132,7 +133,7 @@ def test_after_an_outage_of_redis_the_leader_is_it_again_at_once(gateways: tuple
     assert time.monotonic() - back_s < 4.0
 
 
-def test_when_the_leader_is_killed_the_other_takes_over(gateways: tuple[Tidegate, Tidegate, str]) -> None:
+def test_when_the_leader_is_killed_the_other_takes_over(gateways: tuple[Tidegate, Tidegate, Host]) -> None:
     one, other, triton = gateways
     wait_for(lambda: "leads the fleet, token" in one.said() + other.said(), what="a leader")
     leader = leader_of(one, other)
@@ -146,7 +147,7 @@ def test_when_the_leader_is_killed_the_other_takes_over(gateways: tuple[Tidegate
     assert status(ask(left, "m1")) == 404, "an administrator has unloaded it"
 
 
-def test_what_was_measured_and_wanted_is_known_to_one_that_starts(gateways: tuple[Tidegate, Tidegate, str]) -> None:
+def test_what_was_measured_and_wanted_is_known_to_one_that_starts(gateways: tuple[Tidegate, Tidegate, Host]) -> None:
     left = next(each for each in gateways[:2] if each.process.poll() is None)
     killed = next(each for each in gateways[:2] if each is not left)
     assert isinstance(killed.process.args, list)
