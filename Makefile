@@ -16,8 +16,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 BUILD_MODELS := $(BIN)/python -m python_backends.export model_repository
 # The exact variant, on which a machine serves until a faster one has passed its accuracy gate.
 REFERENCE := model_repository/text_encoder/1/fp32
-# Tests that need nothing but themselves, and so run beside each other. The others run a file at a time in each of three processes:
-# they wait for Triton so often that two leave a third of two cores idle.
+# Tests that need nothing but themselves, and so run beside each other. The others run a file at a time in each process.
+# There are three processes for both: tests wait so often, the others for Triton, that two leave a third of two cores idle.
 ALONE := tests/unit tests/wire
 OTHERS := $(addprefix --ignore=,$(ALONE))
 # What fails beside others gets one more run alone, in the open: a machine that stood still for seconds is no defect; what fails twice is.
@@ -54,12 +54,12 @@ test: $(VENV)/.dev $(VENV)/.libpython programs models ## Set up if needed, then 
 ifdef ARGS
 	@$(BIN)/python -m pytest $(ARGS)
 else
-	@$(BIN)/python -m pytest -n 2 $(ALONE) $(call once_more,$(ALONE))
+	@$(BIN)/python -m pytest -n 3 $(ALONE) $(call once_more,$(ALONE))
 	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(OTHERS) $(call once_more,$(OTHERS))
 endif
 
 check: lint ## As lint, and unit and wire tests; needs no Triton
-	@$(BIN)/python -m pytest -q -n 2 $(ALONE) $(ARGS)
+	@$(BIN)/python -m pytest -q -n 3 $(ALONE) $(ARGS)
 
 lint: $(VENV)/.dev ## Format, style, types, layer contract
 	@$(BIN)/ruff format --quiet --check $(SOURCES) || $(call explain,run make format)

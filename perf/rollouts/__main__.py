@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--rollouts", type=int, default=20, help="in a row")
     parser.add_argument("--bad", nargs="*", choices=[*models.BAD], default=list(models.BAD), help="bad versions")
     parser.add_argument("--cost", type=int, default=8, help="turns with a shadow and without; 0 for none")
+    parser.add_argument("--turn-s", type=float, default=6.0, help="of one turn")
     harness.carry_out(Report, parser.parse_args(), _measure)
 
 
@@ -61,7 +62,7 @@ def _measure(arguments: argparse.Namespace) -> Result:
             wrong += drill.wrong
         if arguments.cost:
             harness.say("what a shadow costs")
-            runs.setdefault(Case(COST), []).append(cost_of_shadow(arguments.cost))
+            runs.setdefault(Case(COST), []).append(cost_of_shadow(arguments.cost, arguments.turn_s))
     return Result(runs, more={"reasons": reasons, "wrong": wrong[:50]})
 
 

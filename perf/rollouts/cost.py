@@ -17,7 +17,6 @@ from perf.chaos.gateways import Gateway
 from perf.rollouts.fleet import Fleet
 from perf.rollouts.report import Run
 
-_TURN_S = 6.0
 _CALLERS = 4
 _PERCENT = 10
 _MODEL = """
@@ -40,7 +39,7 @@ instance_group [ { kind: KIND_CPU count: 4 } ]
 """
 
 
-def cost_of_shadow(turns: int) -> Run:
+def cost_of_shadow(turns: int, turn_s: float) -> Run:
     """Measure so many turns of both kinds, one after the other: ratios are taken within each pair."""
     with tempfile.TemporaryDirectory(prefix="tidegate-shadow-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -51,23 +50,23 @@ def cost_of_shadow(turns: int) -> Run:
         gateway = Gateway(folder / "state", "--model-repository", str(folder / "models"), "--load", "stable", "--load", "next")
         gateway.start()
         try:
-            return _measured(Fleet(gateway), turns)
+            return _measured(Fleet(gateway), turns, turn_s)
         finally:
             gateway.stop()
 
 
-def _measured(site: Fleet, turns: int) -> Run:
+def _measured(site: Fleet, turns: int, turn_s: float) -> Run:
     site.client.ask("PUT", "routes", "r", body={"model": "stable", "is_repeatable": True})
     time.sleep(1.5)
-    _turn(site)
+    _turn(site, turn_s)
     ratios: list[tuple[float, float]] = []
     asked, before = 0, site.copied()
     for _ in range(turns):
-        without = _turn(site)
+        without = _turn(site, turn_s)
         shadow = {"weight": 100 * _PERCENT, "samples": 10**9, "min_s": 0.0}
         site.begin("r", "next", steps=[{"weight": 100}], shadow=shadow, agreement={"kind": "exact"})
         time.sleep(0.5)
-        beside = _turn(site)
+        beside = _turn(site, turn_s)
         site.abort("r")
         time.sleep(0.5)
         asked += len(without) + len(beside)
@@ -80,12 +79,12 @@ def _ratio(one: list[float], other: list[float], percent: float) -> float:
     return float(np.percentile(one, percent) / np.percentile(other, percent))
 
 
-def _turn(site: Fleet) -> list[float]:
+def _turn(site: Fleet, turn_s: float) -> list[float]:
     """Seconds that each request took."""
     took: list[float] = []
 
     def ask(number: int) -> None:
-        ends_s, value = time.monotonic() + _TURN_S, float(number)
+        ends_s, value = time.monotonic() + turn_s, float(number)
         with closing(http.client.HTTPConnection(site.address("http"), timeout=30.0)) as connection:
             while (began_s := time.monotonic()) < ends_s:
                 value += _CALLERS

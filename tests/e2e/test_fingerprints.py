@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.grpc.aio
-import uvloop
 
 from control_plane.core.errors import ModelLoadFailed, UpstreamUnavailable
 from control_plane.core.fingerprint import Fingerprint
@@ -146,11 +145,6 @@ class Bench:
 
     def loads(self) -> int:
         return (self.state / "triton/triton.log").read_text().count('"successfully loaded')
-
-
-def run(main: object) -> None:
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main)  # type: ignore[arg-type]
 
 
 async def test_other_answers_are_another_fingerprint(tmp_path: Path) -> None:
