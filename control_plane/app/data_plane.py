@@ -222,7 +222,17 @@ class DataPlane:
     def _make_http_frontend(
         self, gateway: GatewaySettings, budget: BodyBudget, models: ModelAdministration, servers: Servers
     ) -> HttpServer:
-        jobs = None if self._jobs is None else JobsHttp(self._jobs.jobs, webhooks=self._jobs.webhooks)
+        jobs = (
+            None
+            if self._jobs is None
+            else JobsHttp(
+                self._jobs.jobs,
+                webhooks=self._jobs.webhooks,
+                files=self._jobs.callers_files,
+                budget=budget,
+                max_input_bytes=gateway.max_body_bytes,
+            )
+        )
         v2 = V2Http(
             inference=self._inference,
             access=self._governance.access,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from uuid import uuid4
 
 from control_plane.app.stores import open_job_store
@@ -22,8 +23,12 @@ from control_plane.jobs.deliveries import Deliveries
 from control_plane.jobs.domain.delivery import DeliveryKind
 from control_plane.jobs.domain.gate import BulkGate
 from control_plane.jobs.domain.transitions import RetryPolicy
+from control_plane.jobs.files.adapters.folder_files import FolderFiles
+from control_plane.jobs.files.callers_files import CallersFiles
+from control_plane.jobs.files.domain.place import Prefix, read_prefixes
+from control_plane.jobs.files.ports import FileStore
 from control_plane.jobs.jobs import Jobs
-from control_plane.jobs.ports import Bounds, Compute, JobQueue, JobStore, Load, Spool, UsageSums
+from control_plane.jobs.ports import Bounds, Compute, Courier, JobQueue, JobStore, Load, Spool, UsageSums
 from control_plane.jobs.runner import JobRunner
 from control_plane.jobs.sweeper import Sweeper
 from control_plane.jobs.webhooks.adapters.guarded_post import GuardedPost
@@ -63,6 +68,8 @@ class JobServices:
         self._sweeper = Sweeper(store=store, queue=queue, spool=spool, usage=usage, policy=self._policy, kept=_kept(settings))
         self.max_attempts = settings.jobs_attempts
         self.max_upload_bytes = settings.jobs_max_upload_bytes
+        prefixes = _prefixes(settings)
+        self.callers_files = CallersFiles(prefixes, _open_files, read_result=spool.read) if prefixes else None
         self.webhooks: WebhookSender | None = None
         self.deliveries: Deliveries | None = None
         """None: this process delivers nothing, and takes no job of which anything is to be delivered."""
@@ -88,7 +95,10 @@ class JobServices:
         rules = UrlRules(self._settings.jobs_webhook_plaintext, read_networks(self._settings.jobs_webhook_networks))
         post = GuardedPost(rules, SystemResolver())
         self.webhooks = WebhookSender(index=self._store.deliveries, post=post, rules=rules, secrets_of=secrets_of)
-        self.deliveries = Deliveries(store=self._store, couriers={DeliveryKind.WEBHOOK: self.webhooks})
+        couriers: dict[DeliveryKind, Courier] = {DeliveryKind.WEBHOOK: self.webhooks}
+        if self.callers_files is not None:
+            couriers[DeliveryKind.OUTPUT] = self.callers_files
+        self.deliveries = Deliveries(store=self._store, couriers=couriers)
 
     def open(self) -> None:
         """Let jobs run from now on: models are loaded, so that one that is missing is missing for good."""
@@ -131,7 +141,10 @@ async def open_jobs(settings: Settings, usage: UsageSums) -> AsyncIterator[JobSe
         queue = _make_queue(settings, store)
         held.push_async_callback(queue.close)
         is_only = settings.state.state_url is None and settings.process.workers == 1
-        yield JobServices(settings.jobs, store, queue, spool, usage, shelf, is_only=is_only)
+        services = JobServices(settings.jobs, store, queue, spool, usage, shelf, is_only=is_only)
+        if services.callers_files is not None:
+            held.push_async_callback(services.callers_files.close)
+        yield services
 
 
 def _make_queue(settings: Settings, store: JobStore) -> JobQueue:
@@ -145,6 +158,25 @@ def _make_queue(settings: Settings, store: JobStore) -> JobQueue:
     from control_plane.jobs.adapters.rabbitmq_tickets import RabbitmqTickets
 
     return RabbitmqTickets(url)
+
+
+def _prefixes(settings: JobSettings) -> tuple[Prefix, ...]:
+    """Read where callers may have files. Raises StartupError."""
+    try:
+        prefixes = read_prefixes(settings.jobs_stores)
+    except ValueError as exc:
+        raise StartupError(f"TIDEGATE_JOBS_STORES: {exc}") from exc
+    return prefixes
+
+
+def _open_files(prefix: Prefix) -> FileStore:
+    """Open a store of callers' files, without a request. Raises StartupError."""
+    if not prefix.store:
+        return FolderFiles(Path(prefix.url))
+    # Imported here: a gateway without object stores never loads their clients.
+    from control_plane.jobs.files.adapters.object_files import ObjectFiles
+
+    return ObjectFiles(prefix.url)
 
 
 def _bounds(settings: JobSettings) -> Bounds:

@@ -41,6 +41,8 @@ class Submission:
     expires_s: float | None = None
     """Seconds from now; None: as the settings say."""
     idempotency_key: str = ""
+    output: Delivery | None = None
+    """Where the result is written to."""
     webhook: Delivery | None = None
     """What is told of the job's end."""
 
@@ -240,6 +242,7 @@ class Jobs:
             price_class=wanted.price_class,
             idempotency_key=wanted.idempotency_key,
             ready_s=now_s,
+            output=wanted.output,
             webhook=wanted.webhook,
         )
 

@@ -87,6 +87,11 @@ class JobSettings(Group):
     jobs_keep_s: Seconds = 86_400.0
     """Seconds for which a job that has ended can be asked for, with its result."""
 
+    jobs_stores: NameList = Field(default_factory=list)
+    """Folders of this machine (`/data/jobs`) and prefixes in object stores (`s3://bucket/jobs`) that jobs may have their
+    input from and their output written to; commas between several in the variable. `{tenant}` stands for the tenant's
+    name; without it every tenant reads and writes what is there. Not given: callers send the input themselves."""
+
     jobs_webhook_plaintext: bool = False
     """Let jobs name webhooks of `http://`, too. Messages are signed but not secret then: whoever is on the way reads
     them."""
@@ -102,6 +107,14 @@ class JobSettings(Group):
 
     batches_open_per_tenant: int = Field(1000, ge=1)
     """Most batches of one tenant that have not ended; further ones are refused with 429."""
+
+    @field_validator("jobs_stores")
+    @classmethod
+    def _as_prefixes(cls, texts: list[str]) -> list[str]:
+        for text in texts:
+            if not (text.startswith("/") or "://" in text) or "@" in text:
+                raise ValueError("expected absolute folders and URLs such as s3://bucket/folder, without credentials")
+        return texts
 
     @field_validator("jobs_url", mode="before")
     @classmethod

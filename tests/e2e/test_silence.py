@@ -26,7 +26,7 @@ from tests.e2e.nodes import EMBEDDED, NODES, fleet_on
 from tests.e2e.raw_http import exchange, read_answer, status
 from tests.e2e.test_fleet import answer_of, loaded, shown, write_models
 from tests.e2e.test_fleet_failures import counted, triton_of
-from tests.e2e.tidegate import LONG_S, Tidegate, descendants, living, run_cli, wait_for
+from tests.e2e.tidegate import LONG_S, Tidegate, run_cli, wait_for
 
 pytestmark = pytest.mark.timeout(300)
 

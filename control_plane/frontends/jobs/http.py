@@ -8,6 +8,8 @@ for byte. `Prefer: wait=N` is of RFC 7240, `Idempotency-Key` of draft-ietf-httpa
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Protocol
 from urllib.parse import parse_qs
@@ -17,12 +19,13 @@ import orjson
 from control_plane.core.action import Action
 from control_plane.core.errors import InvalidRequest, RouteNotFound
 from control_plane.core.principal import Principal
-from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES
+from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
 from control_plane.frontends.jobs.events import JobEvents
 from control_plane.jobs.attempts import decode_attempt, encode_outcome
 from control_plane.jobs.domain.delivery import Delivery
 from control_plane.jobs.domain.job import Job, JobState, PriceClass
 from control_plane.jobs.domain.job_view import view_of
+from control_plane.jobs.files.callers_files import CallersFiles
 from control_plane.jobs.jobs import JOB_ID, Jobs, Submission
 from control_plane.jobs.ports import Compute, Computed, TryAgain
 from control_plane.protocols.http1 import Headers, HttpAnswer, HttpRequest, make_answer, with_header
@@ -45,10 +48,13 @@ _NOT_OF_THE_REQUEST = frozenset(
         b"tidegate-job-class",
         b"tidegate-job-expires-s",
         b"tidegate-job-webhook",
+        b"tidegate-job-input",
+        b"tidegate-job-output",
     )
 )
 """Fields that are not stored with a job: credentials, and what is about this connection or the job itself."""
 
+_NO_FILES = "jobs have no input or output in files here: an administrator allows places for them (TIDEGATE_JOBS_STORES)"
 _WAIT = re.compile(r"(?:^|[,;])\s*wait\s*=\s*\"?(\d{1,6})\"?\s*(?=$|[,;])", re.IGNORECASE)
 _MAX_WAIT_S = 60
 _KEY = re.compile(rb'"?([\x21\x23-\x5b\x5d-\x7e]{1,255})"?')
@@ -66,8 +72,21 @@ class Webhooks(Protocol):
 class JobsHttp:
     """The application behind the paths of jobs: `frontends/kserve/http.JobsApplication`."""
 
-    def __init__(self, jobs: Jobs, *, webhooks: Webhooks | None = None) -> None:
-        """Without `webhooks` no job may have one."""
+    def __init__(
+        self,
+        jobs: Jobs,
+        *,
+        webhooks: Webhooks | None = None,
+        files: CallersFiles | None = None,
+        budget: BodyBudget | None = None,
+        max_input_bytes: int = 0,
+    ) -> None:
+        """Without `webhooks` no job may have one. Without `files` callers send the input themselves; with them it has
+        `max_input_bytes` at most, within the memory of `budget`.
+        """
+        self._files = files
+        self._budget = budget
+        self._max_input_bytes = max_input_bytes
         self._jobs = jobs
         self._webhooks = webhooks
         self._events = JobEvents(jobs)
@@ -96,10 +115,11 @@ class JobsHttp:
                 return make_answer(200, orjson.dumps(view_of(job, await jobs.place(job))))
 
     async def _submit(self, jobs: Jobs, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer:
-        # A large body keeps its part of the memory for all bodies until it is answered, and a runner needs as much again.
-        wait_s = _wait_s(request) if len(request.body) <= UNCOUNTED_BYTES else 0
-        webhook = self._webhook(request, principal)
-        job = await jobs.submit(principal, replace(_submission(request, route), webhook=webhook))
+        wanted = replace(_submission(request, route), webhook=self._webhook(request, principal), output=self._output(request, principal))
+        async with self._input(request, principal) as body:
+            # A large body keeps its part of the memory for all bodies until it is answered, and a runner needs as much again.
+            wait_s = _wait_s(request) if len(body) <= UNCOUNTED_BYTES else 0
+            job = await jobs.submit(principal, replace(wanted, body=body))
         if wait_s:
             job = await jobs.wait(job, wait_s)
             if job.result is not None:
@@ -107,6 +127,29 @@ class JobsHttp:
         body = orjson.dumps(view_of(job, None))  # its place in line is counted for who asks: behind thousands that takes a while
         headers: Headers = [(b"Location", f"/v2/jobs/{job.id}".encode())]
         return make_answer(202, body, headers=headers)
+
+    @asynccontextmanager
+    async def _input(self, request: HttpRequest, principal: Principal) -> AsyncIterator[bytes | bytearray]:
+        """The body of the job: what the caller has sent, or has where it says. Raises InvalidRequest, PayloadTooLarge."""
+        given = _file_url(request, b"tidegate-job-input")
+        if given is None:
+            yield request.body
+            return
+        if self._files is None or self._budget is None:
+            raise InvalidRequest(_NO_FILES)
+        if request.body:
+            raise InvalidRequest("a job has its input in the body or where tidegate-job-input says, not both")
+        async with self._files.input(principal.tenant, given, max_bytes=self._max_input_bytes, budget=self._budget) as body:
+            yield body
+
+    def _output(self, request: HttpRequest, principal: Principal) -> Delivery | None:
+        """Read where the result is written to. Raises InvalidRequest."""
+        given = _file_url(request, b"tidegate-job-output")
+        if given is None:
+            return None
+        if self._files is None:
+            raise InvalidRequest(_NO_FILES)
+        return self._files.accepted_output(principal.tenant, given)
 
     def _webhook(self, request: HttpRequest, principal: Principal) -> Delivery | None:
         """Read which URL is told of the job's end. Raises InvalidRequest."""
@@ -175,6 +218,14 @@ def _own_headers(request: HttpRequest) -> Headers:
 
 _NEVER_DROPPED = frozenset((b"inference-header-content-length", b"content-encoding"))
 """Fields that decide how the body is read; a caller could list them in `Connection`."""
+
+
+def _file_url(request: HttpRequest, name: bytes) -> str | None:
+    given = request.single_header(name)
+    try:
+        return None if given is None else given.decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest(f"{name.decode()} is not UTF-8") from None
 
 
 def _price_class(request: HttpRequest) -> PriceClass:

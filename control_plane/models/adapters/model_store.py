@@ -15,37 +15,32 @@ import os
 import re
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from fsspec.asyn import AsyncFileSystem
-from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from control_plane.core.errors import ModelLoadFailed, ModelNotFound, StartupError, StoreUnavailable
 from control_plane.core.model import MODEL_NAME, NAME_RULE
 from control_plane.models.domain.model_source import ModelSource, SourceFile, refusal
 from control_plane.models.ports import Stop
+from control_plane.storage.object_stores import close_object_store, open_object_store, said, without_secrets
 
 _log = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 
-_S3_OPTIONS = {"config_kwargs": {"connect_timeout": 5, "read_timeout": 20, "retries": {"max_attempts": 1}}}
 _CALL_TIMEOUT_S = 60.0
 """Time limit of one listing or read, the client's own retries included: 32 MiB that take longer (half a MiB
 per second) are stuck.
 """
-_CLOSE_TIMEOUT_S = 1.0
 _POLL_S = 0.1
 _STREAMS = 4
 """Parallel requests of one read from an object store: a single S3 stream has some 50-90 MB/s (AWS,
 "Performance guidelines").
 """
 _MAX_MODELS = 100_000
-_LONGEST_MESSAGE = 300
 _MD5 = re.compile(r'"?([0-9a-f]{32})"?')
 _IDENTITY = ("ETag", "etag", "generation", "md5Hash", "content_md5", "LastModified", "last_modified", "mtime", "ino", "created")
 """Attributes by which fsspec's clients tell that a file has changed; an etag alone is enough."""
@@ -58,9 +53,9 @@ class FsspecModelStore:
         """Prepare without a request. Raises StartupError: no client reads such a URL, or the folder does not
         exist.
         """
-        self.url = _without_secrets(url)
+        self.url = without_secrets(url)
         self._call_timeout_s = call_timeout_s
-        self._fs, root = _open(url, self.url)
+        self._fs, root = open_object_store(url, setting="--model-store")
         self._root = root.rstrip("/")
         self._is_local = isinstance(self._fs, LocalFileSystem)
         self._refused: set[str] = set()
@@ -117,10 +112,7 @@ class FsspecModelStore:
 
     def close(self) -> None:
         """Close the client's connections, where the client has a way to."""
-        if (session := getattr(self._fs, "_s3", None)) is not None:
-            closing = asyncio.run_coroutine_threadsafe(session.__aexit__(None, None, None), self._fs.loop)
-            with suppress(Exception):  # connections that stay open end with the process
-                closing.result(_CLOSE_TIMEOUT_S)
+        close_object_store(self._fs)
 
     @property
     def _is_async(self) -> bool:
@@ -185,23 +177,7 @@ class FsspecModelStore:
         except (FileNotFoundError, StoreUnavailable):
             raise
         except Exception as exc:  # each client raises errors of its own; botocore's are not even OSErrors
-            raise StoreUnavailable(f"model store {self.url} cannot be read: {_said(exc)}") from None
-
-
-def _open(url: str, shown: str) -> tuple[Any, str]:
-    """Return fsspec's client for a URL and the root in it. Raises StartupError."""
-    parts = urlsplit(url)
-    if parts.username is not None or parts.password is not None or parts.query or "::" in url:
-        raise StartupError(f"--model-store {shown}: leave credentials and options to the provider's own variables and files")
-    try:
-        options = _S3_OPTIONS if parts.scheme in ("s3", "s3a") else {}
-        fs, root = url_to_fs(url, use_listings_cache=False, skip_instance_cache=True, **options)
-    except ImportError as exc:
-        extra = "; `make extras` installs what it needs" if parts.scheme in ("s3", "s3a") else ""
-        raise StartupError(f"--model-store {shown} needs a package that is missing ({exc.name}){extra}") from exc
-    except ValueError as exc:
-        raise StartupError(f"--model-store {shown}: nothing here reads {parts.scheme}://") from exc
-    return fs, str(root)
+            raise StoreUnavailable(f"model store {self.url} cannot be read: {said(exc)}") from None
 
 
 def _wait(future: concurrent.futures.Future[ResultT], stop: Stop, timeout_s: float) -> ResultT:
@@ -222,11 +198,3 @@ def _wait(future: concurrent.futures.Future[ResultT], stop: Stop, timeout_s: flo
 def _require_going(stop: Stop) -> None:
     if stop.is_set():
         raise StoreUnavailable("the gateway is stopping")
-
-
-def _without_secrets(text: str) -> str:
-    return re.sub(r"\?[^\s\"']+", "?...", re.sub(r"//[^/@\s]+@", "//...@", text))
-
-
-def _said(exc: Exception) -> str:
-    return _without_secrets(" ".join(f"{type(exc).__name__}: {exc}".split()))[:_LONGEST_MESSAGE]

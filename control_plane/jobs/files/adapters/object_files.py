@@ -1,0 +1,57 @@
+"""Files of callers in an object store that fsspec has a client for; implements `files/ports.FileStore`.
+
+Calls of asynchronous clients (S3) run on fsspec's thread and are cancelled with their caller; others have a thread each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from fsspec.asyn import AsyncFileSystem
+
+from control_plane.core.errors import StoreUnavailable
+from control_plane.jobs.files.ports import NoSuchFile
+from control_plane.storage.object_stores import close_object_store, open_object_store, said
+
+
+class ObjectFiles:
+    """Files at a URL such as `s3://bucket/folder`."""
+
+    def __init__(self, url: str) -> None:
+        """Prepare without a request. Raises StartupError: no client reads such a URL."""
+        self._fs, root = open_object_store(url, setting="TIDEGATE_JOBS_STORES")
+        self._root = root.rstrip("/")
+
+    async def size(self, path: Sequence[str]) -> int:
+        found: dict[str, Any] = await self._call("info", self._key(path))
+        if found.get("type") != "file":
+            raise NoSuchFile("there is no such file")
+        return int(found["size"])
+
+    async def read(self, path: Sequence[str], *, most: int) -> bytes:
+        if not await self.size(path):
+            return b""  # of which S3 can give no range
+        content: bytes = await self._call("cat_file", self._key(path), start=0, end=most)
+        return content
+
+    async def write(self, path: Sequence[str], content: bytes) -> None:
+        await self._call("pipe_file", self._key(path), content)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(close_object_store, self._fs)
+
+    def _key(self, path: Sequence[str]) -> str:
+        return "/".join((self._root, *path))
+
+    async def _call(self, method: str, *args: Any, **options: Any) -> Any:
+        try:
+            if isinstance(self._fs, AsyncFileSystem):
+                calling = asyncio.run_coroutine_threadsafe(getattr(self._fs, f"_{method}")(*args, **options), self._fs.loop)
+                return await asyncio.wrap_future(calling)
+            return await asyncio.to_thread(getattr(self._fs, method), *args, **options)
+        except FileNotFoundError as exc:
+            raise NoSuchFile("there is no such file") from exc
+        except Exception as exc:  # each client raises errors of its own; botocore's are not even OSErrors
+            raise StoreUnavailable(f"the store of files cannot be used: {said(exc)}") from None

@@ -1,0 +1,123 @@
+"""Input of jobs from where callers have it, and output to where they want it; the latter implements `jobs/ports.Courier`.
+
+The input is read when the job is submitted, and kept with it as an upload is: what happens to the file afterwards changes
+nothing. The output is written once the job has ended, before its webhook is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from control_plane.core.errors import InvalidRequest, PayloadTooLarge, StoreUnavailable
+from control_plane.jobs.domain.delivery import Delivery, delivered
+from control_plane.jobs.domain.job import Blob, Job
+from control_plane.jobs.files.domain.place import Place, Prefix, place_of
+from control_plane.jobs.files.ports import FileStore, NoSuchFile
+from control_plane.jobs.ports import NotDelivered, SpoolDamaged
+
+_TIMEOUT_S = 100.0
+"""Seconds for which a file is read or written; a delivery's lease is longer."""
+_LARGE_BYTES, _LARGE_AT_ONCE = 1 << 20, 4
+_BUDGET_TIMEOUT_S = 60.0
+
+
+class Budget(Protocol):
+    """Memory for bodies: `frontends/common/body_budget`."""
+
+    async def acquire(self, size_bytes: int, timeout_s: float) -> None: ...
+
+    def release(self, size_bytes: int) -> None: ...
+
+
+class CallersFiles:
+    """Callers' files below the allowed prefixes."""
+
+    def __init__(
+        self, prefixes: Sequence[Prefix], open_store: Callable[[Prefix], FileStore], *, read_result: Callable[[Blob], Awaitable[bytes]]
+    ) -> None:
+        """`open_store` opens a store without a request; `read_result` reads a result from the spool. Raises what `open_store`
+        raises.
+        """
+        self._prefixes = prefixes
+        self._read_result = read_result
+        self._stores = {root: open_store(root) for root in {prefix.root for prefix in prefixes}}
+        self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
+
+    def accepted_output(self, tenant: str, url: str) -> Delivery:
+        """Return the output of a job that is submitted. Raises InvalidRequest: it may not be written there."""
+        url = url.rstrip("/")
+        place_of(self._prefixes, tenant, url)
+        return Delivery(url)
+
+    @asynccontextmanager
+    async def input(self, tenant: str, url: str, *, max_bytes: int, budget: Budget) -> AsyncIterator[bytes]:
+        """Read a caller's file, and hold the memory for it within the block.
+
+        Raises InvalidRequest, PayloadTooLarge, Overloaded, StoreUnavailable.
+        """
+        store, place = self._at(tenant, url)
+        try:
+            async with _limited():
+                size = await store.size(place.segments)
+            if size > max_bytes:
+                raise PayloadTooLarge(f"the input has {size} bytes, and {max_bytes} are allowed")
+            await budget.acquire(size, _BUDGET_TIMEOUT_S)
+        except NoSuchFile as exc:
+            raise InvalidRequest("there is no such input file") from exc
+        try:
+            yield await self._whole(store, place, size)
+        finally:
+            budget.release(size)
+
+    async def deliver(self, job: Job, delivery: Delivery) -> Delivery:
+        if job.result is None:
+            raise NotDelivered("the job has no result")
+        try:
+            store, place = self._at(job.tenant, delivery.url)
+            async with self._room_for(job.result.blob.size_bytes), _limited():
+                whole = await self._read_result(job.result.blob)
+                # The body last: who finds it finds the head.
+                for ending, content in ((".head", whole[: job.result.head_bytes]), ("", whole[job.result.head_bytes :])):
+                    await store.write((*place.segments, job.id + ending), content)
+        except (InvalidRequest, StoreUnavailable, SpoolDamaged, NoSuchFile) as exc:
+            raise NotDelivered(str(exc)) from exc
+        return delivered(delivery)
+
+    async def close(self) -> None:
+        for store in self._stores.values():
+            await store.close()
+
+    def _at(self, tenant: str, url: str) -> tuple[FileStore, Place]:
+        place = place_of(self._prefixes, tenant, url)
+        return self._stores[place.root], place
+
+    async def _whole(self, store: FileStore, place: Place, size: int) -> bytes:
+        try:
+            async with _limited():
+                content = await store.read(place.segments, most=size + 1)
+        except NoSuchFile as exc:
+            raise InvalidRequest("there is no such input file") from exc
+        if len(content) != size:
+            raise InvalidRequest("the input file was changed while it was read; submit the job again")
+        return content
+
+    @asynccontextmanager
+    async def _room_for(self, size_bytes: int) -> AsyncIterator[None]:
+        """Hold few large results in memory at a time."""
+        if size_bytes <= _LARGE_BYTES:
+            yield
+            return
+        async with self._large:
+            yield
+
+
+@asynccontextmanager
+async def _limited() -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            yield
+    except TimeoutError as exc:
+        raise StoreUnavailable(f"the store of files has not answered for {_TIMEOUT_S:g} s") from exc

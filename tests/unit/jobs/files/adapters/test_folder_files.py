@@ -1,0 +1,59 @@
+"""Files of callers in a folder: whole ones or none, and no way out of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from control_plane.jobs.files.adapters.folder_files import FolderFiles
+from control_plane.jobs.files.ports import NoSuchFile
+
+
+@asynccontextmanager
+async def files(root: Path) -> AsyncIterator[FolderFiles]:
+    made = FolderFiles(root)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def test_what_is_written_is_read_and_replaced_whole(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    async with files(tmp_path / "root") as it:
+        await it.write(("a", "b", "größe"), b"first")
+        await it.write(("a", "b", "größe"), b"second one")
+        assert await it.size(("a", "b", "größe")) == 10
+        assert await it.read(("a", "b", "größe"), most=6) == b"second"
+        assert await it.read(("a", "b", "größe"), most=99) == b"second one"
+        assert [path.name for path in (tmp_path / "root" / "a" / "b").iterdir()] == ["größe"]
+
+
+async def test_no_link_is_followed_out_of_it_and_nothing_but_files_is_read(tmp_path: Path) -> None:
+    outside, root = tmp_path / "outside", tmp_path / "root"
+    outside.mkdir()
+    root.mkdir()
+    (outside / "secret").write_bytes(b"secret")
+    async with files(root) as it:
+        (root / "folder").symlink_to(outside)
+        (root / "file").symlink_to(outside / "secret")
+        (root / "inner").mkdir()
+        os.mkfifo(root / "pipe")
+        for path in (("folder", "secret"), ("file",), ("inner",), ("pipe",), ("missing",), ("file", "x"), ("inner", "missing")):
+            with pytest.raises(NoSuchFile):
+                await it.size(path)
+            with pytest.raises(NoSuchFile):
+                await asyncio.wait_for(it.read(path, most=9), 60)
+        for path in (("folder", "new"), ("inner",)):
+            with pytest.raises(NoSuchFile):
+                await it.write(path, b"x")
+        await it.write(("file",), b"own")
+    assert sorted(path.name for path in outside.iterdir()) == ["secret"]
+    assert (outside / "secret").read_bytes() == b"secret", "a link is replaced, not written through"
+    assert (root / "file").read_bytes() == b"own"
+    assert not list(root.rglob("*.partial"))
