@@ -72,6 +72,7 @@ class JobServices:
             holder=uuid4().hex,
             policy=self._policy,
             weight_of=weight_of,
+            on_end=self.batches.job_ended,
         )
 
     def open(self) -> None:
