@@ -83,6 +83,10 @@ class Admission:
         """How many processes share the limits, this one included."""
         return self._leases.processes
 
+    def is_limited(self, tenant: str) -> bool:
+        """Whether a tenant's requests are counted against limits of its own."""
+        return self._limits.account(tenant).is_limited
+
     def admit(self, tenant: str) -> Permit | None:
         """Admit a request on its head. Raises LimitExceeded.
 

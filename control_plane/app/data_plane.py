@@ -290,20 +290,23 @@ class DataPlane:
         def is_alone() -> bool:
             return not below.admission.background.are_callers_present
 
-        def inference_with(meter: Meter) -> InferenceService:
-            return self._inference_with(replace(below, meter=meter), self._inference.dispatch)
+        inference = self._inference_with(below, self._inference.dispatch)
+
+        def may_join(tenant: str, model: str) -> bool:
+            """Whether nothing counts or assigns a tenant's requests for a model one by one."""
+            return not (below.admission.is_limited(tenant) or below.meter.has_log or below.access.route(model) is not None)
 
         def embeddings_with(meter: Meter) -> Embeddings:
-            return self._embeddings_of(inference_with(meter))
+            return self._embeddings_of(inference.metered_by(meter))
 
         return JobCompute(
-            inference_with,
+            inference.metered_by,
             context,
             budget,
             meter=below.meter,
             is_loaded=self._models.__contains__ if catalogue is None else catalogue.is_ready,
             is_alone=is_alone,
-            lines=LinesCompute(embeddings_with, meter=below.meter, max_attempts=max_attempts, is_alone=is_alone),
+            lines=LinesCompute(embeddings_with, meter=below.meter, max_attempts=max_attempts, is_alone=is_alone, may_join=may_join),
         )
 
     def _embeddings_of(self, inference: InferenceService) -> Embeddings:

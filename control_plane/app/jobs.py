@@ -88,6 +88,7 @@ class JobServices:
             holder=uuid4().hex,
             policy=self._policy,
             weight_of=weight_of,
+            on_end=self.batches.job_ended,
         )
 
     def deliver_by(self, secrets_of: Callable[[str], Sequence[str]]) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import uuid4
 
@@ -41,6 +42,8 @@ WINDOW_S = 86_400.0
 """OpenAI's only completion window, `24h`."""
 _PERIOD_S = 0.5
 _AFTER_DEFECT_S = 30.0
+_GATHER_S = 0.02
+"""Pause between two looks, for more chunks to end."""
 _OPEN_CHUNKS = 128
 """Most jobs that a batch has open at a time: enough to keep every runner busy for a period, and no more room in the
 spool."""
@@ -69,9 +72,13 @@ class Progress:
 
 @dataclass(slots=True)
 class _Follow:
-    """What this process knows of an open batch: the chunks that have ended, which do not change any more."""
+    """What this process knows of an open batch: the chunks that have ended, which do not change any more, and those that
+    were open when it last looked at all.
+    """
 
+    batch: Batch
     ends: dict[int, ChunkEnd] = field(default_factory=dict)
+    open: set[int] = field(default_factory=set)
 
 
 class Batches:
@@ -102,6 +109,7 @@ class Batches:
         self._follows: dict[str, _Follow] = {}
         self._cleaned_s = float("-inf")
         self._is_away = False
+        self._wake = asyncio.Event()
 
     async def create(self, principal: Principal, input_file_id: str, metadata: dict[str, str] | None) -> Batch:
         """Validate the input file, and accept the batch.
@@ -133,6 +141,7 @@ class Batches:
         )
         if not await self._shelf.add_batch(batch):
             raise ObjectNotFound(f"the file {input_file_id!r} was deleted meanwhile")
+        self._wake.set()
         return batch
 
     async def _validated(self, principal: Principal, file_id: str) -> InputLines:
@@ -171,7 +180,7 @@ class Batches:
         cancelled_s, end = await self._shelf.cancelled_s(batch), await self._shelf.ended(batch)
         if end is not None:
             return Progress(end.state, end.completed, end.failed, cancelled_s, end)
-        follow = self._follows.get(batch.id) or _Follow()
+        follow = self._follows.get(batch.id) or _Follow(batch)
         ends = dict(follow.ends)
         for number in range(len(batch.chunks)):
             if number not in ends:
@@ -186,32 +195,55 @@ class Batches:
         return Progress(state, completed, failed, cancelled_s, None)
 
     async def run(self) -> None:
-        """Make open batches go on, through outages, until cancelled."""
+        """Make open batches go on, through outages, until cancelled: at once where this process has made or ended a part of
+        one, and twice a second for what others do.
+        """
+        looked_s = float("-inf")
         while True:
+            is_full = (now_s := asyncio.get_running_loop().time()) >= looked_s + _PERIOD_S
+            looked_s = now_s if is_full else looked_s
+            self._wake.clear()
             try:
-                await self.advance()
+                await self.advance(is_full=is_full)
                 self._is_away = False
             except StoreUnavailable as exc:
                 if not self._is_away:
                     _log.warning("batches wait: %s", exc)
                 self._is_away = True
+                await asyncio.sleep(_PERIOD_S)
             except Exception:  # one batch must not end the gateway
                 _log.exception("batches wait; this is a defect")
                 await asyncio.sleep(_AFTER_DEFECT_S)
-            await asyncio.sleep(_PERIOD_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), max(0.0, looked_s + _PERIOD_S - asyncio.get_running_loop().time()))
+            await asyncio.sleep(_GATHER_S)
 
-    async def advance(self) -> None:
-        """Make jobs for batches that have few, and write the output of those that are done. One that cannot go on holds up
-        no other. Raises StoreUnavailable.
+    def job_ended(self, job: Job) -> None:
+        """Note that a job has ended in this process, which may be that of a chunk."""
+        batch_id, _, number = job.idempotency_key.partition(" ")
+        follow = self._follows.get(batch_id) if number else None
+        if follow is None or (end := chunk_end(job, follow.batch.chunks[int(number)].lines)) is None:
+            return
+        follow.ends[int(number)] = end
+        follow.open.discard(int(number))
+        if len(follow.open) < _OPEN_CHUNKS // 2:
+            self._wake.set()
+
+    async def advance(self, *, is_full: bool = True) -> None:
+        """Make jobs for batches that have few, and write the output of those that are done; not `is_full`: without a look at
+        those that are known to be open. One that cannot go on holds up no other. Raises StoreUnavailable.
         """
         now_s = self._today_s()
         batches = await self._shelf.open_batches()
-        self._follows = {batch.id: self._follows.get(batch.id) or _Follow() for batch in batches}
+        self._follows = {batch.id: self._follows.get(batch.id) or _Follow(batch) for batch in batches}
         failure: StoreUnavailable | None = None
         for batch in batches:
+            follow = self._follows[batch.id]
+            if is_full:
+                follow.open.clear()
             try:
-                if await self._is_done(batch, self._follows[batch.id]):
-                    await self._end(batch, self._follows[batch.id])
+                if await self._is_done(batch, follow):
+                    await self._end(batch, follow)
             except StoreUnavailable as exc:
                 failure = exc
         if now_s >= self._cleaned_s + _CLEAN_EVERY_S:
@@ -228,12 +260,16 @@ class Batches:
                 continue
             if open_chunks >= _OPEN_CHUNKS:
                 break
+            if number in follow.open:
+                open_chunks += 1
+                continue
             job = await self._store.get(batch.job_id(number))
             if job is None:
                 if cancelled_s is None and self._today_s() < batch.expires_s:
                     if await self._shelf.cancelled_s(batch) is not None or not await self._make(batch, number):
                         break
                     made, open_chunks = made + 1, open_chunks + 1
+                    follow.open.add(number)
                 elif cancelled_s is None or self._today_s() >= cancelled_s + _GRACE_S:
                     follow.ends[number] = never_made(is_cancelled=cancelled_s is not None)
                 else:
@@ -242,6 +278,7 @@ class Batches:
                 follow.ends[number] = end
             else:
                 open_chunks += 1
+                follow.open.add(number)
                 if cancelled_s is not None:
                     await self._cancel(job)
         if made:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from copy import copy
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -24,7 +25,7 @@ from control_plane.inference.caching.cached_inference import CachedInference
 from control_plane.inference.caching.verbatim_cache import VerbatimCache
 from control_plane.inference.dispatch import Dispatch
 from control_plane.inference.domain.retry_budget import SHARE
-from control_plane.inference.governance import Governance
+from control_plane.inference.governance import Governance, Meter
 from control_plane.inference.in_flight.recorded_stream import RecordedStream
 from control_plane.inference.in_flight.running_request import (
     UNSEEN,
@@ -98,6 +99,12 @@ class InferenceService:
         self._allow_shared_memory = allow_shared_memory
         self._now_s = now_s
         self._today_s = today_s
+
+    def metered_by(self, meter: Meter) -> InferenceService:
+        """Return this service with another meter for its requests; cheap enough for one request."""
+        own = copy(self)
+        own.running = self.running.metered_by(meter)
+        return own
 
     @property
     def in_flight(self) -> int:

@@ -21,6 +21,8 @@ from control_plane.metering.domain.usage import UsageBatch, make_storable_key
 _log = logging.getLogger(__name__)
 
 _AT_ONCE = 200
+_PAUSE_S = 0.2
+"""So long the first of some jobs waits for more to be charged with it."""
 
 
 async def charge(jobs: Iterable[Job], *, store: JobStore, usage: UsageSums) -> None:
@@ -39,7 +41,7 @@ class Charger:
     def __init__(self, *, store: JobStore, usage: UsageSums) -> None:
         self._store, self._usage = store, usage
         self._due: deque[Job] = deque()
-        self._is_wanted, self._is_settled = asyncio.Event(), asyncio.Event()
+        self._is_wanted, self._is_urgent, self._is_settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._is_settled.set()
 
     def put(self, job: Job) -> None:
@@ -52,6 +54,9 @@ class Charger:
         """Charge what is put in, until cancelled."""
         while True:
             await self._is_wanted.wait()
+            if len(self._due) < _AT_ONCE:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._is_urgent.wait(), _PAUSE_S)
             jobs = [self._due.popleft() for _ in range(min(len(self._due), _AT_ONCE))]
             try:
                 await charge(jobs, store=self._store, usage=self._usage)
@@ -64,6 +69,7 @@ class Charger:
                 self._is_settled.set()
 
     async def settle(self, timeout_s: float) -> None:
-        """Wait until nothing is left to charge, for at most `timeout_s`."""
+        """Charge without delay from now on, and wait until nothing is left, for at most `timeout_s`."""
+        self._is_urgent.set()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._is_settled.wait(), timeout_s)

@@ -16,10 +16,11 @@ from contextlib import suppress
 
 from control_plane.core.errors import StoreUnavailable
 from control_plane.jobs.charging import Charger
-from control_plane.jobs.domain.claims import HEADS, rank
+from control_plane.jobs.claim_watch import Claim, ClaimWatch
+from control_plane.jobs.domain.claims import HEADS, MORE_HEADS, are_too_few, rank
 from control_plane.jobs.domain.gate import BulkGate
 from control_plane.jobs.domain.job import Blob, Charge, Job, JobState, Result, carried
-from control_plane.jobs.domain.transitions import RetryPolicy, attempt_failed, broken, claimed, finished, released, renewed
+from control_plane.jobs.domain.transitions import RetryPolicy, attempt_failed, broken, claimed, finished, released
 from control_plane.jobs.ports import Compute, Computed, JobQueue, JobStore, Spool, SpoolDamaged, Ticket, TryAgain, UsageSums
 from control_plane.jobs.pruning import Pruner
 from control_plane.metering.domain.usage import day_of
@@ -27,29 +28,16 @@ from control_plane.protocols.http1 import HttpAnswer
 
 _log = logging.getLogger(__name__)
 
-_WATCH_S = 1.0
-"""Interval at which a claim is looked after: a cancelled job ends within it."""
-_RENEWED_AFTER = 1 / 3
-"""Part of the lease after which it is renewed."""
 _CLAIMS = 4
 """Jobs that are tried to be claimed for a ticket; with as many lost to other runners, those have the tickets for more."""
 _EMPTY_PAUSE_S = 0.1
+_GATHER_S = 0.003
+"""From the end of a job, where there was no room for another, to the next claims, for more to end."""
 _RETRY_S = 0.5
 _RELEASE_TIMEOUT_S = 2.0
 _DEFECT = "internal error of the gateway; its log has the details"
 
 Step = Callable[[Job], Job]
-
-
-class _Lost(Exception):
-    """The claim is lost: the job was cancelled or has expired, or another runner has it."""
-
-
-class _Claim:
-    """A job that this runner has claimed, in the version that it knows."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
 
 
 class JobRunner:
@@ -67,20 +55,23 @@ class JobRunner:
         holder: str,
         policy: RetryPolicy,
         weight_of: Callable[[str], float] = lambda tenant: 1.0,
+        on_end: Callable[[Job], None] = lambda job: None,
         today_s: Callable[[], float] = time.time,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`holder` names this runner, `weight_of` says a tenant's share; `today_s` is seconds since 1970, `now_s` the
-        loop's time.
+        """`holder` names this runner, `weight_of` says a tenant's share, `on_end` is told of each job that has ended;
+        `today_s` is seconds since 1970, `now_s` the loop's time.
         """
         self._store, self._queue, self._spool = store, queue, spool
         self._compute = compute
         self._charger = Charger(store=store, usage=usage)
         self._pruner = Pruner(spool, today_s=today_s)
+        self._watch = ClaimWatch(store, policy, today_s)
         self._gate = gate
         self._holder = holder
         self._policy = policy
         self._weight_of = weight_of
+        self._on_end = on_end
         self._today_s, self._now_s = today_s, now_s
         self._running: set[asyncio.Task[None]] = set()
         self._has_ended = asyncio.Event()
@@ -97,6 +88,7 @@ class JobRunner:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._charger.run(), name="job-charges")
             tasks.create_task(self._pruner.run(), name="job-bodies")
+            tasks.create_task(self._watch.run(), name="job-watch")
             self._claiming = tasks.create_task(self._take(tasks), name="job-tickets")
             if self._is_draining:
                 self._claiming.cancel()
@@ -123,6 +115,7 @@ class JobRunner:
             while (room := self._gate.slots - len(self._running)) <= 0:
                 self._has_ended.clear()
                 await self._has_ended.wait()
+                await asyncio.sleep(_GATHER_S)
             tickets = await self._queue.take(room)
             # In a task of its own: what is being claimed while a drain begins is not left to its lease.
             begun = self._start(self._begin(tickets, tasks), tasks, name="job-claims")
@@ -161,8 +154,11 @@ class JobRunner:
 
     async def _claim(self, most: int) -> list[Job]:
         now_s = self._today_s()
-        waiting = await self._store.waiting(now_s, heads=max(HEADS, most))
-        ranked = rank(waiting, now_s=now_s, is_hot=self._compute.is_hot, weight_of=self._weight_of)
+        heads, is_hot = max(HEADS, most), self._compute.is_hot
+        waiting = await self._store.waiting(now_s, heads=heads)
+        if are_too_few(waiting, heads=heads, is_hot=is_hot):
+            waiting = await self._store.waiting(now_s, heads=MORE_HEADS)
+        ranked = rank(waiting, now_s=now_s, is_hot=is_hot, weight_of=self._weight_of)
         return await self._store.claim(
             ranked[: most * _CLAIMS], lambda job: claimed(job, holder=self._holder, now_s=now_s, policy=self._policy), most=most
         )
@@ -182,22 +178,23 @@ class JobRunner:
 
     async def _attempt(self, job: Job) -> bool:
         """Compute a claimed job and bring it to its next state; False: another runner should go on with it now."""
-        claim = _Claim(job)
+        claim = Claim(job)
         try:
-            async with asyncio.TaskGroup() as tasks:
-                watch = tasks.create_task(self._watch(claim), name="job-watch")
-                try:
-                    computed = await self._computed(claim.job)
-                finally:
-                    watch.cancel()
+            with self._watch.over(claim):
+                computed = await self._computed(job)
         except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if claim.is_lost and task is not None and task.uncancel() == 0:
+                _log.info("job %s was taken from this runner", job.id)
+                return True
             with suppress(StoreUnavailable, TimeoutError):
                 release = self._change(claim.job, lambda job: released(job, now_s=self._today_s()))
                 await asyncio.wait_for(release, _RELEASE_TIMEOUT_S)
             raise
-        except BaseExceptionGroup as group:
-            return await self._failed(claim.job, group)
-        await self._finish(claim.job, computed)
+        except Exception as exc:
+            await self._failed(claim.job, exc)
+        else:
+            await self._finish(claim.job, computed)
         return True
 
     async def _computed(self, job: Job) -> Computed:
@@ -208,14 +205,10 @@ class JobRunner:
             self._gate.ended(job.model, seconds=seconds, rows=usage.rows, now_s=self._now_s())
         return computed
 
-    async def _failed(self, job: Job, group: BaseExceptionGroup[BaseException]) -> bool:
+    async def _failed(self, job: Job, cause: Exception) -> None:
         """Bring a job whose attempt has failed to its next state."""
-        cause = next((each for each in group.exceptions if isinstance(each, _Lost)), group.exceptions[0])
         now_s = self._today_s()
         match cause:
-            case _Lost():
-                _log.info("job %s was taken from this runner", job.id)
-                return True
             case TryAgain():
                 await self._change(job, lambda job: self._again(job, cause))
             case SpoolDamaged():
@@ -225,7 +218,6 @@ class JobRunner:
             case _:
                 _log.error("job %s failed in the gateway; this is a defect", job.id, exc_info=cause)
                 await self._change(job, lambda job: attempt_failed(job, error=_DEFECT, now_s=now_s, policy=self._policy))
-        return True
 
     def _again(self, job: Job, why: TryAgain) -> Job:
         now_s, delay_s = self._today_s(), self._policy.first_delay_s if why.retry_after_s is None else why.retry_after_s
@@ -254,6 +246,7 @@ class JobRunner:
         if ended.has_files:
             self._pruner.put(job.id, keep=blob.name if blob.data is None else "")
         self._charger.put(ended)
+        self._on_end(ended)
 
     async def _keep(self, job: Job, answer: HttpAnswer) -> Blob:
         """Keep a small answer for the record, and write another to the spool. Raises StoreUnavailable."""
@@ -282,24 +275,6 @@ class JobRunner:
             if found is None or found.fence != job.fence or found.state is not JobState.RUNNING:
                 return None
             job = found  # renewed in the meantime
-
-    async def _watch(self, claim: _Claim) -> None:
-        """Renew the lease while the job is computed. Raises _Lost once the job is somebody else's, or ended."""
-        while True:
-            await asyncio.sleep(_WATCH_S)
-            now_s = self._today_s()
-            try:
-                found = await self._store.get(claim.job.id)
-                if found is None or found.fence != claim.job.fence or found.state is not JobState.RUNNING:
-                    raise _Lost
-                claim.job = found
-                if found.lease_until_s - now_s < (1 - _RENEWED_AFTER) * self._policy.lease_s:
-                    new = renewed(found, now_s=now_s, policy=self._policy)
-                    if await self._store.replace(new):
-                        claim.job = new
-            except StoreUnavailable as exc:
-                if now_s >= claim.job.lease_until_s:
-                    raise _Lost from exc
 
 
 async def _end(ticket: Ticket, *, is_done: bool) -> None:

@@ -65,6 +65,9 @@ class SqliteFile:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=path.name)
         self._connection: _Connection | None = None
         self._waiting: deque[_Work] = deque()
+        self._is_asked = False
+        """Whether the thread was asked to do what waits, and has not begun."""
+        self._later: asyncio.TimerHandle | None = None
 
     async def open(self, migrations: Migrations) -> None:
         """Open the file and migrate it. Raises StartupError if it cannot be used, or a newer tidegate wrote
@@ -75,8 +78,9 @@ class SqliteFile:
         except (sqlite3.Error, OSError) as exc:
             raise StartupError(f"{self._path} cannot be used: {exc}; choose another --state-dir, or restore a backup there") from exc
 
-    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` on the database's thread, after all work given before.
+    async def run(self, work: Callable[[sqlite3.Connection], T], *, patience_s: float = 0.0) -> T:
+        """Run `work` on the database's thread, after all work given before; within `patience_s` it waits for others to be
+        committed with.
 
         If the caller is cancelled, the work may be done all the same. Raises StoreUnavailable.
         """
@@ -85,8 +89,11 @@ class SqliteFile:
         loop = asyncio.get_running_loop()
         given = _Work(work, loop.create_future())
         self._waiting.append(given)
-        if len(self._waiting) <= 1:  # otherwise somebody before has asked for it, and it was not begun
-            self._thread.submit(self._work_off, self._connection, loop)
+        if not self._is_asked:
+            if not patience_s:
+                self._ask(loop)
+            elif self._later is None:
+                self._later = loop.call_later(patience_s, self._ask, loop)
         try:
             result: T = await given.done
         except sqlite3.Error as exc:
@@ -96,13 +103,26 @@ class SqliteFile:
 
     async def close(self) -> None:
         """Close the database after all work given before. Idempotent."""
-        connection, self._connection = self._connection, None
+        connection = self._connection
+        if self._waiting and not self._is_asked:
+            self._ask(asyncio.get_running_loop())
+        self._connection = None
         if connection is not None:
             await asyncio.get_running_loop().run_in_executor(self._thread, connection.close)
         self._thread.shutdown(wait=False)
 
+    def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Ask the thread to do what waits."""
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        if self._connection is not None:
+            self._is_asked = True
+            self._thread.submit(self._work_off, self._connection, loop)
+
     def _work_off(self, connection: _Connection, loop: asyncio.AbstractEventLoop) -> None:
         """Do what waits, as much at once as there is; on the database's thread."""
+        self._is_asked = False  # before it looks: what is given from now on asks again
         while works := [self._waiting.popleft() for _ in range(min(len(self._waiting), _AT_ONCE))]:
             _do_together(connection, works)
             with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more

@@ -1,11 +1,12 @@
 """What asynchronous jobs cost callers who wait, and what they get, through the gateway and the real Triton.
 
-    python -m perf.jobs [--rounds 5] [--seconds 4] [--share 0.3] [--texts 4000] [--accept-per-s 200]
+    python -m perf.jobs [--rounds 5] [--seconds 4] [--share 0.3] [--texts 4000] [--accept-per-s 200] [--texts-of-a-job 16]
 
-Interactive callers ask for one text each in an open loop, at `--share` of what 32 callers in a closed loop get; jobs have 16
-texts each, so that handing them in is not what bounds them. What interactive requests leave idle is the rest of that
-share. Small jobs have one text each. `--texts` are those of one batch, a line each. The gateway is attached to its Triton and
-so keeps no answers; callers, gateway and Triton share this machine's cores. Writes perf/results/jobs.json and .md.
+Interactive callers ask for one text each in an open loop, at `--share` of what 32 callers in a closed loop get; jobs have
+`--texts-of-a-job`, of which 16 are enough that handing them in is not what bounds them. What interactive requests leave idle
+is the rest of that share. Once a file of `--upload-bytes` is uploaded beside them, evenly over the window. Small jobs have
+one text each. `--texts` are those of one batch, a line each. The gateway is attached to its Triton and so keeps no answers;
+callers, gateway and Triton share this machine's cores. Writes perf/results/jobs.json and .md.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 
 import numpy as np
 
-from perf.jobs.clients import Asked, Batches, ask, ask_at, executed
-from perf.jobs.report import ACCEPTING, ALONE, BATCH, BESIDE, CALLERS, JOBS, SMALL_CALLERS, SMALL_JOBS, TEXTS, Case, Report, Run
+from perf.jobs.clients import Asked, Batches, ask, ask_at, executed, upload
+from perf.jobs.report import ACCEPTING, ALONE, BATCH, BESIDE, CALLERS, JOBS, SMALL_CALLERS, SMALL_JOBS, TEXTS, UPLOAD, Case, Report, Run
 from perf.load.closed_loop import Loaded
 from perf.load.inference_requests import binary_post, http_post
 from perf.load.texts import PARAGRAPHS, QUERIES
@@ -30,11 +32,10 @@ from perf.load.texts import Texts as Decks
 from perf.measurement import harness
 from perf.measurement.interleaved import interleave
 from perf.measurement.report import Result
-from perf.servers.processes import PROJECT, cpu_s
+from perf.servers.processes import PROJECT, cpu_s, usage
 from perf.servers.serving import Tidegate, attached, serving
 
 _ENCODER, _EMBEDDING = "text_encoder", "text_embedding"
-_TEXTS_OF_A_JOB = 16
 _CALLERS = 32
 _FEW_CALLERS = 8
 _DISTINCT = 512
@@ -49,6 +50,8 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.3, help="of the server's capacity, that interactive callers take")
     parser.add_argument("--texts", type=int, default=4000, help="of one batch")
     parser.add_argument("--accept-per-s", type=float, default=200.0, help="jobs that are handed in a second")
+    parser.add_argument("--texts-of-a-job", type=int, default=16, help="of those beside interactive requests")
+    parser.add_argument("--upload-bytes", type=int, default=200_000_000, help="of the file that is uploaded beside them")
     harness.carry_out(Report, parser.parse_args(), _measure)
 
 
@@ -64,6 +67,7 @@ def _measure(arguments: argparse.Namespace) -> Result:
         ways = {
             Case(ALONE): bench.interactive_alone,
             Case(BESIDE): bench.interactive_beside_jobs,
+            Case(UPLOAD): bench.interactive_beside_an_upload,
             Case(JOBS): bench.jobs_alone,
             Case(CALLERS): partial(bench.synchronous, bench.large),
             Case(SMALL_JOBS): bench.small_jobs,
@@ -85,7 +89,7 @@ class _Bench:
         self.sources = decks.describe()
         self._deck: Iterator[str] = (text.text for text in decks.deck("equal", seed=1))
         self.small = [_request(_ENCODER, [next(self._deck)]) for _ in range(_DISTINCT)]
-        self.large = [_request(_ENCODER, list(itertools.islice(self._deck, _TEXTS_OF_A_JOB))) for _ in range(_DISTINCT // 4)]
+        self.large = [_request(_ENCODER, list(itertools.islice(self._deck, arguments.texts_of_a_job))) for _ in range(_DISTINCT // 4)]
         self._large_per_s = self._small_per_s = 0.0
 
     def learn_capacity(self) -> None:
@@ -107,6 +111,18 @@ class _Bench:
         seconds = time.monotonic() - began_s
         jobs = self._executed() - before - len(asked.latencies_ms)
         return _run(asked, jobs_per_s=jobs / seconds)
+
+    def interactive_beside_an_upload(self) -> Run:
+        """While a file is uploaded, as evenly as the window is long; with the memory that the gateway has more at most."""
+        self._await_rest()
+        before = most = usage(self._gateway.pid).rss_bytes
+        asking = self._interactive()
+        uploading = self._callers.submit(upload, self._address, self._arguments.upload_bytes, self._arguments.seconds)
+        while not (asking.done() and uploading.done()):
+            most = max(most, usage(self._gateway.pid).rss_bytes)
+            time.sleep(0.01)
+        uploading.result()
+        return replace(_run(asking.result()), memory_mib=(most - before) / 2**20)
 
     def jobs_alone(self) -> Run:
         self._hand_in()

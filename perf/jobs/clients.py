@@ -20,6 +20,7 @@ from perf.load.closed_loop import Ask, Loaded
 _TIMEOUT_S = 60.0
 _BOUNDARY = "tidegate-perf"
 _POLL_S = 0.05
+_PIECE_BYTES = 64 * 1024
 
 
 def ask(address: str, requests: Iterable[bytes], callers: int, duration_s: float) -> Loaded:
@@ -71,6 +72,33 @@ class _Open:
         self._latencies_s.append(time.monotonic() - due_s)
         self._errors += self._wanted not in head[:16]
         self._idle.append((reader, writer))
+
+
+def upload(address: str, size_bytes: int, seconds: float) -> None:
+    """Upload a file evenly within so many seconds, and delete it. Raises RuntimeError: it was refused."""
+    host, _, port = address.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=_TIMEOUT_S)
+    part = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="%s"%s\r\n\r\n'
+    head = (part % ("purpose", "") + "batch\r\n" + part % ("file", '; filename="in.jsonl"')).encode()
+    end = f"\r\n--{_BOUNDARY}--\r\n".encode()
+    try:
+        connection.putrequest("POST", "/v1/files")
+        connection.putheader("Content-Type", f"multipart/form-data; boundary={_BOUNDARY}")
+        connection.putheader("Content-Length", str(len(head) + size_bytes + len(end)))
+        connection.endheaders(head)
+        piece, began_s = b"x" * _PIECE_BYTES, time.monotonic()
+        for at in range(0, size_bytes, _PIECE_BYTES):
+            time.sleep(max(0.0, began_s + at / size_bytes * seconds - time.monotonic()))
+            connection.send(piece[: size_bytes - at])
+        connection.send(end)
+        answer = connection.getresponse()
+        text = answer.read()
+        if answer.status != http.client.OK:
+            raise RuntimeError(f"the upload was refused: {answer.status} {text[:300]!r}")
+        connection.request("DELETE", f"/v1/files/{json.loads(text)['id']}")
+        connection.getresponse().read()
+    finally:
+        connection.close()
 
 
 class Batches:

@@ -177,12 +177,31 @@ async def test_each_line_is_answered_and_charged_once(tmp_path: Path) -> None:
         assert (done.request_counts.completed, done.request_counts.failed) == (70, 1)
         assert await ids_in(it.mine, done.output_file_id) == names
         assert await ids_in(it.mine, done.error_file_id) == ["wrong-1"]
+        it.world.clock_s += 10.0  # what its runner has not charged before it ended the sweeper does
+        await it.world.sweeper().sweep()
         assert it.world.usage.requests() == 70
         assert len(it.world.compute.begun) == 3
         await it.batches.advance()
         assert [each.id async for each in it.mine.batches.list()] == [batch.id]
         with pytest.raises(openai.NotFoundError):
             await it.others.batches.retrieve(batch.id)
+
+
+async def test_a_batch_goes_on_by_what_its_own_process_has_ended_without_a_look_at_what_is_open(tmp_path: Path) -> None:
+    async with serving(tmp_path) as it:
+        batch = await create(it.mine, *(line(f"line-{number}") for number in range(70)))
+        await it.batches.advance()
+        async with running(it.world.runner()):
+            job_ids = [each.id for each in await it.world.store.jobs_of(None, state=None, before="", limit=10)]
+            ended = [await it.world.until(lambda job: not job.is_open, job_id) for job_id in job_ids]
+
+        await it.batches.advance(is_full=False)
+        assert (await it.mine.batches.retrieve(batch.id)).status == "in_progress"
+        for each in ended:
+            it.batches.job_ended(each)
+        await it.batches.advance(is_full=False)
+
+        assert (await it.mine.batches.retrieve(batch.id)).status == "completed"
 
 
 async def test_finished_lines_of_a_cancelled_batch_stay(tmp_path: Path) -> None:

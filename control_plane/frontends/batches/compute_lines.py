@@ -1,5 +1,8 @@
 """Computes a chunk of a batch: each line as the call of `/v1/embeddings` that it is; called by `frontends/jobs/compute`.
 
+While there are no callers lines are computed as one call, which costs a fraction of as many; beside callers one by one,
+since what a server has begun holds up whoever comes.
+
 An error that would be met again is the line's answer. One that may pass makes the whole chunk be tried again, so that
 its result is all or nothing; in the last attempt it is the line's answer too, since one line that ends whoever computes
 it must not take the others with it.
@@ -8,7 +11,7 @@ it must not take the others with it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 
 from control_plane.batches.domain.batch import EMBEDDINGS
@@ -18,6 +21,7 @@ from control_plane.core.errors import ControlPlaneError, LimitExceeded, Overload
 from control_plane.core.principal import Principal
 from control_plane.embeddings.domain.openai_request import answer_steps
 from control_plane.embeddings.embeddings import Embeddings
+from control_plane.frontends.batches.joint_lines import JointCall, JointLines, joint_steps
 from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.common.status import STATUS, message_of
 from control_plane.frontends.jobs.job_meter import JobMeter
@@ -37,12 +41,19 @@ class LinesCompute:
     """Computes chunks of batches by this process's embeddings service."""
 
     def __init__(
-        self, embeddings_with: Callable[[Meter], Embeddings], *, meter: Meter, max_attempts: int, is_alone: Callable[[], bool]
+        self,
+        embeddings_with: Callable[[Meter], Embeddings],
+        *,
+        meter: Meter,
+        max_attempts: int,
+        is_alone: Callable[[], bool],
+        may_join: Callable[[str, str], bool],
     ) -> None:
         """`embeddings_with` makes the embeddings service that yields to others and counts by the given meter; `is_alone`
-        says whether there is nobody to yield to.
+        says whether there is nobody to yield to, `may_join` whether a tenant's lines for a model may be one request.
         """
         self._is_alone = is_alone
+        self._may_join = may_join
         self._embeddings_with = embeddings_with
         self._meter = meter
         self._max_attempts = max_attempts
@@ -51,25 +62,59 @@ class LinesCompute:
         """Compute an attempt at a chunk. Raises TryAgain."""
         lines, numbers = lines_of(body), count()
         done: list[_Done | None] = [None] * len(lines)
+        groups = await run_in_steps(joint_steps(lines)) if self._are_joined(job) else []
         is_last, began_s = job.attempts >= self._max_attempts, asyncio.get_running_loop().time()
         was_alone = self._is_alone()
+
+        async def join(group: JointLines, tasks: asyncio.TaskGroup) -> None:
+            for number, each in await self._joint(job, principal, group, lines, tasks):
+                done[number] = each
 
         async def work(tasks: asyncio.TaskGroup) -> None:
             for number in numbers:
                 if number >= len(lines):
                     return
+                if done[number] is not None:
+                    continue
                 done[number] = await self._line(job, principal, number, lines[number], tasks, is_last=is_last)
 
         try:
             # Two groups: the tasks of the first are ended by themselves, those of the second end with their caller.
             async with asyncio.TaskGroup() as flights, asyncio.TaskGroup() as tasks:
+                for group in groups:
+                    tasks.create_task(join(group, flights), name="batch-joint-lines")
+            async with asyncio.TaskGroup() as flights, asyncio.TaskGroup() as tasks:
                 for worker in range(1 if is_last else _AT_ONCE):
                     tasks.create_task(work(flights), name=f"batch-lines-{worker}")
-        except BaseExceptionGroup as group:
-            raise _first(group) from group
+        except BaseExceptionGroup as failed:
+            raise _first(failed) from failed
         # Beside callers the lines have waited for them, too.
         seconds = asyncio.get_running_loop().time() - began_s if was_alone and self._is_alone() else None
         return _whole(job, [each for each in done if each is not None], seconds)
+
+    def _are_joined(self, job: Job) -> bool:
+        """Whether lines are computed together: a second attempt finds out which of them ends whoever computes it."""
+        return job.attempts <= 1 and self._max_attempts > 1 and self._is_alone() and self._may_join(job.tenant, job.model)
+
+    async def _joint(
+        self, job: Job, principal: Principal, group: JointLines, lines: Sequence[Line], tasks: asyncio.TaskGroup
+    ) -> list[tuple[int, _Done]]:
+        """Compute lines together; none where their error would be met again, so that each is told its own."""
+        meter = JobMeter(self._meter)
+        embeddings = self._embeddings_with(meter)
+        embeddings.begin(tasks)
+        try:
+            embedded = await embeddings.embed(JointCall(group, principal))
+        except ControlPlaneError as exc:
+            if STATUS[exc.code].retryable:
+                raise _try_again(exc, was_sent=meter.usage is not None and meter.usage.rows > 0) from exc
+            return []
+        meters = meter.split(len(group.numbers))
+        done = list[tuple[int, _Done]]()
+        for (number, wanted, rows), own in zip(group.split(embedded.rows), meters, strict=True):
+            answer = await run_in_steps(answer_steps(rows, model=wanted.model, is_base64=wanted.is_base64))
+            done.append((number, _Done(answered_line(job.id, number, lines[number].custom_id, 200, answer), True, own)))
+        return done
 
     async def _line(self, job: Job, principal: Principal, number: int, line: Line, tasks: asyncio.TaskGroup, *, is_last: bool) -> _Done:
         meter = JobMeter(self._meter)

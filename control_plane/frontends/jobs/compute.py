@@ -84,15 +84,17 @@ class JobCompute:
 
     @asynccontextmanager
     async def room_for(self, size_bytes: int) -> AsyncIterator[None]:
-        counted = size_bytes if size_bytes > UNCOUNTED_BYTES else 0
+        if size_bytes <= UNCOUNTED_BYTES:
+            yield
+            return
         try:
-            await self._budget.acquire(counted, _BUDGET_TIMEOUT_S)
+            await self._budget.acquire(size_bytes, _BUDGET_TIMEOUT_S)
         except Overloaded as exc:
             raise TryAgain(str(exc), was_computed=False, retry_after_s=exc.retry_after_s, is_crowded=True) from exc
         try:
             yield
         finally:
-            self._budget.release(counted)
+            self._budget.release(size_bytes)
 
     async def compute(self, job: Job, body: bytes) -> Computed:
         if self._lines is not None and job.target == EMBEDDINGS:

@@ -213,7 +213,8 @@ def _submission(request: HttpRequest, route: V2Route) -> Submission:
 
 def _own_headers(request: HttpRequest) -> Headers:
     listed = {name.strip().lower() for name in (request.text_header(b"connection") or "").encode("latin-1").split(b",")}
-    return [field for field in request.headers if field[0].lower() not in _NOT_OF_THE_REQUEST | (listed - _NEVER_DROPPED)]
+    dropped = _NOT_OF_THE_REQUEST | (listed - _NEVER_DROPPED)
+    return [field for field in request.headers if field[0].lower() not in dropped]
 
 
 _NEVER_DROPPED = frozenset((b"inference-header-content-length", b"content-encoding"))

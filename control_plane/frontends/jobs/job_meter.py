@@ -28,5 +28,16 @@ class JobMeter:
     def add_hits(self, tenant: str, model: str, *, requests: int, rows: int, elements: int) -> None:
         self.model, self.usage = model, Usage(requests=requests, rows=rows, elements=elements, cache_hits=requests)
 
+    def split(self, requests: int) -> list[JobMeter]:
+        """Return meters of so many requests that were computed as the one of this meter; the first has the units and rows of
+        all.
+        """
+        meters = [JobMeter(self._log) for _ in range(requests)]
+        if self.usage is not None:
+            rest = Usage(requests=self.usage.requests, cache_hits=self.usage.cache_hits)
+            for meter, usage in zip(meters, (self.usage, *[rest] * (requests - 1)), strict=True):
+                meter.model, meter.usage = self.model, usage
+        return meters
+
     def log(self, event: UsageEvent) -> None:
         self._log.log(event)

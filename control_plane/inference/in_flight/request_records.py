@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from copy import copy
 from math import inf
 
 from control_plane.core.infer_call import Frontend, InferCall, Outcome
 from control_plane.core.model import UNKNOWN_MODEL
 from control_plane.core.principal import Principal
-from control_plane.inference.governance import Governance
+from control_plane.inference.governance import Governance, Meter
 from control_plane.inference.in_flight.running_request import AuthorizedRequest, RunningRequest, Source
 from control_plane.inference.model_names import ModelNames
 from control_plane.metering.domain.usage import MOST, ClientStatus, UsageEvent
@@ -46,6 +47,12 @@ class RequestRecords:
         self._access, self._costs, self._meter = governance.access, governance.costs, governance.meter
         self._models = models
         self._today_s = today_s
+
+    def metered_by(self, meter: Meter) -> RequestRecords:
+        """Return the same recorder with another meter."""
+        own = copy(self)
+        own._meter, own.has_log = meter, meter.has_log
+        return own
 
     def ended(self, request: RunningRequest, ended_s: float) -> None:
         """Record a request with the outcome that it has; `ended_s` is the loop's time."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from copy import copy
 
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.infer_call import Frontend, InferCall
 from control_plane.core.principal import Principal
-from control_plane.inference.governance import Governance
+from control_plane.inference.governance import Governance, Meter
 from control_plane.inference.in_flight.request_records import RequestRecords
 from control_plane.inference.in_flight.running_request import UNSEEN, ClientStatusOf, RunningRequest, Source
 from control_plane.inference.model_names import ModelNames
@@ -46,6 +47,14 @@ class RunningRequests:
         self.in_flight = 0
         """Requests that have arrived and have not been answered."""
         self.now_s = now_s
+
+    def metered_by(self, meter: Meter) -> RunningRequests:
+        """Return a registry whose requests are recorded in the same way, but metered by `meter`."""
+        own = copy(self)
+        own._records = self._records.metered_by(meter)
+        own.has_log = own._records.has_log
+        own.in_flight = 0
+        return own
 
     def begin(self, frontend: Frontend, principal: Principal, source: Source = UNSEEN) -> RunningRequest:
         """Count a request as in flight from now on, until its `with` block or `end` ends it."""

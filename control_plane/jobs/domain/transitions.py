@@ -82,7 +82,7 @@ def attempt_failed(job: Job, *, error: str, now_s: float, policy: RetryPolicy) -
 def finished(job: Job, result: Result, charge: Charge | None, *, now_s: float, policy: RetryPolicy) -> Job:
     """End the job with the one result that it will ever have."""
     state = JobState.SUCCEEDED if result.status == 200 else JobState.FAILED
-    return replace(_ended(job, state, now_s=now_s, policy=policy), result=result, charge=charge, error="")
+    return _ended(job, state, now_s=now_s, policy=policy, result=result, charge=charge)
 
 
 def broken(job: Job, *, error: str, now_s: float, policy: RetryPolicy) -> Job:
@@ -146,10 +146,10 @@ def _with_delivery(job: Job, kind: DeliveryKind, delivery: Delivery) -> Job:
 _NOBODY: dict[str, Any] = {"holder": "", "lease_until_s": 0.0}
 
 
-def _ended(job: Job, state: JobState, *, now_s: float, policy: RetryPolicy, error: str = "") -> Job:
+def _ended(job: Job, state: JobState, *, now_s: float, policy: RetryPolicy, error: str = "", **changes: Any) -> Job:
     keep_until_s = max(now_s + policy.keep_s, job.keep_at_least_until_s)
     body = job.body if state is JobState.DEAD else without_data(job.body)  # a dead job may be queued again
-    ended = _moved(job, state, ended_s=now_s, keep_until_s=keep_until_s, error=error, body=body, **_NOBODY)
+    ended = _moved(job, state, ended_s=now_s, keep_until_s=keep_until_s, error=error, body=body, **_NOBODY, **changes)
     if job.output is not None and state in (JobState.SUCCEEDED, JobState.FAILED):  # the webhook says when it is there
         return replace(ended, output=announced(job.output, now_s=now_s))
     return replace(ended, webhook=announced(job.webhook, now_s=now_s))

@@ -210,3 +210,38 @@ async def test_who_shared_a_transaction_that_a_full_disk_ended_is_told_that_noth
     assert isinstance(told[1], StoreUnavailable)
     assert kept == [5, *(size for size, each in zip((1, 1_000_000, 2), told, strict=True) if each is None)]
     await file.close()
+
+
+async def test_patient_works_wait_for_each_other_and_not_longer_than_for_one_that_is_not(tmp_path: Path) -> None:
+    file = await open_sqlite(tmp_path / "a.sqlite", [FIRST])
+    order: list[str] = []
+
+    def note(what: str) -> Callable[[sqlite3.Connection], bool]:
+        def work(connection: sqlite3.Connection) -> bool:
+            order.append(what)
+            was_open = connection.in_transaction
+            with transaction(connection):
+                connection.execute("INSERT INTO seen VALUES (?)", (what,))
+            return was_open
+
+        return work
+
+    async with asyncio.TaskGroup() as tasks:
+        patient = [tasks.create_task(file.run(note(name), patience_s=50.0)) for name in "ab"]
+        await asyncio.sleep(0)
+        assert order == []
+        were_open = await file.run(note("c"))
+
+    assert order == ["a", "b", "c"]
+    assert [task.result() for task in patient] + [were_open] == [False, True, True], "one transaction"
+    assert await file.run(note("d"), patience_s=0.001) is False
+    await file.close()
+
+
+async def test_what_still_waits_is_done_before_the_end(tmp_path: Path) -> None:
+    file = await open_sqlite(tmp_path / "a.sqlite", [FIRST])
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(file.run(seen, patience_s=50.0))
+        await asyncio.sleep(0)
+        await file.close()
+    assert waiting.result() == ["first"]

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-from collections import Counter
+import random
+from collections import Counter, OrderedDict
 
 import pytest
 
-from control_plane.jobs.domain.claims import HEADS, TenantQueue, WaitingJob, rank
+from control_plane.jobs.domain.claims import HEADS, MORE_HEADS, TenantQueue, WaitingJob, are_too_few, rank
 from control_plane.jobs.domain.job import PASSED_OVER_S, PriceClass, due_s_of
 
 STANDARD, ECONOMY = PriceClass.STANDARD, PriceClass.ECONOMY
@@ -67,6 +68,42 @@ def test_a_tenant_with_fifty_times_the_jobs_delays_another_by_no_more_than_its_s
         return done[len(done) // 2] - 100.0
 
     assert median(500) <= 1.5 * median(10)
+
+
+@pytest.mark.parametrize("slots", [1, 4, 8])
+def test_many_models_in_turns_are_each_loaded_about_once(slots: int) -> None:
+    """Sixteen models mixed, of which four fit, in virtual time: at most two loads for each of them."""
+    models = [f"m{number % 16}" for number in range(800)]
+    random.Random(1).shuffle(models)
+    left = [waiting(f"{number:03}", 600.0, model) for number, model in enumerate(models)]
+    hot, loads = OrderedDict[str, None](), 0
+    while left:
+        queues = [queue("t", *left[:HEADS])]
+        if are_too_few(queues, heads=HEADS, is_hot=hot.__contains__):
+            queues = [queue("t", *left[:MORE_HEADS])]
+        best = rank(queues, now_s=100.0, is_hot=hot.__contains__, weight_of=lambda tenant: 1.0)[:slots]
+        for job in [next(job for job in left if job.id == name) for name in best]:
+            left.remove(job)
+            loads += job.model not in hot
+            hot[job.model] = None
+            hot.move_to_end(job.model)
+            if len(hot) > 4:
+                hot.popitem(last=False)
+
+    assert loads <= 2 * 16
+
+
+@pytest.mark.parametrize(
+    ("queues", "expected"),
+    [
+        pytest.param([queue("t", *(waiting(str(number), model="cold") for number in range(8)))], False, id="one-model"),
+        pytest.param([queue("t", *(waiting(str(number), model=f"hot{number}") for number in range(8)))], False, id="all-loaded"),
+        pytest.param([queue("t", *(waiting(str(number), model=f"m{number}") for number in range(7)))], False, id="no-more"),
+        pytest.param([queue("u"), queue("t", *(waiting(str(number), model=f"m{number}") for number in range(8)))], True, id="more"),
+    ],
+)
+def test_more_jobs_are_looked_at_where_others_may_need_no_load(queues: list[TenantQueue], expected: bool) -> None:
+    assert are_too_few(queues, heads=8, is_hot=lambda model: model.startswith("hot")) is expected
 
 
 @pytest.mark.parametrize("price_class", PriceClass)
