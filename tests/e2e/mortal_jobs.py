@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from control_plane.batches.adapters.folder_shelf import FolderShelf
 from control_plane.batches.batches import Batches
 from control_plane.batches.domain.batch import StoredFile
 from control_plane.batches.files import Files
+from control_plane.core.errors import StoreUnavailable
 from control_plane.jobs.adapters.folder_spool import FolderSpool
 from control_plane.jobs.adapters.rabbitmq_tickets import RabbitmqTickets
 from control_plane.jobs.domain.gate import BulkGate
@@ -92,7 +94,7 @@ async def main(redis: str, broker: str, folder: Path, step: str = "", when: str 
         if not await batches.batches_of(CALLER, after="", limit=1):
             await batches.create(CALLER, FILE_ID, None)
         (batch,) = await batches.batches_of(CALLER, after="", limit=10)
-        while (await batches.progress(batch)).ended is None or not await _is_all_settled(store) or await queue.depth():
+        while (await batches.progress(batch)).ended is None or not await _is_all_settled(store) or await _depth(queue) != 0:
             await asyncio.sleep(0.05)
         for task in running:
             task.cancel()
@@ -102,6 +104,12 @@ async def main(redis: str, broker: str, folder: Path, step: str = "", when: str 
 async def _is_all_settled(store: Any) -> bool:
     found = await store.jobs_of(None, state=None, before="", limit=100)
     return not any(job.is_open or (job.charge is not None and not job.is_charged) for job in found)
+
+
+async def _depth(queue: RabbitmqTickets) -> int | None:
+    with suppress(StoreUnavailable):  # it connects in the background
+        return await queue.depth()
+    return None
 
 
 if __name__ == "__main__":

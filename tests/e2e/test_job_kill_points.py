@@ -1,4 +1,4 @@
-"""A real process killed with SIGKILL right before or after a step of a job or a batch, and started again; real Redis and RabbitMQ."""
+"""A real process killed with SIGKILL right after each step of a job and a batch, and started again; real Redis and RabbitMQ."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RedisSer
         yield redis, broker
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(("step", "when"), [("add", "before"), *((step, "after") for step in STEPS)])
 def test_what_was_accepted_is_settled_once(tmp_path: Path, servers: tuple[RedisServer, RabbitmqServer], step: str, when: str) -> None:
     redis, broker = servers
     redis.call("FLUSHALL")

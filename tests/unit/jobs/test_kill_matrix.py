@@ -123,6 +123,26 @@ async def test_a_gateway_that_dies_while_it_accepts_leaves_one_job_for_who_asks_
 
 
 @pytest.mark.parametrize("is_after", [pytest.param(False, id="before"), pytest.param(True, id="after")])
+@pytest.mark.parametrize(("at", "step"), [(1, "get"), (2, "replace"), (3, "prune")])
+async def test_a_gateway_that_dies_while_it_cancels_has_cancelled_or_not(tmp_path: Path, at: int, step: str, is_after: bool) -> None:
+    async with world(tmp_path) as here:
+        job, fate = await here.submit(), Fate(at, is_after)
+        with pytest.raises(Killed):
+            await here.jobs(fate).cancel(CALLER, job.id)
+        assert fate.made[-1].endswith(f".{step}")
+
+        is_cancelled = (step, is_after) not in (("get", False), ("get", True), ("replace", False))
+        ended = await live_through(here, job.id)
+
+        assert ended.state is (JobState.CANCELLED if is_cancelled else JobState.SUCCEEDED)
+        assert here.usage.requests() == (0 if is_cancelled else 1)
+        assert (await here.jobs().cancel(CALLER, job.id)).state is ended.state, "who asks again is told the same"
+        here.clock_s += 2 * here.policy.keep_s
+        await here.sweeper().sweep()
+        assert here.files() == []
+
+
+@pytest.mark.parametrize("is_after", [pytest.param(False, id="before"), pytest.param(True, id="after")])
 @pytest.mark.parametrize("at", range(1, 4))
 async def test_a_sweeper_that_dies_leaves_what_it_did_to_the_next(tmp_path: Path, at: int, is_after: bool) -> None:
     async with world(tmp_path) as here:

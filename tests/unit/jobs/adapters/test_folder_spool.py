@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from control_plane.jobs.adapters.folder_spool import FolderSpool
 from control_plane.jobs.domain.job import Blob
 from control_plane.jobs.ports import SpoolDamaged
 from tests.fakes.jobs import job_id
+from tests.killed import dies_before
 
 ONE, TWO = job_id(1), job_id(0x101)
 
@@ -143,3 +146,20 @@ def test_a_place_that_cannot_be_used_is_told_at_the_start(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
     with pytest.raises(StartupError, match="TIDEGATE_JOBS_SPOOL"):
         FolderSpool(tmp_path / "file" / "spool")
+
+
+def write_a_body(spool: FolderSpool) -> None:
+    asyncio.run(spool.write(ONE, "body", [b"one", b"two"]))
+
+
+def test_a_file_of_a_process_that_was_killed_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    """Killed before each of its steps in the file system; what is left goes with the job's other files."""
+    for step in count(1):
+        folder = tmp_path / str(step)
+        spool = FolderSpool(folder)
+        if not dies_before(step, str(folder), write_a_body, spool):
+            break
+        assert [(tmp_path / name).read_bytes() for name in files(tmp_path) if name.endswith("/body")] in ([], [b"onetwo"])
+        asyncio.run(spool.prune(ONE))
+        assert files(tmp_path) == []
+    assert step > 4, "it was killed before the folder was made, the file opened and renamed, and a folder flushed"
