@@ -19,7 +19,7 @@ from control_plane.core.model import ModelState
 from control_plane.metering.domain.compute_units import ModelCost
 from control_plane.models.domain.description import DescribedModel
 from control_plane.node.domain.fence import Term
-from control_plane.node.domain.plausible import plausible_cost, plausible_memory, plausible_models
+from control_plane.node.domain.plausible import plausible_cost, plausible_memory, plausible_models, plausible_term
 
 VERSIONS = (3, 3)
 """Oldest and newest version of the wire that this program speaks."""
@@ -34,6 +34,7 @@ KnownContents = tuple[Base64Bytes, bool, bool]
 """The fields of a `Fingerprint`."""
 Number = Annotated[int, Field(ge=0, le=2**53)]
 """A number as the other side chose it. JSON has none beyond that which all programs read as the same."""
+ShownTerm = Annotated[Term, AfterValidator(plausible_term)]
 Seconds = Annotated[float, Field(ge=0, le=2**53)]
 Line = tuple[str, str, ModelState, str]
 """The fields of a `ModelVersion`."""
@@ -117,7 +118,7 @@ class LookIndex:
     number: Number
     known: Number
     """Edition of the index that was told last over this connection; 0 without one."""
-    term: Term | None
+    term: ShownTerm | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ class Load:
 
     number: Number
     prepared: Number
-    term: Term
+    term: ShownTerm
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ class Unload:
     number: Number
     name: str
     unload_dependents: bool
-    term: Term
+    term: ShownTerm
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,11 @@ from control_plane.core.held_memory import HeldMemory
 from control_plane.core.names import MAX_SIZE_BYTES
 from control_plane.metering.domain.compute_units import ModelCost, UnitTable
 from control_plane.models.domain.description import DescribedModel
+from control_plane.node.domain.fence import Term
 
 _MAX_COUNT = 10**9
+_MAX_NUMBER = 2**53
+"""JSON has no whole number beyond that which all programs read as the same."""
 
 
 def plausible_models(models: Mapping[str, DescribedModel | None]) -> Mapping[str, DescribedModel | None]:
@@ -42,8 +45,15 @@ def plausible_memory(held: HeldMemory) -> HeldMemory:
     return held
 
 
+def plausible_term(term: Term) -> Term:
+    """Check a term: a token that no lease has would keep out all others for ever."""
+    _require(0 <= term.token <= _MAX_NUMBER, f"no lease has the token {term.token}")
+    return term
+
+
 def _require_model(model: DescribedModel) -> None:
     spec = model.spec
+    _require(0 <= model.changed_ns < 2**63, "files are not changed so late")
     for size in (model.file_bytes, 1 if spec.resident_bytes is None else spec.resident_bytes):
         _require(0 <= size <= MAX_SIZE_BYTES, f"a model does not have {size} bytes")
     for count in (spec.min_replicas, spec.max_replicas or 0, abs(spec.priority)):
@@ -54,7 +64,8 @@ def _require_model(model: DescribedModel) -> None:
 
 def _require_table(table: UnitTable) -> None:
     lengths, times = table.lengths, table.ms_at_batch_1
-    are_lengths = len(lengths) == len(times) > 0 and lengths[0] > 0 and all(low < high for low, high in pairwise(lengths))
+    are_lengths = len(lengths) == len(times) > 0 and lengths[0] > 0 and lengths[-1] <= _MAX_NUMBER
+    are_lengths = are_lengths and all(low < high for low, high in pairwise(lengths))
     _require(are_lengths and all(0 < ms < inf for ms in times), "a latency table has a time for each length, ascending")
 
 
