@@ -117,8 +117,8 @@ def test_grpc_is_as_it_was(site: Site) -> None:
         channel(f"127.0.0.1:{site.gateway_grpc}") as gateway,
     ):
         cases: list[tuple[str, Callable[[grpc.Channel], Any], Callable[[Any], str]]] = [
-            *((each.name, lambda over, each=patient(each): call(over, each), grpc_summary) for each in CALLS),
-            *((each.name, lambda over, each=patient(each): talk(over, each), grpc_summary) for each in STREAMS),
+            *((each.name, lambda over, each=each: call(over, patient(each)), grpc_summary) for each in CALLS),
+            *((each.name, lambda over, each=each: talk(over, patient(each)), grpc_summary) for each in STREAMS),
             *(
                 (f"grpc administering: {name}", lambda over, calls=calls: tuple(call(over, patient(each)) for each in calls), summaries)
                 for name, calls in ADMINISTERING.items()
