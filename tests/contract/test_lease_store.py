@@ -16,9 +16,10 @@ from control_plane.fleet.adapters.kubernetes.lease import KubernetesLease
 from control_plane.fleet.adapters.redis_lease import make_redis_lease
 from control_plane.fleet.domain.leadership.lease import Lease
 from control_plane.fleet.ports import LeaseStore
+from control_plane.storage.kubernetes import KubernetesApi
+from tests.contract.api_servers import REAL, an_api
 from tests.contract.stores import Opening, empty_redis, handles
 from tests.fakes.lease import FakeLeaseStore, FakeRecord
-from tests.kubernetes_api import api_in_a_thread, client, write_account
 from tests.redis_server import RedisServer, redis_server
 
 SOON_S = 40.0
@@ -28,16 +29,17 @@ TTL_S = 3.0
 TAKEN = Lease(1, "p1", TTL_S)
 
 
-@pytest.fixture(params=["fake", "redis", "kubernetes"])
+@pytest.fixture(params=["fake", "redis", "kubernetes", REAL])
 def opening(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opening[LeaseStore]]:
     record = FakeRecord()
     with ExitStack() as held:
         url = SecretStr(empty_redis(request).url) if request.param == "redis" else None
-        api = held.enter_context(api_in_a_thread())[0] if request.param == "kubernetes" else None
+        kubernetes = {"kubernetes": "scripted", "real": "real"}.get(request.param)
+        api = None if kubernetes is None else an_api(kubernetes, held, tmp_path)
 
         async def open_one() -> LeaseStore:
             if api is not None:
-                return KubernetesLease(client(api, write_account(tmp_path)), namespace="tidegate", name="fleet")
+                return KubernetesLease(KubernetesApi(api.url, api.account), namespace="tidegate", name="tidegate")
             return make_redis_lease(url) if url is not None else FakeLeaseStore(record)
 
         yield open_one
