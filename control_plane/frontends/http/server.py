@@ -13,6 +13,7 @@ from collections.abc import Sized
 
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.connection_server import ConnectionServer
+from control_plane.frontends.common.read_scheduler import ReadScheduler
 from control_plane.frontends.http.connection import HttpConnection
 from control_plane.frontends.http.connection_host import Application, RenderError, VerbatimAnswers
 from control_plane.frontends.http.limits import HttpLimits
@@ -55,9 +56,10 @@ class HttpServer(ConnectionServer[HttpConnection]):
         verbatim: VerbatimAnswers = _NO_VERBATIM_ANSWERS,
         budget: BodyBudget | None = None,
         hosts: AllowedHosts | None = None,
+        reads: ReadScheduler | None = None,
     ) -> None:
-        """`hosts` are the host names that clients over TCP may call; None: any."""
-        super().__init__(limits)
+        """`hosts` are the host names that clients over TCP may call; None: any. `reads` as in `ConnectionServer`."""
+        super().__init__(limits, reads)
         self.application = application
         self.render_error = render_error
         self.admit = admit
