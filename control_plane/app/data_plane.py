@@ -25,6 +25,7 @@ from control_plane.frontends.batches.http import BatchesHttp
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.connection_limits import ConnectionCaps, descriptors_wanted, fit
 from control_plane.frontends.common.http_errors import render_error
+from control_plane.frontends.common.read_scheduler import ReadScheduler
 from control_plane.frontends.common.status import client_status_of
 from control_plane.frontends.data_http import DataHttp
 from control_plane.frontends.grpc.connection import GrpcLimits
@@ -123,6 +124,7 @@ class DataPlane:
         self._text_models = TextModels(self._inference.dispatch, fingerprints, governance.access)
         self._embeddings = self._embeddings_of(self._inference)
         budget = BodyBudget(gateway.max_buffered_bytes)
+        self._reads = ReadScheduler()
         self._governance = governance
         self._hosts = allowed_hosts(gateway.host, gateway.allowed_hosts, authentication=governance.access.is_on)
         # One budget for both frontends: the limit on buffered bodies is for the process's memory.
@@ -267,6 +269,7 @@ class DataPlane:
             verbatim=v2.verbatim,
             budget=budget,
             hosts=self._hosts,
+            reads=self._reads,
         )
 
     def _inference_with(self, governance: Governance, dispatch: Dispatch | None) -> InferenceService:
@@ -331,7 +334,8 @@ class DataPlane:
             read_timeout_s=gateway.request_timeout_s,
             allow_shared_memory=gateway.allow_shared_memory,
         )
-        return GrpcServer(application, _grpc_limits(gateway, self._governance.access), budget, hosts=self._hosts)
+        limits = _grpc_limits(gateway, self._governance.access)
+        return GrpcServer(application, limits, budget, hosts=self._hosts, reads=self._reads)
 
 
 def body_limits(gateway: GatewaySettings) -> BodyLimits:

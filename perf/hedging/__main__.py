@@ -4,7 +4,8 @@ without once more, whose difference is the noise of this machine.
     python -m perf.hedging [--rounds 5] [--requests 10000] [--works stragglers even ...] [--loads 0.2 0.8 ...] [--half-s 90]
 
 The model sleeps, so that client, gateway and Tritons, which share this machine's cores, leave each other alone. Requests come over gRPC,
-independently of each other. Before each work is measured, so many requests are sent that the gateway knows its latencies.
+independently of each other. Before each work is measured, so many requests are sent that the gateway knows its latencies, and before
+each case with hedging as many as it remembers, at that load.
 Beside each run stands what the simulator foretells of it. At last half of all requests go to two servers for a while, and processes and
 memory are compared. Writes perf/results/hedging.json and .md.
 """
@@ -29,7 +30,7 @@ from control_plane.objects.domain.route import HedgingPolicy, Route
 from control_plane.objects.objects import Objects
 from perf.hedging.clients import Answered, Work, ask
 from perf.hedging.counters import Counters
-from perf.hedging.forecast import Forecast, Sample, foretold
+from perf.hedging.forecast import LEARNED_BY, Forecast, Sample, foretold
 from perf.hedging.report import BIMODAL, HALF, LOADS, OFF, OFF_AGAIN, ON, SLOW, TWICE, WAYS, WORKS, Case, Report, Run
 from perf.measurement import harness
 from perf.measurement.interleaved import interleave
@@ -115,6 +116,9 @@ class _Runs:
     def run(self, case: Case) -> Run:
         harness.say(f"{case.work} at {case.load:.0%}, {case.way}")
         requests = _requests(case.work, self._arguments.requests)
+        if case.way in (ON, TWICE):  # what was learned last was so at another load, with other delays than the forecast's
+            learned_by = _requests(case.work, min(LEARNED_BY, self._arguments.learn))
+            self._ask(WORKS[case.work], case.way, requests=learned_by, load=case.load)
         time.sleep(_SETTLE_S)
         before = self._counters.read()
         answered = self._ask(WORKS[case.work], case.way, requests=requests, load=case.load)

@@ -19,7 +19,7 @@ from control_plane.objects.domain.route import HedgingPolicy
 _MODEL = "m"
 _READY_S = 10.0
 """When all replicas are loaded, long before."""
-_LEARNED_BY = 2_000
+LEARNED_BY = 2_000
 """Requests before those that count: as many as the gateway remembers."""
 _SETTLE_S = 2.0
 _LEAST_S = 1e-4
@@ -61,10 +61,10 @@ def foretold(
     draw, overhead_s = random.Random(seed), sample.overhead_s
     services_s = [max(_LEAST_S, latency_s - overhead_s) for latency_s in sample.latencies_s]
     at_s, trace = _READY_S, []
-    for number in range(_LEARNED_BY + requests):
-        at_s += draw.expovariate(per_s) + (_SETTLE_S if number == _LEARNED_BY else 0.0)
+    for number in range(LEARNED_BY + requests):
+        at_s += draw.expovariate(per_s) + (_SETTLE_S if number == LEARNED_BY else 0.0)
         trace.append(Request(at_s, _MODEL, draw.choice(services_s), draw.choice(services_s)))
     cost = ModelCost(1, 0.001, min_replicas=servers, is_repeatable=True, heeds_after_s=heeds_after_s)
-    shape = FleetShape(servers, 1, parallel=instances, routed_as=1, counted_from_s=trace[_LEARNED_BY].at_s - _SETTLE_S / 2)
+    shape = FleetShape(servers, 1, parallel=instances, routed_as=1, counted_from_s=trace[LEARNED_BY].at_s - _SETTLE_S / 2)
     outcome = simulate(Workload(trace, {_MODEL: cost}), shape, ProductionRouter(draw), hedging=policy)
     return Forecast(outcome.quantile_s(0.999) + overhead_s, outcome.executions / outcome.answered)

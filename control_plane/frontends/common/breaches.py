@@ -58,8 +58,6 @@ class ReadingConnection(Protocol):
 
     def pause_writing(self) -> None: ...
 
-    def resume_writing(self) -> None: ...
-
 
 class HeldBack(asyncio.Protocol):
     """Stand-in for a connection at its transport, which keeps what comes first, and reads no more, until a pause is over."""
@@ -68,6 +66,7 @@ class HeldBack(asyncio.Protocol):
         """Take the connection's place for `pause_s`."""
         self._connection, self._transport = connection, transport
         self._came = b""
+        self._may_write = True
         transport.set_protocol(self)
         self._over = asyncio.get_running_loop().call_later(pause_s, self._end)
 
@@ -83,10 +82,10 @@ class HeldBack(asyncio.Protocol):
         self._connection.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        self._connection.pause_writing()
+        self._may_write = False  # told later: a connection that cannot write pauses its reading
 
     def resume_writing(self) -> None:
-        self._connection.resume_writing()
+        self._may_write = True
 
     def _end(self) -> None:
         transport = self._transport
@@ -94,3 +93,5 @@ class HeldBack(asyncio.Protocol):
         if self._came and not transport.is_closing():
             transport.resume_reading()
             self._connection.data_received(self._came)
+        if not self._may_write:
+            self._connection.pause_writing()

@@ -98,11 +98,12 @@ ConnectionT = TypeVar("ConnectionT", bound=Connection)
 class ConnectionServer(Generic[ConnectionT]):
     """Server for any number of listening sockets, with connection limits, time-out sweeps and drain."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, reads: ReadScheduler | None = None) -> None:
+        """`reads` is the scheduler of all connections of this event loop that may flood; None: one of its own."""
         shortest_s = min(limits.header_timeout_s, limits.body_timeout_s, limits.idle_timeout_s or _MAX_SWEEP_S)
         self.is_draining = False
         """Whether each answer asks its client to close its connection; new ones may still be accepted."""
-        self.reads = ReadScheduler()
+        self.reads = reads or ReadScheduler()
         self._max_connections = limits.max_connections
         self._held = PortConnections(limits.max_connections, share=limits.source_share, exempt=limits.trusted_proxies)
         self._breaches = Breaches()

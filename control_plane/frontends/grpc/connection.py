@@ -142,10 +142,14 @@ class GrpcConnection(asyncio.Protocol):
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        if self._closing is None and self._read(data):
+        if self._closing is not None:
+            return
+        if self._read(data):
             self._has_backlog = True
             self._pause_as_needed()
             self._server.reads.add(self)
+        else:
+            self._server.reads.kept_up = self
 
     def read_backlog(self, until_s: float) -> bool:
         """Handle the backlog for a while; see `read_scheduler.Reading`."""

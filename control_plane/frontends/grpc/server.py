@@ -12,6 +12,7 @@ import ssl
 
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.connection_server import ConnectionServer
+from control_plane.frontends.common.read_scheduler import ReadScheduler
 from control_plane.frontends.grpc.connection import GrpcApplication, GrpcConnection, GrpcLimits
 from control_plane.host.exposure import AllowedHosts
 from control_plane.protocols.http2 import huffman as http2_huffman
@@ -21,9 +22,18 @@ from control_plane.protocols.http2.headers import KnownBlocks
 class GrpcServer(ConnectionServer[GrpcConnection]):
     """gRPC server: accepts connections and passes their calls to `application`."""
 
-    def __init__(self, application: GrpcApplication, limits: GrpcLimits, budget: BodyBudget, *, hosts: AllowedHosts | None = None) -> None:
-        """`hosts` are the host names that clients over TCP may call (`:authority`); None: any."""
-        super().__init__(limits)
+    def __init__(
+        self,
+        application: GrpcApplication,
+        limits: GrpcLimits,
+        budget: BodyBudget,
+        *,
+        hosts: AllowedHosts | None = None,
+        reads: ReadScheduler | None = None,
+    ) -> None:
+        """`hosts` are the host names that clients over TCP may call (`:authority`); None: any. `reads` as in
+        `ConnectionServer`."""
+        super().__init__(limits, reads)
         http2_huffman.prepare()  # 50 ms that the first client must not wait for
         self.application = application
         self.limits = limits

@@ -112,6 +112,8 @@ class HttpConnection(asyncio.Protocol):
             self._has_backlog = True
             self._pause_as_needed()
             self._server.reads.add(self)
+        else:
+            self._server.reads.kept_up = self
 
     def read_backlog(self, until_s: float) -> bool:
         """Parse the backlog for a while; see `read_scheduler.Reading`."""

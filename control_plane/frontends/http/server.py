@@ -14,6 +14,7 @@ from collections.abc import Sized
 from control_plane.concurrency.turn_writes import TurnWrites
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.connection_server import ConnectionServer
+from control_plane.frontends.common.read_scheduler import ReadScheduler
 from control_plane.frontends.http.connection import HttpConnection
 from control_plane.frontends.http.connection_host import Application, RenderError, VerbatimAnswers
 from control_plane.frontends.http.limits import HttpLimits
@@ -57,10 +58,11 @@ class HttpServer(ConnectionServer[HttpConnection]):
         budget: BodyBudget | None = None,
         hosts: AllowedHosts | None = None,
         streams: Streams = streams_none,
+        reads: ReadScheduler | None = None,
     ) -> None:
         """`hosts` are the host names that clients over TCP may call; None: any. `streams` says of which requests the
-        application receives the body piece by piece."""
-        super().__init__(limits)
+        application receives the body piece by piece. `reads` as in `ConnectionServer`."""
+        super().__init__(limits, reads)
         self.writes = TurnWrites()
         self.application = application
         self.render_error = render_error

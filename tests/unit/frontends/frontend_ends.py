@@ -37,6 +37,14 @@ class Transport(asyncio.Transport):
         self.is_paused = False
         self.is_closed = False
         self.has_eof = False
+        self.protocol: asyncio.BaseProtocol | None = None
+        """Whoever has taken the connection's place, for a while."""
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
+    def is_closing(self) -> bool:
+        return self.is_closed
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         assert not self.has_eof

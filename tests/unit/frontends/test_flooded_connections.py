@@ -7,6 +7,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import cast
 
 import pytest
 
@@ -114,7 +115,8 @@ class Attacker:
                     break
             data, self._pending = self._pending[:READ_BYTES], self._pending[READ_BYTES:]
             if data:
-                self.connection.data_received(bytes(data))
+                reader = cast("asyncio.Protocol", self.transport.protocol or self.connection)
+                reader.data_received(bytes(data))
 
     def _connect(self) -> None:
         self.connection, self.transport = self._it.connect(self._flood.protocol)

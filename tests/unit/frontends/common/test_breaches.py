@@ -76,9 +76,6 @@ class Connection:
     def pause_writing(self) -> None:
         self.told.append("pause writing")
 
-    def resume_writing(self) -> None:
-        self.told.append("resume writing")
-
 
 def held_back(pause_s: float = 0.0) -> tuple[Transport, Connection]:
     transport, connection = Transport(), Connection()
@@ -121,9 +118,17 @@ class TestHeldBack:
         await turns()
         assert connection.told == []
 
-    async def test_the_connection_is_told_what_becomes_of_what_it_writes(self) -> None:
-        transport, connection = held_back(60.0)
+    async def test_one_that_cannot_write_by_then_is_told_so_last(self) -> None:
+        """It pauses its reading then, which is resumed before."""
+        transport, connection = held_back()
+        transport.protocol.data_received(b"a")
+        transport.protocol.pause_writing()
+        await turns()
+        assert connection.told == [b"a", "pause writing"]
+
+    async def test_one_that_can_write_again_is_told_nothing(self) -> None:
+        transport, connection = held_back()
         transport.protocol.pause_writing()
         transport.protocol.resume_writing()
-        assert connection.told == ["pause writing", "resume writing"]
-        transport.protocol.connection_lost(None)
+        await turns()
+        assert connection.told == []

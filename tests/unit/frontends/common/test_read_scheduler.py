@@ -126,3 +126,33 @@ async def test_whoever_comes_meanwhile_gets_its_turn_of_the_loop() -> None:
         assert sum(flooding.reads) - before <= 21
     assert flooding.left > 90_000
     scheduler.remove(flooding)
+
+
+async def _read_in_a_turn(kept_up: Flooding | None) -> int:
+    """The pieces that a flood of 1,000 reads in each turn while that connection keeps up."""
+    clock = Clock()
+    scheduler, flooding = ReadScheduler(clock), Flooding(clock, left=1_000)
+    scheduler.add(flooding)
+    while flooding.left:
+        scheduler.kept_up = kept_up or flooding
+        await asyncio.sleep(0)
+    return max(flooding.reads)
+
+
+async def test_while_others_keep_up_one_that_is_behind_reads_less() -> None:
+    assert await _read_in_a_turn(Flooding(Clock(), left=0)) <= 6
+    assert await _read_in_a_turn(None) >= 20
+
+
+async def test_a_while_after_the_others_it_reads_as_much_as_before_and_none_is_kept_alive() -> None:
+    clock = Clock()
+    scheduler, flooding, other = ReadScheduler(clock), Flooding(clock, left=40_000), Flooding(clock, left=0)
+    scheduler.kept_up = other
+    scheduler.add(flooding)
+    await turns_until(lambda: flooding.left == 0)
+    assert max(flooding.reads[:100]) <= 6
+    assert max(flooding.reads) >= 20
+    assert scheduler.kept_up is None
+    scheduler.kept_up = other
+    scheduler.remove(other)
+    assert scheduler.kept_up is None
