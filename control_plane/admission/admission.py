@@ -112,13 +112,12 @@ class Admission:
             raise
         return Permit(self, account)
 
-    def check_without_permit(self, tenant: str) -> bool:
+    def check_without_permit(self, account: TenantUsage) -> bool:
         """Check and count a request that is answered at once and needs no permit, such as a cache hit. Raises
         LimitExceeded.
 
         Returns False where only the shared bucket can decide: the request then has to `admit_when_synced`.
         """
-        account = self._limits.account(tenant)
         return not (account.is_limited and isinstance(self._limits.check(account), Undecided))
 
     def account(self, tenant: str) -> TenantUsage:
@@ -299,18 +298,19 @@ class Permit:
         account = self._account
         account.in_flight -= 1
         if self._slots is not None:
+            now_s = self._admission.now_s() if now_s is None else now_s
             account.units_in_flight -= self._cost
             account.units_ended += self._cost
             background = self._admission.background
             if self._admission.is_in_background:
                 background.end()
             else:
-                background.request_ended()
+                background.request_ended(now_s)
             self._sent_s = sent_s if sent_s > self._started_s else self._started_s
             if not self._kept:
-                self._release_slot(self._slots, self._admission.now_s() if now_s is None else now_s)
-            elif (left_s := self._admission.now_s()) < self._deadline_s:
-                self._deadline_s, self._has_left = left_s, True  # he had no more time than that
+                self._release_slot(self._slots, now_s)
+            elif now_s < self._deadline_s:
+                self._deadline_s, self._has_left = now_s, True  # he had no more time than that
 
     def enter_room(self, retry_after_s: float) -> Place:
         """Take a place in the waiting room, in which the request waits for its model. Raises LimitExceeded, Overloaded."""
@@ -358,6 +358,7 @@ class Permit:
             allowed_s=allowed_s,
             has_left=self._has_left,
             claim=self._claim,
+            now_s=now_s,
         )
         self._admission.forget_if_idle(self._model)
 

@@ -37,10 +37,11 @@ class BackgroundGate:
         """Note that a caller's request goes to a server, or waits for its turn."""
         self._requests += 1
 
-    def request_ended(self) -> None:
-        """Note that a caller's request has ended, with whatever outcome."""
+    def request_ended(self, now_s: float | None = None) -> None:
+        """Note that a caller's request has ended, with whatever outcome. `now_s` is the loop's time, if the caller has
+        just read it."""
         self._requests -= 1
-        self._seen_s = self._now_s()
+        self._seen_s = self._now_s() if now_s is None else now_s
         if self._waiting:
             self._wake()
 

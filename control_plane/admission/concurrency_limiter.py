@@ -118,7 +118,7 @@ class ConcurrencyLimiter:
             if self._last_tenant is not None:
                 self._shared_until_s = now_s + _SHARED_FOR_S
             self._last_tenant = tenant
-        if self._waiting or self._taken >= self._count(now_s):
+        if self._waiting or self._taken >= (self._shared.slots if now_s < self._shared_until_s else self._alone):
             return False
         # Asked inline, as most requests come while no deadline is in danger: `_has_enough` and `_may_send` in one.
         if self._taken and now_s < self._in_danger_until_s:
@@ -165,28 +165,31 @@ class ConcurrencyLimiter:
         allowed_s: float = _NO_DEADLINE_S,
         has_left: bool = False,
         claim: Ticket | None = None,
+        now_s: float | None = None,
     ) -> None:
         """Give a slot back that was held by work of `cost` units, and hand it to the next in the queue.
 
         Triton took `held_s` (0: it never had the request), with work of `ahead` units before it; the request
-        had `allowed_s` until its deadline, or until its caller left, if he `has_left`. It had waited by this `claim`, if any.
+        had `allowed_s` until its deadline, or until its caller left, if he `has_left`. It had waited by this `claim`, if
+        any. `now_s` is the loop's time, if the caller has just read it.
         """
+        now_s = self._now_s() if now_s is None else now_s
         somebody_waits = bool(self._waiting)
         if held_s > 0.0:
-            self._service.record(cost, held_s, ahead=ahead, now_s=self._now_s())
+            self._service.record(cost, held_s, ahead=ahead, now_s=now_s)
             self._leaving.ended(cost, has_left=has_left)
             if claim is not None:
                 self._queue.ended(claim, has_left=has_left)
             # As long as somebody waits it goes on: whatever waits would be sent at once when it was over.
             is_late = held_s > _DANGER * allowed_s and (not has_left or self._leaving.are_many)
             if is_late or (somebody_waits and self._is_in_danger()):
-                self._in_danger_until_s = self._now_s() + _DANGER_S
+                self._in_danger_until_s = now_s + _DANGER_S
         # The limit learns only while slots are scarce: requests wait, or would wait if they had not been let
         # beyond the limit.
         if (somebody_waits or self._taken > self._shared.slots) and self._is_shared():
-            self._shared.ended(cost, self._now_s())
+            self._shared.ended(cost, now_s)
         elif self._shared.is_busy:
-            self._shared.interrupt(self._now_s())
+            self._shared.interrupt(now_s)
         self._let_go(tenant, cost)
         if somebody_waits:
             self._hand_on()

@@ -97,7 +97,7 @@ class TenantLimits:
         self._accounts: dict[str, TenantUsage] = {}
         self._shares: Mapping[str, float] = {}
         self._other_share = 1.0
-        self._day = 0
+        self._day, self._day_ends_s = 0, DAY_S
         self._stored: Mapping[str, float] = {}
 
     def account(self, name: str) -> TenantUsage:
@@ -180,7 +180,7 @@ class TenantLimits:
 
     def _begin(self, day: int, stored: Mapping[str, float]) -> None:
         """Count from the stored sums of a day on."""
-        self._day, self._stored = day, stored
+        self._day, self._day_ends_s, self._stored = day, (day + 1) * DAY_S, stored
         for account in self._accounts.values():
             account.units_ended = 0.0
 
@@ -190,7 +190,7 @@ class TenantLimits:
         if quota is None:
             return
         now_s = self._today_s()
-        if day_number(now_s) > self._day:
+        if now_s >= self._day_ends_s:
             self._begin(day_number(now_s), {})
         stored, own = self._stored.get(account.tenant.name, 0.0), account.units_in_flight + account.units_ended
         wait_s = quota_wait_s(quota, stored=stored, own=own, share=account.share, now_s=now_s)

@@ -33,12 +33,9 @@ class Access:
         """
         self._known = known
         self._authentication = authentication
-        self.trusted_proxies = trusted_proxies
-
-    @property
-    def is_on(self) -> bool:
+        self.is_on = authentication is not None
         """Whether callers must authenticate."""
-        return self._authentication is not None
+        self.trusted_proxies = trusted_proxies
 
     @property
     def generation(self) -> int:

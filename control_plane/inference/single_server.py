@@ -90,7 +90,7 @@ class SingleServerDispatch:
         """
         now_s = self._now_s()
         deadline_s = now_s + timeout_s
-        self.retries.asked(units_of(running), now_s)
+        self.retries.asked(1.0 if running is None else running.expected_units, now_s)
         resent: set[Fault] = set()
         send = request.send if self._servers.suspect is None else self._watched(request.send, call, self._servers.suspect)
         while True:

@@ -106,8 +106,11 @@ class Metering:
         if tally is None:
             self.dropped += 1
             return
-        counted_as = COUNTED_AS[outcome]
-        setattr(tally, counted_as, getattr(tally, counted_as) + 1)
+        if outcome is Outcome.ANSWERED:  # nearly all
+            tally.requests += 1
+        else:
+            counted_as = COUNTED_AS[outcome]
+            setattr(tally, counted_as, getattr(tally, counted_as) + 1)
         tally.rows += rows if rows < MOST else MOST
         tally.elements += elements if elements < MOST else MOST
         tally.compute_units += compute_units

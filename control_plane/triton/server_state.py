@@ -67,28 +67,29 @@ class ServerState:
         """Whether the server is up and says nothing (`triton/liveness_watch`)."""
         self._asking: set[asyncio.Timeout] = set()
         """Deadlines of those that are asking the server (`ask`), which are over when it falls silent."""
-        self._upstream: Upstream | None = None
+        self.upstream: Upstream | None = None
+        """The client of the server; None while it is down."""
         self._reason = "Triton is starting"
         self._changed = changed
         self._followers = followers
 
     @property
     def is_up(self) -> bool:
-        return self._upstream is not None
+        return self.upstream is not None
 
     @property
     def is_answering(self) -> bool:
         """Whether the server is up and not silent."""
-        return self._upstream is not None and not self.is_silent
+        return self.upstream is not None and not self.is_silent
 
     def up(self, upstream: Upstream) -> None:
-        self._upstream, self.has_been_up, self.is_lost, self.is_silent = upstream, True, False, False
+        self.upstream, self.has_been_up, self.is_lost, self.is_silent = upstream, True, False, False
         self._changed.set()
         for follower in self._followers:
             follower.up(upstream, self.name)
 
     def down(self, reason: str) -> None:
-        self._upstream, self._reason, self.is_silent = None, reason, False
+        self.upstream, self._reason, self.is_silent = None, reason, False
         self._changed.set()
         for follower in self._followers:
             follower.down(reason, self.name)
@@ -115,9 +116,9 @@ class ServerState:
 
     def pick(self) -> Upstream:
         """Return the server's upstream. Raises UpstreamUnavailable with the reason while it is down."""
-        if self._upstream is None:
+        if self.upstream is None:
             raise UpstreamUnavailable(f"{self._reason}; try again shortly")
-        return self._upstream
+        return self.upstream
 
     async def ask(self, ask: Callable[[Upstream], Awaitable[AnswerT]]) -> AnswerT:
         """Ask the server something that must not wait for one that is frozen. Raises UpstreamUnavailable: it is

@@ -152,10 +152,11 @@ class Servers:
         answer alike. Raises UpstreamUnavailable with a reason: none is up.
         """
         # The first server answers as a rule: a single server pays for no search.
-        if not self._first.is_answering:
-            up = [member for member in self._members.values() if member.is_up]
-            return min(up, key=lambda member: member.is_silent, default=self._first).pick()
-        return self._first.pick()
+        first = self._first
+        if first.upstream is not None and not first.is_silent:
+            return first.upstream
+        up = [member for member in self._members.values() if member.is_up]
+        return min(up, key=lambda member: member.is_silent, default=first).pick()
 
     def require_ready(self) -> None:
         """Raise GatewayStopping or UpstreamUnavailable where load balancers should send no requests here."""

@@ -100,7 +100,8 @@ class ServiceTime:
         """
         if not self._work:
             return None
-        return cost * self._alone_s + caution * ahead * self._delay_s
+        alone_s = cost * self._alone_s
+        return alone_s + caution * ahead * self._delay_s if ahead else alone_s
 
     def queued_answer_s(self, cost: float, *, queued: float, at_triton: float) -> float | None:
         """Estimate the same for a request that waits behind `queued` units until it can be sent."""

@@ -39,6 +39,7 @@ def reauthenticate(access: Access, request: HttpRequest) -> Principal:
     )
 
 
+TIMEOUT_FIELD = b"tidegate-timeout-ms"
 _MAX_TIMEOUT_MS = 24 * 3600 * 1000
 
 
@@ -47,7 +48,7 @@ def timeout_s_of(http: HttpRequest) -> float | None:
 
     Raises InvalidRequest.
     """
-    value = http.single_header(b"tidegate-timeout-ms")
+    value = http.single_header(TIMEOUT_FIELD)
     if value is None:
         return None
     if not value.isdigit() or len(value) > len(str(_MAX_TIMEOUT_MS)) or not 0 < int(value) <= _MAX_TIMEOUT_MS:

@@ -115,15 +115,17 @@ class V2Http:
         if route.action in _INFERENCE:
             if is_all_json(request) and request.header(b"content-encoding") is None:
                 self._limits.check_json_bytes(request.content_length)
-            self._inference.refuse_by_head(Frontend.HTTP, principal, self._request(request, route, principal))
+            self._inference.refuse_by_head(Frontend.HTTP, principal, HttpInferRequest(request, route, principal, self.context))
 
     def answer(self, request: HttpRequest) -> Coroutine[Any, Any, HttpAnswer | HttpStream]:
         """Answer one request. Raises ControlPlaneError."""
         # No coroutine of its own: every inference would be passed through it twice.
         route, principal = self._admitted(request)
         if route.action is Action.INFER or route.action is Action.GENERATE:
-            infer = self._request(request, route, principal)
-            return self._start(infer, route) if request.header(b"content-encoding") is None else self._decoded(infer, route)
+            infer = HttpInferRequest(request, route, principal, self.context)
+            if request.header(b"content-encoding") is not None:
+                return self._decoded(infer, route)
+            return self._start(infer, route)
         return self._answer_other(request, route, principal)
 
     async def _decoded(self, request: HttpInferRequest, route: V2Route) -> HttpAnswer | HttpStream:
@@ -150,9 +152,6 @@ class V2Http:
         if route.action is not Action.JOB_EVENTS or principal is ANONYMOUS:
             return await asking
         return await watched(asking, self._rights.watch(principal, partial(reauthenticate, self._access, request)))
-
-    def _request(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpInferRequest:
-        return HttpInferRequest(request, route, principal, self.context)
 
     def _admitted(self, request: HttpRequest) -> tuple[V2Route, Principal]:
         route = read_route(request.method, request.target)

@@ -22,7 +22,7 @@ from control_plane.core.errors import ControlPlaneError
 from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal
 from control_plane.frontends.common.body_budget import BodyBudget
-from control_plane.frontends.common.caller import timeout_s_of
+from control_plane.frontends.common.caller import TIMEOUT_FIELD, timeout_s_of
 from control_plane.frontends.common.inflating import InflatedBody
 from control_plane.frontends.kserve.copies import HttpCopy
 from control_plane.frontends.kserve.http_verbatim import HttpVerbatimCache
@@ -70,7 +70,9 @@ class HttpInferRequest:
 
     @property
     def timeout_s(self) -> float | None:
-        return timeout_s_of(self.http)
+        fields = self.http.derived.fields
+        # Hardly any request has the field: asked without a call.
+        return None if fields is not None and TIMEOUT_FIELD not in fields else timeout_s_of(self.http)
 
     def read_at_once(self) -> InferCall | None:
         if self._failure is not None or self._route.action is Action.GENERATE:

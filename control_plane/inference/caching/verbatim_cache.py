@@ -88,7 +88,7 @@ class VerbatimCache(Generic[AnswerT]):
             self._hits.forget(message)
             return None
         # A tenant without limits need not be admitted.
-        if hit.account.is_limited and not self._running.count_completed(self._frontend, hit.principal, hit.call):
+        if hit.account.is_limited and not self._running.count_completed(self._frontend, hit.principal, hit.account, hit.call):
             return None
         if not hit.unflushed:  # one timer for all entries, and each entry is listed once
             self._untold.append(hit)

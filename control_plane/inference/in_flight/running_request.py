@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 from math import inf
 from types import TracebackType
-from typing import Protocol, cast
+from typing import Protocol
 
 from control_plane.admission.admission import Permit
 from control_plane.core.errors import ControlPlaneError, ErrorCode, GatewayStopping
@@ -100,6 +100,7 @@ class RunningRequest:
         "call",
         "computed_rows",
         "continues_at_triton",
+        "expected_units",
         "frontend",
         "is_cache_hit",
         "is_counted",
@@ -168,7 +169,7 @@ class RunningRequest:
         return self._admitted(await self._all.governance.admission.admit_when_synced(self.principal.tenant))
 
     def _admitted(self, permit: Permit) -> AdmittedRequest:
-        admitted = cast("AdmittedRequest", self)
+        admitted: AdmittedRequest = self  # type: ignore[assignment]  # `cast` would be a call for each request
         admitted.__class__ = AdmittedRequest
         admitted.permit = self._held = permit
         return admitted
@@ -233,7 +234,7 @@ class AdmittedRequest(RunningRequest):
     def authorize(self, call: InferCall, *, named: str) -> AuthorizedRequest:
         """Note the parsed and authorised call as it goes to Triton; `named` is the model or route as the caller wrote
         it."""
-        authorized = cast("AuthorizedRequest", self)
+        authorized: AuthorizedRequest = self  # type: ignore[assignment]
         authorized.__class__ = AuthorizedRequest
         authorized.call = call
         authorized.server, authorized.sent_s = "", None
@@ -260,6 +261,11 @@ class AuthorizedRequest(AdmittedRequest):
     rows: int
     units: float | None
     """Compute units that it is expected to take altogether; None where the model's cost is unknown."""
+    expected_units: float
+    """Expected compute units, for the fair queue; one per row where the model's cost is unknown.
+
+    Shares are compared within one model only, so any constant per row would do.
+    """
     computed_rows: float
     """Rows that Triton computes for this request, without those that came from the cache."""
     table_units: float
@@ -313,12 +319,14 @@ class AuthorizedRequest(AdmittedRequest):
         self.computed_rows, by_table, rest, self.steps = self._all.governance.costs.estimate(call)
         self.table_units, self.parts_at_once = by_table, 1
         self.units = None if rest is None else by_table + rest
+        self.expected_units = float(self.computed_rows) if self.units is None else self.units
 
     def mark_sent_in_parts(self, part: float, at_once: int) -> None:
         """Scale its cost to the `part` (0 to 1) that was sent to a server, as `at_once` requests at a
         time."""
         self.computed_rows, self.table_units, self.parts_at_once = self.computed_rows * part, self.table_units * part, at_once
-        self.units = None if self.units is None else self.units * part
+        if self.units is not None:
+            self.units = self.expected_units = self.units * part
 
     def sent(self, server: str) -> None:
         """Note that it is sent to `server` now; it is charged from this moment."""
@@ -328,14 +336,6 @@ class AuthorizedRequest(AdmittedRequest):
     def computed_since_s(self) -> float:
         """When it was sent; infinity where it was not, or was streamed, whose length is the caller's choice."""
         return inf if self.sent_s is None or self._goes_on else self.sent_s
-
-    @property
-    def expected_units(self) -> float:
-        """Expected compute units, for the fair queue; one per row where the model's cost is unknown.
-
-        Shares are compared within one model only, so any constant per row would do.
-        """
-        return float(self.rows) if self.units is None else self.units
 
     @property
     def pool(self) -> str:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from copy import copy
 
+from control_plane.admission.tenant_limits import TenantUsage
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.infer_call import Frontend, InferCall
 from control_plane.core.principal import Principal
@@ -77,14 +78,14 @@ class RunningRequests:
         """Record `count` hits, each already admitted by `count_completed`; their duration is recorded as zero."""
         self._records.hits(frontend, principal, call, count)
 
-    def count_completed(self, frontend: Frontend, principal: Principal, call: InferCall) -> bool:
+    def count_completed(self, frontend: Frontend, principal: Principal, account: TenantUsage, call: InferCall) -> bool:
         """Admit a request that is answered at once and holds no slot; False: only all processes together can
         decide.
 
         Raises LimitExceeded, after recording the refused request.
         """
         try:
-            return self.governance.admission.check_without_permit(principal.tenant)
+            return self.governance.admission.check_without_permit(account)
         except ControlPlaneError:
             with self.begin(frontend, principal) as refused:
                 refused.set_requested(call, named=call.model_name)

@@ -177,7 +177,9 @@ class HttpClient:
             self._idle.append(connection)
         else:
             connection.close()
-        self._disallow(connection.slot is not None)
+        self._allowed.release()
+        if connection.slot is not None:
+            self._allowed_inference.release()
 
     async def _connect(self, deadline: float) -> _Connection:
         """Open a connection. Raises UpstreamUnavailable."""
