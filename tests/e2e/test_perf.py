@@ -103,7 +103,7 @@ def every_job_is_done(report: Report) -> None:
 def no_job_is_lost(report: ChaosJobsReport) -> None:
     assert [target for target in report.targets() if not target.is_met(report.figures()[target.figure])] == [], report.result.more["said"]
     (run,) = next(iter(report.runs.values()))
-    assert run.accepted > 150
+    assert run.accepted > 100
     assert run.lines > 0
     assert run.faults > 0
 
@@ -138,7 +138,7 @@ RUNS = [
     ),
     run("nodes", *ONE_ROUND, "--seconds", "1", "--connections", "2", "--models", "3", "--rest-s", "0.5"),
     run("chaos", *ONE_ROUND, *QUICK_DRILLS, "--scale", "0.2", check=quick_drills_cost_nobody_a_request),
-    run("chaos-jobs", "jobs while everything dies", "--jobs", "200", "--fault-s", "15", check=no_job_is_lost),
+    run("chaos-jobs", "jobs while everything dies", "--jobs", "120", "--fault-s", "8", check=no_job_is_lost),
     run(
         "hedging", *ONE_ROUND, "--requests", "250", "--learn", "400", "--works", "stragglers", "--loads", "0.2", "--half-s", "1",
         check=only_hedged_where_it_is_on,
