@@ -36,7 +36,7 @@ def quick_drills_cost_nobody_a_request(report: ChaosReport) -> None:
 def no_job_is_lost(report: ChaosJobsReport) -> None:
     assert [target for target in report.targets() if not target.is_met(report.figures()[target.figure])] == [], report.result.more["said"]
     (run,) = next(iter(report.runs.values()))
-    assert run.accepted > 150
+    assert run.accepted > 100
     assert run.lines > 0
     assert run.faults > 0
 
@@ -52,7 +52,7 @@ RUNS = [
     run("tenants", *ONE_ROUND, "--seconds", "0.5", "--settle-s", "0.5", "--callers", "2", "--flood", "5", "--models", "batches"),
     run("cache-hits", *ONE_ROUND, "--seconds", "1", "--connections", "2"),
     run("chaos", *ONE_ROUND, *QUICK_DRILLS, "--scale", "0.2", check=quick_drills_cost_nobody_a_request),
-    run("chaos-jobs", "jobs while everything dies", "--jobs", "200", "--fault-s", "15", check=no_job_is_lost),
+    run("chaos-jobs", "jobs while everything dies", "--jobs", "120", "--fault-s", "8", check=no_job_is_lost),
 ]  # fmt: skip
 
 
