@@ -64,10 +64,11 @@ def fill(fleet: Tidegate) -> None:
 
     def is_full() -> bool:
         for model in sorted(set(GOOD) - served(fleet)):
-            assert answer_of(ask(fleet, model)) == 1.0 + GOOD.index(model)
+            answer = ask(fleet, model)  # on a busy machine its load may take longer than the limit, and is tried again
+            assert status(answer) == 503 or answer_of(answer) == 1.0 + GOOD.index(model)
         return served(fleet) == set(GOOD)
 
-    wait_for(is_full, timeout_s=120, what="a full fleet")
+    wait_for(is_full, timeout_s=240, what="a full fleet")
 
 
 def served(fleet: Tidegate) -> set[str]:
