@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -54,20 +55,21 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     unlocked = {"TIDEGATE_LOCK_MODEL_CONTROL": "false"}
     pattern = ("--header-forward-pattern", f"{FORWARDED}|priority|timeout|sequence|headers|triton")
     own = ("--model-repository", str(MODELS), "--triton-transport", "tcp", "--allow-shared-memory", *pattern, *loads)
-    triton = servers.start(folder / "triton", *own, env=unlocked)
-    http, grpc_port, metrics = (triton.triton_port(name) for name in ("HTTPService", "GRPCInferenceService", "Metrics Service"))
-    upstreams = ("--http-upstream", f"127.0.0.1:{http}", "--grpc-upstream", f"127.0.0.1:{grpc_port}", "--forwards", pattern[1])
-    words = [sys.executable, "-m", "tests.triton_like", "--like", "26.11", *upstreams]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=servers.PROJECT) as stand_in:
+    with ExitStack() as ends:
+        triton = servers.start(folder / "triton", *own, env=unlocked)
+        ends.callback(triton.stop)
+        http, grpc_port, metrics = (triton.triton_port(name) for name in ("HTTPService", "GRPCInferenceService", "Metrics Service"))
+        upstreams = ("--http-upstream", f"127.0.0.1:{http}", "--grpc-upstream", f"127.0.0.1:{grpc_port}", "--forwards", pattern[1])
+        words = [sys.executable, "-m", "tests.triton_like", "--like", "26.11", *upstreams]
+        stand_in = ends.enter_context(subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=servers.PROJECT))
+        ends.callback(stand_in.kill)
         assert stand_in.stdout is not None
         ports = json.loads(stand_in.stdout.readline())
         url = f"http://127.0.0.1:{ports['http']}?grpc_port={ports['grpc']}&metrics_port={metrics}"
         flags = ("--triton-url", url, "--model-repository", str(MODELS), "--allow-shared-memory", *pattern, *loads)
-        gateway = servers.start(folder / "gateway", *flags)
+        gateway = servers.start(folder / "gateway", *flags, env={"TIDEGATE_START_TIMEOUT_S": "240"})
+        ends.callback(gateway.stop)
         yield Site(triton, ports, gateway)
-        gateway.stop()
-        stand_in.terminate()
-    triton.stop()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -29,6 +29,7 @@ PROJECT = LOCK.parent
 IMAGES = PROJECT / "deploy" / "images"
 DOCKERFILES = sorted(IMAGES.glob("*.Dockerfile"))
 COMPOSE = yaml.safe_load((PROJECT / "deploy" / "compose.yaml").read_text())
+BASE_IMAGE = os.environ.get("LOCAL_BASE_IMAGE", "")
 every_dockerfile = pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
 every_service = pytest.mark.parametrize("name", COMPOSE["services"])
 
@@ -53,6 +54,29 @@ def test_hadolint_has_nothing_to_say(path: Path) -> None:
     assert hadolint
     done = subprocess.run([hadolint, path], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "")
+
+
+@every_dockerfile
+@pytest.mark.skipif(
+    not BASE_IMAGE or shutil.which("buildah") is None, reason="no buildah, or LOCAL_BASE_IMAGE names no image of its storage"
+)
+@pytest.mark.timeout(1800)
+def test_it_is_built_from_a_local_base_image_and_starts(path: Path) -> None:
+    """Such as `buildah from scratch` with a tree that has Python 3.11 and pip: NVIDIA's images are not pulled for a test."""
+    base = next(rest for word, rest in instructions(path) if word == "ARG")
+    options = ["--isolation", "chroot", "--build-arg", f"{base}={BASE_IMAGE}", "--tag", f"localhost/test-{path.stem}"]
+    subprocess.run(["buildah", "bud", *options, "--file", path, PROJECT], check=True)
+    container = subprocess.run(
+        ["buildah", "from", f"localhost/test-{path.stem}"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    entry = next(json.loads(rest) for word, rest in reversed(instructions(path)) if word == "ENTRYPOINT")
+    try:
+        said = subprocess.run(
+            ["buildah", "run", "--isolation", "chroot", container, "--", *entry, "--help"], check=True, capture_output=True, text=True
+        )
+    finally:
+        subprocess.run(["buildah", "rm", container], check=False)
+    assert "Many models on NVIDIA Triton" in said.stdout
 
 
 @every_dockerfile
