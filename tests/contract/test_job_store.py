@@ -309,10 +309,9 @@ async def test_jobs_that_had_ended_before_they_were_counted_are_counted(name: st
         server.call("SET", "tidegate:jobs:layout", "1")
     else:
         with closing(sqlite3.connect(tmp_path / "jobs.sqlite")) as file:
-            file.executescript(
-                "ALTER TABLE tenants DROP COLUMN kept; ALTER TABLE tenants DROP COLUMN kept_bytes;"
-                " DROP TABLE deliveries; DROP TABLE ended_receivers; PRAGMA user_version = 1"
-            )
+            later = "DROP TABLE deliveries; DROP TABLE ended_receivers;"
+            counted = "ALTER TABLE tenants DROP COLUMN kept; ALTER TABLE tenants DROP COLUMN kept_bytes;"
+            file.executescript(f"{later} {counted} PRAGMA user_version = 1")
 
     async with handles(lambda: open_job_store(*where), 1) as (store,):
         assert await store.surplus(Load(5, 6), limit=9) == []

@@ -196,11 +196,11 @@ async def test_what_is_noted_late_changes_nothing_of_the_attempt_after(tmp_path:
             while not post.sent:
                 await asyncio.sleep(0)
             here.clock_s += LEASE_S
-            post.answers.clear()
+            post.answers = {"receiver.example": 500}
             await deliver(deliveries(here, post))
             post.may_answer.set()
         found = await webhook_of(here, job_id)
-        assert (found.state, found.attempts) == (DeliveryState.DELIVERED, 2)
+        assert (found.state, found.attempts, found.error) == (DeliveryState.PENDING, 2, "the receiver answered 500")
 
 
 @pytest.mark.parametrize("is_after", [False, True])
