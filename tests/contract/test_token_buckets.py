@@ -11,7 +11,6 @@ from control_plane.admission.domain.rate_limit import RateLimit
 from control_plane.admission.ports import TokenBuckets
 from control_plane.core.errors import StoreUnavailable
 from control_plane.workers.token_buckets import TokenBuckets as ParentsOwn
-from tests.aio import run
 from tests.contract.stores import Opening, empty_redis, handles, link
 
 SLOW = RateLimit(0.001, 4.0)
@@ -73,21 +72,19 @@ async def test_names_may_be_any_text_and_many_may_draw_at_once(opening: Opening[
             assert sum([found.granted for found in await asyncio.gather(*draws)]) == 10
 
 
-def test_a_redis_that_is_away_or_holds_something_else_is_unavailable_or_full(request: pytest.FixtureRequest) -> None:
-    async def main() -> None:
-        server = empty_redis(request)
-        async with handles(lambda: _redis(server), 1) as (one,):
-            server.call("SET", "tidegate:rate:t", "garbage")
-            assert (await one.draw("t", SLOW, want=9, spent=0)).granted == 4
-            server.call("DEL", "tidegate:rate:t")
-            server.call("HSET", "tidegate:rate:t", "a", "b")
-            with pytest.raises(StoreUnavailable):
-                await one.draw("t", SLOW, want=9, spent=0)
+async def test_a_redis_that_is_away_or_holds_something_else_is_unavailable_or_full(request: pytest.FixtureRequest) -> None:
+    server = empty_redis(request)
 
     async def _redis(server: object) -> TokenBuckets:
         return RedisTokenBuckets(link(server))  # type: ignore[arg-type]
 
-    run(main())
+    async with handles(lambda: _redis(server), 1) as (one,):
+        server.call("SET", "tidegate:rate:t", "garbage")
+        assert (await one.draw("t", SLOW, want=9, spent=0)).granted == 4
+        server.call("DEL", "tidegate:rate:t")
+        server.call("HSET", "tidegate:rate:t", "a", "b")
+        with pytest.raises(StoreUnavailable):
+            await one.draw("t", SLOW, want=9, spent=0)
 
 
 async def test_a_redis_forgets_a_bucket_that_is_full(request: pytest.FixtureRequest) -> None:

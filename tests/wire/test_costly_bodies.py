@@ -13,9 +13,8 @@ from tritonclient.grpc import service_pb2
 
 from control_plane.frontends.kserve.grpc import ADMINISTRATION_METHODS, READ_METHODS
 from control_plane.protocols.kserve.body_limits import BodyLimits
-from tests.aio import run
 from tests.fakes import FakeUpstream
-from tests.wire.gateway import INFER, Answer, gateway, infer_request
+from tests.wire.gateway import INFER, gateway, infer_request
 from tests.wire.gateway import LIMITS as HTTP_LIMITS
 from tests.wire.grpc_frontend import INFER as MODEL_INFER
 from tests.wire.grpc_frontend import Bench, frontend, infer_message
@@ -49,14 +48,11 @@ class TestHttp:
             assert it.budget.held_bytes == 0
             assert (await (await it.connect()).ask(infer_request(INFER))).status == 200
 
-    def test_json_that_is_too_large_is_refused_on_its_head(self) -> None:
-        async def main() -> Answer:
-            async with gateway(limits=HTTP, body_limits=LIMITS) as it:
-                client = await it.connect()
-                await client.send(infer_request(zeros(3 * _MIB))[:1000])
-                return await client.answer()
-
-        assert run(main()).status == 413
+    async def test_json_that_is_too_large_is_refused_on_its_head(self) -> None:
+        async with gateway(limits=HTTP, body_limits=LIMITS) as it:
+            client = await it.connect()
+            await client.send(infer_request(zeros(3 * _MIB))[:1000])
+            assert (await client.answer()).status == 413
 
     async def test_elements_that_the_shape_does_not_say_are_refused(self) -> None:
         async with gateway(upstream := FakeUpstream()) as it:

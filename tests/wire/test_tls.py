@@ -19,7 +19,6 @@ from control_plane.host.listening import bind_tcp, port_of
 from control_plane.host.tls import HTTP, Tls
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.settings import TlsSettings
-from tests.aio import run
 from tests.tls_files import Authority, needs_openssl
 from tests.wire.gateway import LIMITS
 
@@ -162,7 +161,7 @@ async def test_plain_text_is_told_that_the_port_speaks_tls_and_let_go(authority:
         pytest.param(b"get / http/1.1\r\n\r\n", b"", id="a method that is none"),
     ],
 )
-def test_what_is_no_client_is_ended_at_once(authority: Authority, said: bytes, more: bytes) -> None:
+async def test_what_is_no_client_is_ended_at_once(authority: Authority, said: bytes, more: bytes) -> None:
     def say_until_it_is_ended(port: int) -> None:
         with socket.create_connection(("127.0.0.1", port), timeout=20.0) as connection, suppress(ConnectionError):
             connection.sendall(said)
@@ -170,14 +169,11 @@ def test_what_is_no_client_is_ended_at_once(authority: Authority, said: bytes, m
                 connection.sendall(more)
             assert connection.recv(100) == b""
 
-    async def main() -> None:
-        async with serving(authority, limits=replace(LIMITS, header_timeout_s=1000.0)) as port:
-            await asyncio.to_thread(say_until_it_is_ended, port)
-
-    run(main(), timeout_s=40.0)
+    async with serving(authority, limits=replace(LIMITS, header_timeout_s=1000.0)) as port:
+        await asyncio.to_thread(say_until_it_is_ended, port)
 
 
-def test_an_idle_client_does_not_hold_up_a_drain(authority: Authority) -> None:
+async def test_an_idle_client_does_not_hold_up_a_drain(authority: Authority) -> None:
     def connect_and_read_no_more(port: int) -> ssl.SSLSocket:
         plain = socket.create_connection(("127.0.0.1", port))
         connection = authority.client().wrap_socket(plain, server_hostname="localhost")
@@ -185,9 +181,6 @@ def test_an_idle_client_does_not_hold_up_a_drain(authority: Authority) -> None:
         assert connection.recv(1000).startswith(b"HTTP/1.1 200")
         return connection
 
-    async def main() -> None:
-        async with serving(authority, drain_s=60.0) as port:
-            connection = await asyncio.to_thread(connect_and_read_no_more, port)
-        connection.close()
-
-    run(main(), timeout_s=20.0)
+    async with serving(authority, drain_s=600.0) as port:
+        connection = await asyncio.to_thread(connect_and_read_no_more, port)
+    connection.close()

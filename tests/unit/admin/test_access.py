@@ -8,7 +8,6 @@ from fastapi import FastAPI
 
 from control_plane.admin.declared.kinds import KINDS
 from control_plane.core.scope import Right
-from tests.aio import run
 from tests.unit.admin.admin_bench import OWN, Bench, Clock, scope_of
 
 SEE_MODELS, RUN_MODELS = "viewer or repository", "operator or repository"
@@ -167,15 +166,12 @@ def test_a_key_as_x_api_key(bench: Bench, keys: dict[str, str]) -> None:
     assert bench.ask("GET", "/keys", x_api_key=keys["admin"])[0] == 200
 
 
-def test_two_fields_of_a_name_are_no_key(bench: Bench, keys: dict[str, str]) -> None:
+async def test_two_fields_of_a_name_are_no_key(bench: Bench, keys: dict[str, str]) -> None:
     """A proxy in front may read the other of two equal headers."""
 
-    async def main() -> int:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(bench.app), base_url=OWN) as client:
-            fields = [("authorization", f"Bearer {keys['admin']}"), ("authorization", f"Bearer {keys['infer']}")]
-            return (await client.get("/keys", headers=fields)).status_code
-
-    assert run(main()) == 401
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(bench.app), base_url=OWN) as client:
+        fields = [("authorization", f"Bearer {keys['admin']}"), ("authorization", f"Bearer {keys['infer']}")]
+        assert (await client.get("/keys", headers=fields)).status_code == 401
 
 
 def test_pages_of_other_sites_are_refused_with_a_valid_key_too(bench: Bench, keys: dict[str, str]) -> None:

@@ -55,16 +55,14 @@ def test_a_tenant_without_usage_has_no_rows() -> None:
     assert report(tenant="nobody").rows == ()
 
 
-def test_prices_are_those_of_the_moment_it_is_asked() -> None:
+async def test_prices_are_those_of_the_moment_it_is_asked() -> None:
     prices: list[Price] = []
     service = UsageService(store(), lambda: prices)
 
-    async def main() -> list[UsageReport]:
-        before = await service.report(by=(), since_day="2026-06-01", until_day="2026-06-30")
-        prices.append(Price("p", 0.0, 1.0, "EUR"))
-        return [before, await service.report(by=(), since_day="2026-06-01", until_day="2026-06-30")]
-
-    assert [(each.rows[0].costs, each.rows[0].unpriced_units) for each in run(main())] == [({}, 70.0), ({"EUR": 70.0}, 0.0)]
+    before = await service.report(by=(), since_day="2026-06-01", until_day="2026-06-30")
+    prices.append(Price("p", 0.0, 1.0, "EUR"))
+    reports = [before, await service.report(by=(), since_day="2026-06-01", until_day="2026-06-30")]
+    assert [(each.rows[0].costs, each.rows[0].unpriced_units) for each in reports] == [({}, 70.0), ({"EUR": 70.0}, 0.0)]
 
 
 def test_what_makes_no_sense_is_refused() -> None:

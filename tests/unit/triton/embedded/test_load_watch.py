@@ -255,15 +255,13 @@ async def test_cancelled_it_leaves_nothing_behind(lab: Lab) -> None:
     assert len(asyncio.all_tasks()) == 1
 
 
-def test_while_several_load_what_names_no_model_is_nobodys(lab: Lab) -> None:
+async def test_while_several_load_what_names_no_model_is_nobodys(lab: Lab) -> None:
     def during() -> None:
         lab.log('2026-11-22T15:55:28Z E 1 a.cc:1] "the engine was built for another device"\n')
         raise ModelLoadFailed(f"{_ANSWER}no")
 
-    async def main() -> list[BaseException | None]:
-        return await asyncio.gather(lab.load(during, "m"), lab.load(during, "n"), return_exceptions=True)
-
-    assert [str(error) for error in asyncio.run(main())] == [f"{_ANSWER}no"] * 2
+    errors = await asyncio.gather(lab.load(during, "m"), lab.load(during, "n"), return_exceptions=True)
+    assert [str(error) for error in errors] == [f"{_ANSWER}no"] * 2
 
 
 async def test_in_the_region_of_a_loaded_model_nothing_is_answered_where_a_request_may_wait(lab: Lab) -> None:
