@@ -194,9 +194,10 @@ async def test_a_job_that_ended_in_a_store_that_was_then_set_back_is_computed_ag
             await here.store.remove(await here.job(job.id))
             await here.store.add(before, ROOMY)
 
-            ended = await here.until(lambda job: job.is_charged, job.id)
+            ended = await here.until(lambda job: not job.is_open, job.id)
+            assert ended.result is not None, ended.error
+            await here.until(lambda job: job.is_charged, job.id)
 
-        assert ended.result is not None
         assert (await here.spool.read(ended.result.blob)).endswith(b"body 0")
         here.clock_s += 2 * here.policy.keep_s
         await here.sweeper().sweep()
