@@ -43,9 +43,6 @@ class Transport(asyncio.Transport):
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self.protocol = protocol
 
-    def is_closing(self) -> bool:
-        return self.is_closed
-
     def write(self, data: bytes | bytearray | memoryview) -> None:
         assert not self.has_eof
         self.written += data
