@@ -32,6 +32,7 @@ from tests.contract.http_wire import summary as http_summary
 from tests.e2e import tidegate as servers
 from tests.triton_like import MOST_CHUNKS, NO_SHARED_MEMORY
 
+pytestmark = pytest.mark.timeout(900)
 TALKS = [*http_messages.TALKS, *http_tensors.TALKS, *http_extensions.TALKS]
 DELIBERATE = {name: expected for cases in DIFFERENCES.values() for name, expected in cases.items()}
 Asked = TypeVar("Asked", Call, Stream)
