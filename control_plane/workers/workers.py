@@ -282,9 +282,9 @@ class Workers:
                 worker.process.send(found)
 
     async def _keep(self, number: int, models: ModelAdministration) -> None:
-        now_s = asyncio.get_running_loop().time
         """Restart worker `number` whenever it ends, with a backoff that grows with failures and resets after
         a long life."""
+        now_s = asyncio.get_running_loop().time
         failures = 0
         while True:
             started_s = now_s()

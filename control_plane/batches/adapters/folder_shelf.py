@@ -289,7 +289,8 @@ def _remove_older(folder: Path, before_s: float) -> None:
 def _remove_unfinished(folder: Path, before_s: float) -> None:
     """Remove what has no `meta`, without which it is nothing, and files that were to be renamed or linked."""
     for own in (*folder.glob("*/file-*"), *folder.glob("*/batch_*")):
-        if own.is_dir() and not (own / "meta").exists() and _is_older(own, before_s):
+        # A folder's own time stands still while an upload only grows the file in it.
+        if own.is_dir() and not (own / "meta").exists() and all(_is_older(path, before_s) for path in (own, *own.glob("*"))):
             (folder / "open" / own.name).unlink(missing_ok=True)
             shutil.rmtree(own, ignore_errors=True)
     for path in (*folder.glob("open/.*"), *folder.glob("*/*/.*")):

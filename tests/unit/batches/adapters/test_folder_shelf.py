@@ -145,6 +145,8 @@ def test_what_is_still_being_written_is_left_alone(tmp_path: Path, name: str) ->
     do(tmp_path, add_file)
     (own,) = tmp_path.glob(f"*/{FILE.id}")
     (own / name).rename(own / ".partial")
+    began_s = time.time() - 2 * AN_HOUR_S
+    os.utime(own, (began_s, began_s))
 
     do(tmp_path, lambda shelf: shelf.remove_older(0.0, unfinished_before_s=time.time() - AN_HOUR_S))
 
