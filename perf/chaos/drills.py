@@ -198,7 +198,8 @@ DRILLS = {
         ),
         Drill(
             "the state disk is full", "small state disk", store_faults.fill_the_disk, "no byte can be written for 6 s",
-            "nothing; who asks for a model that must be placed there is told why not", "tests/unit/metering/test_metering.py::"
+            "nothing; who asks for a model that must be placed there is told why not",
+            "tests/unit/metering/test_metering_whatever_happens.py::"
             "test_whatever_the_store_does_each_request_counts_once_on_its_day_or_as_dropped", failed=0,
         ),
         Drill(
