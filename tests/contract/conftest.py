@@ -75,14 +75,18 @@ def served(state_dir: Path) -> Iterator[BothWays]:
 
 
 @pytest.fixture(scope="session")
-def frontends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BothWays]:
-    shared = Path("/dev/shm") / SHARED_MEMORY
-    shared.write_bytes(SHARED_BYTES)
-    try:
-        with served(tmp_path_factory.mktemp("contract")) as frontends:
-            yield frontends
-    finally:
-        shared.unlink()
+def shared_memory() -> Iterator[None]:
+    """A region that clients may register."""
+    path = Path("/dev/shm") / SHARED_MEMORY
+    path.write_bytes(SHARED_BYTES)
+    yield
+    path.unlink()
+
+
+@pytest.fixture(scope="session")
+def frontends(tmp_path_factory: pytest.TempPathFactory, shared_memory: None) -> Iterator[BothWays]:
+    with served(tmp_path_factory.mktemp("contract")) as frontends:
+        yield frontends
 
 
 @pytest.fixture(scope="session")

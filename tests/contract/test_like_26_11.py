@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
@@ -32,7 +31,7 @@ from tests.contract.http_wire import summary as http_summary
 from tests.e2e import tidegate as servers
 from tests.triton_like import MOST_CHUNKS, NO_SHARED_MEMORY
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("shared_memory")]
 TALKS = [*http_messages.TALKS, *http_tensors.TALKS, *http_extensions.TALKS]
 DELIBERATE = {name: expected for cases in DIFFERENCES.values() for name, expected in cases.items()}
 Asked = TypeVar("Asked", Call, Stream)
@@ -71,14 +70,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         gateway = servers.start(folder / "gateway", *flags, env={"TIDEGATE_START_TIMEOUT_S": "240"})
         ends.callback(gateway.stop)
         yield Site(triton, ports, gateway)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def shared_memory() -> Iterator[None]:
-    path = Path("/dev/shm") / http_extensions.SHARED_MEMORY
-    path.write_bytes(http_extensions.SHARED_BYTES)
-    yield
-    path.unlink(missing_ok=True)
 
 
 def is_affected(name: str) -> bool:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -108,10 +108,11 @@ class RabbitmqTickets:
             if link is None:
                 continue
             try:
-                messages = await _there(link, min(most, _AT_ONCE))
-                self._failures = 0
-                if not messages and (message := await _next(link)) is not None:
-                    messages.append(message)
+                with _may_be_closed():
+                    messages = await _there(link, min(most, _AT_ONCE))
+                    self._failures = 0
+                    if not messages and (message := await _next(link)) is not None:
+                        messages.append(message)
             except _FAILURES as exc:
                 self._failures += isinstance(exc, ConnectionInternalError | TimeoutError)
                 _log.warning("no ticket can be taken from %s: %s", self.place, _told(exc))
@@ -161,7 +162,8 @@ class RabbitmqTickets:
             raise StoreUnavailable(f"{self.place} is not connected")
         try:
             async with asyncio.timeout(2 * _TIMEOUT_S):
-                yield link
+                with _may_be_closed():
+                    yield link
         except _FAILURES as exc:
             self._drop(link)
             raise StoreUnavailable(f"{self.place}: {_told(exc)}") from exc
@@ -245,6 +247,18 @@ def place_of_broker(url: SecretStr) -> str:
     return f"{parts.scheme}://{authority(parts.hostname, port)}{parts.path}"
 
 
+@contextmanager
+def _may_be_closed() -> Iterator[None]:
+    """A block whose calls raise ConnectionClosed where the connection is closed under them: for a close that nobody gave a
+    reason for, such as our own, aiormq ends them with a bare `Exception`."""
+    try:
+        yield
+    except Exception as exc:
+        if type(exc) is not Exception:
+            raise
+        raise ConnectionClosed(0, "it was closed during a call") from exc
+
+
 async def _there(link: _Link, most: int) -> list[AbstractIncomingMessage]:
     """Return messages that the queue has now, one for each trip. Those that were got before a failure are lost with the
     connection, and so come again."""
@@ -282,16 +296,16 @@ async def _next(link: _Link) -> AbstractIncomingMessage | None:
 
 async def _let_go(link: _Link, tag: str, arrived: asyncio.Future[AbstractIncomingMessage]) -> None:
     """End a consumer whose message nobody takes."""
-    with suppress(*_FAILURES):
+    with suppress(*_FAILURES), _may_be_closed():
         await asyncio.wait_for(link.queue.cancel(tag), _GOODBYE_TIMEOUT_S)
     if arrived.done() and not link.lost.done():
-        with suppress(*_FAILURES):
+        with suppress(*_FAILURES), _may_be_closed():
             await asyncio.wait_for(arrived.result().nack(requeue=True), _GOODBYE_TIMEOUT_S)
     arrived.cancel()
 
 
 async def _close(connection: AbstractConnection) -> None:
-    with suppress(*_FAILURES):
+    with suppress(*_FAILURES), _may_be_closed():
         await asyncio.wait_for(connection.close(), _GOODBYE_TIMEOUT_S)
 
 
