@@ -43,8 +43,8 @@ def backup(
     state_url: StateUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
-    """Write keys (without their secrets), tenants, routes, prices and usage sums to a file that only you can
-    read.
+    """Write keys (without their secrets), webhook secrets (whole: keep the file as you keep those), tenants, routes,
+    prices and usage sums to a file that only you can read.
 
     A running tidegate goes on meanwhile.
     """

@@ -8,6 +8,7 @@ more than the rest of their claim. Used by `jobs/runner`.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -15,6 +16,8 @@ from control_plane.core.errors import StoreUnavailable
 from control_plane.jobs.domain.job import Job, JobState
 from control_plane.jobs.domain.transitions import RetryPolicy, renewed
 from control_plane.jobs.ports import JobStore
+
+_log = logging.getLogger(__name__)
 
 _PERIOD_S = 1.0
 """Interval at which claims are looked after: a cancelled job ends within it."""
@@ -74,5 +77,8 @@ class ClaimWatch:
                 if await self._store.replace(new):
                     claim.job = new
         except StoreUnavailable:
+            return now_s < claim.job.lease_until_s
+        except Exception:  # such as a record that this version cannot read: one job must not end the gateway
+            _log.exception("job %s cannot be looked after; this is a defect", claim.job.id)
             return now_s < claim.job.lease_until_s
         return True

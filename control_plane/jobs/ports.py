@@ -41,8 +41,8 @@ class DeliveryIndex(Protocol):
     async def due(self, now_s: float, *, of_tenant: int) -> Mapping[str, Sequence[str]]:
         """Return for each tenant the ids of jobs whose delivery is due, the longest first, so many of each at most."""
 
-    async def end(self, tenant: str, url: str, *, until_s: float) -> None:
-        """Note that a webhook's receiver wants nothing any more, for so long."""
+    async def end(self, tenant: str, url: str, *, now_s: float, until_s: float) -> None:
+        """Note that a webhook's receiver wants nothing any more, for so long; what was noted until now is forgotten."""
 
     async def has_ended(self, tenant: str, url: str, *, now_s: float) -> bool:
         """Return whether that was noted, and holds."""

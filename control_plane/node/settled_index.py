@@ -35,13 +35,19 @@ class SettledIndex:
         self._lines: list[Line] = []
         self._edition = 0
         self._settled_until_s = 0.0
+        self._asked = self._newest = 0
+        """Numbers of the reads that were begun, and of the latest of those that have ended."""
 
     async def look(self) -> tuple[int, list[Line]]:
         """Return the index, and the number of its edition: another one where anything in it is different. Raises
         what `read` does."""
         if self._now_s() >= self._settled_until_s:
             changes, loading, asked_s = self._changes, set(self._loading), self._now_s()
+            number = self._asked = self._asked + 1
             found = await self._read()
+            if number < self._newest:  # what a later read has found is believed, perhaps for a while
+                return self._edition, self._lines
+            self._newest = number
             there = {line.name for line in found if line.state is not ModelState.UNAVAILABLE}
             begun = [ModelVersion(name, "", ModelState.LOADING, "") for name in sorted(loading - there)]
             lines = [_line(each) for each in (*found, *begun)]

@@ -83,10 +83,10 @@ async def test_of_a_job_that_is_removed_or_queued_again_nothing_is_due(opening: 
 
 async def test_a_receiver_that_wants_no_more_is_left_alone_for_a_time_by_its_tenant(opening: Opening[JobStore]) -> None:
     async with handles(opening, 2) as (one, other):
-        await one.deliveries.end("team", URL, until_s=10.0)
+        await one.deliveries.end("team", URL, now_s=0.0, until_s=10.0)
         assert await other.deliveries.has_ended("team", URL, now_s=9.9)
         assert not await other.deliveries.has_ended("other", URL, now_s=1.0)
         assert not await other.deliveries.has_ended("team", URL + "/", now_s=1.0)
-        await other.deliveries.end("team", URL, until_s=20.0)
+        await other.deliveries.end("team", URL, now_s=9.0, until_s=20.0)
         assert await one.deliveries.has_ended("team", URL, now_s=10.0)
         assert not await one.deliveries.has_ended("team", URL, now_s=20.0)

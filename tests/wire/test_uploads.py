@@ -244,3 +244,17 @@ async def test_a_file_that_is_larger_than_memory_is_read_back(tmp_path: Path) ->
 
         assert b"Transfer-Encoding: chunked" in got
         assert content == b"x" * 1_000_000
+
+
+async def test_a_head_request_for_a_files_content_is_answered_by_a_head_alone(tmp_path: Path) -> None:
+    async with serving(tmp_path) as it:
+        client, body = await it.frontend.connect(), form(100_000)
+        answer = await client.ask(head(len(body)) + body)
+        file_id = answer.body.partition(b'"id":"')[2].partition(b'"')[0]
+        asked = b"HEAD /v1/files/%b/content HTTP/1.1\r\nHost: a\r\nX-Api-Key: %b\r\n\r\n" % (file_id, key_text(1).encode())
+        await client.send(asked + LIVE)
+
+        assert (await client.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream")
+        # Content that a caller chose would else be read as the answer to the next request, which may be another caller's.
+        live = await client.answer()
+        assert (live.status, live.body) == (200, b"")

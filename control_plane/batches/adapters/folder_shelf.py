@@ -135,6 +135,13 @@ class FolderShelf:
         except OSError as exc:
             raise StoreUnavailable(f"the files in {self._folder}: {exc.strerror}", is_full=exc.errno in _FULL) from exc
 
+    def close_later(self, file: BinaryIO) -> None:
+        """Close a file on a thread: that waits for one that reads it, for whoever has left, from a disk that does not answer."""
+        try:
+            self._threads.submit(file.close)
+        except RuntimeError:  # the shelf was closed: nothing reads any more
+            file.close()
+
 
 class _Reader:
     """`batches/ports.FileReader` on the threads of a shelf."""
@@ -146,7 +153,7 @@ class _Reader:
         return await self._shelf.run(lambda: self._file.read(_PIECE_BYTES)) or None
 
     def close(self) -> None:
-        self._file.close()
+        self._shelf.close_later(self._file)
 
 
 def _append(path: Path, piece: bytes) -> None:

@@ -324,8 +324,8 @@ class HttpConnection(asyncio.Protocol):
                 keep_alive = keep_alive and not self._server.is_draining  # a drain may have begun while the answer was made
                 if self._reader.stream is not None:  # answered before its body was whole: the rest cannot be told from a request
                     keep_alive, self._reader.has_ended, self._has_refused = False, True, True
+                is_head = isinstance(item, HttpRequest) and item.method == b"HEAD"
                 if isinstance(answer, HttpAnswer):
-                    is_head = isinstance(item, HttpRequest) and item.method == b"HEAD"
                     del item  # frees the request's body, which must not stay in memory while a slow client reads
                     if is_head or len(answer.body) <= UNCOUNTED_BYTES:
                         write = self._write_soon if keep_alive else self._write
@@ -335,7 +335,7 @@ class HttpConnection(asyncio.Protocol):
                 else:
                     takes_chunks = isinstance(item, HttpRequest) and item.takes_chunks
                     del item
-                    await self._send_stream(answer, keep_alive=keep_alive, takes_chunks=takes_chunks)
+                    await self._send_stream(answer, keep_alive=keep_alive, takes_chunks=takes_chunks, is_head=is_head)
                 self._is_answering = False
                 # A client that pipelines requests and reads no answers has one of them here, not all.
                 if not self._may_write:
@@ -383,10 +383,10 @@ class HttpConnection(asyncio.Protocol):
             self._write(body[at : at + _WRITE_BYTES])
             await self._writable.wait()
 
-    async def _send_stream(self, stream: HttpStream, *, keep_alive: bool, takes_chunks: bool) -> None:
+    async def _send_stream(self, stream: HttpStream, *, keep_alive: bool, takes_chunks: bool, is_head: bool) -> None:
         """Forward a streamed answer; break it off, or end it with an error, where it cannot come to its end."""
         try:
-            await forward(stream, self._write, self._writable, keep_alive=keep_alive, takes_chunks=takes_chunks)
+            await forward(stream, self._write, self._writable, keep_alive=keep_alive, takes_chunks=takes_chunks, is_head=is_head)
         except ControlPlaneError as exc:
             _log.info("an answer broke off: %s", exc)
             self.abort()  # without the last chunk, by which the client knows that the answer is incomplete

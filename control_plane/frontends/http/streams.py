@@ -26,15 +26,24 @@ def error_event(head: bytes, error: ControlPlaneError) -> bytes | None:
 
 
 async def forward(
-    stream: HttpStream, write: Callable[[bytes], None], writable: asyncio.Event, *, keep_alive: bool, takes_chunks: bool
+    stream: HttpStream,
+    write: Callable[[bytes], None],
+    writable: asyncio.Event,
+    *,
+    keep_alive: bool,
+    takes_chunks: bool,
+    is_head: bool = False,
 ) -> None:
-    """Write a streamed answer piece by piece, receiving from Triton only as fast as the client reads.
+    """Write a streamed answer piece by piece, receiving from Triton only as fast as the client reads; to a HEAD request
+    its head alone.
 
     Raises what the stream's `receive` raises.
     """
     head = stream.head if takes_chunks else without_chunks(stream.head)
     # Triton's head ends with the empty line, before which the field belongs.
     write(head if keep_alive else head[:-2] + b"Connection: close\r\n\r\n")
+    if is_head:
+        return
     while (piece := await stream.receive()) is not None:
         write(b"%x\r\n%b\r\n" % (len(piece), piece) if takes_chunks else piece)
         await writable.wait()

@@ -133,17 +133,11 @@ class V2Http:
             return await self._start(request, route)
 
     async def _answer_other(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer | HttpStream:
-        is_head = False
         # Triton answers HEAD with a body, against RFC 9110. It is asked by GET, and the connection sends no body.
         if request.method == b"HEAD":
-            request, is_head = HttpRequest(b"GET", request.target, request.headers), True
+            request = HttpRequest(b"GET", request.target, request.headers)
         answer = await self._while_allowed(self._other(request, route, principal), request, route, principal)
-        if isinstance(answer, HttpAnswer):
-            return self._visible(answer, route, principal)
-        if is_head:
-            answer.close()
-            return make_answer(200, content_type=b"text/event-stream")
-        return answer
+        return self._visible(answer, route, principal) if isinstance(answer, HttpAnswer) else answer
 
     async def _while_allowed(
         self, asking: Awaitable[HttpAnswer | HttpStream], request: HttpRequest, route: V2Route, principal: Principal

@@ -36,14 +36,15 @@ class RedisDeliveries:
             found = await asking.execute() if fields else []
         return {field.removeprefix("of:"): ids for field, ids in zip(fields, found, strict=True) if ids}
 
-    async def end(self, tenant: str, url: str, *, until_s: float) -> None:
+    async def end(self, tenant: str, url: str, *, now_s: float, until_s: float) -> None:
         async with self._link.calling():
+            await self._link.client.zremrangebyscore(_ENDED, "-inf", repr(now_s))
             await self._link.client.zadd(_ENDED, {_receiver(tenant, url): until_s})
 
     async def has_ended(self, tenant: str, url: str, *, now_s: float) -> bool:
         async with self._link.calling():
-            await self._link.client.zremrangebyscore(_ENDED, "-inf", repr(now_s))
-            return await self._link.client.zscore(_ENDED, _receiver(tenant, url)) is not None
+            until_s = await self._link.client.zscore(_ENDED, _receiver(tenant, url))
+        return until_s is not None and until_s > now_s
 
 
 def delivery_place(job: Job) -> dict[str, float]:

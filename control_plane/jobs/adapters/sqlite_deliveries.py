@@ -29,9 +29,10 @@ class SqliteDeliveries:
     async def due(self, now_s: float, *, of_tenant: int) -> Mapping[str, Sequence[str]]:
         return await self._file.run(partial(_due, now_s=now_s, of_tenant=of_tenant))
 
-    async def end(self, tenant: str, url: str, *, until_s: float) -> None:
+    async def end(self, tenant: str, url: str, *, now_s: float, until_s: float) -> None:
         def write(connection: sqlite3.Connection) -> None:
             with transaction(connection):
+                connection.execute("DELETE FROM ended_receivers WHERE until_s <= ?", (now_s,))
                 connection.execute("INSERT OR REPLACE INTO ended_receivers VALUES (?, ?, ?)", (tenant, url, until_s))
 
         await self._file.run(write)

@@ -49,7 +49,8 @@ class WebhookSender:
             return gone(delivery, error="the receiver answered 410 before, and is left alone for a day")
         status = await self._send(job, delivery.url)
         if status == _GONE:
-            await self._index.end(job.tenant, delivery.url, until_s=self._today_s() + _GONE_S)
+            now_s = self._today_s()
+            await self._index.end(job.tenant, delivery.url, now_s=now_s, until_s=now_s + _GONE_S)
             return gone(delivery, error=f"the receiver answered {_GONE}")
         if not 200 <= status < 300:
             raise NotDelivered(f"the receiver answered {status}")

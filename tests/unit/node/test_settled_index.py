@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.core.model import ModelState, ModelVersion
 from control_plane.node.settled_index import READ_EVERY_S, SettledIndex
+from tests.aio import settle
 
 READY, LOADING, UNLOADING, UNAVAILABLE = ModelState.READY, ModelState.LOADING, ModelState.UNLOADING, ModelState.UNAVAILABLE
 
@@ -101,3 +104,24 @@ async def test_a_triton_that_cannot_be_asked_is_no_index() -> None:
 
     with pytest.raises(UpstreamUnavailable, match="it is down"):
         await SettledIndex(read, now_s=lambda: 0.0).look()
+
+
+async def test_a_read_that_is_overtaken_by_a_later_one_changes_nothing() -> None:
+    triton, overtaken = Triton(), asyncio.Event()
+    found = await triton.read()
+
+    async def slowly() -> list[ModelVersion]:
+        await overtaken.wait()
+        return found
+
+    index = SettledIndex(slowly, now_s=lambda: triton.now_s)
+    async with asyncio.TaskGroup() as tasks:
+        slow = tasks.create_task(index.look())
+        await settle()
+        with index.changing():
+            triton.models["b"] = READY
+        index._read = triton.read
+        edition, lines = await index.look()
+        overtaken.set()
+    assert slow.result() == await index.look() == (edition, lines)
+    assert {line[0]: line[2] for line in lines} == triton.models

@@ -1,12 +1,15 @@
 """Files of callers in an object store that fsspec has a client for; implements `files/ports.FileStore`.
 
-Calls of asynchronous clients (S3) run on fsspec's thread and are cancelled with their caller; others have a thread each.
+Calls of asynchronous clients (S3) run on fsspec's thread and are cancelled with their caller; those of others on threads of
+their own, which a store that does not answer may take all of.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from fsspec.asyn import AsyncFileSystem
@@ -14,6 +17,8 @@ from fsspec.asyn import AsyncFileSystem
 from control_plane.core.errors import StoreUnavailable
 from control_plane.jobs.files.ports import NoSuchFile
 from control_plane.storage.object_stores import close_object_store, open_object_store, said
+
+_THREADS = 4
 
 
 class ObjectFiles:
@@ -23,6 +28,7 @@ class ObjectFiles:
         """Prepare without a request. Raises StartupError: no client reads such a URL."""
         self._fs, root = open_object_store(url, setting="TIDEGATE_JOBS_STORES")
         self._root = root.rstrip("/")
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="job-objects")
 
     async def size(self, path: Sequence[str]) -> int:
         found: dict[str, Any] = await self._call("info", self._key(path))
@@ -41,6 +47,7 @@ class ObjectFiles:
 
     async def close(self) -> None:
         await asyncio.to_thread(close_object_store, self._fs)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _key(self, path: Sequence[str]) -> str:
         return "/".join((self._root, *path))
@@ -50,7 +57,8 @@ class ObjectFiles:
             if isinstance(self._fs, AsyncFileSystem):
                 calling = asyncio.run_coroutine_threadsafe(getattr(self._fs, f"_{method}")(*args, **options), self._fs.loop)
                 return await asyncio.wrap_future(calling)
-            return await asyncio.to_thread(getattr(self._fs, method), *args, **options)
+            call = partial(getattr(self._fs, method), *args, **options)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
         except FileNotFoundError as exc:
             raise NoSuchFile("there is no such file") from exc
         except Exception as exc:  # each client raises errors of its own; botocore's are not even OSErrors

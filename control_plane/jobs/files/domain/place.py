@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from control_plane.core.errors import InvalidRequest
 from control_plane.core.model import MODEL_NAME
@@ -87,6 +88,10 @@ def _split(url: str) -> tuple[str, tuple[str, ...]] | None:
     store, segments = found["store"], tuple(found["path"][1:].split("/"))
     if re.search(r"[@:?#\s]", store.partition("://")[2]) or store.startswith("file:"):
         return None
-    if not all(_SEGMENT.fullmatch(each) and each not in (".", "..") for each in segments):
-        return None
-    return store, segments
+    return (store, segments) if all(map(_is_name, segments)) else None
+
+
+def _is_name(segment: str) -> bool:
+    """Whether a part of a path names something, also where it is decoded (`%2e%2e`), as by clients and servers of HTTP."""
+    decoded = re.split(r"[/\\]", unquote(segment))
+    return bool(_SEGMENT.fullmatch(segment)) and "." not in decoded and ".." not in decoded

@@ -39,5 +39,8 @@ class SystemResolver:
             with suppress(RuntimeError):  # the loop was closed: nobody waits any more
                 loop.call_soon_threadsafe(tell, list(dict.fromkeys(found)))
 
-        threading.Thread(target=look_up, name="webhook-name", daemon=True).start()
+        try:
+            threading.Thread(target=look_up, name="webhook-name", daemon=True).start()
+        except RuntimeError:  # the machine has no thread left: nothing is found now, and the room is another's
+            tell(())
         return await answer

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from control_plane.batches.adapters.folder_shelf import FolderShelf
+from control_plane.batches.adapters.folder_shelf import FolderShelf, _Reader
 from control_plane.batches.domain.batch import Batch, BatchState, Chunk, Ended, StoredFile
 from tests.killed import dies_before
 
@@ -151,3 +154,33 @@ def test_what_is_still_being_written_is_left_alone(tmp_path: Path, name: str) ->
     do(tmp_path, lambda shelf: shelf.remove_older(0.0, unfinished_before_s=time.time() - AN_HOUR_S))
 
     assert (own / ".partial").exists()
+
+
+class Away(io.RawIOBase):
+    """A file on a disk that does not answer until it may."""
+
+    def __init__(self) -> None:
+        self.is_asked, self.may_answer = threading.Event(), threading.Event()
+        self.has_answered = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self.is_asked.set()
+        self.may_answer.wait(10.0)
+        self.has_answered = True
+        return 0
+
+
+async def test_a_reader_who_leaves_while_the_disk_does_not_answer_holds_up_nobody(tmp_path: Path) -> None:
+    shelf, away = FolderShelf(tmp_path), Away()
+    reader = _Reader(shelf, io.BufferedReader(away))
+    async with asyncio.TaskGroup() as tasks:
+        reading = tasks.create_task(reader.receive())
+        await asyncio.to_thread(away.is_asked.wait)
+        reading.cancel()
+    reader.close()
+    assert not away.has_answered
+    away.may_answer.set()
+    await shelf.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from control_plane.jobs.adapters.sqlite_jobs import _INSERT, _MIGRATIONS, open_sqlite_jobs
@@ -34,3 +36,13 @@ async def test_jobs_of_the_layout_before_are_kept(tmp_path: Path) -> None:
     assert await store.jobs_of(None, state=JobState.DEAD, before="", limit=10) == []
     assert len(await store.jobs_of(jobs[0].tenant, state=JobState.QUEUED, before="", limit=10)) == 3
     await store.close()
+
+
+async def test_receivers_that_wanted_no_more_are_forgotten_in_time(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.sqlite"
+    store = await open_sqlite_jobs(path)
+    for number in range(3):  # callers choose how many there are
+        await store.deliveries.end("team", f"https://test/{number}", now_s=10.0 * number, until_s=10.0 * number + 10.0)
+    await store.close()
+    with closing(sqlite3.connect(path)) as file:
+        assert file.execute("SELECT url FROM ended_receivers").fetchall() == [("https://test/2",)]

@@ -17,6 +17,7 @@ S3, FOLDER, EACH, OWN, WHOLE = PREFIXES
         ("s3://bucket/jobs/a.json", Place(S3, ("a.json",))),
         ("s3://bucket/jobs/größe/名前.json", Place(S3, ("größe", "名前.json"))),
         ("/data/jobs/a/b", Place(FOLDER, ("a", "b"))),
+        ("/data/jobs/100%/a%20b..", Place(FOLDER, ("100%", "a%20b.."))),
         ("s3://each/acme/in/a", Place(Prefix("s3://each", ()), ("acme", "in", "a"))),
         ("/of/acme/a", Place(Prefix("", ("of",)), ("acme", "a"))),
         ("s3://whole/a", Place(WHOLE, ("a",))),
@@ -43,6 +44,13 @@ def test_places_below_a_prefix(url: str, place: Place) -> None:
         *("file:///data/jobs/a", "file://host/data/jobs/a", "s3a://bucket/jobs/a", "https://bucket/jobs/a", "S3://bucket/jobs/a"),
         *("s3://bucket@evil/jobs/a", "s3://user:key@bucket/jobs/a", "s3://bucket/jobs/a?versionId=1", "s3://bucket/jobs/a#b"),
         *("s3://bucket/jobs/*", "s3://bucket/jobs/[a]", "s3://bucket\\jobs/a", "/data\\jobs\\a", "simplecache::s3://bucket/jobs/a", ""),
+        *(
+            "s3://bucket/jobs/%2e%2e/other/a",
+            "s3://bucket/jobs/.%2E/a",
+            "s3://bucket/jobs/%2e",
+            "s3://bucket/jobs/a%2f..%2Fb",
+            "/of/acme/%2e%2e/a",
+        ),
         *("s3://each/other/in/a", "s3://each/{tenant}/in/a", "/of/other/a", "/of/a", "s3://bucket/jobs/" + "a" * 1024),
     ],
 )

@@ -1,0 +1,60 @@
+"""Files that are received at the same time are bounded: of one tenant, and of all together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from control_plane.batches.domain.batch import StoredFile
+from control_plane.batches.files import MAX_UPLOADS, MAX_UPLOADS_OF_TENANT, Files
+from control_plane.core.errors import LimitExceeded, Overloaded
+from control_plane.core.principal import Principal
+from control_plane.core.scope import Scopes, parse_scope
+from tests.aio import settle
+
+
+class SlowShelf:
+    """A shelf whose disk writes nothing until it may."""
+
+    def __init__(self) -> None:
+        self.may_write = asyncio.Event()
+
+    async def files(self, tenant: str) -> list[StoredFile]:
+        return []
+
+    async def add_file(self, file: StoredFile, pieces: AsyncIterator[bytes]) -> StoredFile:
+        async for _ in pieces:
+            await self.may_write.wait()
+        return file
+
+
+async def content() -> AsyncIterator[bytes]:
+    yield b"x"
+
+
+async def test_uploads_at_a_time_are_bounded_and_those_that_end_make_room() -> None:
+    shelf = SlowShelf()
+    adapter: Any = shelf
+    files = Files(adapter, max_bytes=1 << 20)
+
+    async def add(tenant: str) -> StoredFile:
+        return await files.add(Principal(tenant, "k", Scopes((parse_scope("infer:*"),))), filename="f", content=content())
+
+    async with asyncio.TaskGroup() as tasks:
+        first = [tasks.create_task(add("one")) for _ in range(MAX_UPLOADS_OF_TENANT)]
+        await settle()
+        with pytest.raises(LimitExceeded, match="sends 32 files already"):
+            await add("one")
+        first[0].cancel()
+        await settle()
+        tasks.create_task(add("one"))
+        for number in range(MAX_UPLOADS - MAX_UPLOADS_OF_TENANT):
+            tasks.create_task(add(f"other {number}"))
+        await settle()
+        with pytest.raises(Overloaded):
+            await add("another")
+        shelf.may_write.set()
+    await add("one")

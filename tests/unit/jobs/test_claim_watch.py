@@ -1,0 +1,44 @@
+"""The watch over a runner's claims outlives what is wrong with one of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from control_plane.jobs.claim_watch import Claim, ClaimWatch
+from control_plane.jobs.domain.job import Job, JobState
+from control_plane.jobs.domain.transitions import RetryPolicy, claimed
+from tests.aio import run_in_virtual_time
+from tests.fakes.jobs import job
+
+POLICY = RetryPolicy()
+
+
+class Unreadable:
+    """A store in which another version has written what this one cannot read."""
+
+    async def get(self, job_id: str) -> Job | None:
+        raise TypeError("unexpected keyword argument")
+
+
+def test_a_record_that_cannot_be_read_ends_no_runner_and_its_claim_only_with_the_lease() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        store: Any = Unreadable()
+        watch = ClaimWatch(store, POLICY, loop.time)
+        claim = Claim(claimed(job(1), holder="here", now_s=loop.time(), policy=POLICY))
+        assert claim.job.state is JobState.RUNNING
+
+        async def compute() -> None:
+            with watch.over(claim):
+                await asyncio.Event().wait()
+
+        async with asyncio.TaskGroup() as tasks:
+            computing, watching = tasks.create_task(compute()), tasks.create_task(watch.run())
+            await asyncio.wait((computing, watching), return_when=asyncio.FIRST_COMPLETED)
+
+            assert (claim.is_lost, computing.cancelled(), watching.done()) == (True, True, False)
+            assert loop.time() >= claim.job.lease_until_s
+            watching.cancel()
+
+    run_in_virtual_time(scenario())
