@@ -18,8 +18,8 @@ def run(
         str | None, typer.Option(help="Gateways that compute, http:// or https://HOST:PORT, with commas between several.")
     ] = None,
     state_url: Annotated[str | None, typer.Option(help="The gateways' Redis, redis://HOST:PORT.")] = None,
-    at_once: Annotated[str | None, typer.Option(metavar="NUMBER", help="Most jobs that it has computed at a time.")] = None,
-    log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
+    at_once: Annotated[str | None, typer.Option(metavar="NUMBER", help="Most jobs that are computed for it at a time.")] = None,
+    log_format: Annotated[str | None, typer.Option(help="console for people, json for log collectors.")] = None,
 ) -> None:
     """Run jobs beside the gateways, any number of times and on any host, until a signal.
 

@@ -208,7 +208,7 @@ class Jobs:
             raise self._full(principal.tenant, exc.load, of_tenant=exc.of_tenant) from exc
         if held.id != job_id:
             await self._discard(job)
-            if (held.body.sha256, held.target) != (body.sha256, job.target):
+            if _asked(held) != _asked(job):
                 raise IdempotencyKeyReused("this Idempotency-Key came before with another request; use a new key for a new request")
             return held
         await self._publish()
@@ -260,6 +260,11 @@ class Jobs:
             f"{whose} {load.jobs} open jobs with {load.size_bytes} bytes, as many as may be; try again when some have ended",
             retry_after_s=retry_after_s,
         )
+
+
+def _asked(job: Job) -> tuple[str, ...]:
+    """What a request with the same idempotency key has to ask for as well."""
+    return (job.body.sha256, job.target, *("" if each is None else each.url for each in (job.output, job.webhook)))
 
 
 def _may_see(principal: Principal, job: Job) -> bool:

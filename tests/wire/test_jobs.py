@@ -93,6 +93,13 @@ async def test_jobs_for_other_models_between_its_own_cost_a_caller_no_line_of_th
         assert found == [each.id for each in reversed(own)]
 
 
+async def test_a_header_field_of_jobs_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (_, mine, _others, _same_tenant):
+        refused = await mine.ask("POST", "/v2/models/m/jobs", INFER, Tidegate_Job_Expire_S="5")
+        assert (refused.status, b"tidegate-job-expires-s" in refused.body) == (400, True)
+        assert orjson.loads((await mine.ask("GET", "/v2/jobs")).body) == {"jobs": []}
+
+
 async def test_an_idempotency_key_is_its_tenants_own(tmp_path: Path) -> None:
     async with serving(tmp_path) as (_, mine, others, _):
         one, again, theirs = [await each.submit(Idempotency_Key='"a"') for each in (mine, mine, others)]

@@ -96,7 +96,7 @@ class Declared:
         if live is not None and record is not None and record.owner != owner and not force:
             raise Conflict(
                 f"{kind.name} {name!r} is applied by owner {record.owner!r}, not {owner!r}: change it there, "
-                f"or take it over with --force (and take it out of {record.owner!r}'s files)"
+                f"or take it over with --force (and take it out of the files of {record.owner!r})"
             )
         before = live.spec if live is not None else None
         last = record.spec if live is not None and record is not None and record.owner == owner else {}

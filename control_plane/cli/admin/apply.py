@@ -121,7 +121,7 @@ def delete(
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
-    """Delete an object, or all that files declare. What is not there counts as deleted."""
+    """Delete an object, or all that files declare; of these, what is not there counts as deleted."""
     from control_plane.admin.declared.kinds import kind_named
 
     if (file is None) == (kind is None or name is None):

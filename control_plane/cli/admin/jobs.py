@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -26,7 +27,8 @@ app.add_typer(dead, name="dead")
 
 _LINES_PER_JOB = 32
 _WAIT_S = 30
-_ENDED = ("succeeded", "failed", "cancelled", "expired", "dead")
+_WITHOUT_ANSWER = ("failed", "cancelled", "expired", "dead")
+_ENDED = ("succeeded", *_WITHOUT_ANSWER)
 _COLUMNS = ("id", "state", "model", "class", "attempts", "submitted_at", "ended_at", "error")
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
@@ -46,7 +48,8 @@ def submit(
 ) -> None:
     """Hand in jobs and print their ids, or wait for all of them and write their embeddings.
 
-    Handed in again after an interruption, the same texts are the same jobs: nothing is computed twice.
+    Handed in again after an interruption, the same texts are the same jobs: nothing is computed twice, and what has failed
+    is tried anew.
     """
     if (file is None) == (request is None) or (out is not None and file is None):
         raise InvalidRequest("give --file PATH of texts, with --out PATH if you like, or --request PATH of one body")
@@ -54,7 +57,7 @@ def submit(
     started_s = time.perf_counter()
     with _connected(url, state_dir) as client:
         options = {"tidegate_job_class": "economy" if economy else None, "tidegate_job_webhook": webhook}
-        ids = [client.submit(model, body, key=_key(model, body), **options)["id"] for body in _shown(bodies, "handing in")]
+        ids = [_submitted(client, model, body, options) for body in _shown(bodies, "handing in")]
         if out is None:
             for job_id in ids:
                 typer.echo(job_id)
@@ -94,7 +97,7 @@ def watch(job_id: IdArgument, url: UrlOption = None, state_dir: StateDirOption =
     with _connected(url, state_dir) as client:
         found = _ended(client, job_id)
         if "result" in found:
-            typer.echo(client.result(job_id), nl=False)
+            typer.echo(client.result(job_id), nl=sys.stdout.isatty())
     if found["state"] != "succeeded":
         raise InvalidRequest(f"job {job_id} is {found['state']}" + (f": {found['error']}" if "error" in found else ""))
 
@@ -153,9 +156,18 @@ def _bodies(content: bytes) -> Iterator[bytes]:
         yield json.dumps({"inputs": [tensor], "outputs": [{"name": "EMBEDDING"}]}).encode()
 
 
-def _key(model: str, body: bytes) -> str:
-    """Idempotency key that follows from what is computed, so that a second run finds the jobs of the first."""
-    return sha256(b"%b\0%b" % (model.encode(), body)).hexdigest()
+def _submitted(client: JobClient, model: str, body: bytes, options: dict[str, str | None]) -> str:
+    """Hand in one job, and return its id: that of an earlier run, or a new one where that run's ended without an answer."""
+    webhook = options["tidegate_job_webhook"] or ""
+    key = _key(model, body, webhook)
+    while (job := client.submit(model, body, key=key, **options))["state"] in _WITHOUT_ANSWER:
+        key = _key(model, body, webhook, job["id"])
+    return str(job["id"])
+
+
+def _key(model: str, body: bytes, *more: str) -> str:
+    """Idempotency key that follows from what is computed and told, so that a second run finds the jobs of the first."""
+    return sha256(b"\0".join((model.encode(), body, *(text.encode() for text in more if text)))).hexdigest()
 
 
 def _shown(items: list[Any], what: str) -> Iterator[Any]:

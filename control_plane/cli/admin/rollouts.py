@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from control_plane.admin.client import AdminClient
-from control_plane.cli.common.changing import finite_number, given
+from control_plane.cli.common.changing import finite_number, given, percent
 from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client
 from control_plane.cli.common.output import Shape, ShapeOption, listed, print_found
 from control_plane.cli.common.printing import print_table, remark
@@ -75,8 +75,10 @@ def start(
     state_dir: StateDirOption = None,
 ) -> None:
     """Begin a rollout: the next model gets more requests from step to step, and none as soon as it is worse."""
+    if blue_green and steps is not None:
+        raise InvalidRequest("--blue-green is one step of its own: leave it out, or --steps")
     wanted = steps if steps is not None or policy else _STEPS
-    percents = [BLUE_GREEN_PERCENT] if blue_green else [_percent(each) for each in wanted.split(",")] if wanted else []
+    percents = [BLUE_GREEN_PERCENT] if blue_green else _percents_of(wanted) if wanted else []
     model, _, version = to.replace(":", "@").partition("@")
     body = {
         "model": model,
@@ -204,8 +206,9 @@ def _present(rollout: dict[str, Any]) -> dict[str, Any]:
     return shadow or step
 
 
-def _percent(text: str) -> float:
-    return finite_number(text.strip().removesuffix("%"), expected="a list of percents, such as 1,5,25,50")
+def _percents_of(text: str) -> list[float]:
+    expected = "a list of percents from 0.01 to 99.99, such as 1,5,25,50"
+    return [percent(each, least=0.01, most=99.99, whole=text, expected=expected) for each in text.split(",")]
 
 
 def _show(found: Any, output: Shape) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from control_plane.cli.common.changing import NONE, ReplaceOption, finite_number, given, limit_option, number_option, set_object
+from control_plane.cli.common.changing import NONE, ReplaceOption, given, limit_option, number_option, percent, set_object
 from control_plane.cli.common.options import AdminUrlOption, ReasonOption, StateDirOption, admin_client
 from control_plane.cli.common.output import Shape, ShapeOption, listed, print_found
 from control_plane.cli.common.printing import print_table, remark
@@ -140,10 +140,10 @@ def _tabulate(routes: list[dict[str, Any]]) -> None:
 
 def _target(text: str) -> dict[str, Any]:
     """Parse a target such as `encoder_v2=5`. Raises BadParameter."""
-    named, _, percent = text.partition("=")
+    named, _, part = text.partition("=")
     model, _, version = named.partition(":")
-    weight = round(finite_number(percent.removesuffix("%"), expected="a target as MODEL[:VERSION]=PERCENT, such as encoder_v2=5") * 100)
-    return {"model": model, "weight": weight, "version": version}
+    weight = percent(part, whole=text, expected="a target as MODEL[:VERSION]=PERCENT, from 0 to 100, such as encoder_v2=5")
+    return {"model": model, "weight": round(weight * 100), "version": version}
 
 
 def _targets(route: dict[str, Any]) -> str:

@@ -43,6 +43,17 @@ def finite_number(text: str, *, expected: str = "a number") -> float:
     return number
 
 
+def percent(text: str, *, least: float = 0.0, most: float = 100.0, whole: str, expected: str) -> float:
+    """Parse a percentage of an option, of which `whole` was given. Raises BadParameter."""
+    try:
+        number = float(text.strip().removesuffix("%"))
+    except ValueError:
+        number = -1.0
+    if not least <= number <= most:
+        raise typer.BadParameter(f"{whole!r} is not {expected}")
+    return number
+
+
 def limit_option(help_: str) -> Any:
     """Declare an option for a limit that may be absent; `none` removes it."""
     return typer.Option(parser=number_or_none, metavar=f"NUMBER|{NONE}", help=help_)

@@ -32,7 +32,16 @@ from control_plane.protocols.http1 import Headers, HttpAnswer, HttpRequest, make
 from control_plane.protocols.kserve.routes import V2Route, read_route
 from control_plane.triton.ports import HttpStream
 
-_NOT_OF_THE_REQUEST = frozenset(
+_OF_THE_JOB = frozenset(
+    (
+        b"tidegate-job-class",
+        b"tidegate-job-expires-s",
+        b"tidegate-job-webhook",
+        b"tidegate-job-input",
+        b"tidegate-job-output",
+    )
+)
+_NOT_OF_THE_REQUEST = _OF_THE_JOB | frozenset(
     (
         b"authorization",
         b"x-api-key",
@@ -45,11 +54,6 @@ _NOT_OF_THE_REQUEST = frozenset(
         b"expect",
         b"prefer",
         b"idempotency-key",
-        b"tidegate-job-class",
-        b"tidegate-job-expires-s",
-        b"tidegate-job-webhook",
-        b"tidegate-job-input",
-        b"tidegate-job-output",
     )
 )
 """Fields that are not stored with a job: credentials, and what is about this connection or the job itself."""
@@ -199,6 +203,10 @@ async def _result(jobs: Jobs, job: Job) -> HttpAnswer:
 
 def _submission(request: HttpRequest, route: V2Route) -> Submission:
     """Read a submission. Raises InvalidRequest."""
+    for name in {name.lower() for name, _ in request.headers} - _OF_THE_JOB:
+        if name.startswith(b"tidegate-job-"):
+            known = ", ".join(sorted(each.decode() for each in _OF_THE_JOB))
+            raise InvalidRequest(f"there is no header field {name.decode('latin-1')[:100]!r}; there are {known}")
     version = f"/versions/{route.model_version}" if route.model_version else ""
     return Submission(
         model=route.model_name,

@@ -41,7 +41,9 @@ class WebhookSender:
         """Return the webhook of a job that is submitted. Raises InvalidRequest: it could not be delivered."""
         self._rules.parse(url)
         if not self._secrets_of(tenant):
-            raise InvalidRequest("webhooks are signed, and this tenant has no secret for it; an administrator makes one")
+            raise InvalidRequest(
+                "webhooks are signed, and this tenant has no secret for it: an administrator makes one (tidegate webhooks create)"
+            )
         return Delivery(url)
 
     async def deliver(self, job: Job, delivery: Delivery) -> Delivery:

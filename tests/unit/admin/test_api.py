@@ -12,6 +12,7 @@ from control_plane.core.errors import (
     UpstreamFailed,
     UpstreamUnavailable,
 )
+from control_plane.core.model import NAME_RULE
 from tests.aio import run
 from tests.unit.admin.admin_bench import OWN, Bench
 
@@ -61,7 +62,18 @@ class TestModels:
     def test_a_name_that_cannot_be_one_is_an_error_like_others(self, bench: Bench, method: str, name: str) -> None:
         status, body = bench.ask(method, f"/models/{name}" + ("/load" if method == "POST" else ""))
         assert (status, body["code"], body["retryable"]) == (400, "invalid_argument", False)
-        assert "path.name" in body["error"]
+        assert f"path.name: must be {NAME_RULE}" in body["error"]
+
+    @pytest.mark.parametrize(
+        ("method", "path", "body", "said"),
+        [
+            pytest.param("DELETE", "/keys/nope", None, "path.id: must be an id of 12 hexadecimal digits, as the list shows it", id="key"),
+            pytest.param("PATCH", "/routes/r", {"sticky": "moon"}, "body.sticky: must be tenant, key, sequence, header:NAME", id="sticky"),
+        ],
+    )
+    def test_a_pattern_is_told_in_words(self, bench: Bench, method: str, path: str, body: dict[str, str] | None, said: str) -> None:
+        status, answer = bench.ask(method, path, body=body)
+        assert (status, said in answer["error"]) == (400, True), answer
 
 
 LOAD_IS_LATE = "model 'b' was not loaded within 10 s (TIDEGATE_LOAD_TIMEOUT_S); that Triton goes on with it"

@@ -2,7 +2,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from control_plane.core.errors import IdempotencyKeyReused
+from control_plane.jobs.domain.delivery import Delivery
 from control_plane.jobs.domain.job import JobState
 from tests.unit.jobs.world import world
 
@@ -16,3 +21,22 @@ async def test_while_the_process_drains_a_job_that_nobody_has_begun_is_not_waite
             assert not waiting.done()
             jobs.drain()
             assert (await asyncio.wait_for(waiting, 60.0)).state is JobState.QUEUED
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({"webhook": None}, id="no-webhook"),
+        pytest.param({"webhook": Delivery("https://b.example/")}, id="another-webhook"),
+        pytest.param({"output": Delivery("/data/b")}, id="another-output"),
+        pytest.param({"body": b"another"}, id="another-body"),
+        pytest.param({"target": "/v2/models/m/versions/2/infer"}, id="another-version"),
+    ],
+)
+async def test_an_idempotency_key_is_for_one_request_with_what_is_told_and_written(tmp_path: Path, other: dict[str, Any]) -> None:
+    wanted: dict[str, Any] = {"idempotency_key": "one", "webhook": Delivery("https://a.example/"), "output": Delivery("/data/a")}
+    async with world(tmp_path) as here:
+        first = await here.submit(**wanted)
+        assert (await here.submit(**wanted)).id == first.id
+        with pytest.raises(IdempotencyKeyReused):
+            await here.submit(**(wanted | other))

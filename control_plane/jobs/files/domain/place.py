@@ -67,7 +67,8 @@ def place_of(prefixes: Sequence[Prefix], tenant: str, url: str) -> Place:
         own = _for_tenant(prefix, tenant)
         if own is not None and store == prefix.store and segments[: len(own)] == own and len(segments) > len(own):
             return Place(prefix.root, segments[len(prefix.root.segments) :])
-    raise InvalidRequest("this place is not below one that the administrator has allowed (TIDEGATE_JOBS_STORES)")
+    keyless = "" if tenant else "; without a key only below one without {tenant}"
+    raise InvalidRequest(f"this place is not below one that the administrator has allowed (TIDEGATE_JOBS_STORES){keyless}")
 
 
 def _for_tenant(prefix: Prefix, tenant: str) -> tuple[str, ...] | None:

@@ -21,6 +21,7 @@ _VISIBLE = re.compile(r"[\x21-\x7e]+")
 _NAME = re.compile(r"(?=.{1,253}\Z)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z][a-z0-9-]{0,62}", re.IGNORECASE)
 """A host name. Its last label begins with a letter: `127.1` and `0x7f000001` are other spellings of addresses."""
 _PORTS = {"https": 443, "http": 80}
+_SCHEME = "a webhook's URL must begin with https://"
 
 _GLOBAL_V6 = IPv6Network("2000::/3")
 """All that IANA has given out as global unicast addresses."""
@@ -67,13 +68,15 @@ class UrlRules:
         """Parse a URL. Raises InvalidRequest: nothing may be sent there; the text does not repeat the URL."""
         url = _parse(text)
         if not (url.is_tls or self.plaintext):
-            raise InvalidRequest("a webhook's URL must begin with https://")
+            raise InvalidRequest(f"{_SCHEME}; http:// where an administrator allows it (TIDEGATE_JOBS_WEBHOOK_PLAINTEXT)")
         try:
             address = ip_address(url.host)
         except ValueError:
             return url
         if not self.allow(str(address)):
-            raise InvalidRequest("a webhook's URL must lead to the public Internet")
+            raise InvalidRequest(
+                "a webhook's URL must lead to the public Internet, or where an administrator allows it (TIDEGATE_JOBS_WEBHOOK_NETWORKS)"
+            )
         return url
 
     def allow(self, address: str) -> bool:
@@ -108,7 +111,7 @@ def _parse(text: str) -> WebhookUrl:
     except ValueError:
         raise InvalidRequest("a webhook's URL cannot be read; expected https://HOST[:PORT]/PATH") from None
     if parts.scheme not in _PORTS:
-        raise InvalidRequest("a webhook's URL must begin with https://")
+        raise InvalidRequest(_SCHEME)
     if "@" in parts.netloc or "#" in text:
         raise InvalidRequest("a webhook's URL has no user and no fragment; its receiver knows by the signature who calls")
     if port == 0 or parts.netloc.endswith(":") or not _is_host(host, parts.netloc):

@@ -238,6 +238,11 @@ class TestRoutes:
         ended = tidegate("routes", "set", "r", "--model", "m", "--target", target, *where)
         assert (ended.status != 0, ended.out) == (True, "")
 
+    @pytest.mark.parametrize("target", ["n", "n=many", "n=101", "n=nan"])
+    def test_a_wrong_target_is_shown_whole_with_what_is_right(self, tidegate: Tidegate, where: tuple[str, str], target: str) -> None:
+        told = " ".join(tidegate("routes", "set", "r", "--model", "m", "--target", target, *where).err.replace("│", " ").split())
+        assert f"'{target}' is not a target as MODEL[:VERSION]=PERCENT, from 0 to 100" in told
+
     def test_from_making_to_deleting(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
         more = ("--version", 3, "--deadline-ms", 1500, "--tenant", "acme", "--tenant", "b", "--pool", "short")
         shown = ["r", "m", "3", "1500", "acme,", "b", "model", "short"]

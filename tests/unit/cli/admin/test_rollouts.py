@@ -68,6 +68,18 @@ def test_blue_green_is_one_step_that_leaves_something_to_compare_with(bench: Ben
     assert [step.weight for step in stored(bench).steps] == [9900]
 
 
+@pytest.mark.parametrize("steps", ["5,x", "150", "0", "5,,50", "100"])
+def test_wrong_steps_are_shown_with_what_is_right(where: tuple[str, str], steps: str) -> None:
+    status, _, remark = rollouts(where, "start", "r", "--to", "v2", "--steps", steps)
+    told = " ".join(remark.replace("│", " ").split())
+    assert (status, f"'{steps}' is not a list of percents from 0.01 to 99.99" in told) == (2, True)
+
+
+def test_blue_green_and_steps_exclude_each_other(where: tuple[str, str]) -> None:
+    status, _, remark = rollouts(where, "start", "r", "--to", "v2", "--blue-green", "--steps", "5")
+    assert (status, remark) == (1, "error: --blue-green is one step of its own: leave it out, or --steps\n")
+
+
 def test_a_policy_has_the_steps_unless_options_do(bench: Bench, where: tuple[str, str]) -> None:
     steps = [{"weight": 200, "samples": 7, "min_s": 0.0, "name": "few"}, {"weight": 5000, "samples": 8, "min_s": 3.0, "name": ""}]
     policy = RolloutPolicy("careful", tuple(Step(**step) for step in steps), GatePolicy(slower_by=3.0))  # type: ignore[arg-type]
@@ -117,7 +129,6 @@ def test_status_shows_all_or_one_with_its_gates(bench: Bench, where: tuple[str, 
     [
         (("--to", "v1"), "has model 'v1' already"),
         (("--to", "v2", "--steps", "5,1"), "must rise"),
-        (("--to", "v2", "--steps", "100"), "weight"),
         (("--to", "v2", "--steps", "few"), "few"),
         (("--to", "v2", "--alpha", "1"), "alpha"),
         ((), "--to"),

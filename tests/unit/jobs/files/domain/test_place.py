@@ -71,3 +71,8 @@ def test_a_tenant_without_a_plain_name_has_no_place_of_its_own(tenant: str) -> N
 def test_prefixes_that_are_none(text: str) -> None:
     with pytest.raises(ValueError, match="is no absolute folder"):
         read_prefixes([text])
+
+
+def test_a_caller_without_a_key_is_told_why_it_has_no_place_of_its_own() -> None:
+    with pytest.raises(InvalidRequest, match=r"TIDEGATE_JOBS_STORES\); without a key only below one without \{tenant\}"):
+        place_of(PREFIXES, "", "/of/acme/a")
