@@ -134,9 +134,14 @@ def late(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Late]:
 @pytest.mark.parametrize("frontend", ["grpc", "http"])
 def test_another_server_answers_and_over_grpc_the_straggler_is_cancelled(late: Late, frontend: str) -> None:
     won, below = late.hedges("won"), descendants(late.fleet.process.pid)
-    late.straggle(_HANGS_S if frontend == "grpc" else _STRAGGLES_S * 3)
-    assert late.ask(frontend, 7) < _STRAGGLES_S * 2
-    wait_for(lambda: late.hedges("won") == won + 1, what="the count")
+
+    def another_server_was_first() -> bool:
+        """Not at once on a busy machine, where a request may be late by itself, and it is the other server's that straggles."""
+        late.straggle(_HANGS_S if frontend == "grpc" else _STRAGGLES_S * 3)
+        assert late.ask(frontend, 7) < _STRAGGLES_S * 2
+        return late.hedges("won") > won
+
+    wait_for(another_server_was_first, what="an answer by another server")
     if frontend == "grpc":
         wait_for(late.cancelled.exists, what="the cancellation")
     for number in range(4):
