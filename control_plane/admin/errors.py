@@ -16,12 +16,9 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from control_plane.admin.views import NAME, NAME_OR_NONE
+from control_plane.admin.rules import RULES
 from control_plane.core.errors import ControlPlaneError, ErrorCode, InvalidRequest, MethodNotAllowed, PayloadTooLarge, RouteNotFound
-from control_plane.core.model import NAME_RULE
 from control_plane.frontends.common.status import STATUS, advice_of, message_of
-from control_plane.jobs.jobs import JOB_ID
-from control_plane.objects.domain.stored_objects import KEY_ID, STICKY
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 
 
@@ -51,16 +48,6 @@ PROBLEM_CONTENT = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Probl
 
 _FOREIGN_ORIGIN = "foreign_origin"
 """The only code that is not an `ErrorCode`, since no other frontend has this error."""
-
-
-_RULES = {
-    NAME: NAME_RULE,
-    NAME_OR_NONE: f"{NAME_RULE}, or empty",
-    f"^{KEY_ID.pattern}$": "an id of 12 hexadecimal digits, as the list shows it",
-    f"^{JOB_ID.pattern}$": "an id such as the list shows: job- and 32 hexadecimal digits",
-    f"^{STICKY.pattern}$": "tenant, key, sequence, header:NAME with a name in lower case, or empty for the request's contents",
-}
-"""Patterns that people get wrong, in words."""
 
 
 def error_responses(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
@@ -148,7 +135,7 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
 
 def _rule_of(problem: dict[str, Any]) -> str:
     """What would be right, in words where a pattern has some, else in Pydantic's."""
-    rule = _RULES.get(problem.get("ctx", {}).get("pattern", ""))
+    rule = RULES.get(problem.get("ctx", {}).get("pattern", ""))
     return str(problem["msg"]) if rule is None else f"must be {rule}"
 
 

@@ -13,6 +13,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from control_plane.admin.errors import error_responses
 from control_plane.admin.paging import Continue, Limit, Paging
+from control_plane.admin.rules import DAY, DIMENSIONS
 from control_plane.admin.views import NAME_OR_NONE
 from control_plane.core.errors import ErrorCode
 from control_plane.core.model import MODEL_NAME, UNKNOWN_MODEL
@@ -22,8 +23,6 @@ from control_plane.metering.reports import UsageService
 
 _NameText = Annotated[str, Field(pattern=NAME_OR_NONE)]
 _ModelText = Annotated[str, Field(pattern=f"^({MODEL_NAME.pattern}|{re.escape(UNKNOWN_MODEL)})?$")]
-_DAY = "^(today|[0-9]{1,5}d|[0-9]{4}-[0-9]{2}-[0-9]{2})$"
-_BY = "^((tenant|model|day)(,(tenant|model|day)){0,2})?$"
 
 
 class UsageQuery(BaseModel):
@@ -31,11 +30,11 @@ class UsageQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
-    by: str = Field("tenant,day", pattern=_BY)
+    by: str = Field("tenant,day", pattern=DIMENSIONS)
     """Columns to group by: any of tenant, model, day, each at most once; empty: everything in one row."""
-    since: str = Field("7d", pattern=_DAY)
+    since: str = Field("7d", pattern=DAY)
     """First day (UTC): a date, `today`, or `7d` for seven days ago."""
-    until: str = Field("today", pattern=_DAY)
+    until: str = Field("today", pattern=DAY)
     """Last day, included."""
     tenant: _NameText | SkipJsonSchema[None] = None
     """Only this tenant's usage; empty: that of callers without a tenant."""

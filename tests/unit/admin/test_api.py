@@ -68,6 +68,8 @@ class TestModels:
         ("method", "path", "body", "said"),
         [
             pytest.param("DELETE", "/keys/nope", None, "path.id: must be an id of 12 hexadecimal digits, as the list shows it", id="key"),
+            pytest.param("GET", "/usage?since=yesterday", None, "query.since: must be a date such as 2026-01-31, today, or 7d", id="day"),
+            pytest.param("GET", "/usage?by=hour", None, "query.by: must be any of tenant, model and day", id="dimensions"),
             pytest.param("PATCH", "/routes/r", {"sticky": "moon"}, "body.sticky: must be tenant, key, sequence, header:NAME", id="sticky"),
         ],
     )
