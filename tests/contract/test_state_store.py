@@ -147,6 +147,8 @@ async def test_what_is_not_there_is_neither_deleted_nor_replaced(opening: Openin
         for expected in (None, 0, 1, 2):
             with pytest.raises(ObjectNotFound, match="there is no tenant 'a'"):
                 await store.delete(Kind.TENANT, "a", expected=expected)
+        with pytest.raises(ObjectNotFound, match="there is no webhook secret 'a'"):
+            await store.delete(Kind.WEBHOOK_SECRET, "a")
         for expected in (1, 2):
             with pytest.raises(Conflict, match="there is none of that name"):
                 await store.put(Kind.TENANT, "a", {}, expected=expected)

@@ -50,7 +50,7 @@ class FakeStateStore:
     async def delete(self, kind: Kind, name: str, *, expected: int | None = None) -> None:
         found = await self.get(kind, name)
         if found is None:
-            raise ObjectNotFound(f"there is no {kind} {name!r}")
+            raise ObjectNotFound(f"there is no {kind.replace('_', ' ')} {name!r}")
         check_expected(kind, name, expected=expected, current=found.resource_version)
         self.state.write(kind, name, None)
 

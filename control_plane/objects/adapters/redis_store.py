@@ -124,7 +124,7 @@ class RedisStateStore:
     async def delete(self, kind: Kind, name: str, *, expected: int | None = None) -> None:
         version, current = await self._write(kind, name, "", expected)
         if not current:
-            raise ObjectNotFound(f"there is no {kind} {name!r}")
+            raise ObjectNotFound(f"there is no {kind.replace('_', ' ')} {name!r}")
         if not version:
             check_expected(kind, name, expected=expected, current=current)
 

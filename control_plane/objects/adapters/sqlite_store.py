@@ -62,7 +62,7 @@ class SqliteStateStore:
             with transaction(connection):
                 current = _current(connection, kind, name)
                 if not current:
-                    raise ObjectNotFound(f"there is no {kind} {name!r}")
+                    raise ObjectNotFound(f"there is no {kind.replace('_', ' ')} {name!r}")
                 check_expected(kind, name, expected=expected, current=current)
                 _write(connection, kind, name, None)
 
