@@ -190,6 +190,9 @@ class TestSlowConnecting:
             accepted = listener.accept()[0]
             with pytest.raises(BlockingIOError):
                 listener.accept()
+            (connection,) = client._open
+            while len(connection.state.streams) < 2 or connection._unwritten:  # until both are sent, and so are lost with it
+                await asyncio.sleep(0.001)
             accepted.close()
             await asyncio.wait(calls)
             assert [each.result().loss for each in calls] == [SendFailure.NOT_SENT, *[SendFailure.CONNECTION_LOST] * 2]
