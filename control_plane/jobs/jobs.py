@@ -44,7 +44,7 @@ class Submission:
     output: Delivery | None = None
     """Where the result is written to."""
     webhook: Delivery | None = None
-    """What is told of the job's end."""
+    """The webhook that tells a receiver of the job's end."""
 
 
 class Jobs:

@@ -59,7 +59,7 @@ class Courier(Protocol):
 
 
 class NotDelivered(Exception):
-    """What a job has come to did not reach where it is to go."""
+    """A delivery (a webhook or an output) did not reach its destination."""
 
 
 class JobStore(Protocol):

@@ -32,7 +32,7 @@ class JointLines:
 
     @property
     def request(self) -> EmbeddingsRequest:
-        """What they want, as one request."""
+        """One request with the inputs of all lines."""
         first = self.wanted[0]
         inputs = tuple(each for wanted in self.wanted for each in wanted.inputs)
         return EmbeddingsRequest(first.model, inputs, first.are_tokens, first.is_base64, first.dimensions)

@@ -24,7 +24,7 @@ _RETRY_AFTER_S = 5.0
 
 
 class JobEvents:
-    """Those who read events of jobs in this process."""
+    """Registry of this process's readers of job events, which bounds them."""
 
     def __init__(self, jobs: Jobs, *, heartbeat_s: float = HEARTBEAT_S) -> None:
         self._jobs = jobs

@@ -21,7 +21,7 @@ _MAX_ERROR_CHARS = 200
 
 
 class DeliveryKind(StrEnum):
-    """What is delivered; the first comes before the second."""
+    """Kind of a delivery, in the order in which a job's deliveries are made."""
 
     OUTPUT = "output"
     WEBHOOK = "webhook"

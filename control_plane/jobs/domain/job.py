@@ -158,7 +158,7 @@ class Job:
 
     @property
     def due(self) -> tuple[DeliveryKind, Delivery] | None:
-        """What is to be delivered of it next."""
+        """The job's next delivery, if one is pending."""
         for kind, delivery in ((DeliveryKind.OUTPUT, self.output), (DeliveryKind.WEBHOOK, self.webhook)):
             if delivery is not None and delivery.is_pending:
                 return kind, delivery

@@ -57,7 +57,7 @@ class WebhookUrl:
 
 @dataclass(frozen=True, slots=True)
 class UrlRules:
-    """What administrators allow in spite of the defaults."""
+    """Rules by which webhook URLs are judged: the defaults, and what administrators allow beyond them."""
 
     plaintext: bool = False
     """Whether http:// will do."""
