@@ -40,7 +40,7 @@ FormEvent = PartBegan | PartContent
 
 
 class _At(Enum):
-    """What the parser expects next."""
+    """State of the parser: the part of a multipart form that comes next."""
 
     BOUNDARY = auto()
     """The first boundary, at the very beginning."""

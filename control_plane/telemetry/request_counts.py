@@ -137,9 +137,9 @@ class DeliveryCount:
     """Count of attempts to deliver what jobs have come to, by what became of them."""
 
     kind: str
-    """Of `jobs/domain/delivery.DeliveryKind`."""
+    """Kind of the delivery: a value of `jobs/domain/delivery.DeliveryKind`."""
     result: str
-    """Of `jobs/domain/delivery.DeliveryState`: `pending` for one that is repeated."""
+    """State that the attempt led to, of `jobs/domain/delivery.DeliveryState`: `pending` for one that is repeated."""
     count: int
 
 

@@ -153,7 +153,7 @@ async def judge_remains(site: Site, findings: Findings) -> None:
 
 
 def _left_in(client: Any, key: str) -> list[str]:
-    """What a key of the jobs' store has that belongs to a job."""
+    """Return what one Redis key of the jobs' store still holds of jobs."""
     match client.type(key):
         case "zset":
             return list(client.zrange(key, 0, -1))

@@ -51,7 +51,7 @@ class AcceptedBatch:
     id: str
     lines: list[str]
     view: dict[str, Any] = field(default_factory=dict)
-    """As it was told when it had ended."""
+    """The batch object that the gateway returned once the batch had ended."""
 
 
 class Callers:

@@ -26,7 +26,7 @@ _REST = 0.05
 
 @dataclass(slots=True)
 class Scene:
-    """What a drill has at hand."""
+    """Context of a drill: the site, its callers and the options."""
 
     site: Site
     callers: Callers
@@ -54,7 +54,7 @@ class Drill:
     done: str
     seen: str
     part: float = 1.0
-    """Of the jobs of the first drill."""
+    """Share of the first drill's number of jobs that this one hands in."""
     appendfsync: str = "always"
 
     @property

@@ -16,7 +16,7 @@ from perf.chaos.gateways import Gateway
 from perf.chaos_jobs.site import Site, Worker
 
 Fault = Callable[[float], Coroutine[Any, Any, None]]
-"""What is done, for so many seconds."""
+"""Fault injection: a coroutine function that holds the fault for so many seconds."""
 _LASTS_S, _PAUSE_S = (0.3, 5.0), (0.5, 2.5)
 _LONG_S, _LONG = 18.0, 0.08
 """Longer than a claim's lease of 15 s, and how often: a worker that goes on after it finds that its jobs are another's."""
@@ -61,7 +61,7 @@ class Faults:
             self._down.discard(name)
 
     def _targets(self) -> list[tuple[str, tuple[str, Fault], tuple[str, Fault]]]:
-        """What faults are done to, each with its two."""
+        """Return the names of the processes, each with its kill and its freeze."""
         site, redis, broker = self._site, self._site.redis, self._site.broker
         found: list[tuple[str, tuple[str, Fault], tuple[str, Fault]]] = [
             ("RabbitMQ", (f"{_KILL} RabbitMQ", _restarted(broker)), (f"{_STOP} RabbitMQ", _still(broker.hold, broker.go_on))),
