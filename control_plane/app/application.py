@@ -104,7 +104,8 @@ class App:
         self._workers = self._make_workers() if self._settings.process.workers > 1 else None
         self._fingerprints = Fingerprints()
         follower = self._workers.upstream if self._workers is not None else self._fingerprints
-        self._tritons = Tritons(self._settings, follower, self._workers or self._fingerprints)
+        board = self._workers.fingerprints if self._workers is not None else self._fingerprints
+        self._tritons = Tritons(self._settings, follower, board)
         if self._workers is not None:
             self._tritons.servers.under_repair.follow(self._workers.upstream.repairing)
             self._workers.suspect = self._tritons.suspect or self._workers.suspect
