@@ -32,6 +32,7 @@ from control_plane.admin.paths.rollouts import add_rollout_paths
 from control_plane.admin.paths.usage import add_usage_path
 from control_plane.admin.paths.webhooks import add_webhook_paths
 from control_plane.admin.ports import IdempotencyRecords
+from control_plane.admin.references import References
 from control_plane.audit.domain.entry import Actor
 from control_plane.audit.trail import AuditTrail
 from control_plane.auth.access import Access
@@ -130,10 +131,11 @@ def make_admin_api(
     add_key_paths(app, keys)
     add_webhook_paths(app, webhook_secrets)
     add_tenant_paths(app, objects)
-    add_route_paths(app, objects)
+    references = References(models, objects)
+    add_route_paths(app, objects, references)
     add_rollout_paths(app, rollouts, objects, trail)
     add_price_paths(app, objects)
-    add_declared_paths(app, Declared(objects, fleet.models if fleet is not None else None, trail, Actor("admin API")))
+    add_declared_paths(app, Declared(objects, fleet.models if fleet is not None else None, trail, Actor("admin API")), references)
     add_cache_paths(app, purges)
     add_usage_path(app, usage)
     add_job_paths(app, jobs, trail)

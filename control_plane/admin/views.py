@@ -221,6 +221,13 @@ class RouteView(RouteSpec, _Object[Route]):
         return view
 
 
+class RouteWritten(RouteView):
+    """A route that was just written."""
+
+    warnings: list[str] = Field(default_factory=list)
+    """Sentences on what it names that there is not, such as a model that comes later."""
+
+
 class PriceSpec(Spec):
     """Price of a compute unit from a time on, until a later price for the same models and tenant."""
 
