@@ -19,7 +19,8 @@ from control_plane.admin.declared.paths import add_declared_paths
 from control_plane.admin.declared.service import Declared
 from control_plane.admin.errors import ProblemView, answer_errors, error_responses
 from control_plane.admin.event_feed import EventFeed
-from control_plane.admin.idempotency import Idempotency
+from control_plane.admin.idempotency.middleware import Idempotency
+from control_plane.admin.idempotency.ports import IdempotencyRecords
 from control_plane.admin.paths.audit import add_audit_path
 from control_plane.admin.paths.cache import add_cache_paths
 from control_plane.admin.paths.events import add_event_path
@@ -31,7 +32,6 @@ from control_plane.admin.paths.objects import add_price_paths, add_route_paths, 
 from control_plane.admin.paths.rollouts import add_rollout_paths
 from control_plane.admin.paths.usage import add_usage_path
 from control_plane.admin.paths.webhooks import add_webhook_paths
-from control_plane.admin.ports import IdempotencyRecords
 from control_plane.admin.references import References
 from control_plane.audit.domain.entry import Actor
 from control_plane.audit.trail import AuditTrail

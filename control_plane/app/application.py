@@ -19,7 +19,7 @@ from importlib.metadata import version
 
 from control_plane.admin.api import make_admin_api
 from control_plane.admin.event_feed import EventFeed, EventSources
-from control_plane.admin.ports import IdempotencyRecords
+from control_plane.admin.idempotency.ports import IdempotencyRecords
 from control_plane.admin.server import make_admin_server
 from control_plane.app.data_plane import DataPlane, DataSockets, connection_caps, http_limits
 from control_plane.app.kubernetes import make_model_controller
