@@ -60,14 +60,14 @@ class VersionView(BaseModel):
 
 
 class HealthView(BaseModel):
-    """Whether the gateway serves, and why not."""
+    """Health of the gateway: whether it serves, and why not."""
 
     ready: bool
     reason: str
 
 
 class StoreHealthView(BaseModel):
-    """Whether this gateway knows all changes by administrators; while it does not, the last known state is in
+    """Health of the state store: whether this gateway knows all changes by administrators; while it does not, the last known state is in
     force.
     """
 

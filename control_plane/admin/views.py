@@ -107,7 +107,7 @@ class TenantView(TenantSpec, _Object[Tenant]):
 
 
 class CacheSpec(Spec):
-    """Whether and how responses are cached."""
+    """Caching policy of a route: whether and how responses are cached."""
 
     is_on: bool | None = None
     """Whether responses are cached; null: as the model's configuration says (`response_cache { enable: true

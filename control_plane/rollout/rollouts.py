@@ -42,7 +42,7 @@ _AFTER_DEFECT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class RolloutSpec:
-    """What an administrator asks for."""
+    """Specification of a rollout, as an administrator asks for it."""
 
     model: str
     steps: tuple[Step, ...]
@@ -56,7 +56,7 @@ class RolloutSpec:
 
 @dataclass(frozen=True, slots=True)
 class RolloutStatus:
-    """What has been seen of a rollout: by all gateways, as far as this one knows."""
+    """Status of a rollout by what has been seen of it: by all gateways, as far as this one knows."""
 
     gates: tuple[GateStatus, ...] = ()
     step_samples: int = 0

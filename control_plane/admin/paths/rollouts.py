@@ -65,7 +65,7 @@ def _shadow_view(shadow: Step) -> ShadowView:
 
 
 class AgreementView(Spec):
-    """How the answers to copied requests are compared with the present model's."""
+    """Comparison of the answers to copied requests with the present model's."""
 
     kind: str
     """One of exact, tolerance, classes, same-space, another-space and edit-distance."""

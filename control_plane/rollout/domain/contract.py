@@ -30,7 +30,7 @@ class TensorContract:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """What callers of a model rely on."""
+    """Contract of a model with its callers: all that they rely on."""
 
     inputs: Mapping[str, TensorContract]
     outputs: Mapping[str, TensorContract]
