@@ -19,7 +19,8 @@ from control_plane.admin.declared.paths import add_declared_paths
 from control_plane.admin.declared.service import Declared
 from control_plane.admin.errors import ProblemView, answer_errors, error_responses
 from control_plane.admin.event_feed import EventFeed
-from control_plane.admin.idempotency import Idempotency
+from control_plane.admin.idempotency.middleware import Idempotency
+from control_plane.admin.idempotency.ports import IdempotencyRecords
 from control_plane.admin.paths.audit import add_audit_path
 from control_plane.admin.paths.cache import add_cache_paths
 from control_plane.admin.paths.events import add_event_path
@@ -31,7 +32,7 @@ from control_plane.admin.paths.objects import add_price_paths, add_route_paths, 
 from control_plane.admin.paths.rollouts import add_rollout_paths
 from control_plane.admin.paths.usage import add_usage_path
 from control_plane.admin.paths.webhooks import add_webhook_paths
-from control_plane.admin.ports import IdempotencyRecords
+from control_plane.admin.references import References
 from control_plane.audit.domain.entry import Actor
 from control_plane.audit.trail import AuditTrail
 from control_plane.auth.access import Access
@@ -59,14 +60,14 @@ class VersionView(BaseModel):
 
 
 class HealthView(BaseModel):
-    """Whether the gateway serves, and why not."""
+    """Health of the gateway: whether it serves, and why not."""
 
     ready: bool
     reason: str
 
 
 class StoreHealthView(BaseModel):
-    """Whether this gateway knows all changes by administrators; while it does not, the last known state is in
+    """Health of the state store: whether this gateway knows all changes by administrators; while it does not, the last known state is in
     force.
     """
 
@@ -130,10 +131,11 @@ def make_admin_api(
     add_key_paths(app, keys)
     add_webhook_paths(app, webhook_secrets)
     add_tenant_paths(app, objects)
-    add_route_paths(app, objects)
+    references = References(models, objects)
+    add_route_paths(app, objects, references)
     add_rollout_paths(app, rollouts, objects, trail)
     add_price_paths(app, objects)
-    add_declared_paths(app, Declared(objects, fleet.models if fleet is not None else None, trail, Actor("admin API")))
+    add_declared_paths(app, Declared(objects, fleet.models if fleet is not None else None, trail, Actor("admin API")), references)
     add_cache_paths(app, purges)
     add_usage_path(app, usage)
     add_job_paths(app, jobs, trail)

@@ -247,11 +247,16 @@ def _read(response: httpx.Response) -> Any:
     return response.text if response.headers.get("content-type", "").startswith("text/csv") else response.json()
 
 
+_WHERE_IN_REQUEST = re.compile(r"(?:(?<=; )|\A)(?:body|path|query)\.(?=[\w.]+: )")
+"""Where the admin API found a wrong field; people at a command line have made no request."""
+
+
 def _refusal(response: httpx.Response) -> ControlPlaneError:
     try:
         text = response.json()["error"]
     except (ValueError, KeyError, TypeError):
         text = response.text
     advice = "; commands send the key in TIDEGATE_API_KEY" if response.status_code == httpx.codes.UNAUTHORIZED else ""
+    text = _WHERE_IN_REQUEST.sub("", text)
     refusal = ObjectNotFound if response.status_code == httpx.codes.NOT_FOUND else InvalidRequest
     return refusal(f"{text} (HTTP {response.status_code}){advice}")

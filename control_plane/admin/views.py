@@ -107,7 +107,7 @@ class TenantView(TenantSpec, _Object[Tenant]):
 
 
 class CacheSpec(Spec):
-    """Whether and how responses are cached."""
+    """Caching policy of a route: whether and how responses are cached."""
 
     is_on: bool | None = None
     """Whether responses are cached; null: as the model's configuration says (`response_cache { enable: true
@@ -219,6 +219,13 @@ class RouteView(RouteSpec, _Object[Route]):
         view.hedging = HedgingSpec.model_construct(**asdict(held.value.hedging))
         view.targets = [TargetSpec.model_construct(**asdict(target)) for target in held.value.targets]
         return view
+
+
+class RouteWritten(RouteView):
+    """A route that was just written."""
+
+    warnings: list[str] = Field(default_factory=list)
+    """Sentences on what it names that there is not, such as a model that comes later."""
 
 
 class PriceSpec(Spec):

@@ -136,8 +136,7 @@ class ConcurrencyLimiter:
         A request that is cancelled or shed holds no slot afterwards.
         """
         now_s = self._now_s()
-        if deadline_s - now_s <= self._urgent_s or now_s >= self._urgent_until_s:
-            self._urgent_s, self._urgent_until_s = deadline_s - now_s, now_s + _DANGER_S
+        self._note_urgency(claim, deadline_s, now_s)
         if self._may_exceed_limit(claim, deadline_s):
             self._hold(claim.tenant, claim.cost)
             return None
@@ -199,6 +198,15 @@ class ConcurrencyLimiter:
         measured yet.
         """
         return self._service.answer_s(cost, ahead=ahead) or 0.0
+
+    def _note_urgency(self, claim: Ticket, deadline_s: float, now_s: float) -> None:
+        """Note how much time a request has, unless even an idle model would answer it too late: then it gains nothing by
+        what others may not send, and a tenant could hold all others back by deadlines that are not meant.
+        """
+        if (deadline_s - now_s <= self._urgent_s or now_s >= self._urgent_until_s) and can_be_met(
+            deadline_s, now_s=now_s, needed_s=self._service.answer_s(claim.cost, ahead=0.0)
+        ):
+            self._urgent_s, self._urgent_until_s = deadline_s - now_s, now_s + _DANGER_S
 
     def _is_in_danger(self) -> bool:
         return self._now_s() < self._in_danger_until_s

@@ -19,7 +19,7 @@ from importlib.metadata import version
 
 from control_plane.admin.api import make_admin_api
 from control_plane.admin.event_feed import EventFeed, EventSources
-from control_plane.admin.ports import IdempotencyRecords
+from control_plane.admin.idempotency.ports import IdempotencyRecords
 from control_plane.admin.server import make_admin_server
 from control_plane.app.data_plane import DataPlane, DataSockets, connection_caps, http_limits
 from control_plane.app.kubernetes import make_model_controller
@@ -104,7 +104,8 @@ class App:
         self._workers = self._make_workers() if self._settings.process.workers > 1 else None
         self._fingerprints = Fingerprints()
         follower = self._workers.upstream if self._workers is not None else self._fingerprints
-        self._tritons = Tritons(self._settings, follower, self._workers or self._fingerprints)
+        board = self._workers.fingerprints if self._workers is not None else self._fingerprints
+        self._tritons = Tritons(self._settings, follower, board)
         if self._workers is not None:
             self._tritons.servers.under_repair.follow(self._workers.upstream.repairing)
             self._workers.suspect = self._tritons.suspect or self._workers.suspect

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from control_plane.admin.adapters.redis_records import make_redis_records
-from control_plane.admin.adapters.sqlite_records import open_sqlite_records
-from control_plane.admin.ports import IdempotencyRecords
+from control_plane.admin.idempotency.adapters.redis_records import make_redis_records
+from control_plane.admin.idempotency.adapters.sqlite_records import open_sqlite_records
+from control_plane.admin.idempotency.ports import IdempotencyRecords
 from control_plane.admission.adapters.redis_demand import make_redis_demand
 from control_plane.admission.adapters.sqlite_demand import open_sqlite_demand
 from control_plane.admission.ports import DemandBoard

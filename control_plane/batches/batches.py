@@ -61,7 +61,7 @@ _FULL_RETRY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a batch is."""
+    """Progress of a batch."""
 
     state: BatchState
     completed: int
@@ -72,7 +72,7 @@ class Progress:
 
 @dataclass(slots=True)
 class _Follow:
-    """What this process knows of an open batch: the chunks that have ended, which do not change any more, and those that
+    """Knowledge of this process about an open batch: the chunks that have ended, which do not change any more, and those that
     were open when it last looked at all.
     """
 

@@ -25,7 +25,7 @@ ONLY = "triton"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What the gateway shows to a Triton that others run, and which authorities it trusts over TLS; the files
+    """Credentials that the gateway shows to a Triton that others run, and the authorities that it trusts over TLS; the files
     are PEM.
     """
 

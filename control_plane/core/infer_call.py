@@ -22,7 +22,7 @@ class Frontend(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How a request ended; label `outcome` of the metrics."""
+    """Outcome of a request; label `outcome` of the metrics."""
 
     ANSWERED = "answered"
     """Triton answered with success."""
@@ -55,7 +55,7 @@ class SendFailure(StrEnum):
 
 
 class CacheStatus(StrEnum):
-    """What the response cache did for a request; the response header `tidegate-cache` carries it."""
+    """Part of the response cache in a request's answer; the response header `tidegate-cache` carries it."""
 
     HIT = "hit"
     """The response was in the cache."""

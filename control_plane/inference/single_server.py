@@ -56,7 +56,7 @@ class Streamable(Protocol[AnswerT_co]):
 
 
 class _Sent(NamedTuple):
-    """Where a request was sent, and when."""
+    """Attempt: the server that a request was sent to, and when."""
 
     upstream: Upstream
     copy: int

@@ -31,7 +31,7 @@ _FIRST_LOOK_S, _LAST_LOOK_S = 0.02, 0.5
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What a caller wants computed: a request, and how."""
+    """Submission of a job, as its caller makes it: a request, and how."""
 
     model: str
     target: str

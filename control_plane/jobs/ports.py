@@ -49,7 +49,7 @@ class DeliveryIndex(Protocol):
 
 
 class Courier(Protocol):
-    """Makes attempts at deliveries of one kind."""
+    """Courier of deliveries of one kind, which makes one attempt at a time."""
 
     async def deliver(self, job: Job, delivery: Delivery) -> Delivery:
         """Make an attempt, in two minutes at most, and return the delivery as it is when that was the last one.

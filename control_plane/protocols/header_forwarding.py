@@ -27,7 +27,6 @@ _READ_BY_TRITON = frozenset(
         b"inference-header-content-length",
         b"traceparent",
         b"tracestate",
-        b"triton_grpc_error",
         b"x-request-id",
     )
 )
@@ -56,11 +55,12 @@ _NEVER = frozenset(
         b"trailer",
         b"transfer-encoding",
         b"triton-grpc-protocol-tidegate-control",
+        b"triton_grpc_error",  # crashes Triton 24.10 on streams, where `frontends/kserve/grpc_stream` does it, and does nothing elsewhere
         b"upgrade",
         b"x-api-key",
     )
 )
-"""Never forwarded, whatever the pattern: fields of one connection, and secrets."""
+"""Never forwarded, whatever the pattern: fields of one connection, secrets, and what the gateway does itself."""
 
 _RESERVED = frozenset((b"sequence_id", b"sequence_start", b"sequence_end", b"priority", b"timeout", b"headers", b"binary_data_output"))
 _RESERVED_PREFIX = b"triton_"

@@ -34,23 +34,34 @@ class ContractReader:
         """
         if stable[0] == candidate[0]:
             await self._require_versions(stable[0], stable[1], candidate[1])
+        else:
+            await self._require_version(*candidate)
         before, after = await self._contract(*stable), await self._contract(*candidate)
         if broken := breaks(before, after):
             raise Conflict(f"model {arm_name(*candidate)!r} would break callers of {arm_name(*stable)!r}: {'; '.join(broken)}")
         return before
 
+    async def _require_version(self, model: str, version: str) -> None:
+        """Make sure that Triton has a version of another model loaded; empty: any. Raises ModelNotFound: it has not."""
+        if version and version not in (loaded := await self._loaded(model)):
+            raise ModelNotFound(f"version {version} of model {model!r} is not loaded; loaded are: {', '.join(loaded) or 'none'}")
+
+    async def _loaded(self, model: str) -> list[str]:
+        return [str(each) for each in (await self._read(model, "", "")).get("versions") or ()]
+
     async def _require_versions(self, model: str, *versions: str) -> None:
         """Make sure that Triton has all these versions of a model loaded. Raises Conflict: it has not, and why."""
-        loaded = [str(each) for each in (await self._read(model, "", "")).get("versions") or ()]
+        loaded = await self._loaded(model)
         missing = [each for each in versions if each not in loaded]
         if not missing:
             return
+        there = ", ".join(loaded) or "none"
         policy = (await self._read(model, "", "/config")).get("version_policy") or {}
         specific = ", ".join(sorted({*versions}, key=int))
         raise Conflict(
-            f"version {missing[0]} of model {model!r} is not loaded, and a rollout needs both: its version_policy, {told_policy(policy)}, "
-            f"keeps {', '.join(loaded) or 'none'}; set `version_policy: {{ specific: {{ versions: [{specific}] }} }}` and load it again: "
-            f"`tidegate models load {model}`"
+            f"version {missing[0]} of model {model!r} is not loaded; loaded are: {there}. A rollout needs both versions: if the model's "
+            f"folder has {missing[0]}, its version_policy, {told_policy(policy)}, leaves it out; set `version_policy: {{ specific: "
+            f"{{ versions: [{specific}] }} }}` and load it again: `tidegate models load {model}`"
         )
 
     async def _contract(self, model: str, version: str) -> Contract:

@@ -25,7 +25,7 @@ from control_plane.objects.mirror import ObjectMirror
 from control_plane.objects.objects import Objects, Versioned
 from control_plane.rollout.contracts import ContractReader
 from control_plane.rollout.domain.agreement import completed
-from control_plane.rollout.domain.contract import Contract, why_not_copied
+from control_plane.rollout.domain.contract import Contract, require_output, why_not_copied
 from control_plane.rollout.domain.deaths import Deaths
 from control_plane.rollout.domain.evidence import Evidence
 from control_plane.rollout.domain.findings import Findings, GateStatus
@@ -42,7 +42,7 @@ _AFTER_DEFECT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class RolloutSpec:
-    """What an administrator asks for."""
+    """Specification of a rollout, as an administrator asks for it."""
 
     model: str
     steps: tuple[Step, ...]
@@ -56,7 +56,7 @@ class RolloutSpec:
 
 @dataclass(frozen=True, slots=True)
 class RolloutStatus:
-    """What has been seen of a rollout: by all gateways, as far as this one knows."""
+    """Status of a rollout by what has been seen of it: by all gateways, as far as this one knows."""
 
     gates: tuple[GateStatus, ...] = ()
     step_samples: int = 0
@@ -104,7 +104,8 @@ class Rollouts:
         """Begin a rollout of a route.
 
         Raises ObjectNotFound: there is no such route. Conflict: one is under way, the route has targets of its own, or the
-        next model breaks what callers of the present one rely on. InvalidRequest, ModelNotFound, UpstreamUnavailable,
+        next model breaks what callers of the present one rely on. InvalidRequest: something is asked for that there is not.
+        ModelNotFound, UpstreamUnavailable,
         UpstreamFailed, DeadlineExceeded, StoreUnavailable.
         """
         held = (await self._objects.get(Route, route)).value
@@ -119,6 +120,8 @@ class Rollouts:
         check(fresh)
         self._require_room(fresh)
         contract = await self._require_kept(fresh)
+        if fresh.agreement is not None:
+            require_output(contract, fresh.agreement.output)
         fresh, why_no_shadow = self._with_shadow(fresh, contract, held)
         events = () if before is None else before.value.events
         written = began(fresh, now_s=self.now_s(), by=by, before=events, why_no_shadow=why_no_shadow)

@@ -84,7 +84,7 @@ class _Held:
 
 
 class ShadowCopies:
-    """Implementation of `inference/shadowing.Shadow`."""
+    """Sender of copies to a rollout's next model; implements `inference/shadowing.Shadow`."""
 
     def __init__(
         self,

@@ -102,7 +102,7 @@ class QueryOfDeathCounts:
 
 
 class Copied(StrEnum):
-    """What became of a request that was to be copied to a rollout's next model; label `result` of the metrics."""
+    """Outcome of copying a request to a rollout's next model; label `result` of the metrics."""
 
     AGREES = "agrees"
     """Its answer agrees with stable's, by the rollout's agreement."""

@@ -33,7 +33,7 @@ NOTHING = Computed()
 
 
 class Ending(Enum):
-    """How a request ended, as far as it tells about the request's computation at Triton."""
+    """End of a request, as far as it tells about its computation at Triton."""
 
     ANSWERED = auto()
     """The request was computed, in no more time than it was at Triton."""

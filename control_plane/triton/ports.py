@@ -196,7 +196,7 @@ class ModelControl(ModelStatisticsSource, Protocol):
 
 
 class Liveness(IntEnum):
-    """What a Triton says to a liveness probe; the best answer comes first."""
+    """Answer of a Triton to a liveness probe; the best answer comes first."""
 
     LIVE = 0
     NOT_LIVE = 1

@@ -102,7 +102,7 @@ class WorkedOnElsewhere:
 
 @dataclass(frozen=True, slots=True)
 class FindingShared:
-    """What a worker has found out about a request under which a process died; the parent forwards it to the other
+    """Finding of a worker about a request under which a process died; the parent forwards it to the other
     workers. Times are on the machine's monotonic clock."""
 
     model: str
@@ -295,7 +295,7 @@ class EndTurn:
 
 @dataclass(frozen=True, slots=True)
 class ArmsObserved:
-    """What became of requests that rollouts have assigned, since the last `ArmsObserved`."""
+    """Outcomes of requests that rollouts have assigned, since the last `ArmsObserved`."""
 
     seen: list[Observation]
 

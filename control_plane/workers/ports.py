@@ -29,7 +29,7 @@ class WorkerProcess(Protocol):
 
 
 class WorkerLauncher(Protocol):
-    """Starts worker processes."""
+    """Launcher of worker processes."""
 
     async def start(self, number: int) -> WorkerProcess:
         """Start worker `number` (from 0); it opens its ports when it gets `Listen`. Raises StartupError."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -18,14 +18,14 @@ from typing import Protocol, TypeVar
 
 from control_plane.core.algorithms.backoff import RestartLimits, count_failures, restart_delay_s
 from control_plane.core.errors import StartupError
-from control_plane.core.fingerprint import Fingerprint
 from control_plane.inference.domain.observation import Observation
-from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.ports import ModelAdministration
 from control_plane.telemetry.request_counts import RequestCounts, total
 from control_plane.triton.compute_time import OpenCharge
 from control_plane.workers.findings import Findings
+from control_plane.workers.fingerprint_board import WorkersFingerprintBoard
 from control_plane.workers.fleet_publisher import FleetPublisher
+from control_plane.workers.live_workers import LiveWorkers
 from control_plane.workers.messages import (
     Alive,
     AnnounceDrain,
@@ -40,7 +40,6 @@ from control_plane.workers.messages import (
     EndTurn,
     FindingShared,
     FingerprintsAcknowledged,
-    FingerprintsChanged,
     FromWorker,
     Listen,
     Listening,
@@ -48,11 +47,9 @@ from control_plane.workers.messages import (
     LoadReported,
     ReadIndex,
     ReloadTls,
-    RelyUntil,
     RolloutGivenUp,
     StartFailed,
     Suspect,
-    ToWorker,
     UnloadModel,
 )
 from control_plane.workers.pending_changes import PendingChanges, carry_out, read_index
@@ -77,9 +74,6 @@ _END_GRACE_S = 2.5
 _MAX_OBSERVED = 50_000
 """Observations that may wait for the rollouts' next tick; the oldest are dropped."""
 _TELL_TIMEOUT_S = 0.25
-_TAKE_TIMEOUT_S = 5.0
-"""Seconds for a worker to acknowledge new fingerprints; a later one might still answer from another model's
-cached answers, and is killed."""
 
 
 class ChargeSink(Protocol):
@@ -89,24 +83,19 @@ class ChargeSink(Protocol):
 
 
 class Workers:
-    """Supervisor of all workers over all their lives.
-
-    Also the `models/ports.FingerprintBoard` of the contents that they may answer for from their caches.
-    """
+    """Supervisor of all workers over all their lives."""
 
     def __init__(self, *, count: int, launcher: WorkerLauncher, limits: RestartLimits | None = None) -> None:
         self._count = count
         self._launcher = launcher
         self._limits = limits or RestartLimits()
-        self._live: dict[int, Worker] = {}
+        self._live = LiveWorkers()
         self._retired = RequestCounts()
         self.suspect: Callable[[str, str, float], None] = lambda server, model, since_s: None
         """Told of a server, a model that seems to hang there, and since when."""
         self.findings = Findings()
-        self._fingerprints = Fingerprints()
-        self.upstream = UpstreamRelay(self._tell, self._fingerprints)
-        self._rely_until = RelyUntil(None)
-        self._fingerprints_number = 0
+        self.fingerprints = WorkersFingerprintBoard(self._live)
+        self.upstream = UpstreamRelay(self._live.tell, self.fingerprints.known)
         self._fleet: FleetPublisher | None = None
         self._is_open = False
         self._has_opened = False
@@ -115,17 +104,16 @@ class Workers:
         self._observed: deque[Observation] = deque(maxlen=_MAX_OBSERVED)
         self._buckets = TokenBuckets()
         self._turns = WorkersTurns()
-        self._changed = asyncio.Event()
 
     def join_fleet(self, fleet: FleetPublisher) -> None:
         """Connect the workers to the fleet: they receive its view and send their load reports."""
         self._fleet = fleet
-        fleet.begin(self._tell)
+        fleet.begin(self._live.tell)
 
     @property
     def listening(self) -> int:
         """The number of workers that accept requests now."""
-        return sum(worker.is_listening for worker in self._live.values())
+        return sum(worker.is_listening for worker in self._live)
 
     def counts(self) -> RequestCounts:
         """The sum over all lives of all workers; for live ones, as of their last message, at most a second
@@ -133,21 +121,21 @@ class Workers:
 
         What a worker has counted after its last message is lost when it is killed.
         """
-        return total([self._retired, *(worker.counts for worker in self._live.values())])
+        return total([self._retired, *(worker.counts for worker in self._live)])
 
     def degraded(self) -> list[str]:
         """Return what does not work as it should in the workers, a sentence each."""
-        return list(dict.fromkeys(sentence for worker in self._live.values() for sentence in worker.degraded))
+        return list(dict.fromkeys(sentence for worker in self._live for sentence in worker.degraded))
 
     def oldest_s(self, server: str, model: str) -> float:
         """Return when the first request was sent to the model there that a worker has waited for since; infinity
         if there is none."""
-        awaited = (each for worker in self._live.values() for each in worker.awaited)
+        awaited = (each for worker in self._live for each in worker.awaited)
         return min((sent_s for at, of, sent_s in awaited if (at, of) == (server, model)), default=inf)
 
     def awaited(self) -> Iterator[tuple[str, str, float]]:
         """Yield the server, the model and the time it was sent of the oldest requests that workers wait for."""
-        for worker in self._live.values():
+        for worker in self._live:
             yield from worker.awaited
 
     async def run(self, models: ModelAdministration, charges: ChargeSink) -> None:
@@ -167,22 +155,22 @@ class Workers:
         if self._fleet is not None:  # first, so that the first request finds the view of the fleet
             self._fleet.publish_changes()
         self._is_open = True
-        for worker in self._live.values():
+        for worker in self._live:
             self._let_listen(worker)
-        await self._until(lambda: self.listening >= self._count)
+        await self._live.until(lambda: self.listening >= self._count)
         self._has_opened = True
 
     def announce_drain(self) -> None:
         """Let all workers say that they are not ready, while they serve everything; one that dies now is not
         replaced."""
         self._is_stopping = True
-        self._tell(AnnounceDrain())
+        self._live.tell(AnnounceDrain())
 
     async def drain(self, timeout_s: float) -> None:
         """Drain all workers, for `timeout_s` at most; return when none has requests in flight, the late ones by
         being killed. A second call with less time cuts the first one short."""
         self._is_stopping = True
-        self._tell(Drain(timeout_s))
+        self._live.tell(Drain(timeout_s))
         await self._kill_after(timeout_s + _DRAIN_GRACE_S, lambda worker: not worker.is_drained)
 
     async def end(self) -> None:
@@ -192,29 +180,24 @@ class Workers:
     async def _kill_after(self, timeout_s: float, is_late: Callable[[Worker], bool]) -> None:
         try:
             await asyncio.wait_for(
-                self._until(lambda: not any(map(is_late, self._live.values()))), timeout_s
+                self._live.until(lambda: not any(map(is_late, self._live))), timeout_s
             )  # not asyncio.timeout: see `supervisor._close`
         except TimeoutError:
-            late = [worker for worker in self._live.values() if is_late(worker)]
+            late = [worker for worker in self._live if is_late(worker)]
             _log.warning("%d workers did not end in time and are killed", len(late))
             for worker in late:
                 worker.process.kill()
-
-    async def _until(self, has_happened: Callable[[], bool]) -> None:
-        while not has_happened():
-            self._changed.clear()
-            await self._changed.wait()
 
     async def collect_charges(self) -> None:
         """Collect the charges that wait for Triton's counts; a slow worker's charges come with a later
         collection."""
         self._charges_asked += 1
         number = self._charges_asked
-        asked = list(self._live.values())
-        self._tell(CollectCharges(number))
+        asked = list(self._live)
+        self._live.tell(CollectCharges(number))
         with suppress(TimeoutError):
             async with asyncio.timeout(_TELL_TIMEOUT_S):
-                await self._until(lambda: not any(worker.charges_collected < number and worker in self._live.values() for worker in asked))
+                await self._live.until(lambda: not any(worker.charges_collected < number and worker in self._live for worker in asked))
 
     def take_observed(self) -> list[Observation]:
         """Return what workers have observed of rollouts' requests since the last call."""
@@ -224,43 +207,10 @@ class Workers:
 
     def give_up(self, rollout_id: str) -> None:
         """Have all workers send a rollout's requests to the route's present model."""
-        self._tell(RolloutGivenUp(rollout_id))
+        self._live.tell(RolloutGivenUp(rollout_id))
 
     def reload_tls(self) -> None:
-        self._tell(ReloadTls())
-
-    async def publish(self, changes: Mapping[str, Fingerprint | None]) -> None:
-        """Send fingerprints; return when all workers that accept requests have acknowledged, the late ones
-        being killed."""
-        self._fingerprints.change(changes)
-        self._fingerprints_number += 1
-        number = self._fingerprints_number
-        # Others answer nobody before they have acknowledged all fingerprints (`_let_listen`).
-        asked = [worker for worker in self._live.values() if worker.was_told_to_listen]
-        self._tell(_message_of(number, changes))
-        try:
-            async with asyncio.timeout(_TAKE_TIMEOUT_S):
-                await self._until(lambda: not self._late(asked, number))
-        except TimeoutError:
-            late = self._late(asked, number)
-            _log.error("%d workers did not acknowledge in time which models are loaded and are killed", len(late))
-            for worker in late:
-                worker.process.kill()
-
-    def rely_until(self, until_s: float) -> None:
-        """Have all fingerprints unknown in every worker from that time on (`Fingerprints.rely_until`)."""
-        self._rely_until = RelyUntil(None if until_s == inf else until_s)
-        self._tell(self._rely_until)
-
-    async def make_unknown(self, models: Iterable[str]) -> None:
-        """Nothing to do: the workers know already that these fingerprints are unknown."""
-
-    async def forget(self, models: Iterable[str]) -> None:
-        """Nothing to do, for the same reason as in `doubt`."""
-
-    def _late(self, asked: list[Worker], number: int) -> list[Worker]:
-        live = self._live.values()
-        return [worker for worker in asked if worker.taken < number and worker in live]
+        self._live.tell(ReloadTls())
 
     def _let_listen(self, worker: Worker) -> None:
         """Let a worker listen once it has acknowledged the fingerprints; the link keeps messages in order."""
@@ -268,14 +218,10 @@ class Workers:
             worker.was_told_to_listen = True
             worker.process.send(Listen())
 
-    def _tell(self, message: ToWorker) -> None:
-        for worker in self._live.values():
-            worker.process.send(message)
-
     def _tell_worked_on(self) -> None:
         """Tell each worker what replicas work on for the others, where that has changed."""
-        for worker in self._live.values():
-            others = (each for each in self._live.values() if each is not worker)
+        for worker in self._live:
+            others = (each for each in self._live if each is not worker)
             found = worked_on(request for each in others for request in (*each.awaited, *each.given_up))
             if found != worker.told_worked_on:
                 worker.told_worked_on = found
@@ -307,16 +253,16 @@ class Workers:
             if not self._has_opened:
                 raise
             return str(exc)
-        worker = self._live[number] = Worker(process)
+        worker = Worker(process)
+        self._live.add(number, worker)
         try:
             for message in self.upstream.snapshot() if self._fleet is None else self._fleet.snapshot():
                 process.send(message)
             for finding in self.findings.snapshot():
                 process.send(finding)
-            # All fingerprints at once. The worker listens when it has acknowledged them (`_let_listen`).
-            if self._rely_until.until_s is not None:
-                process.send(self._rely_until)
-            process.send(_message_of(self._fingerprints_number, self._fingerprints.all()))
+            # The worker listens when it has acknowledged them (`_let_listen`).
+            for told in self.fingerprints.snapshot():
+                process.send(told)
             if self._is_stopping:
                 # It was being started when the others were told.
                 process.send(Drain(0))
@@ -336,10 +282,9 @@ class Workers:
             return f"it said nothing for {_MAX_SILENCE_S:g} s, or did not end"
         finally:
             process.kill()  # also on cancellation; does nothing to a process that has ended
-            del self._live[number]
             self._turns.left(process.send)
             self._retired = total([self._retired, worker.counts.retired()])  # totals must not drop when a worker ends
-            self._changed.set()
+            self._live.remove(number)
 
     async def _listen_to(self, number: int, worker: Worker, asked: PendingChanges) -> None:
         """Handle a worker's messages until its link closes or it hangs: a healthy worker sends its counts
@@ -360,7 +305,7 @@ class Workers:
             case Charges(open_, asked_number):
                 self._charges.include(open_)
                 worker.charges_collected = asked_number
-                self._changed.set()
+                self._live.changed()
             case ArmsObserved(seen):
                 self._observed.extend(seen)
             case DrawTokens():
@@ -368,13 +313,13 @@ class Workers:
             case FingerprintsAcknowledged(taken):
                 worker.taken = taken
                 self._let_listen(worker)
-                self._changed.set()
+                self._live.changed()
             case Listening():
                 worker.is_listening = True
-                self._changed.set()
+                self._live.changed()
             case Drained():
                 worker.is_drained = True
-                self._changed.set()
+                self._live.changed()
             case StartFailed(reason):
                 if not self._has_opened:
                     raise StartupError(reason)
@@ -384,7 +329,7 @@ class Workers:
             case FindingShared():
                 self.findings.take(message)
                 self._turns.found(message.finding)
-                for other in self._live.values():
+                for other in self._live:
                     if other is not worker:
                         other.process.send(message)
             case AskTurn() | EndTurn():
@@ -395,12 +340,6 @@ class Workers:
                 asked.begin(read_index(worker.process, message, asked), name=f"index-for-worker-{number}")
             case LoadModel() | UnloadModel():
                 asked.begin(carry_out(worker.process, message, asked), name=f"asked-by-worker-{number}")
-
-
-def _message_of(number: int, changes: Mapping[str, Fingerprint | None]) -> FingerprintsChanged:
-    return FingerprintsChanged(
-        number, {name: (each.digest, each.is_cacheable, each.is_repeatable) if each else None for name, each in changes.items()}
-    )
 
 
 async def _within(timeout_s: float, what: Awaitable[T]) -> T:

@@ -112,7 +112,7 @@ class Trial(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """How a variant is served, and what it must pass before.
+    """Serving of a variant: how, and what it must pass before.
 
     `runtime` is a name in `runtime/variants/variant.py`, `file` the artefact that it opens, `device` "cpu" or "gpu".
     `needs` returns what a build needs that this machine lacks ("it needs an NVIDIA GPU"), or None. `sha256`

@@ -35,7 +35,7 @@ DATA_TYPES = {
 
 
 class NodeArg(Protocol):
-    """How ONNX Runtime describes an input or output; a dimension is an int, a symbol or None."""
+    """Description of an input or output by ONNX Runtime; a dimension is an int, a symbol or None."""
 
     @property
     def name(self) -> str: ...

@@ -1,4 +1,4 @@
-"""What every `admin/ports.IdempotencyRecords` does, and its fake."""
+"""What every `admin/idempotency/ports.IdempotencyRecords` does, and its fake."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from control_plane.admin.adapters.redis_records import make_redis_records
-from control_plane.admin.adapters.sqlite_records import open_sqlite_records
-from control_plane.admin.ports import KEEP_S, MOST, IdempotencyRecords, Record
+from control_plane.admin.idempotency.adapters.redis_records import make_redis_records
+from control_plane.admin.idempotency.adapters.sqlite_records import open_sqlite_records
+from control_plane.admin.idempotency.ports import KEEP_S, MOST, IdempotencyRecords, Record
 from control_plane.app.stores import open_idempotency_records
 from control_plane.core.errors import Overloaded, StoreUnavailable
 from tests.contract.stores import NAMES, Opening, address, empty_redis, handles

@@ -3,13 +3,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from control_plane.admin.ports import KEEP_S, MOST, Record, too_many
+from control_plane.admin.idempotency.ports import KEEP_S, MOST, Record, too_many
 from control_plane.core.errors import Overloaded, StoreUnavailable
 
 
 @dataclass
 class FakeIdempotencyRecords:
-    """In-memory `admin/ports.IdempotencyRecords`, which several gateways may share; while it `is_away` every call raises
+    """In-memory `admin/idempotency/ports.IdempotencyRecords`, which several gateways may share; while it `is_away` every call raises
     StoreUnavailable."""
 
     now_s: Callable[[], float] = lambda: 0.0

@@ -87,7 +87,6 @@ async def test_goes_on_as_a_call_and_comes_back_in_the_streams_envelope() -> Non
         sent = it.upstream.grpc.requests[0]
         assert (sent.head.method, message_of(sent)) == (INFER, request("17"))
         assert (b"x-tenant", b"a") in sent.head.metadata
-        assert b"triton_grpc_error" not in dict(sent.head.metadata)
         await finish(it, call)
         assert [(each.model_name, each.frontend, each.outcome) for each in it.recorder.records] == [
             (ORDINARY, Frontend.GRPC_STREAM, Outcome.ANSWERED)

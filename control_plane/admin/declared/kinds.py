@@ -26,7 +26,7 @@ from control_plane.objects.domain.tenant import Tenant
 
 
 class ModelSpec(Spec):
-    """What administrators want of a model in a fleet; without one, its folder decides, and requests load it."""
+    """Specification of a model in a fleet, as administrators want it; without one, its folder decides, and requests load it."""
 
     min_replicas: Annotated[int, Field(ge=0, le=1000)] | None = None
     """Servers on which it stays loaded; null: as its folder says."""
@@ -67,7 +67,7 @@ Place = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong with one field of a document, and what would be right."""
+    """Error in one field of a document, with what would be right."""
 
     place: Place
     """Path of the field below `spec`."""

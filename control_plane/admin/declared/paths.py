@@ -13,8 +13,10 @@ from control_plane.admin.declared.kinds import KINDS, DeclaredKind, json_schema
 from control_plane.admin.declared.service import Declared, Live, Outcome
 from control_plane.admin.errors import error_responses
 from control_plane.admin.paging import Paged
+from control_plane.admin.references import References
 from control_plane.admin.views import Name
 from control_plane.core.errors import ErrorCode
+from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.stored_objects import OWNER, OWNER_RULE
 
 _LIST_ERRORS = error_responses(ErrorCode.STORE_UNAVAILABLE, ErrorCode.INVALID_ARGUMENT)
@@ -55,6 +57,8 @@ class ApplicationView(_View):
     before: dict[str, Any] | None
     """Its fields before; null: there was none."""
     after: dict[str, Any]
+    warnings: list[str]
+    """Sentences on what a route names that there is not, such as a model that comes later; none of a dry run, as the files may make it."""
 
 
 class ApplyQuery(BaseModel):
@@ -69,7 +73,7 @@ class ApplyQuery(BaseModel):
     """Whether to change nothing."""
 
 
-def add_declared_paths(app: FastAPI, declared: Declared) -> None:
+def add_declared_paths(app: FastAPI, declared: Declared, references: References) -> None:
     """Add `/objects`, the paths below it, and `/schema`."""
 
     @app.get("/schema", tags=["objects"])
@@ -98,7 +102,8 @@ def add_declared_paths(app: FastAPI, declared: Declared) -> None:
         found = KINDS[kind.value]
         done = await declared.by(by).apply(found, name, fields, owner=query.owner, force=query.force, dry_run=query.dry_run)
         before = None if done.before is None else dict(done.before)
-        return ApplicationView(kind=found.name, name=name, outcome=done.outcome, before=before, after=dict(done.after))
+        warnings = await references.warnings(done.value) if isinstance(done.value, Route) and not query.dry_run else []
+        return ApplicationView(kind=found.name, name=name, outcome=done.outcome, before=before, after=dict(done.after), warnings=warnings)
 
     @app.delete("/objects/{kind}/{name}", tags=["objects"], status_code=204, responses=_DELETE_ERRORS)
     async def delete_object(kind: _Kind, name: Name, by: By) -> None:

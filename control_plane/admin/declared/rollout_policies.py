@@ -43,7 +43,7 @@ class GatesSpec(Spec):
 
 
 class RolloutPolicySpec(Spec):
-    """How next models take over: `tidegate rollouts start ROUTE --to MODEL --policy NAME`."""
+    """Specification of a rollout policy, by which next models take over: `tidegate rollouts start ROUTE --to MODEL --policy NAME`."""
 
     steps: list[StepView] = Field(min_length=1, max_length=MAX_STEPS)
     """Weights rise from step to step. After the last one the next model becomes the route's."""

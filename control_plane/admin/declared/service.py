@@ -49,6 +49,8 @@ class Application:
     outcome: Outcome
     before: Mapping[str, Any] | None
     after: Mapping[str, Any]
+    value: object
+    """The object that is stored; None for a fleet's model."""
 
 
 class Declared:
@@ -100,7 +102,7 @@ class Declared:
             )
         before = live.spec if live is not None else None
         last = record.spec if live is not None and record is not None and record.owner == owner else {}
-        spec = require_valid(kind, name, merged(before or {}, last, desired))
+        spec: Any = require_valid(kind, name, merged(before or {}, last, desired))
         after = _body(kind, name, spec)
         outcome = Outcome.CREATED if before is None else Outcome.UNCHANGED if before == after else Outcome.CHANGED
         if not dry_run:
@@ -111,7 +113,7 @@ class Declared:
             applied = Applied(kind.name, name, owner, dict(desired))
             if applied != record:
                 await self._objects.put(applied)
-        return Application(outcome, before, after)
+        return Application(outcome, before, after, None if kind.type_ is None else spec.named(name))
 
     async def delete(self, kind: DeclaredKind, name: str) -> None:
         """Delete an object, and the record of who applied it. Raises ObjectNotFound, Conflict."""

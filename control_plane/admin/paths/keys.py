@@ -8,7 +8,7 @@ from fastapi import FastAPI
 
 from control_plane.admin.actor import By
 from control_plane.admin.errors import error_responses
-from control_plane.admin.idempotency import Once
+from control_plane.admin.idempotency.middleware import Once
 from control_plane.admin.paging import Paged
 from control_plane.admin.views import KeyId, KeySpec, KeyView, NewKeyView, RotationSpec
 from control_plane.auth.keys import Keys

@@ -14,7 +14,19 @@ from pydantic.json_schema import SkipJsonSchema
 from control_plane.admin.actor import By
 from control_plane.admin.errors import error_responses
 from control_plane.admin.paging import Paged
-from control_plane.admin.views import Name, PricePatch, PriceSpec, PriceView, RoutePatch, RouteSpec, RouteView, TenantSpec, TenantView
+from control_plane.admin.references import References
+from control_plane.admin.views import (
+    Name,
+    PricePatch,
+    PriceSpec,
+    PriceView,
+    RoutePatch,
+    RouteSpec,
+    RouteView,
+    RouteWritten,
+    TenantSpec,
+    TenantView,
+)
 from control_plane.core.errors import Conflict, ErrorCode
 from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.route import Route
@@ -55,7 +67,7 @@ def _name(held: Versioned[Any]) -> str:
     return str(held.value.name)
 
 
-ViewT = TypeVar("ViewT", TenantView, RouteView, PriceView)
+ViewT = TypeVar("ViewT", TenantView, RouteView, RouteWritten, PriceView)
 
 
 def _with_etag(view: ViewT, response: Response) -> ViewT:
@@ -90,8 +102,13 @@ def add_tenant_paths(app: FastAPI, objects: Objects) -> None:
         await objects.by(by).delete(Tenant, name, expected)
 
 
-def add_route_paths(app: FastAPI, objects: Objects) -> None:
+def add_route_paths(app: FastAPI, objects: Objects, references: References) -> None:
     """Add `/routes` and the paths below it."""
+
+    async def written(held: Versioned[Route], response: Response) -> RouteWritten:
+        view = _with_etag(RouteWritten.of(held), response)
+        view.warnings = await references.warnings(held.value)
+        return view
 
     @app.get("/routes", tags=["routes"], responses=_LIST_ERRORS)
     async def list_routes(paging: Paged) -> list[RouteView]:
@@ -102,14 +119,14 @@ def add_route_paths(app: FastAPI, objects: Objects) -> None:
         return _with_etag(RouteView.of(await objects.get(Route, name)), response)
 
     @app.put("/routes/{name}", tags=["routes"], responses=_PUT_ERRORS | _TAGGED)
-    async def put_route(name: Name, spec: RouteSpec, expected: _ExpectedOrNone, by: By, response: Response) -> RouteView:
+    async def put_route(name: Name, spec: RouteSpec, expected: _ExpectedOrNone, by: By, response: Response) -> RouteWritten:
         """Create the route, or replace it as a whole: fields that are not given get their defaults."""
-        return _with_etag(RouteView.of(await objects.by(by).put(spec.named(name), expected)), response)
+        return await written(await objects.by(by).put(spec.named(name), expected), response)
 
     @app.patch("/routes/{name}", tags=["routes"], responses=_PATCH_ERRORS | _TAGGED)
-    async def patch_route(name: Name, patch: RoutePatch, expected: _Expected, by: By, response: Response) -> RouteView:
+    async def patch_route(name: Name, patch: RoutePatch, expected: _Expected, by: By, response: Response) -> RouteWritten:
         """Change the given fields only (RFC 7396; null is allowed only where null is a value)."""
-        return _with_etag(RouteView.of(await objects.by(by).patch(Route, name, patch.patched, expected)), response)
+        return await written(await objects.by(by).patch(Route, name, patch.patched, expected), response)
 
     @app.delete("/routes/{name}", tags=["routes"], status_code=204, responses=_DELETE_ERRORS)
     async def delete_route(name: Name, expected: _Expected, by: By) -> None:

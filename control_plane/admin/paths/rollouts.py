@@ -12,7 +12,7 @@ from pydantic import Field
 from control_plane.admin.actor import By
 from control_plane.admin.declared.rollout_policies import Alpha, SlowerBy, StepView
 from control_plane.admin.errors import error_responses
-from control_plane.admin.idempotency import Once
+from control_plane.admin.idempotency.middleware import Once
 from control_plane.admin.paging import Paged
 from control_plane.admin.views import NAME, NAME_OR_NONE, Name, Spec, Whole
 from control_plane.audit.trail import AuditTrail
@@ -65,7 +65,7 @@ def _shadow_view(shadow: Step) -> ShadowView:
 
 
 class AgreementView(Spec):
-    """How the answers to copied requests are compared with the present model's."""
+    """Comparison of the answers to copied requests with the present model's."""
 
     kind: str
     """One of exact, tolerance, classes, same-space, another-space and edit-distance."""

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from control_plane.admin.actor import By
 from control_plane.admin.errors import error_responses
-from control_plane.admin.idempotency import Once
+from control_plane.admin.idempotency.middleware import Once
 from control_plane.admin.paging import Paged
 from control_plane.admin.views import NAME, Spec
 from control_plane.core.errors import ErrorCode

@@ -24,7 +24,7 @@ _FIRST_HASH = "0" * 64
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who makes a change, and why."""
+    """Author of a change, with the reason that was given."""
 
     who: str
     reason: str = ""

@@ -1,0 +1,1 @@
+"""Where files and batches are kept: a shelf of folders."""

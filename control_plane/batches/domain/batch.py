@@ -86,7 +86,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a batch has ended."""
+    """End of a batch."""
 
     state: BatchState
     ended_s: float

@@ -39,7 +39,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class InputLines:
-    """What a valid input file has."""
+    """Summary of a valid input file."""
 
     model: str
     chunks: tuple[Chunk, ...]

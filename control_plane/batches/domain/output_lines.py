@@ -25,7 +25,7 @@ _NEVER_MADE = {True: JobState.CANCELLED, False: JobState.EXPIRED}
 
 @dataclass(frozen=True, slots=True)
 class ChunkEnd:
-    """How a chunk has ended, and how many of its lines were answered with success or an error."""
+    """End of a chunk, with the numbers of its lines that were answered with success or an error."""
 
     state: JobState
     completed: int = 0

@@ -67,6 +67,8 @@ def apply(
                 remark(f"error: {each.where}: {exc}")
                 continue
             results.add(done, _told(done) + (" (dry run)" if dry_run else ""))
+            for warning in done["warnings"]:
+                remark(f"warning: {each.where}: {warning}")
     if not failed and all(done["outcome"] == "unchanged" for done in results.found):
         remark("nothing to change: everything is as the files declare it")
     if failed:

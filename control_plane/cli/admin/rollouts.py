@@ -77,6 +77,8 @@ def start(
     """Begin a rollout: the next model gets more requests from step to step, and none as soon as it is worse."""
     if blue_green and steps is not None:
         raise InvalidRequest("--blue-green is one step of its own: leave it out, or --steps")
+    if agreement is None and (tensor or may_differ is not None):
+        raise InvalidRequest("--tensor and --may-differ are of a comparison that --agreement asks for: add --agreement KIND")
     wanted = steps if steps is not None or policy else _STEPS
     percents = [BLUE_GREEN_PERCENT] if blue_green else _percents_of(wanted) if wanted else []
     model, _, version = to.replace(":", "@").partition("@")

@@ -16,7 +16,7 @@ app = typer.Typer(help="Make, list and delete routes.", no_args_is_help=True)
 
 
 class Caching(StrEnum):
-    """Whether a route's responses are cached: yes, no, or as the model's configuration says (`model`)."""
+    """Values of `--cache`, whether a route's responses are cached: yes, no, or as the model's configuration says (`model`)."""
 
     ON = "on"
     OFF = "off"
@@ -24,7 +24,7 @@ class Caching(StrEnum):
 
 
 class Hedging(StrEnum):
-    """Whether a route's late requests go to a second server: yes, no, or as the gateway's setting says
+    """Values of `--hedging`, whether a route's late requests go to a second server: yes, no, or as the gateway's setting says
     (`gateway`)."""
 
     ON = "on"

@@ -99,6 +99,9 @@ def set_object(
     else:
         after = before
     _tell(kind.removesuffix("s"), name, before, after)
+    if after is not before:
+        for warning in after.get("warnings", ()):
+            remark(f"warning: {warning}")
     return after
 
 
@@ -134,7 +137,7 @@ def differences(before: Fields, after: Fields, within: str = "") -> Iterator[tup
         old = before.get(field)
         if isinstance(new, Mapping) and (old is None or isinstance(old, Mapping)):
             yield from differences(old or {}, new, f"{within}{field}.")
-        elif old != new and field != "resource_version":
+        elif old != new and field not in ("resource_version", "warnings"):
             yield within + field, old, new
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SilenceLimits:
-    """When a silence begins. One answer ends it."""
+    """Limits from which on no news is a silence. One answer ends it."""
 
     interval_s: float = 0.25
     """Time between two heartbeats, and for which one is waited before it is missed."""

@@ -46,7 +46,7 @@ class TierMoves:
 
 
 class Hedge(StrEnum):
-    """What became of a request that was late, and could have been sent to a second server; label `result` of the
+    """Outcome of hedging for a request that was late, and could have been sent to a second server; label `result` of the
     metrics."""
 
     WON = "won"

@@ -55,7 +55,7 @@ class DesiredState:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the fleet is with what is desired of a model."""
+    """Progress of the fleet with what is desired of a model."""
 
     ready: int
     """Servers that serve it now."""

@@ -45,7 +45,7 @@ class Leader(RepairLeader, Protocol):
 
 
 class Files(Protocol):
-    """Where models' files are: `fleet/view/files`."""
+    """Port to the places of models' files: `fleet/view/files`."""
 
     def is_cold(self, model: str) -> bool:
         """Whether the model has to be fetched first."""

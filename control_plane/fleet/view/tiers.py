@@ -8,7 +8,7 @@ from control_plane.models.domain.description import Tier
 
 
 class Tiers(Protocol):
-    """Where each model's files are: `models/tiers/warm_tier_manager`."""
+    """Port to the tiers that each model's files are in: `models/tiers/warm_tier_manager`."""
 
     def tier_of(self, model: str) -> Tier:
         """The model's tier: WARM, or COLD if its files must be fetched first."""

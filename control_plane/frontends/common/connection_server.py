@@ -11,6 +11,7 @@ import contextlib
 import logging
 import socket
 import ssl
+import struct
 from collections.abc import Callable, Sequence, Sized
 from itertools import islice
 from typing import Generic, Protocol, TypeVar, cast
@@ -44,6 +45,9 @@ connection flood."""
 _SWEEPS_PER_TIMEOUT = 4
 _CHECKED_AT_ONCE = 32
 _WARN_EVERY_S = 60.0
+
+_PEER = struct.Struct("3i")
+"""`struct ucred` of unix(7): process, user, group."""
 
 _LAST_WORDS_S = 0.5
 """Seconds at the end of a drain for the refusals of what it cut short to reach their clients."""
@@ -118,6 +122,9 @@ class ConnectionServer(Generic[ConnectionT]):
         self._by_source: dict[Source, dict[ConnectionT, None]] = {}
         """The connections by source, each a second-chance (CLOCK) queue: connections found busy move to its
         end."""
+        self._processes: dict[ConnectionT, Source] = {}
+        """The process at the other end of each connection of a Unix socket. Breaches are counted by it: together these
+        processes are one source, in which one that is wrong would have all others wait."""
         self._listeners: list[tuple[asyncio.Server, socket.socket]] = []
         self._accepts = True
         self._sweeping: asyncio.Handle | None = None
@@ -243,15 +250,19 @@ class ConnectionServer(Generic[ConnectionT]):
     def begin_reading(self, connection: ConnectionT, transport: asyncio.Transport) -> None:
         """Have a registered connection read, after a pause where its source, unless that is a trusted proxy, has broken the
         protocol again and again."""
+        process = process_of(transport)
+        if process is not None:
+            self._processes[connection] = process
         if not self._breaches.sources or self._held.is_exempt(address_of(transport)):
             return
-        pause_s = self._breaches.pause_s(self._connections[connection], asyncio.get_running_loop().time())
+        source = self._connections[connection] if process is None else process
+        pause_s = self._breaches.pause_s(source, asyncio.get_running_loop().time())
         if pause_s:
             HeldBack(cast("ReadingConnection", connection), transport, pause_s)
 
     def breached(self, connection: ConnectionT) -> None:
         """Note that a connection is ended because its client has broken the protocol."""
-        source = self._connections.get(connection)
+        source = self._processes.get(connection) or self._connections.get(connection)
         if source is not None:
             self._breaches.breached(source, asyncio.get_running_loop().time())
 
@@ -259,6 +270,7 @@ class ConnectionServer(Generic[ConnectionT]):
         """Forget a connection that has closed; idempotent."""
         source = self._connections.pop(connection, None)
         if source is not None:
+            self._processes.pop(connection, None)
             self._held.release(source)
             of_source = self._by_source[source]
             del of_source[connection]
@@ -318,6 +330,18 @@ def address_of(transport: asyncio.BaseTransport) -> str:
     """The client's IP address; empty for a client on a Unix socket."""
     peer = transport.get_extra_info("peername")
     return str(peer[0]) if isinstance(peer, tuple) else ""
+
+
+def process_of(transport: asyncio.BaseTransport) -> str | None:
+    """Id of the process at the other end of a Unix socket, and of its user; None for other sockets.
+
+    All processes that this one's namespace does not show have id 0, so they are told apart by user only.
+    """
+    held = transport.get_extra_info("socket")
+    if held is None or held.family != socket.AF_UNIX:
+        return None
+    process, user, _ = _PEER.unpack(held.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return f"process {process} of user {user}"
 
 
 def is_local(transport: asyncio.BaseTransport) -> bool:

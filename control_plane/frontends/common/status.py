@@ -23,7 +23,7 @@ bytes there; also, a caller's own megabytes must not be repeated to it."""
 
 
 class Status(NamedTuple):
-    """How an error is told over each protocol."""
+    """Statuses of one error over HTTP and gRPC."""
 
     http: int
     grpc: grpc.StatusCode

@@ -156,7 +156,6 @@ class _StreamCall:
     def __init__(
         self, relay: StreamRelay, head: GrpcHead, messages: MessageStream, running: RunningRequest, identify: Callable[[], Principal]
     ) -> None:
-        metadata = tuple(field for field in head.metadata if field[0] != ERRORS_END_STREAM[0])
         self._relay = relay
         self._messages = messages
         messages.is_idle = self._is_idle
@@ -165,8 +164,8 @@ class _StreamCall:
         self._errors_end_stream = ERRORS_END_STREAM in head.metadata
         # Without the client's timeout: it bounds the whole call here, and each request has a deadline of its
         # own.
-        self._stream_head = GrpcHead(head.method, metadata, None, head.encoding, request_id=head.request_id)
-        self._infer_head = GrpcHead(_MODEL_INFER, metadata, None, head.encoding)
+        self._stream_head = GrpcHead(head.method, head.metadata, None, head.encoding, request_id=head.request_id)
+        self._infer_head = GrpcHead(_MODEL_INFER, head.metadata, None, head.encoding)
         self._decoupled: dict[Upstream, GrpcStream] = {}
         """Streams to the servers of the decoupled models that were called, by server."""
         self._opening = asyncio.Lock()  # two requests must not open two streams to the same server

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What stable made of a request of which the next model has computed a copy."""
+    """Stable's half of a copied request: what it made of the request that the next model has computed, too."""
 
     stable_is_fault: bool
     differs: bool | None = None
@@ -16,7 +16,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What became of one computed request."""
+    """Outcome of one computed request, for the rollout that assigned it."""
 
     route: str
     rollout: str

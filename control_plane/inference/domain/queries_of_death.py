@@ -31,7 +31,7 @@ copy."""
 
 
 class Verdict(Enum):
-    """What is known of a request."""
+    """Verdict on a request under which processes died."""
 
     INNOCENT = auto()
     SUSPECT = auto()
@@ -42,7 +42,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is known of one request that is not innocent."""
+    """Record of one request that is not innocent."""
 
     deaths: tuple[str, ...]
     """Servers whose processes died under it, in order."""
@@ -52,7 +52,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one process has found out about a request, for the others of its gateway."""
+    """Finding of one process about a request, for the others of its gateway."""
 
     digest: Digest
     record: Record | None

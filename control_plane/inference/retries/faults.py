@@ -36,7 +36,7 @@ from control_plane.protocols.http1 import HttpAnswer
 
 
 class Fault(Enum):
-    """What came back instead of an answer."""
+    """Fault of an attempt: what came back instead of an answer."""
 
     NOT_SENT = auto()
     """The connection could not be made, or was closed before anything was sent."""
@@ -84,7 +84,7 @@ class Resend(Enum):
 
 
 class Finding(Enum):
-    """What a fault says of the server."""
+    """Conclusion from a fault about the server."""
 
     NOTHING = auto()
     """It answers."""

@@ -32,7 +32,7 @@ class RetryKind(StrEnum):
 
 
 class CostedRequest(Protocol):
-    """What an `AuthorizedRequest` tells of its cost."""
+    """Part of an `AuthorizedRequest` that tells its cost."""
 
     @property
     def expected_units(self) -> float: ...

@@ -28,7 +28,7 @@ class JobState(StrEnum):
 
 
 class PriceClass(StrEnum):
-    """What a job's caller pays for: how soon it is to begin."""
+    """Price class of a job, which its caller pays for: how soon it is to begin."""
 
     STANDARD = "standard"
     ECONOMY = "economy"

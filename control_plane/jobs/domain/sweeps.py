@@ -12,7 +12,7 @@ LOST = "the runner that had claimed the job ended, or could not be reached, befo
 
 
 class Care(Enum):
-    """What is due besides a transition."""
+    """Work that is due besides a transition."""
 
     CHARGE = "charge"
     REMOVE = "remove"

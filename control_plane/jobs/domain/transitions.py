@@ -29,7 +29,7 @@ class WrongState(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how soon a job is tried again, and how long it is kept."""
+    """Retry policy: how often and how soon a job is tried again, and how long it is kept."""
 
     max_attempts: int = 4
     first_delay_s: float = 1.0

@@ -1,0 +1,1 @@
+"""The wire between gateways and nodes: connections, their authentication and frames."""

@@ -158,7 +158,7 @@ class Unload:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Says that models with a dead stub are about to be unloaded and loaded, until `Leave`; answered by
+    """Announcement that models with a dead stub are about to be unloaded and loaded, until `Leave`; answered by
     `Done`."""
 
     number: Number
@@ -265,14 +265,14 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What was asked under this number has been done."""
+    """Success of the request with this number."""
 
     number: Number
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """What was asked under this number has failed."""
+    """Failure of the request with this number."""
 
     number: Number
     code: str

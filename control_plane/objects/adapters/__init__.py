@@ -1,0 +1,1 @@
+"""State stores: SQLite for one gateway, Redis for several."""

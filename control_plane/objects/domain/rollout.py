@@ -14,7 +14,7 @@ from control_plane.objects.domain.route import WHOLE, Route, Target
 
 
 class Phase(StrEnum):
-    """How far a rollout is."""
+    """Phase of a rollout."""
 
     SHADOW = "shadow"
     """The next model gets copies of requests, whose answers nobody waits for."""
@@ -49,7 +49,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What it means that two models answer alike, and how often they may not (`rollout/domain/agreement`)."""
+    """Meaning of two models answering alike, and how often they may not (`rollout/domain/agreement`)."""
 
     kind: str
     output: str = ""

@@ -1,0 +1,1 @@
+"""Resources of kind Model in the Kubernetes API."""

@@ -1,0 +1,1 @@
+"""What a Model resource says, and what its status says back. Pure."""

@@ -1,0 +1,1 @@
+"""Evidence of rollouts in the Redis that gateways share."""

@@ -1,0 +1,1 @@
+"""Decisions of rollouts. Pure; `machine` is the state machine, `evidence` feeds the gates, `gate` is one test."""

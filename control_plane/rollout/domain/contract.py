@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from control_plane.core.errors import InvalidRequest
 from control_plane.objects.domain.route import Route
 
 ANY = -1
@@ -29,7 +30,7 @@ class TensorContract:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """What callers of a model rely on."""
+    """Contract of a model with its callers: all that they rely on."""
 
     inputs: Mapping[str, TensorContract]
     outputs: Mapping[str, TensorContract]
@@ -63,6 +64,13 @@ def why_not_copied(contract: Contract, route: Route) -> str:
     if route.is_repeatable or is_cached:
         return ""
     return f"nobody says that its requests may be computed twice: `tidegate routes set {route.name} --repeatable`"
+
+
+def require_output(contract: Contract, output: str) -> None:
+    """Make sure that answers have the tensor by which they are to be compared; empty: all of them. Raises InvalidRequest."""
+    if output and output not in contract.outputs:
+        there = ", ".join(contract.outputs) or "none"
+        raise InvalidRequest(f"the model has no output {output!r} to compare; it has {there}", field="agreement.output")
 
 
 def told_policy(policy: Mapping[str, Any]) -> str:

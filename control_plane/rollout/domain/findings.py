@@ -26,7 +26,7 @@ def gates_of(rollout: Rollout) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What one process has counted for one rollout; `gates` by name."""
+    """Counts of one process for one rollout; `gates` by name."""
 
     step: int = 0
     """Number of the stage (`Rollout.stage`) that `step_samples` are of."""
@@ -55,7 +55,7 @@ class GateStatus:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What the gates say now."""
+    """Findings of a rollout's gates by the present evidence."""
 
     gates: Mapping[str, Gate]
     step_samples: int

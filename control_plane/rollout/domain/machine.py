@@ -19,7 +19,7 @@ _MAY_CHANGE = (Phase.SHADOW, Phase.CANARY, Phase.BAKING)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the gates say now."""
+    """Verdict of the gates on a rollout, by which it goes on, waits or is rolled back."""
 
     failed: str = ""
     """Why the next model is worse; empty where nothing says so."""

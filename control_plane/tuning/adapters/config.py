@@ -30,7 +30,7 @@ _MARK = "# tidegate tune: "
 
 
 class _Place(NamedTuple):
-    """Where a configuration text has a knob's value: patterns that find the place, and texts to write there.
+    """Place of a knob's value in a configuration text: patterns that find the place, and texts to write there.
 
     `@` stands for the value. `stands` finds an existing value; `belongs_in` finds the block into which
     `field` is put; `appended` is a block of its own for the end of the text.

@@ -1,0 +1,1 @@
+"""Worker processes as the parent starts them, and the socket between both."""

@@ -48,7 +48,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a variant will run: a `device` ("cpu" or "gpu"), the machine's kind, its installed runtimes."""
+    """Place that a variant will run in: a `device` ("cpu" or "gpu"), the machine's kind, its installed runtimes."""
 
     device: str
     machine_kind: str

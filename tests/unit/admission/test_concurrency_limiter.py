@@ -152,6 +152,36 @@ class TestDeadlines:
         now_s = 14.0
         assert slots.try_acquire("a", deadline_s=19.0)  # the danger has passed
 
+    @pytest.mark.parametrize(
+        ("allowed_s", "holds_others_back"),
+        [pytest.param(0.02, True, id="an idle model could meet it"), pytest.param(0.001, False, id="no model could")],
+    )
+    async def test_what_triton_gets_shrinks_for_a_short_deadline_that_can_be_met(self, allowed_s: float, holds_others_back: bool) -> None:
+        """In danger Triton gets work for a tenth of a second, or for a few times what a request takes alone."""
+        loop = asyncio.get_running_loop()
+        slots = ConcurrencyLimiter(SlotLimits(64, 64), QueueLimits(), loop.time)
+
+        def sent() -> int:
+            count = 0
+            while slots.try_acquire("patient", deadline_s=loop.time() + 10.0):
+                count += 1
+            for _ in range(count):
+                slots.release("patient", cost=1.0, held_s=0.0)
+            return count
+
+        for ahead in (0.0, *[9.0] * 50):  # 10 ms each, one after the other
+            assert slots.try_acquire("patient")
+            slots.release("patient", cost=1.0, held_s=0.01 * (ahead + 1.0), ahead=ahead, allowed_s=0.15)
+            await asyncio.sleep(0.01)
+        before = sent()
+        assert 10 <= before <= 15
+        for _ in range(64):
+            slots.try_acquire("patient")
+        await slots.acquire(claim("hasty"), loop.time() + allowed_s)
+        for _ in range(slots._held["patient"]):
+            slots.release("patient", cost=1.0, held_s=0.0)
+        assert (sent() < before / 2) is holds_others_back
+
     async def test_an_idle_model_is_tried_whatever_it_took_before(self) -> None:
         now_s = 0.0
         slots = ConcurrencyLimiter(SlotLimits(9, 9), QueueLimits(), lambda: now_s)

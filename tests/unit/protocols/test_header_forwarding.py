@@ -43,6 +43,7 @@ ALL = HeaderForwarding.of(".*")
                 b"timeout",
                 b"sequence_id",
                 b"triton_enable_empty_final_response",
+                b"triton_grpc_error",
             )
         ),
     ],

@@ -281,6 +281,13 @@ async def test_an_agreement_needs_copies_and_a_kind_that_there_is() -> None:
         await two.start(replace(SHADOWED, agreement=Agreement("alike")))
 
 
+async def test_a_tensor_that_no_answer_has_is_refused_with_those_there_are() -> None:
+    one = process(state=world(Route("r", "v1", is_repeatable=True)))
+    with pytest.raises(InvalidRequest, match="no output 'NOPE' to compare; it has Y"):
+        await one.start(replace(SHADOWED, agreement=Agreement("same-space", "NOPE")))
+    assert (await one.start(replace(SHADOWED, agreement=Agreement("same-space", "Y")))).phase is Phase.SHADOW
+
+
 # Versions of one model
 
 
@@ -296,9 +303,17 @@ async def test_a_version_policy_that_keeps_only_one_is_refused_with_what_would_b
     monkeypatch.setitem(VERSIONS, "v1", ["2"])
     monkeypatch.setitem(CONFIGS, "v1", {"output": [Y], "version_policy": {"latest": {"num_versions": 1}}})
     one = process(state=world(Route("r", "v1", "1")))
-    says = r"version 1 of model 'v1' is not loaded, .* latest \{ num_versions: 1 \}, keeps 2; set .* specific: \{ versions: \[1, 2\] \}"
+    says = r"version 1 .* not loaded; loaded are: 2\. .* latest \{ num_versions: 1 \}, leaves .* specific: \{ versions: \[1, 2\] \}"
     with pytest.raises(Conflict, match=says):
         await one.start(replace(SPEC, model="v1", version="2"))
+
+
+async def test_a_version_of_another_model_that_is_not_loaded_is_refused_with_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(VERSIONS, "v2", ["1", "3"])
+    one = process()
+    with pytest.raises(ModelNotFound, match="version 7 of model 'v2' is not loaded; loaded are: 1, 3"):
+        await one.start(replace(SPEC, version="7"))
+    assert (await one.start(replace(SPEC, version="3"))).version == "3"
 
 
 # Copies

@@ -105,7 +105,7 @@ class TestFleet:
             self.state.awaiting_fingerprint.add(("s0", "b"))
             self.see("a", "b")
             assert bench.started[0].client_status_of(ReplicasChanged)[-1].replicas["b"].state is ModelState.LOADING
-            await bench.workers.publish({"b": KNOWN})
+            await bench.workers.fingerprints.publish({"b": KNOWN})
             self.state.awaiting_fingerprint.discard(("s0", "b"))
             self.see("a", "b")
             seen = next(at for at, each in enumerate(told) if isinstance(each, ReplicasChanged) and is_ready(each, "b"))

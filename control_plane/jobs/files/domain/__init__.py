@@ -1,0 +1,1 @@
+"""Places of callers' files: which an administrator has allowed. Pure."""

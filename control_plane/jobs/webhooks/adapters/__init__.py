@@ -1,0 +1,1 @@
+"""Requests to callers' URLs, whose addresses are checked first."""

@@ -1,0 +1,1 @@
+"""Messages of webhooks with their signatures, and which URLs they may go to. Pure."""

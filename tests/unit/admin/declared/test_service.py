@@ -65,7 +65,8 @@ def bench(shared: Bench) -> Bench:
 
 
 def apply(bench: Bench, kind: str, spec: object, *, name: str = "x", query: str = "") -> tuple[int, Any]:
-    return bench.ask("PATCH", f"/objects/{kind}/{name}?{query}", body=spec)
+    status, done = bench.ask("PATCH", f"/objects/{kind}/{name}?{query}", body=spec)
+    return status, {field: value for field, value in done.items() if field != "warnings"}
 
 
 def stored(bench: Bench, kind: str) -> Any:

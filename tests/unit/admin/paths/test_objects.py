@@ -72,7 +72,13 @@ def bench(shared: Bench) -> Bench:
 
 
 def put(bench: Bench, kind: str, body: object = None, name: str = "x", **headers: str) -> tuple[int, Any]:
-    return bench.ask("PUT", f"/{kind}/{name}", body=LEAST[kind] if body is None else body, **headers)
+    status, answer = bench.ask("PUT", f"/{kind}/{name}", body=LEAST[kind] if body is None else body, **headers)
+    return status, stored(answer)
+
+
+def stored(answer: Any) -> Any:
+    """Without what is said of a route when it is written only."""
+    return {field: value for field, value in answer.items() if field != "warnings"}
 
 
 class TestLife:
@@ -96,7 +102,7 @@ class TestLife:
         put(bench, kind)
         patched = bench.response("PATCH", f"/{kind}/x", body={field: ALL[kind][field]})
         expected = {"name": "x", "resource_version": 2} | before | {field: ALL[kind][field]}
-        assert (patched.status_code, patched.json(), patched.headers["etag"]) == (200, expected, '"2"')
+        assert (patched.status_code, stored(patched.json()), patched.headers["etag"]) == (200, expected, '"2"')
         assert bench.ask("GET", f"/{kind}/x") == (200, expected)
 
     @pytest.mark.parametrize("kind", KINDS)
@@ -104,12 +110,31 @@ class TestLife:
         put(bench, kind, ALL[kind])
         takes_null = [field for field, default in DEFAULTS[kind].items() if default is None]
         status, body = bench.ask("PATCH", f"/{kind}/x", body=dict.fromkeys(takes_null))
-        assert (status, body) == (200, {"name": "x", "resource_version": 2} | ALL[kind] | dict.fromkeys(takes_null))
+        assert (status, stored(body)) == (200, {"name": "x", "resource_version": 2} | ALL[kind] | dict.fromkeys(takes_null))
 
     def test_patch_changes_a_part_of_a_routes_cache(self, bench: Bench) -> None:
         put(bench, "routes", ALL["routes"])
         status, body = bench.ask("PATCH", "/routes/x", body={"cache": {"ttl_s": None, "min_cost_units": 1.0}})
         assert (status, body["cache"]) == (200, {"is_on": True, "ttl_s": None, "is_private": True, "min_cost_units": 1.0})
+
+    def test_models_and_tenants_that_there_are_not_are_warned_of_when_a_route_is_written(self, bench: Bench) -> None:
+        put(bench, "tenants", name="acme")
+        named = {"model": "a", "targets": [{"model": "soon", "weight": 5}], "tenants": ["acme", "b"]}
+        _, made = bench.ask("PUT", "/routes/x", body=named)
+        assert [" ".join(warning.split()[:6]) for warning in made["warnings"]] == [
+            "there is no model 'soon' now;",
+            "there is no tenant 'b' now;",
+        ]
+        _, changed = bench.ask("PATCH", "/routes/x", body={"targets": [{"model": "b", "weight": 5}], "tenants": ["acme"]})
+        assert changed["warnings"] == []
+        assert "warnings" not in bench.ask("GET", "/routes/x")[1]
+
+    def test_while_triton_is_away_nothing_is_said_of_models_and_the_route_is_written(self, bench: Bench) -> None:
+        bench.servers.down("it restarts")
+        try:
+            assert bench.ask("PUT", "/routes/x", body={"model": "soon"})[1]["warnings"] == []
+        finally:
+            bench.servers.up(bench.upstream)
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_nothing_is_patched_into_being(self, bench: Bench, kind: str) -> None:

@@ -245,20 +245,33 @@ class TestRoutes:
 
     def test_from_making_to_deleting(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
         more = ("--version", 3, "--deadline-ms", 1500, "--tenant", "acme", "--tenant", "b", "--pool", "short")
-        shown = ["r", "m", "3", "1500", "acme,", "b", "model", "short"]
-        assert tidegate("routes", "set", "r", "--model", "m", *more, *where).table[1:] == [shown]
+        shown = ["r", "a", "3", "1500", "acme,", "b", "model", "short"]
+        assert tidegate("routes", "set", "r", "--model", "a", *more, *where).table[1:] == [shown]
         assert tidegate("routes", "list", *where).table[1:] == [shown]
-        changed = tidegate("routes", "set", "r", "--model", "n", "--tenant", "none", "--pool", "none", *where)
-        assert changed.table[1:] == [["r", "n", "3", "1500", "everybody", "model"]]
-        assert changed.err == "route r: model m -> n\nroute r: tenants acme,b -> none\nroute r: pool short -> none\n"
+        changed = tidegate("routes", "set", "r", "--model", "b", "--tenant", "none", "--pool", "none", *where)
+        assert changed.table[1:] == [["r", "b", "3", "1500", "everybody", "model"]]
+        assert changed.err == "route r: model a -> b\nroute r: tenants acme,b -> none\nroute r: pool short -> none\n"
         changed = tidegate("routes", "set", "r", "--cache-ttl", 60, "--version", "none", "--deadline-ms", "none", *where)
-        assert changed.table[1:] == [["r", "n", "everybody", "model,", "60", "s"]]
+        assert changed.table[1:] == [["r", "b", "everybody", "model,", "60", "s"]]
         changed = tidegate("routes", "set", "r", "--cache", "on", *where)
-        assert changed.table[1:] == [["r", "n", "everybody", "on,", "60", "s"]]
+        assert changed.table[1:] == [["r", "b", "everybody", "on,", "60", "s"]]
         assert changed.err == "route r: cache.is_on none -> yes\n"
-        assert tidegate("routes", "set", "r", "--replace", "--model", "n", *where).table[1:] == [["r", "n", "everybody", "model"]]
+        assert tidegate("routes", "set", "r", "--replace", "--model", "b", *where).table[1:] == [["r", "b", "everybody", "model"]]
         assert tidegate("routes", "delete", "r", *where) == (0, "", "route r is deleted\n")
         assert tidegate("routes", "list", *where).table[1:] == []
+
+    def test_what_there_is_not_yet_is_warned_of(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
+        made = tidegate("routes", "set", "w", "--model", "soon", "--target", "a=5", "--tenant", "nobody", *where)
+        assert (made.status, made.err.splitlines()) == (
+            0,
+            [
+                "route w is new",
+                "warning: there is no model 'soon' now; `tidegate models list` shows those there are",
+                "warning: there is no tenant 'nobody' now; `tidegate tenants list` shows those there are",
+            ],
+        )
+        assert tidegate("routes", "set", "w", "--model", "b", "--tenant", "none", *where).err.count("warning") == 0
+        tidegate("routes", "delete", "w", *where)
 
     @pytest.mark.parametrize(
         ("options", "cell"),

@@ -64,6 +64,17 @@ def test_what_others_refer_to_is_made_first_and_a_second_time_changes_nothing(
     assert tidegate("delete", "-f", file, *where)[:2] == (0, "Route search is not there\nTenant acme is not there\n")
 
 
+def test_what_a_file_names_that_there_is_not_is_warned_of_with_its_line(
+    tidegate: Tidegate,  # noqa: F811
+    where: tuple[str, str],
+    file: Path,
+) -> None:
+    file.write_text("kind: Route\nname: search\nspec: {model: later}\n")
+    applied = tidegate("apply", "-f", file, *where)
+    assert applied[:2] == (0, "Route search created\n")
+    assert applied.err == f"warning: {file}:1: there is no model 'later' now; `tidegate models list` shows those there are\n"
+
+
 def test_for_programs_each_command_prints_one_list_and_its_exit_status_stays(
     tidegate: Tidegate,  # noqa: F811
     where: tuple[str, str],

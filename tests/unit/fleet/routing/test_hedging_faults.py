@@ -10,7 +10,7 @@ import pytest
 from control_plane.core.errors import ModelNotFound
 from control_plane.fleet.domain.counts import Hedge
 from control_plane.objects.domain.route import HedgingPolicy
-from tests.unit.fleet.routing.test_hedging import USUAL_S, Service, serving
+from tests.unit.fleet.routing.hedging_bench import USUAL_S, Service, serving
 
 pytestmark = pytest.mark.virtual_time
 

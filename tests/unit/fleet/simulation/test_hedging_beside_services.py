@@ -18,7 +18,7 @@ from control_plane.fleet.simulation.workload import FleetShape, ModelCost, Reque
 from control_plane.objects.domain.route import HedgingPolicy
 from control_plane.triton.ports import CANCEL_AFTER_S, Slot
 from tests.aio import run_in_virtual_time
-from tests.unit.fleet.routing.test_hedging import REPEATABLE, Hedged, Service, serving
+from tests.unit.fleet.routing.hedging_bench import REPEATABLE, Hedged, Service, serving
 
 SERVERS, INSTANCES, HEEDS_AFTER_S = 3, 2, 0.005
 LEARN, REQUESTS, STRAGGLERS = 1_500, 4_500, 60

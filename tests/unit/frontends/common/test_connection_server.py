@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
+import socket
+import struct
 from dataclasses import dataclass
 from ipaddress import IPv4Network
+from typing import Any
 
 import pytest
 
 from control_plane.core.errors import ControlPlaneError
-from control_plane.frontends.common.connection_server import ConnectionServer
+from control_plane.frontends.common.connection_server import ConnectionServer, process_of
 
 
 @dataclass(frozen=True)
@@ -182,3 +187,57 @@ async def test_the_time_of_many_connections_is_looked_at_a_few_in_a_turn() -> No
     assert [each.told for each in connections] == [["enforce_timeouts"] * 2] * len(connections)
     assert len(closed.told) <= 1
     await server.drain(0.0)
+
+
+class LocalTransport(asyncio.Transport):
+    """Of a Unix socket, with this process at its other end."""
+
+    def __init__(self, process: int) -> None:
+        ours, self.theirs = socket.socketpair()
+        super().__init__({"socket": ours, "peername": ""})
+        self.ours, self.process = ours, process
+        self.protocol: asyncio.BaseProtocol | None = None
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self if name == "socket" else super().get_extra_info(name, default)
+
+    @property
+    def family(self) -> int:
+        return self.ours.family
+
+    def getsockopt(self, level: int, option: int, size: int) -> bytes:
+        _, user, group = struct.unpack("3i", self.ours.getsockopt(level, option, size))
+        return struct.pack("3i", self.process, user, group)
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
+    def close(self) -> None:
+        self.ours.close()
+        self.theirs.close()
+
+
+async def test_of_a_unix_sockets_clients_only_the_process_that_breaks_the_protocol_waits() -> None:
+    server: ConnectionServer[Connection] = ConnectionServer(Limits())
+
+    def waits(process: int) -> bool:
+        connection, transport = Connection(), LocalTransport(process)
+        assert server.opened(connection, "")
+        server.begin_reading(connection, transport)
+        if process == 1:
+            server.breached(connection)
+        server.closed(connection)
+        transport.close()
+        return transport.protocol is not None  # a stand-in has taken the connection's place
+
+    assert [waits(1) for _ in range(21)] == [False] * 20 + [True]
+    assert not waits(2)
+    assert not server._processes
+
+
+def test_a_process_is_known_by_its_unix_socket_only() -> None:
+    with contextlib.closing(LocalTransport(17)) as local:
+        assert process_of(local) == f"process 17 of user {os.getuid()}"
+    with socket.socket() as of_tcp:
+        assert process_of(asyncio.Transport({"socket": of_tcp})) is None
+    assert process_of(asyncio.Transport({})) is None

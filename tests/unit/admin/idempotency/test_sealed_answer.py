@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from control_plane.admin.sealed_answer import AnswerSeal
+from control_plane.admin.idempotency.sealed_answer import AnswerSeal
 
 WHO = {"tenant": "t", "key_id": "k", "secret": "tg_secret"}
 ANSWER = b'{"key": "tg_new"}'

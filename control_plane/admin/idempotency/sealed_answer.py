@@ -2,7 +2,7 @@
 
 The answer to `POST /keys` has a secret. Its key is derived (HKDF-SHA256, RFC 5869) from what only the caller has: its
 idempotency key and, where it shows one, its API key. The store has neither: records are named by a digest. Sealed by
-ChaCha20-Poly1305 (RFC 8439) with a nonce for each answer. Called by `admin/idempotency`.
+ChaCha20-Poly1305 (RFC 8439) with a nonce for each answer. Called by `admin/idempotency/middleware`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Redis adapter of `admin/ports.IdempotencyRecords`, for several gateways.
+"""Redis adapter of `admin/idempotency/ports.IdempotencyRecords`, for several gateways.
 
 A hash has the records (`DIGEST ANSWER`), and a sorted set until when each is kept, by Redis's own clock. Each call is one
 Lua script, which first deletes what is no longer kept; both keys expire by themselves when nobody calls any more.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pydantic import SecretStr
 
-from control_plane.admin.ports import KEEP_S, MOST, Record, too_many
+from control_plane.admin.idempotency.ports import KEEP_S, MOST, Record, too_many
 from control_plane.core.errors import Overloaded
 from control_plane.storage.redis import RedisLink
 

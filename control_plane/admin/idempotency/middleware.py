@@ -1,7 +1,7 @@
 """Idempotency keys of the admin API: a POST that creates is done once, however often and to whichever gateway it is sent.
 
 The header is that of draft-ietf-httpapi-idempotency-key-header, as for jobs. Gateways share the records of these requests;
-an answer is kept sealed (`admin/sealed_answer`), since that of a new API key has its secret. Where the store of the
+an answer is kept sealed (`admin/idempotency/sealed_answer`), since that of a new API key has its secret. Where the store of the
 records is away nothing is done, as nothing could be created either.
 """
 
@@ -22,8 +22,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from control_plane.admin.actor import PRINCIPAL
 from control_plane.admin.errors import render_error
-from control_plane.admin.ports import KEEP_S, IdempotencyRecords, Record
-from control_plane.admin.sealed_answer import AnswerSeal
+from control_plane.admin.idempotency.ports import KEEP_S, IdempotencyRecords, Record
+from control_plane.admin.idempotency.sealed_answer import AnswerSeal
 from control_plane.core.errors import Conflict, ControlPlaneError, IdempotencyKeyReused, InvalidRequest, StoreUnavailable
 from control_plane.core.principal import ANONYMOUS, Principal
 

@@ -1,4 +1,4 @@
-"""SQLite adapter of `admin/ports.IdempotencyRecords`, for one gateway: a table with a row for each record."""
+"""SQLite adapter of `admin/idempotency/ports.IdempotencyRecords`, for one gateway: a table with a row for each record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from control_plane.admin.ports import KEEP_S, MOST, Record, too_many
+from control_plane.admin.idempotency.ports import KEEP_S, MOST, Record, too_many
 from control_plane.core.errors import Overloaded
 from control_plane.storage.sqlite import SqliteFile, open_sqlite, transaction
 

@@ -12,7 +12,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from control_plane.admin.actor import PRINCIPAL
-from control_plane.admin.idempotency import MAX_ANSWER_BYTES, Idempotency
+from control_plane.admin.idempotency.middleware import MAX_ANSWER_BYTES, Idempotency
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.scope import EVERYTHING
 from tests.fakes.idempotency_records import FakeIdempotencyRecords

@@ -1,0 +1,1 @@
+"""Where gateways keep the records of idempotency keys: SQLite, or Redis for several."""

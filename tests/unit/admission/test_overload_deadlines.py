@@ -1,0 +1,132 @@
+"""Overload of callers with deadlines of several lengths, of which some leave before theirs."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from control_plane.admission.concurrency_limiter import SlotLimits
+from control_plane.objects.domain.tenant import Tenant
+from tests.unit.admission.overload_bench import (
+    BATCH,
+    DEADLINE_S,
+    LIMITED,
+    NO_TENANTS,
+    OPEN,
+    PEAK_PER_S,
+    SERVICE_S,
+    TENANTS,
+    Batching,
+    Bench,
+    Growing,
+    Leaving,
+    Triton,
+    jitter,
+)
+
+pytestmark = pytest.mark.virtual_time
+
+
+async def test_callers_that_leave_early_cost_no_more_than_triton_computes_for_them() -> None:
+    """Their slots are free when Triton has ended, and not before: others are not sent behind a queue that
+    nobody sees.
+    """
+    bench = Bench(OPEN, Triton(), leaves_after_s=0.5)
+    await bench.load(30.0, 3 * PEAK_PER_S)
+    assert bench.triton.ends_s(bench.loop.time()) - bench.loop.time() <= DEADLINE_S
+
+
+@pytest.mark.parametrize(
+    ("slots", "tenants", "instances"),
+    [
+        pytest.param(OPEN, NO_TENANTS, 1, id="without authentication"),
+        pytest.param(OPEN, NO_TENANTS, 4, id="without authentication, four instances"),
+        pytest.param(LIMITED, NO_TENANTS, 1, id="one tenant"),
+        pytest.param(LIMITED, TENANTS, 1, id="three tenants"),
+    ],
+)
+async def test_who_stays_is_answered_though_as_many_leave_long_before_their_deadline(
+    slots: SlotLimits, tenants: tuple[Tenant, ...], instances: int
+) -> None:
+    """Whoever leaves while he waits for a slot has cost nothing; so few are at Triton."""
+    peak_per_s = instances * PEAK_PER_S
+    triton = Triton(instances, jitter(0.2))
+    stay, leave = Bench(slots, triton, tenants), Leaving(slots, triton, tenants, leaves_after_s=0.15)
+    leave.admission = stay.admission
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(stay.load(40.0, 1.5 * peak_per_s, "stays"))
+        tasks.create_task(leave.load(40.0, 1.5 * peak_per_s, "leaves", deadline_s=30.0))
+    assert stay.seen.per_s(2.0, 40.0) >= 0.9 * peak_per_s, (stay.seen.late, len(stay.seen.refused_after_s))
+    assert triton.ends_s(stay.loop.time()) - stay.loop.time() <= 0.5
+
+
+@pytest.mark.parametrize("callers", [32, 250])
+async def test_one_who_leaves_among_many_costs_the_others_nothing(callers: int) -> None:
+    """Held back for him, they would fill a seventh or a fifth of the batches: 4.2 for 32 answers a second, 48 for 250."""
+    stay = Bench(OPEN, Growing(), leaves_after_s=10.0)
+    leave = Leaving(OPEN, stay.triton, leaves_after_s=0.02)
+    leave.admission = stay.admission
+
+    async def caller() -> None:
+        while stay.loop.time() < 12.0:
+            await stay._request("", "", 10.0)
+            await asyncio.sleep(0.002)
+
+    async def leaver() -> None:
+        for _ in range(12):
+            await asyncio.sleep(1.0)
+            await leave._request("", "", 30.0)
+
+    await asyncio.gather(leaver(), *(caller() for _ in range(callers)))
+    assert stay.seen.per_s(2.0, 12.0) >= 0.95 * callers
+
+
+@pytest.mark.parametrize(
+    ("short_s", "short", "long", "instances", "least_short"),
+    [
+        pytest.param(1.0, 1.5, 1.5, 1, 0.45, id="half and half"),
+        pytest.param(0.2, 1.5, 1.5, 4, 0.45, id="half and half, of few service times"),
+        pytest.param(0.2, 1.5, 1.5, 1, 0.35, id="half and half, of hardly more than what keeps Triton busy"),
+        pytest.param(1.0, 0.3, 2.7, 1, 0.25, id="few among many"),
+        pytest.param(0.3, 0.3, 2.7, 4, 0.25, id="few among many, with four instances"),
+        pytest.param(1.0, 2.7, 0.3, 1, 0.6, id="many, and few that may wait"),
+    ],
+)
+async def test_short_deadlines_do_not_starve_behind_long_ones_of_the_same_tenant(
+    short_s: float, short: float, long: float, instances: int, least_short: float
+) -> None:
+    """In one line the long ones filled the queue up to their deadlines: the short ones got 0.00 of all but the last."""
+    peak_per_s = instances * PEAK_PER_S
+
+    triton = Triton(instances, jitter(0.2))
+    hasty, patient = Bench(OPEN, triton), Bench(OPEN, triton, leaves_after_s=10.0)
+    patient.admission = hasty.admission
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(hasty.load(40.0, short * peak_per_s, "hasty", deadline_s=short_s))
+        tasks.create_task(patient.load(40.0, long * peak_per_s, "patient", deadline_s=10.0))
+    got = [each.seen.per_s(2.0, 40.0) / peak_per_s for each in (hasty, patient)]
+    assert sum(got) >= 0.9, got
+    assert got[0] >= least_short, got
+    assert got[1] >= min(0.95 * long, 0.45), got
+    refused = hasty.seen.refused_after_s + patient.seen.refused_after_s
+    assert sum(after_s <= 0.02 for after_s in refused) >= 0.99 * len(refused)
+
+
+async def test_deadlines_that_nothing_can_meet_do_not_empty_triton() -> None:
+    peak_per_s = BATCH * PEAK_PER_S
+
+    bench, hopeless = Bench(OPEN, Batching()), Bench(OPEN, Triton(), leaves_after_s=0.001)
+    hopeless.admission = bench.admission
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(bench.load(12.0, 3 * peak_per_s))
+        tasks.create_task(hopeless.load(12.0, 20.0, "hopeless", deadline_s=0.001))
+    assert bench.seen.per_s(2.0, 12.0) >= 0.9 * peak_per_s, bench.seen.late
+
+
+@pytest.mark.parametrize("part", [0.0, 0.5])
+async def test_tight_deadlines_do_not_idle_free_instances(part: float) -> None:
+    """Each request has only twice its service time, and the four instances are three quarters busy."""
+    bench = Bench(OPEN, Triton(4, jitter(part)), leaves_after_s=2 * SERVICE_S)
+    await bench.load(20.0, 3 * PEAK_PER_S, deadline_s=2 * SERVICE_S)
+    assert bench.seen.per_s(0.0, 20.0) >= 0.8 * 3 * PEAK_PER_S
