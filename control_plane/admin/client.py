@@ -187,6 +187,20 @@ class JobClient:
         found: dict[str, Any] = _content(self._url, lambda: self._client.get(f"/v2/jobs/{quote(job_id, safe='')}", headers=headers))
         return found
 
+    def events(self, job_id: str) -> Iterator[dict[str, Any]]:
+        """Yield a job as it changes, from its present state on, for as long as the gateway says how it goes on: to its end,
+        unless the gateway ends before. Raises UpstreamUnavailable: the stream breaks off.
+        """
+        try:
+            with self._client.stream("GET", f"/v2/jobs/{quote(job_id, safe='')}/events", timeout=_SILENCE_S) as response:
+                if not response.is_success:
+                    response.read()
+                    raise _refusal(response)
+                for event in parsed_events(response.iter_lines()):
+                    yield event["data"]
+        except (httpx.HTTPError, ValueError) as exc:
+            raise UpstreamUnavailable(f"the stream of events from {self._url} has broken off: {exc}") from exc
+
     def result(self, job_id: str) -> str:
         """Return the answer's body as text, whatever its status."""
         try:

@@ -7,8 +7,9 @@ give the rest back.
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 
 from control_plane.app.jobs import open_jobs
@@ -21,6 +22,8 @@ from control_plane.jobs.adapters.gateway_compute import GatewayCompute
 from control_plane.objects.mirror import ObjectMirror
 from control_plane.settings import Settings, parse_triton_url, without_user
 from control_plane.triton.adapters.http import HttpClient
+
+_log = logging.getLogger(__name__)
 
 Announce = Callable[[list[str]], None]
 
@@ -56,6 +59,7 @@ class JobWorker:
                 following = tasks.create_task(known.run(), name="known-state")
                 running = tasks.create_task(services.run(), name="jobs")
                 announce(settings.jobs.jobs_gateways)
+                looking = tasks.create_task(tell_who_is_away(compute, settings.jobs.jobs_gateways), name="first-look")
                 await signals.wait()
                 draining = tasks.create_task(services.drain(settings.gateway.longest_drain_s), name="drain")
                 second = tasks.create_task(signals.second.wait(), name="second-signal")
@@ -64,8 +68,15 @@ class JobWorker:
                 if not draining.done():
                     draining.cancel()
                     await services.drain(0.0)
+                looking.cancel()
                 running.cancel()
                 following.cancel()
+
+
+async def tell_who_is_away(compute: GatewayCompute, urls: Sequence[str]) -> None:
+    """Say at the start which gateways do not answer: a name that is wrong would else show in jobs that wait alone."""
+    for number in await compute.away():
+        _log.warning("no answer from the gateway %s: jobs are handed to others, or wait, until it answers", without_user(urls[number]))
 
 
 def _client(url: str, settings: Settings) -> HttpClient:

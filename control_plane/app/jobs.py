@@ -31,6 +31,7 @@ from control_plane.jobs.jobs import Jobs
 from control_plane.jobs.ports import Bounds, Compute, Courier, JobQueue, JobStore, Load, Spool, UsageSums
 from control_plane.jobs.runner import JobRunner
 from control_plane.jobs.sweeper import Sweeper
+from control_plane.jobs.upload_slots import UploadSlots
 from control_plane.jobs.webhooks.adapters.guarded_post import GuardedPost
 from control_plane.jobs.webhooks.adapters.system_resolver import SystemResolver
 from control_plane.jobs.webhooks.domain.url import UrlRules, read_networks
@@ -50,10 +51,17 @@ class JobServices:
         self._settings = settings
         self._store, self._queue, self._spool, self._usage = store, queue, spool, usage
         self._policy = RetryPolicy(max_attempts=settings.jobs_attempts, keep_s=settings.jobs_keep_s)
+        slots = UploadSlots()
         self.jobs = Jobs(
-            store=store, queue=queue, spool=spool, bounds=_bounds(settings), policy=self._policy, expire_s=settings.jobs_expire_s
+            store=store,
+            queue=queue,
+            spool=spool,
+            bounds=_bounds(settings),
+            policy=self._policy,
+            expire_s=settings.jobs_expire_s,
+            slots=slots,
         )
-        self.files = Files(shelf, max_bytes=settings.jobs_bytes_per_tenant)
+        self.files = Files(shelf, max_bytes=settings.jobs_bytes_per_tenant, slots=slots)
         self.batches = Batches(
             shelf=shelf,
             files=self.files,

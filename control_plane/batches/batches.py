@@ -28,7 +28,7 @@ from control_plane.batches.domain.output_lines import (
 )
 from control_plane.batches.files import Files
 from control_plane.batches.ports import Shelf
-from control_plane.core.errors import InvalidRequest, LimitExceeded, ObjectNotFound, StoreUnavailable
+from control_plane.core.errors import InvalidRequest, LimitExceeded, ModelNotFound, ObjectNotFound, StoreUnavailable
 from control_plane.core.principal import Principal
 from control_plane.core.visible_items import visible_items
 from control_plane.inference.run_steps import run_in_steps
@@ -37,6 +37,9 @@ from control_plane.jobs.domain.transitions import RetryPolicy, cancelled
 from control_plane.jobs.ports import Bounds, JobQueue, JobsFull, JobStore, Spool, SpoolDamaged
 
 _log = logging.getLogger(__name__)
+
+RequireModel = Callable[[Principal, str], Awaitable[None]]
+"""Requires that a caller may embed texts by the model of that name. Raises ModelNotFound, InvalidRequest, PermissionDenied."""
 
 WINDOW_S = 86_400.0
 """OpenAI's only completion window, `24h`."""
@@ -110,12 +113,15 @@ class Batches:
         self._cleaned_s = float("-inf")
         self._is_away = False
         self._wake = asyncio.Event()
+        self.require_model: RequireModel | None = None
+        """Refuses a caller's batch for a model that it cannot be computed by; None: that shows when it is computed."""
 
     async def create(self, principal: Principal, input_file_id: str, metadata: dict[str, str] | None) -> Batch:
         """Validate the input file, and accept the batch.
 
         Raises:
-            InvalidRequest: a line is wrong, or the file's purpose is.
+            InvalidRequest: a line is wrong, such as one for a model that there is not, or the file's purpose is.
+            PermissionDenied: the caller may not call the model.
             ObjectNotFound: there is no such file.
             LimitExceeded: the tenant has as many open batches as it may.
             StoreUnavailable: nothing can be accepted now.
@@ -126,6 +132,11 @@ class Batches:
         if file.purpose != "batch":
             raise InvalidRequest(f"the input file's purpose must be 'batch'; this one's is {file.purpose!r}", field="input_file_id")
         lines = await self._validated(principal, input_file_id)
+        if self.require_model is not None:
+            try:
+                await self.require_model(principal, lines.model)
+            except (ModelNotFound, InvalidRequest) as exc:
+                raise InvalidRequest(f"line 1: {exc}", field="input_file_id") from exc
         now_s = self._today_s()
         batch = Batch(
             id=f"batch_{int(now_s * 1e3):012x}{uuid4().hex[:20]}",  # sorts by time

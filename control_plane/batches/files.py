@@ -8,35 +8,33 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
 from uuid import uuid4
 
 from control_plane.batches.domain.batch import StoredFile
 from control_plane.batches.ports import FileReader, Shelf
-from control_plane.core.errors import InvalidRequest, LimitExceeded, ObjectNotFound, Overloaded
+from control_plane.core.errors import InvalidRequest, LimitExceeded, ObjectNotFound
 from control_plane.core.principal import Principal
+from control_plane.jobs.upload_slots import UploadSlots
 
 _MAX_NAME_CHARS = 255
 _MAX_FILES = 10_000
 """Most files of one tenant: they are listed by looking at each."""
-MAX_UPLOADS, MAX_UPLOADS_OF_TENANT = 256, 32
-"""Files that are received at a time: while the disk is behind each holds half a megabyte, which no other bound counts."""
-_RETRY_AFTER_S = 5.0
 
 
 class Files:
     """Application service for files."""
 
-    def __init__(self, shelf: Shelf, *, max_bytes: int, today_s: Callable[[], float] = time.time) -> None:
-        """`max_bytes` is how much one tenant may have; `today_s` is seconds since 1970."""
+    def __init__(self, shelf: Shelf, *, max_bytes: int, slots: UploadSlots | None = None, today_s: Callable[[], float] = time.time) -> None:
+        """`max_bytes` is how much one tenant may have; `slots` are shared with what else receives large bodies; `today_s` is
+        seconds since 1970.
+        """
         self._shelf = shelf
         self._max_bytes = max_bytes
         self._today_s = today_s
         self._arriving: Counter[str] = Counter()
         """Bytes of each tenant's files that are being received."""
-        self._uploads: Counter[str] = Counter()
-        """How many these are."""
+        self._slots = slots or UploadSlots()
 
     async def add(self, principal: Principal, *, filename: str, content: AsyncIterator[bytes]) -> StoredFile:
         """Keep a file, as its content arrives. Nothing of it stays where that raises, or the caller leaves.
@@ -47,22 +45,8 @@ class Files:
             Overloaded: all together do.
         """
         file = StoredFile(f"file-{uuid4().hex}", principal.tenant, filename[:_MAX_NAME_CHARS], "batch", 0, self._today_s())
-        with self._upload(principal.tenant):
+        with self._slots.take(principal.tenant):
             return await self._shelf.add_file(file, self._bounded(principal.tenant, content))
-
-    @contextmanager
-    def _upload(self, tenant: str) -> Iterator[None]:
-        """Count a file as received within the block. Raises LimitExceeded, Overloaded."""
-        if self._uploads[tenant] >= MAX_UPLOADS_OF_TENANT:
-            raise LimitExceeded(f"this tenant sends {MAX_UPLOADS_OF_TENANT} files already", retry_after_s=_RETRY_AFTER_S)
-        if self._uploads.total() >= MAX_UPLOADS:
-            raise Overloaded(f"{MAX_UPLOADS} files are being received already; try again later")
-        self._uploads[tenant] += 1
-        try:
-            yield
-        finally:
-            self._uploads[tenant] -= 1
-            self._uploads += Counter()  # drops those without any
 
     async def _bounded(self, tenant: str, content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Yield the content as far as the tenant has room for it. Raises LimitExceeded."""

@@ -27,7 +27,7 @@ def run(
     admin.
     """
     given = {"jobs_gateways": gateway, "state_url": state_url, "jobs_at_once": at_once, "log_format": log_format}
-    settings = load_settings(given)
+    settings = load_settings(given, flags={"jobs_gateways": "--gateway", "jobs_at_once": "--at-once"})
     configure_logging(settings.process.log_format)
     console = Console(stderr=settings.process.log_format == "json")
 

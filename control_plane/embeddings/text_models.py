@@ -6,6 +6,7 @@ Called by `embeddings` for each call and by `frontends/openai` for its list of m
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,9 +14,16 @@ from dataclasses import dataclass
 from control_plane.auth.access import Access
 from control_plane.auth.domain.authorization import Need
 from control_plane.core.algorithms.bounded_cache import BoundedCache
-from control_plane.core.errors import InvalidRequest, ModelNotFound, PermissionDenied, UpstreamFailed, UpstreamUnavailable
+from control_plane.core.errors import (
+    ControlPlaneError,
+    InvalidRequest,
+    ModelNotFound,
+    PermissionDenied,
+    UpstreamFailed,
+    UpstreamUnavailable,
+)
 from control_plane.core.fingerprint import Fingerprint
-from control_plane.core.principal import Principal
+from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.scope import Right
 from control_plane.embeddings.domain.text_model import TextModel
 from control_plane.embeddings.domain.text_model_config import TEXT_MODEL_REQUIREMENTS, read_text_model
@@ -23,6 +31,10 @@ from control_plane.inference.dispatch import Dispatch
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.protocols.http1 import HttpRequest
 
+_log = logging.getLogger(__name__)
+
+_REQUIRE_S = 5.0
+"""Seconds for which a caller that hands in work for later waits to hear whether its model is one."""
 _KEPT_S = 2.0
 """Lifetime in seconds of an entry without a fingerprint: others may load the model anew without telling
 us."""
@@ -69,6 +81,22 @@ class TextModels:
         if known.model is None:
             raise InvalidRequest(f"model {name!r} is no text-embedding model: {TEXT_MODEL_REQUIREMENTS}", field="model")
         return known.model
+
+    async def require(self, principal: Principal, name: str) -> None:
+        """Require that `principal` may embed texts by a model or route; a model of which nothing is heard now passes.
+
+        Raises PermissionDenied, ModelNotFound, InvalidRequest: it is no text-embedding model.
+        """
+        route = self._access.route(name)
+        if principal is not ANONYMOUS:
+            self._access.require_inference(principal, name, route)
+        model, version = (name, "") if route is None else (route.model, route.version)
+        try:
+            await self.describe(model, version, timeout_s=_REQUIRE_S)
+        except (InvalidRequest, ModelNotFound):
+            raise
+        except ControlPlaneError as exc:  # it is being loaded, or its server is away
+            _log.debug("whether %s embeds texts is not known now: %s", name, exc)
 
     async def usable(self, principal: Principal, *, timeout_s: float) -> list[str]:
         """The names that `principal` may embed texts with, sorted: of ready text models, and of routes to

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from control_plane.frontends.http.limits import StreamedBody
 from control_plane.frontends.kserve.http import V2Http
 from control_plane.frontends.openai import OpenaiHttp
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
@@ -22,9 +23,14 @@ class DataHttp:
         """Refuse a request by its head alone; see `V2Http.admit`."""
         (self._openai if is_openai(request.target) else self._v2).admit(request)
 
-    def streams(self, request: HttpRequest) -> bool:
-        """Whether the body of such a request is received piece by piece, as `answer` does with uploads."""
-        return request.method == b"POST" and request.target.partition(b"?")[0] == b"/v1/files"
+    def streams(self, request: HttpRequest) -> StreamedBody | None:
+        """Which kind of body `answer` receives piece by piece of such a request: those that go to disk."""
+        path = request.target.partition(b"?")[0]
+        if request.method != b"POST":
+            return None
+        if path.endswith(b"/jobs") and path.startswith(b"/v2/models/"):
+            return StreamedBody.BODY
+        return StreamedBody.UPLOAD if path == b"/v1/files" else None
 
     def answer(self, request: HttpRequest) -> Awaitable[HttpAnswer | HttpStream]:
         """Answer one request; see `V2Http.answer` and `OpenaiHttp.answer`."""

@@ -8,16 +8,18 @@ https://platform.openai.com/docs/api-reference/embeddings.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 from control_plane.auth.access import Access
 from control_plane.auth.domain.authorization import need_of_call
+from control_plane.auth.stream_rights import StreamRights
 from control_plane.cache.domain.cached_response import HEADER, forbids_cached_answer
 from control_plane.core.action import Action
 from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import InvalidRequest, ModelNotFound, PayloadTooLarge, RouteNotFound
 from control_plane.core.infer_call import Frontend, InferCall
-from control_plane.core.principal import Principal
+from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.embeddings.domain.openai_request import (
     EmbeddingsRequest,
     answer_steps,
@@ -28,7 +30,8 @@ from control_plane.embeddings.domain.openai_request import (
 )
 from control_plane.embeddings.embeddings import Embeddings, EmbeddingsAnswer
 from control_plane.embeddings.text_models import TextModels
-from control_plane.frontends.common.caller import identify, timeout_s_of
+from control_plane.frontends.common.caller import identify, reauthenticate, timeout_s_of
+from control_plane.frontends.http.streams import watched
 from control_plane.inference.inference import InferenceService
 from control_plane.inference.route_targets import WHOLE_BYTES, ends_of
 from control_plane.inference.run_steps import run_in_steps
@@ -111,6 +114,7 @@ class OpenaiHttp:
         self._models = models
         self._access = access
         self._read_timeout_s = read_timeout_s
+        self._rights = StreamRights(access)
 
     def admit(self, request: HttpRequest) -> None:
         """Refuse a request by its head alone, so that its body need not be read.
@@ -133,7 +137,10 @@ class OpenaiHttp:
         if route.action is Action.FILES or route.action is Action.BATCHES:
             if self._batches is None:
                 raise RouteNotFound("files and batches are switched off on this server (TIDEGATE_JOBS)")
-            return await self._batches.answer(request, route, principal)
+            answering = self._batches.answer(request, route, principal)
+            if request.stream is None or principal is ANONYMOUS:
+                return await answering
+            return await watched(answering, self._rights.watch(principal, partial(reauthenticate, self._access, request)))
         return await self._tell_models(route.model_name, principal)
 
     def _admitted(self, request: HttpRequest) -> tuple[V2Route, Principal]:

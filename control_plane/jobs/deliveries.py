@@ -24,6 +24,7 @@ _log = logging.getLogger(__name__)
 
 _PERIOD_S = 0.5
 _AFTER_DEFECT_S = 30.0
+_DEFECT = "internal error of the gateway; its log has the details"
 _MOST = 256
 """Deliveries of this process at a time."""
 
@@ -102,10 +103,16 @@ class Deliveries:
         except NotDelivered as exc:
             self._failing.add(job.tenant)
             done = failed(delivery, error=str(exc), now_s=self._today_s(), draw=self._draw())
-            if not done.is_pending:
-                _log.warning("the %s of job %s is given up: %s", kind, job.id, done.error)
+        except StoreUnavailable:
+            raise
+        except Exception:  # it counts as an attempt, or the delivery would be tried for ever, and hold its tenant's place
+            _log.exception("the %s of job %s was not delivered; this is a defect", kind, job.id)
+            self._failing.add(job.tenant)
+            done = failed(delivery, error=_DEFECT, now_s=self._today_s(), draw=self._draw())
         else:
             self._failing.discard(job.tenant)
+        if done.state is DeliveryState.FAILED:
+            _log.warning("the %s of job %s is given up: %s", kind, job.id, done.error)
         self.outcomes[kind, done.state] += 1
         return done
 

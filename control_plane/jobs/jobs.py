@@ -10,7 +10,8 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -22,6 +23,8 @@ from control_plane.jobs.domain.drain_rate import DrainRate
 from control_plane.jobs.domain.job import Blob, Job, JobState, PriceClass, carried, due_s_of
 from control_plane.jobs.domain.transitions import RetryPolicy, cancelled, requeued
 from control_plane.jobs.ports import Bounds, JobQueue, JobsFull, JobStore, Load, Spool, SpoolDamaged
+from control_plane.jobs.upload_slots import UploadSlots
+from control_plane.protocols.http1 import BodyPieces
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +40,11 @@ class Submission:
     target: str
     headers: tuple[tuple[str, str], ...]
     body: bytes | bytearray
+    """The whole body, or the beginning of a large one."""
+    rest: BodyPieces | None = None
+    """What follows the beginning of a large body, as it arrives."""
+    announced_bytes: int = 0
+    """Size of a large body, where the caller has said it."""
     price_class: PriceClass = PriceClass.STANDARD
     expires_s: float | None = None
     """Seconds from now; None: as the settings say."""
@@ -59,9 +67,12 @@ class Jobs:
         bounds: Bounds,
         policy: RetryPolicy,
         expire_s: float,
+        slots: UploadSlots | None = None,
         today_s: Callable[[], float] = time.time,
     ) -> None:
-        """`expire_s` is how long a job has that says nothing about it; `today_s` is seconds since 1970."""
+        """`expire_s` is how long a job has that says nothing about it; `slots` are shared with what else receives large
+        bodies; `today_s` is seconds since 1970.
+        """
         self._store, self._queue, self._spool = store, queue, spool
         self._bounds = bounds
         self._policy = policy
@@ -69,6 +80,9 @@ class Jobs:
         self._today_s = today_s
         self._drains = DrainRate()
         self._being_accepted: set[tuple[str, str]] = set()
+        self._slots = slots or UploadSlots()
+        self._arriving: Counter[str] = Counter()
+        """Bytes of each tenant's large bodies that are being received."""
         self.is_draining = False
         """Whether this process ends, so that those who wait should go elsewhere."""
 
@@ -76,13 +90,16 @@ class Jobs:
         """Accept a job, or return the one that its idempotency key has made before.
 
         Raises:
-            LimitExceeded: too many jobs are open, or too many bytes of them.
+            LimitExceeded: too many jobs are open, or too many bytes of them, or too many large bodies are sent at a time.
+            Overloaded: all tenants together send too many.
             Conflict: another request with this idempotency key is being accepted.
             IdempotencyKeyReused: the idempotency key came before with another request.
             StoreUnavailable: nothing can be accepted now.
+            ControlPlaneError: the rest of its body does not come.
         """
-        if len(wanted.body) > self._store.carries_bytes:
-            await self._require_room_or_key(principal.tenant, wanted)
+        size_bytes = max(len(wanted.body), wanted.announced_bytes)
+        if size_bytes > self._store.carries_bytes:
+            await self.require_room(principal, size_bytes, idempotency_key=wanted.idempotency_key)
         key = principal.tenant, wanted.idempotency_key
         if wanted.idempotency_key and key in self._being_accepted:
             raise Conflict("a request with this Idempotency-Key is being accepted now; ask again shortly")
@@ -182,24 +199,24 @@ class Jobs:
             raise Conflict(f"job {job_id} is {job.state}, not dead")
         return job
 
-    async def _require_room_or_key(self, tenant: str, wanted: Submission) -> None:
-        """Refuse a body that would be written to the spool for nothing. Raises LimitExceeded."""
+    async def require_room(self, principal: Principal, size_bytes: int, *, idempotency_key: str) -> None:
+        """Refuse a body of this size before it is read, unless its job is there already. Raises LimitExceeded."""
         try:
-            await self._require_room(tenant, len(wanted.body))
+            self._check_room(principal.tenant, await self._store.load(principal.tenant), size_bytes)
         except LimitExceeded:
-            if not wanted.idempotency_key or not await self._store.knows_key(tenant, wanted.idempotency_key):
+            if not idempotency_key or not await self._store.knows_key(principal.tenant, idempotency_key):
                 raise
 
-    async def _require_room(self, tenant: str, size_bytes: int) -> None:
-        """Refuse before anything is written. Raises LimitExceeded."""
-        own, everybody = await self._store.load(tenant)
+    def _check_room(self, tenant: str, loads: tuple[Load, Load], size_bytes: int) -> None:
+        """Raises LimitExceeded: a job with so many bytes has no room beside what is open."""
+        own, everybody = loads
         for load, bound, is_tenants in ((own, self._bounds.of_tenant, True), (everybody, self._bounds.in_all, False)):
             if load.jobs >= bound.jobs or load.size_bytes + size_bytes > bound.size_bytes:
                 raise self._full(tenant, load, of_tenant=is_tenants)
 
     async def _accept(self, principal: Principal, wanted: Submission) -> Job:
         job_id = f"job-{uuid4().hex}"
-        body = await self._keep(job_id, wanted.body)
+        body = await self._keep(job_id, principal.tenant, wanted)
         job = self._record(job_id, principal, wanted, body)
         try:
             held = await self._store.add(job, self._bounds)
@@ -214,11 +231,32 @@ class Jobs:
         await self._publish()
         return held
 
-    async def _keep(self, job_id: str, body: bytes | bytearray) -> Blob:
-        """Keep a small body for the record, and write another to the spool."""
-        if len(body) <= self._store.carries_bytes:
-            return carried(job_id, "body", bytes(body))
-        return await self._spool.write(job_id, "body", [body])
+    async def _keep(self, job_id: str, tenant: str, wanted: Submission) -> Blob:
+        """Keep a small body for the record, and write another to the spool; a large one as it arrives."""
+        if wanted.rest is not None:
+            with self._slots.take(tenant):
+                return await self._spool.receive(job_id, "body", self._bounded(tenant, wanted, wanted.rest))
+        if len(wanted.body) <= self._store.carries_bytes:
+            return carried(job_id, "body", bytes(wanted.body))
+        return await self._spool.write(job_id, "body", [wanted.body])
+
+    async def _bounded(self, tenant: str, wanted: Submission, rest: BodyPieces) -> AsyncIterator[bytes | bytearray]:
+        """Yield a large body as far as the tenant has room for it beside its others. Raises LimitExceeded."""
+        piece: bytes | bytearray | None = wanted.body
+        own_bytes, loads = 0, await self._store.load(tenant)
+        is_known = bool(wanted.idempotency_key) and await self._store.knows_key(tenant, wanted.idempotency_key)
+        try:
+            while piece is not None:
+                own_bytes += len(piece)
+                self._arriving[tenant] += len(piece)
+                if not is_known:
+                    self._check_room(tenant, loads, self._arriving[tenant])
+                yield piece
+                piece = await rest.receive()
+        finally:
+            self._arriving[tenant] -= own_bytes
+            if not self._arriving[tenant]:
+                del self._arriving[tenant]
 
     async def _discard(self, job: Job) -> None:
         if job.has_files:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -166,6 +166,9 @@ class Spool(Protocol):
 
     async def write(self, job_id: str, name: str, pieces: Sequence[bytes | bytearray]) -> Blob:
         """Write a file whole, durably, before returning."""
+
+    async def receive(self, job_id: str, name: str, pieces: AsyncIterator[bytes | bytearray]) -> Blob:
+        """Write a file as its pieces come, durably before returning; where one cannot come, nothing is left of it."""
 
     async def read(self, blob: Blob) -> bytes:
         """Return a file's bytes, or those that the record carries. Raises SpoolDamaged: it is gone, or is not what was

@@ -109,10 +109,10 @@ _GROUPS: dict[str, type[Group]] = {
 }
 
 
-def load_settings(overrides: Mapping[str, object] | None = None) -> Settings:
+def load_settings(overrides: Mapping[str, object] | None = None, *, flags: Mapping[str, str] | None = None) -> Settings:
     """Merge defaults, `TIDEGATE_` variables and `overrides` from the command line; the later ones win.
 
-    An override of None counts as not given.
+    An override of None counts as not given. `flags` are the options that have another name than their setting.
 
     Raises:
         StartupError: an unknown variable or a value that does not fit; the text names it and what would fit.
@@ -124,7 +124,7 @@ def load_settings(overrides: Mapping[str, object] | None = None) -> Settings:
             key: group(**{name: given[name] for name in group.model_fields if name in given}) for key, group in _GROUPS.items()
         }
     except ValidationError as exc:
-        raise StartupError("; ".join(_describe(error, given) for error in exc.errors())) from exc
+        raise StartupError("; ".join(_describe(error, given, flags or {}) for error in exc.errors())) from exc
     return Settings(**groups)
 
 
@@ -166,8 +166,9 @@ def _refuse_unknown(environment: Mapping[str, str]) -> None:
         raise StartupError(f"unknown setting {', '.join(unknown)}; `tidegate config show` lists the ones there are")
 
 
-def _describe(error: Mapping[str, Any], given: Mapping[str, object]) -> str:
+def _describe(error: Mapping[str, Any], given: Mapping[str, object], flags: Mapping[str, str]) -> str:
     name = str(error["loc"][0]) if error["loc"] else "settings"
-    where = "--" + name.replace("_", "-") if name in given else ENV_PREFIX + name.upper()  # not every setting has a flag
+    flag = flags.get(name, "--" + name.replace("_", "-"))
+    where = flag if name in given else ENV_PREFIX + name.upper()  # not every setting has a flag
     got = "" if error["type"] == HAS_SECRETS else f", got {without_secrets(repr(error['input']))}"
     return f"{where}: {error['msg'].removeprefix('Value error, ')}{got}"

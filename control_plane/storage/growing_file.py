@@ -54,9 +54,11 @@ class GrowingFile:
             if self._is_over:
                 return
             self._is_over = True
-            if self._file is not None:
-                self._file.close()
-            self._path.unlink(missing_ok=True)
+            try:
+                if self._file is not None:
+                    self._file.close()  # writes what is still buffered, for which a full disk has no room
+            finally:
+                self._path.unlink(missing_ok=True)
 
     def _opened(self) -> BinaryIO:
         if self._file is None:

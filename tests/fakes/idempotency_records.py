@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from control_plane.admin.idempotency.ports import KEEP_S, MOST, Record, too_many
-from control_plane.core.errors import Overloaded, StoreUnavailable
+from control_plane.admin.idempotency.ports import KEEP_S, Record, caller_of, require_room
+from control_plane.core.errors import StoreUnavailable
 
 
 @dataclass
@@ -22,8 +22,7 @@ class FakeIdempotencyRecords:
         self.records = {each: held for each, held in self.records.items() if now_s < held[1] <= now_s + KEEP_S}
         if name in self.records:
             return self.records[name][0]
-        if len(self.records) >= MOST:
-            raise Overloaded(too_many())
+        require_room(sum(each.startswith(caller_of(name)) for each in self.records), len(self.records))
         self.records[name] = Record(digest), now_s + KEEP_S
         return None
 

@@ -11,11 +11,15 @@ from tests.fuzz.harness import fuzz, instrumented, slices
 with instrumented():
     from control_plane.core.errors import ControlPlaneError
     from control_plane.frontends.http.body_stream import BodyStream
-    from control_plane.frontends.http.limits import HttpLimits
+    from control_plane.frontends.http.limits import HttpLimits, StreamedBody
     from control_plane.frontends.http.request_reader import RequestReader
     from control_plane.protocols.http1 import HttpRequest, upstream_pieces
 
 LIMITS = HttpLimits(max_body_bytes=3000, max_header_bytes=16 << 10, max_connections=1, max_upload_bytes=3000)
+
+
+def streamed(request: HttpRequest) -> StreamedBody | None:
+    return StreamedBody.UPLOAD if request.target == b"/stream" else None
 
 
 class Sink:
@@ -67,7 +71,7 @@ def check(data: bytes) -> None:
 
 def read(pieces: Iterable[bytes]) -> Sink:
     sink = Sink()
-    reader = RequestReader(sink, LIMITS, lambda request: None, peer_is_local=True, streams=lambda request: request.target == b"/stream")
+    reader = RequestReader(sink, LIMITS, lambda request: None, peer_is_local=True, streams=streamed)
     for piece in pieces:
         has_backlog = reader.feed(piece)
         while has_backlog:

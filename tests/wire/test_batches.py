@@ -15,6 +15,8 @@ import pytest
 from control_plane.batches.adapters.folder_shelf import FolderShelf
 from control_plane.batches.batches import Batches
 from control_plane.batches.files import Files
+from control_plane.core.errors import InvalidRequest, ModelNotFound, PermissionDenied
+from control_plane.core.principal import Principal
 from control_plane.frontends.batches.http import BatchesHttp
 from control_plane.jobs.domain.job import Blob
 from control_plane.jobs.ports import SpoolDamaged
@@ -104,6 +106,34 @@ async def test_a_tenant_has_so_many_open_batches_and_others_theirs(tmp_path: Pat
 
         await it.work("completed", first.id)
         await create(it.mine, line("3"))
+
+
+@pytest.mark.parametrize(
+    ("refusal", "error", "said"),
+    [
+        pytest.param(
+            ModelNotFound("the model 'm' does not exist"), openai.BadRequestError, "line 1: the model 'm' does not exist", id="no"
+        ),
+        pytest.param(InvalidRequest("no text-embedding model"), openai.BadRequestError, "line 1: no text-embedding", id="another-kind"),
+        pytest.param(PermissionDenied("not yours"), openai.PermissionDeniedError, "not yours", id="not-the-callers"),
+    ],
+)
+async def test_a_batch_that_no_model_can_compute_is_refused_when_it_is_created(
+    tmp_path: Path, refusal: Exception, error: type[Exception], said: str
+) -> None:
+    """Accepted, each of its lines would fail later."""
+    asked: list[tuple[str, str]] = []
+
+    async def require(principal: Principal, name: str) -> None:
+        asked.append((principal.tenant, name))
+        raise refusal
+
+    async with serving(tmp_path) as it:
+        it.batches.require_model = require
+        with pytest.raises(error, match=said):
+            await create(it.mine, line("a"))
+        assert asked == [("team", "m")]
+        assert (await it.mine.batches.list()).data == []
 
 
 async def test_a_file_is_kept_listed_read_and_deleted(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,10 @@ from control_plane.jobs.domain.job import Job
 from control_plane.jobs.files.adapters.folder_files import FolderFiles
 from control_plane.jobs.files.callers_files import CallersFiles
 from control_plane.jobs.files.domain.place import Prefix, read_prefixes
+from control_plane.jobs.ports import Bounds, Load
 from control_plane.objects.domain.tenant import Tenant
 from tests.fakes.governance import api_key, governance, known_state
+from tests.fakes.jobs import ROOMY
 from tests.unit.jobs.world import World, running, world
 from tests.wire.gateway import INFER, gateway
 from tests.wire.test_jobs import MINE, OTHERS, Caller
@@ -40,8 +42,11 @@ class Told:
 
 
 class Serving:
-    def __init__(self, here: World, mine: Caller, others: Caller, budget: BodyBudget, deliveries: Deliveries, folder: Path) -> None:
+    def __init__(
+        self, here: World, mine: Caller, others: Caller, budget: BodyBudget, deliveries: Deliveries, folder: Path, read: list[Sequence[str]]
+    ) -> None:
         self.here, self.mine, self.others, self.budget, self.deliveries, self.folder = here, mine, others, budget, deliveries, folder
+        self.read = read
 
     async def deliver(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -58,24 +63,30 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(folder: Path, *, courier: Any = None) -> AsyncIterator[Serving]:
+async def serving(folder: Path, *, courier: Any = None, bounds: Bounds = ROOMY) -> AsyncIterator[Serving]:
     (files := folder / "files").mkdir()
     (files / "team").mkdir()
     (files / "team" / "in.json").write_bytes(INFER)
     keys = (api_key(MINE, "infer:m"), api_key(OTHERS, "infer:*", tenant="others"))
     governed = governance(known_state(keys=keys, tenants=(Tenant("team"), Tenant("others"))), authentication=True)
     async with world(folder) as here:
+        read: list[Sequence[str]] = []
+
+        class Noted(FolderFiles):
+            async def read(self, path: Sequence[str], *, most: int) -> bytes:
+                read.append(path)
+                return await super().read(path, most=most)
 
         def open_store(prefix: Prefix) -> FolderFiles:
-            return FolderFiles(Path(prefix.url))
+            return Noted(Path(prefix.url))
 
         callers = CallersFiles(read_prefixes([f"{files}/{{tenant}}"]), open_store, read_result=here.spool.read)
         couriers = {DeliveryKind.OUTPUT: callers} | ({DeliveryKind.WEBHOOK: courier} if courier is not None else {})
         deliveries = Deliveries(store=here.store, couriers=couriers, today_s=here.now_s, draw=lambda: 0.5)
         budget = BodyBudget(1 << 20)
-        jobs = JobsHttp(here.jobs(), files=callers, budget=budget, max_input_bytes=4096)
+        jobs = JobsHttp(here.jobs(bounds=bounds), files=callers, budget=budget, max_input_bytes=4096)
         async with gateway(governed=governed, jobs=jobs) as it:
-            yield Serving(here, Caller(it, MINE), Caller(it, OTHERS), budget, deliveries, files)
+            yield Serving(here, Caller(it, MINE), Caller(it, OTHERS), budget, deliveries, files, read)
         await callers.close()
 
 
@@ -88,6 +99,14 @@ async def test_a_job_reads_its_input_and_writes_its_output(tmp_path: Path) -> No
         written = it.folder / "team" / "out" / seen["id"]
         assert written.read_bytes() == INFER
         assert written.with_name(written.name + ".head").read_bytes() == result.head
+        assert it.budget.held_bytes == 0
+
+
+async def test_a_file_for_which_there_is_no_room_is_not_read(tmp_path: Path) -> None:
+    async with serving(tmp_path, bounds=Bounds(Load(9, len(INFER) - 1), Load(9, 1 << 30))) as it:
+        source = f"{it.folder}/team/in.json"
+        refused = await it.mine.ask("POST", "/v2/models/m/jobs", Tidegate_Job_Input=source)
+        assert (refused.status, it.read) == (429, [])
         assert it.budget.held_bytes == 0
 
 

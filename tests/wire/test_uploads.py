@@ -18,6 +18,7 @@ from control_plane.batches.domain.batch import StoredFile
 from control_plane.batches.files import Files
 from control_plane.frontends.batches.http import BatchesHttp
 from control_plane.objects.domain.tenant import Tenant
+from control_plane.objects.mirror import ObjectMirror
 from tests.fakes.governance import api_key, governance, key_text, known_state
 from tests.fakes.jobs import ROOMY
 from tests.unit.jobs.world import world
@@ -56,6 +57,7 @@ class Here:
     frontend: Gateway
     shelf: Watched
     folder: Path
+    known: ObjectMirror
 
     def files(self) -> list[str]:
         """What is on disk of files, finished or not."""
@@ -67,7 +69,8 @@ async def serving(tmp_path: Path, *, quota_bytes: int = 1 << 30, body_timeout_s:
     folder = tmp_path / "files"
     shelf = FolderShelf(folder)
     watched = Watched(shelf)
-    governed = governance(known_state(keys=(api_key(1, "infer:*"),), tenants=(Tenant("team"),)), authentication=True)
+    known = known_state(keys=(api_key(1, "infer:*"),), tenants=(Tenant("team"),))
+    governed = governance(known, authentication=True)
     async with world(tmp_path / "jobs") as here:
         files = Files(watched, max_bytes=quota_bytes)  # type: ignore[arg-type]
         batches = Batches(
@@ -83,7 +86,7 @@ async def serving(tmp_path: Path, *, quota_bytes: int = 1 << 30, body_timeout_s:
         )
         limits = replace(LIMITS, max_upload_bytes=MOST_BYTES, body_timeout_s=body_timeout_s)
         async with gateway(governed=governed, limits=limits, batches=BatchesHttp(files, batches)) as frontend:
-            yield Here(frontend, watched, folder)
+            yield Here(frontend, watched, folder, known)
     await shelf.close()
 
 
@@ -166,6 +169,19 @@ async def test_nothing_stays_of_an_upload_whose_client_has_left(tmp_path: Path) 
         await client.close()
         await it.shelf.has_ended.wait()
 
+        assert it.files() == []
+
+
+async def test_an_upload_ends_with_its_key(tmp_path: Path) -> None:
+    """Within a second, as streams do: a slow one could else go on for days."""
+    async with serving(tmp_path) as it:
+        client, body = await it.frontend.connect(), form(1_000_000)
+        await client.send((head(len(body)) + body)[:-100])
+        await it.shelf.has_taken.wait()
+        it.known.keys, it.known.generation = {}, it.known.generation + 1
+        answer = await client.answer()
+
+        assert (answer.status, answer.says_close) == (401, True)
         assert it.files() == []
 
 

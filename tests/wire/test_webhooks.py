@@ -139,7 +139,7 @@ async def test_a_name_that_leads_inside_is_told_nothing_and_its_caller_sees_why(
         await it.new_secret()
         seen = await it.told(f"http://rebinding.example:{there.port}/")
         assert (seen["state"], seen["webhook"]["state"], there.connections) == ("succeeded", "pending", 0)
-        assert "not of the public Internet" in seen["webhook"]["error"]
+        assert "no address of the public Internet" in seen["webhook"]["error"]
 
 
 async def test_a_redirect_is_no_delivery(tmp_path: Path) -> None:

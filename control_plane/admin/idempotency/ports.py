@@ -5,15 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from control_plane.core.errors import LimitExceeded, Overloaded
+
 KEEP_S = 600.0
 """Time for which a record is kept: longer than any client tries the same request again."""
-MOST = 1000
-"""Records at a time. Of more the new one is refused: forgetting a younger one would let its request be done twice."""
+MOST, MOST_OF_CALLER = 1000, 250
+"""Records at a time, of all callers and of one, which else could leave none to the others. Of more the new one is refused:
+forgetting a younger one would let its request be done twice."""
+_RETRY_AFTER_S = 60.0
 
 
-def too_many() -> str:
-    """Return why one more is refused."""
-    return f"{MOST:,} idempotency keys were used within {KEEP_S / 60:g} minutes; try again later"
+def require_room(of_caller: int, in_all: int) -> None:
+    """Refuse one more record beside those that there are. Raises LimitExceeded: its caller has as many as it may; Overloaded."""
+    rule = f"idempotency keys were used within {KEEP_S / 60:g} minutes; try again later"
+    if of_caller >= MOST_OF_CALLER:
+        raise LimitExceeded(f"{MOST_OF_CALLER} {rule}", retry_after_s=_RETRY_AFTER_S)
+    if in_all >= MOST:
+        raise Overloaded(f"{MOST:,} {rule}")
+
+
+def caller_of(name: str) -> str:
+    """Return the part of a record's name that is its caller's, with the dot."""
+    return name[: name.index(".") + 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +40,12 @@ class Record:
 
 
 class IdempotencyRecords(Protocol):
-    """Store of such records by name, each for `KEEP_S`. Every method raises StoreUnavailable if it cannot be reached."""
+    """Store of such records by name (`CALLER.REQUEST`), each for `KEEP_S`. Every method raises StoreUnavailable if it cannot be reached."""
 
     async def begin(self, name: str, digest: str) -> Record | None:
         """Make the record of a first request, in one step for all gateways, and return None; or return the earlier record.
 
-        Raises Overloaded: there are `MOST` records.
+        Raises LimitExceeded, Overloaded: there are as many as may be (`require_room`).
         """
 
     async def answer(self, name: str, digest: str, sealed: str) -> None:

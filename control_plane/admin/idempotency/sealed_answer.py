@@ -27,7 +27,8 @@ class AnswerSeal:
         """`secret` is the API key that the caller shows; empty without one, when the idempotency key alone is what
         nobody guesses."""
         who = b"\0".join(text.encode() for text in (tenant, key_id, idempotency_key))
-        self.name = sha256(b"tidegate admin request 1\0" + who).hexdigest()
+        caller = sha256(b"tidegate admin caller 1\0" + b"\0".join((tenant.encode(), key_id.encode()))).hexdigest()
+        self.name = f"{caller[:16]}.{sha256(b'tidegate admin request 1' + bytes(1) + who).hexdigest()}"
         material = b"\0".join(text.encode() for text in (secret, idempotency_key))
         self._cipher = ChaCha20Poly1305(HKDF(SHA256(), 32, salt=None, info=_USE + who).derive(material))
 

@@ -170,7 +170,8 @@ def _finish(own: Path, growing: GrowingFile, file: StoredFile) -> None:
 
 def _discard(own: Path, growing: GrowingFile) -> None:
     """Remove what was written, and its folder if there is nothing else in it."""
-    growing.discard()
+    with suppress(OSError):  # the disk may be full
+        growing.discard()
     with suppress(OSError):
         own.rmdir()
 

@@ -10,6 +10,7 @@ from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
+from uuid import uuid4
 
 import typer
 from rich.console import Console
@@ -19,7 +20,7 @@ from control_plane.admin.client import JobClient
 from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client, api_key, endpoint
 from control_plane.cli.common.output import Shape, ShapeOption, print_found
 from control_plane.cli.common.printing import print_fields, print_table, remark
-from control_plane.core.errors import InvalidRequest
+from control_plane.core.errors import InvalidRequest, UpstreamUnavailable
 
 app = typer.Typer(help="Hand in asynchronous jobs, and follow them.", no_args_is_help=True)
 dead = typer.Typer(help="List, queue again or drop jobs whose every attempt has failed.", no_args_is_help=True)
@@ -27,6 +28,7 @@ app.add_typer(dead, name="dead")
 
 _LINES_PER_JOB = 32
 _WAIT_S = 30
+_AGAIN_S = 1.0
 _WITHOUT_ANSWER = ("failed", "cancelled", "expired", "dead")
 _ENDED = ("succeeded", *_WITHOUT_ANSWER)
 _COLUMNS = ("id", "state", "model", "class", "attempts", "submitted_at", "ended_at", "error")
@@ -42,21 +44,32 @@ def submit(
     request: Annotated[Path | None, typer.Option(help="JSON body of one infer request, instead of texts.")] = None,
     out: Annotated[Path | None, typer.Option(help="Wait, and write the embeddings to this .npy file, one row per line.")] = None,
     economy: Annotated[bool, typer.Option("--economy", help="Let standard jobs go first.")] = False,
+    input_from: Annotated[
+        str | None, typer.Option(metavar="PLACE", help="Body of one infer request in a folder or s3:// store that the gateway reads.")
+    ] = None,
+    output_to: Annotated[
+        str | None, typer.Option(metavar="PLACE", help="Folder, or s3:// prefix, into which the gateway writes each job's answer.")
+    ] = None,
     webhook: Annotated[str | None, typer.Option(metavar="URL", help="Tell this https:// URL of each job's end.")] = None,
     url: UrlOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
     """Hand in jobs and print their ids, or wait for all of them and write their embeddings.
 
-    Handed in again after an interruption, the same texts are the same jobs: nothing is computed twice, and what has failed
-    is tried anew.
+    Handed in again after an interruption, the same texts with the same options are the same jobs: nothing is computed
+    twice, and what has failed is tried anew. What is in a file of --input-from is a new job each time.
     """
-    if (file is None) == (request is None) or (out is not None and file is None):
-        raise InvalidRequest("give --file PATH of texts, with --out PATH if you like, or --request PATH of one body")
-    bodies = [_read(request)] if request is not None else [*_bodies(_read(file or Path()))]
+    if sum(given is not None for given in (file, request, input_from)) != 1 or (out is not None and file is None):
+        raise InvalidRequest("give --file PATH of texts, with --out PATH if you like, or --request PATH or --input-from PLACE of one body")
+    bodies = [*_bodies(_read(file))] if file is not None else [_read(request) if request is not None else b""]
+    options = {
+        "tidegate_job_class": "economy" if economy else None,
+        "tidegate_job_input": input_from,
+        "tidegate_job_output": output_to,
+        "tidegate_job_webhook": webhook,
+    }
     started_s = time.perf_counter()
     with _connected(url, state_dir) as client:
-        options = {"tidegate_job_class": "economy" if economy else None, "tidegate_job_webhook": webhook}
         ids = [_submitted(client, model, body, options) for body in _shown(bodies, "handing in")]
         if out is None:
             for job_id in ids:
@@ -65,7 +78,7 @@ def submit(
         rows = [_rows(client, job_id) for job_id in _shown(ids, "computing")]
     _write(out, rows)
     count, elapsed_s = sum(map(len, rows)), time.perf_counter() - started_s
-    remark(f"{count} texts in {elapsed_s:.1f} s, {count / elapsed_s:.0f} a second: {out}")
+    remark(f"{count} {'text' if count == 1 else 'texts'} in {elapsed_s:.1f} s, {count / elapsed_s:.0f} a second: {out}")
 
 
 @app.command(name="list")
@@ -88,14 +101,14 @@ def show(job_id: IdArgument, output: ShapeOption = Shape.TABLE, url: UrlOption =
     """Show one job."""
     with _connected(url, state_dir) as client:
         found = client.show(job_id)
-    print_found(found, output, lambda: print_fields(found.items()))
+    print_found(found, output, lambda: print_fields((name, _as_text(value)) for name, value in found.items()))
 
 
 @app.command()
 def watch(job_id: IdArgument, url: UrlOption = None, state_dir: StateDirOption = None) -> None:
-    """Wait until a job has ended, and print its result; the exit status is 1 if it has none, or is an error."""
+    """Tell how a job goes on until it has ended, and print its result; the exit status is 1 if it has none, or is an error."""
     with _connected(url, state_dir) as client:
-        found = _ended(client, job_id)
+        found = _watched(client, job_id)
         if "result" in found:
             typer.echo(client.result(job_id), nl=sys.stdout.isatty())
     if found["state"] != "succeeded":
@@ -158,20 +171,58 @@ def _bodies(content: bytes) -> Iterator[bytes]:
 
 def _submitted(client: JobClient, model: str, body: bytes, options: dict[str, str | None]) -> str:
     """Hand in one job, and return its id: that of an earlier run, or a new one where that run's ended without an answer."""
-    webhook = options["tidegate_job_webhook"] or ""
-    key = _key(model, body, webhook)
+    if options["tidegate_job_input"] is not None:
+        return str(client.submit(model, body, key=uuid4().hex, **options)["id"])  # what is in the file may be another by now
+    key = _key(model, body, options)
     while (job := client.submit(model, body, key=key, **options))["state"] in _WITHOUT_ANSWER:
-        key = _key(model, body, webhook, job["id"])
+        key = _key(model, body, options, job["id"])
     return str(job["id"])
 
 
-def _key(model: str, body: bytes, *more: str) -> str:
-    """Idempotency key that follows from what is computed and told, so that a second run finds the jobs of the first."""
-    return sha256(b"\0".join((model.encode(), body, *(text.encode() for text in more if text)))).hexdigest()
+def _key(model: str, body: bytes, options: dict[str, str | None], *more: str) -> str:
+    """Idempotency key that follows from what is computed and how, so that a second run finds the jobs of the first."""
+    given = (f"{name}: {value}" for name, value in options.items() if value is not None)
+    return sha256(b"\0".join((model.encode(), body, *(text.encode() for text in (*given, *more))))).hexdigest()
 
 
 def _shown(items: list[Any], what: str) -> Iterator[Any]:
     yield from track(items, description=what, console=Console(stderr=True))
+
+
+def _as_text(value: Any) -> Any:
+    """Return a field of a job as people read it: how far a delivery is in a line, and all else as it is."""
+    if not isinstance(value, dict):
+        return value
+    attempts, next_at = value["attempts"], value.get("next_at")
+    parts = (
+        value.get("url"),
+        value["state"],
+        attempts and f"{attempts} {'attempt' if attempts == 1 else 'attempts'}",
+        next_at and f"next at {next_at}",
+        value.get("error"),
+    )
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _watched(client: JobClient, job_id: str) -> dict[str, Any]:
+    """Tell each state of a job until its end, also where the gateway that tells of it ends, and return the job then."""
+    told = ""
+    while True:
+        has_told = False
+        try:
+            for found in client.events(job_id):
+                has_told = True
+                if found["state"] != told:
+                    told = found["state"]
+                    remark(f"job {job_id} is {told}")
+                if told in _ENDED:
+                    return found
+        except InvalidRequest:  # as many as may be are watched already
+            return _ended(client, job_id)
+        except UpstreamUnavailable:
+            if not has_told:
+                raise
+        time.sleep(_AGAIN_S)
 
 
 def _ended(client: JobClient, job_id: str) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
+from math import isfinite
 
 from rich.console import Console
 from rich.markup import escape
@@ -50,7 +52,13 @@ def _cell(value: object) -> str | Text:
         return ""
     if isinstance(value, Text):
         return value
-    return escape(printable(f"{value:.10g}" if isinstance(value, float) else str(value)))
+    return escape(printable(_number(value) if isinstance(value, float) else str(value)))
+
+
+def _number(value: float) -> str:
+    """Format a number with the digits that people write it with: 0.00002, not 2e-05."""
+    text = f"{value:.10g}"
+    return f"{Decimal(text):f}" if isfinite(value) else text
 
 
 def printable(text: str) -> str:

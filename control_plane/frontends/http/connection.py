@@ -309,6 +309,8 @@ class HttpConnection(asyncio.Protocol):
                 item, keep_alive, held_bytes = self._queue.popleft()
                 if self._is_paused:
                     self._pause_as_needed()
+                if self._reader.wants_continue and self._receives(item):  # pipelined behind another, which is answered now
+                    self._continue_if_due()
                 self._is_answering = True
                 try:
                     answer = item if isinstance(item, HttpAnswer) else await self._server.application(item)
@@ -322,7 +324,7 @@ class HttpConnection(asyncio.Protocol):
                     if held_bytes:
                         self._give(held_bytes)
                 keep_alive = keep_alive and not self._server.is_draining  # a drain may have begun while the answer was made
-                if self._reader.stream is not None:  # answered before its body was whole: the rest cannot be told from a request
+                if self._receives(item):  # answered before its body was whole: the rest cannot be told from a request
                     keep_alive, self._reader.has_ended, self._has_refused = False, True, True
                 is_head = isinstance(item, HttpRequest) and item.method == b"HEAD"
                 if isinstance(answer, HttpAnswer):
@@ -348,6 +350,11 @@ class HttpConnection(asyncio.Protocol):
         except Exception:
             _log.exception("an HTTP connection failed; this is a defect")
             self.abort()
+
+    def _receives(self, item: HttpRequest | HttpAnswer) -> bool:
+        """Whether this is the request whose streamed body is not whole yet."""
+        stream = self._reader.stream
+        return stream is not None and isinstance(item, HttpRequest) and item.stream is stream
 
     async def _close(self) -> None:
         """Close the connection; after a refusal, half-close it and let the client read why."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from control_plane.core.errors import HeadTooLarge, PayloadTooLarge
 from control_plane.frontends.common.connection_limits import Network
@@ -16,6 +17,15 @@ MAX_FIELDS = 100
 """Most fields of one head; Envoy's default. A field costs more than its bytes show."""
 
 
+class StreamedBody(Enum):
+    """Kind of a body that the application receives piece by piece; each kind has a limit of its own."""
+
+    BODY = "body"
+    """The body of an inference, which others send whole."""
+    UPLOAD = "upload"
+    """A form with a file."""
+
+
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
     """Limits that an HTTP server sets for each connection: sizes, counts and time-outs."""
@@ -24,7 +34,7 @@ class HttpLimits:
     max_header_bytes: int
     max_connections: int
     max_upload_bytes: int = 0
-    """Largest body that the application receives piece by piece."""
+    """Largest file that the application receives piece by piece."""
     header_timeout_s: float = 10.0
     """Seconds from a head's first byte to its last."""
     body_timeout_s: float = 60.0
@@ -44,6 +54,13 @@ class HttpLimits:
 
     def upload_too_large(self) -> PayloadTooLarge:
         return PayloadTooLarge(f"the body exceeds the limit of {self.max_upload_bytes} bytes (TIDEGATE_JOBS_MAX_UPLOAD_BYTES)")
+
+    def check_streamed(self, kind: StreamedBody, size_bytes: int) -> None:
+        """Check the size of a body that is received piece by piece. Raises PayloadTooLarge."""
+        if kind is StreamedBody.UPLOAD and size_bytes > self.max_upload_bytes:
+            raise self.upload_too_large()
+        if kind is StreamedBody.BODY and size_bytes > self.max_body_bytes:
+            raise self.body_too_large()
 
 
 def line_too_long() -> HeadTooLarge:

@@ -18,7 +18,7 @@ from control_plane.core.errors import ControlPlaneError, InvalidRequest, Permiss
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES
 from control_plane.frontends.http.body_stream import BodyStream
 from control_plane.frontends.http.known_head import MAX_KNOWN_HEAD_BYTES, KnownHead
-from control_plane.frontends.http.limits import MAX_FIELDS, MAX_LINE_BYTES, HttpLimits, line_too_long, too_many_fields
+from control_plane.frontends.http.limits import MAX_FIELDS, MAX_LINE_BYTES, HttpLimits, StreamedBody, line_too_long, too_many_fields
 from control_plane.host.exposure import AllowedHosts
 from control_plane.protocols.head_template import Http1Template
 from control_plane.protocols.http1 import Body, HttpRequest
@@ -42,13 +42,14 @@ end."""
 Admit = Callable[[HttpRequest], None]
 """Checks a request by its head, before its body arrives. Raises the ControlPlaneError to refuse it with."""
 
-Streams = Callable[[HttpRequest], bool]
-"""Whether the application receives the body of such a request piece by piece, by its head."""
+Streams = Callable[[HttpRequest], StreamedBody | None]
+"""Which kind of body the application receives piece by piece of such a request, by its head; None: the body is read
+whole first."""
 
 
-def streams_none(request: HttpRequest) -> bool:
+def streams_none(request: HttpRequest) -> StreamedBody | None:
     """Default `Streams`, for an application whose bodies are all read whole first."""
-    return False
+    return None
 
 
 class RequestSink(Protocol):
@@ -131,6 +132,7 @@ class RequestReader:
         """Whether the client waits for `100 Continue` before it sends its body, and the head was admitted."""
         self.stream: BodyStream | None = None
         """Streamed body that is not whole yet, of a request that was accepted already."""
+        self._stream_kind = StreamedBody.BODY
 
     @property
     def target(self) -> bytes:
@@ -367,8 +369,8 @@ class RequestReader:
         if (body_bytes or is_chunked) and self._parser.should_upgrade():
             raise InvalidRequest("protocol upgrades are not supported; gRPC has a port of its own")
         self._missing_bytes, self._is_at_chunk = body_bytes, is_chunked
-        if (is_chunked or body_bytes > UNCOUNTED_BYTES) and self._streams(request):
-            self._begin_stream(request, body_bytes, wants_continue=wants_continue)
+        if (is_chunked or body_bytes > UNCOUNTED_BYTES) and (kind := self._streams(request)) is not None:
+            self._begin_stream(request, kind, body_bytes, wants_continue=wants_continue)
             return
         if body_bytes > self._limits.max_body_bytes:
             raise self._limits.body_too_large()
@@ -381,14 +383,14 @@ class RequestReader:
             self._is_counted = True
             self._sink.reserve(body_bytes)
 
-    def _begin_stream(self, request: HttpRequest, body_bytes: int, *, wants_continue: bool) -> None:
+    def _begin_stream(self, request: HttpRequest, kind: StreamedBody, body_bytes: int, *, wants_continue: bool) -> None:
         """Accept a request on its head; its body follows as a stream. Raises ControlPlaneError."""
-        if body_bytes > self._limits.max_upload_bytes:
-            raise self._limits.upload_too_large()
+        self._limits.check_streamed(kind, body_bytes)
         self._admit(request)
         self.wants_continue = wants_continue
         self._is_counted = True
-        self.stream = request.stream = BodyStream(self._sink.read_on)
+        self.stream, self._stream_kind = BodyStream(self._sink.read_on), kind
+        request.stream = self.stream
         self._sink.accept(request, keep_alive=self._keeps_alive())
 
     def _check_host(self, allowed: AllowedHosts, host: bytes | None, fetch_site: bytes | None) -> None:
@@ -401,8 +403,7 @@ class RequestReader:
         self._unparsed_line_bytes = 0
         self.wants_continue = False
         if self.stream is not None:
-            if self.stream.received_bytes + len(body) > self._limits.max_upload_bytes:
-                raise self._limits.upload_too_large()
+            self._limits.check_streamed(self._stream_kind, self.stream.received_bytes + len(body))
             self.stream.put(body)
             return
         if len(self._body) + len(body) > self._limits.max_body_bytes:

@@ -8,9 +8,8 @@ for byte. `Prefer: wait=N` is of RFC 7240, `Idempotency-Key` of draft-ietf-httpa
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 from urllib.parse import parse_qs
 
@@ -28,7 +27,7 @@ from control_plane.jobs.domain.job_view import view_of
 from control_plane.jobs.files.callers_files import CallersFiles
 from control_plane.jobs.jobs import JOB_ID, Jobs, Submission
 from control_plane.jobs.ports import Compute, Computed, TryAgain
-from control_plane.protocols.http1 import Headers, HttpAnswer, HttpRequest, make_answer, with_header
+from control_plane.protocols.http1 import Body, BodyPieces, Headers, HttpAnswer, HttpRequest, make_answer, with_header
 from control_plane.protocols.kserve.routes import V2Route, read_route
 from control_plane.triton.ports import HttpStream
 
@@ -120,11 +119,9 @@ class JobsHttp:
 
     async def _submit(self, jobs: Jobs, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer:
         wanted = replace(_submission(request, route), webhook=self._webhook(request, principal), output=self._output(request, principal))
-        async with self._input(request, principal) as body:
-            # A large body keeps its part of the memory for all bodies until it is answered, and a runner needs as much again.
-            wait_s = _wait_s(request) if len(body) <= UNCOUNTED_BYTES else 0
-            job = await jobs.submit(principal, replace(wanted, body=body))
-        if wait_s:
+        job = await self._accepted(jobs, request, wanted, principal)
+        # A body that came whole keeps its part of the memory for all bodies until it is answered, and a runner needs as much again.
+        if wait_s := _wait_s(request) if len(request.body) <= UNCOUNTED_BYTES else 0:
             job = await jobs.wait(job, wait_s)
             if job.result is not None:
                 return with_header(await _result(jobs, job), b"Preference-Applied: wait=%d" % wait_s)
@@ -132,19 +129,21 @@ class JobsHttp:
         headers: Headers = [(b"Location", f"/v2/jobs/{job.id}".encode())]
         return make_answer(202, body, headers=headers)
 
-    @asynccontextmanager
-    async def _input(self, request: HttpRequest, principal: Principal) -> AsyncIterator[bytes | bytearray]:
-        """The body of the job: what the caller has sent, or has where it says. Raises InvalidRequest, PayloadTooLarge."""
+    async def _accepted(self, jobs: Jobs, request: HttpRequest, wanted: Submission, principal: Principal) -> Job:
+        """Accept a job whose body the caller has sent, still sends, or has where it says."""
+        body, rest = await _beginning(request)
         given = _file_url(request, b"tidegate-job-input")
         if given is None:
-            yield request.body
-            return
+            announced_bytes = request.content_length if rest is not None else 0
+            return await jobs.submit(principal, replace(wanted, body=body, rest=rest, announced_bytes=announced_bytes))
         if self._files is None or self._budget is None:
             raise InvalidRequest(_NO_FILES)
-        if request.body:
+        if body:
             raise InvalidRequest("a job has its input in the body or where tidegate-job-input says, not both")
-        async with self._files.input(principal.tenant, given, max_bytes=self._max_input_bytes, budget=self._budget) as body:
-            yield body
+        room = partial(jobs.require_room, principal, idempotency_key=wanted.idempotency_key)
+        reading = self._files.input(principal.tenant, given, max_bytes=self._max_input_bytes, budget=self._budget, require_room=room)
+        async with reading as found:
+            return await jobs.submit(principal, replace(wanted, body=found))
 
     def _output(self, request: HttpRequest, principal: Principal) -> Delivery | None:
         """Read where the result is written to. Raises InvalidRequest."""
@@ -192,6 +191,19 @@ class JobsHttp:
             raise InvalidRequest(f"limit must be a number from 1 to {_MOST_LISTED}")
         found = await jobs.visible_to(principal, state=JobState(state) if state else None, before=before, limit=int(limit))
         return make_answer(200, orjson.dumps({"jobs": [view_of(job, None) for job in found]}))
+
+
+async def _beginning(request: HttpRequest) -> tuple[Body, BodyPieces | None]:
+    """Return the body, or the beginning of a large one and what receives its rest. Raises ControlPlaneError: it does not come."""
+    if request.stream is None:
+        return request.body, None
+    body = bytearray()
+    while len(body) <= UNCOUNTED_BYTES:
+        piece = await request.stream.receive()
+        if piece is None:
+            return body, None
+        body += piece
+    return body, request.stream
 
 
 async def _result(jobs: Jobs, job: Job) -> HttpAnswer:

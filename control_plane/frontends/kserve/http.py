@@ -142,8 +142,8 @@ class V2Http:
     async def _while_allowed(
         self, asking: Awaitable[HttpAnswer | HttpStream], request: HttpRequest, route: V2Route, principal: Principal
     ) -> HttpAnswer | HttpStream:
-        """Await an answer; a stream ends with its caller's rights."""
-        if route.action is not Action.JOB_EVENTS or principal is ANONYMOUS:
+        """Await an answer; a stream, and a body that is still received, end with their caller's rights."""
+        if principal is ANONYMOUS or not (route.action is Action.JOB_EVENTS or request.stream is not None):
             return await asking
         return await watched(asking, self._rights.watch(principal, partial(reauthenticate, self._access, request)))
 

@@ -12,9 +12,10 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
@@ -23,6 +24,7 @@ from uuid import uuid4
 from control_plane.core.errors import StartupError, StoreUnavailable
 from control_plane.jobs.domain.job import Blob
 from control_plane.jobs.ports import SpoolDamaged
+from control_plane.storage.growing_file import GrowingFile
 
 _THREADS = 4
 _JOB = re.compile(r"job-[0-9a-f]{32}")
@@ -49,6 +51,26 @@ class FolderSpool:
 
     async def write(self, job_id: str, name: str, pieces: Sequence[bytes | bytearray]) -> Blob:
         return await self._run(lambda: _write(self._folder_of(job_id), name, pieces))
+
+    async def receive(self, job_id: str, name: str, pieces: AsyncIterator[bytes | bytearray]) -> Blob:
+        folder, digest, size_bytes = self._folder_of(job_id), sha256(), 0
+        final, growing = folder / _checked(_NAME, name), GrowingFile(folder)
+
+        def write(piece: bytes | bytearray) -> None:
+            growing.write(piece)
+            digest.update(piece)
+
+        made = await self._run(partial(_make_folder, folder))
+        try:
+            async for piece in pieces:
+                size_bytes += len(piece)
+                await self._run(partial(write, piece))
+            await self._run(partial(_finish, growing, final, made))
+        except BaseException:
+            with suppress(StoreUnavailable):  # of what is left the sweeper takes care
+                await self._run(partial(_discard, growing, folder))
+            raise
+        return Blob(f"{job_id}/{name}", size_bytes, digest.hexdigest())
 
     async def read(self, blob: Blob) -> bytes:
         if blob.data is not None:
@@ -99,9 +121,21 @@ def _write(folder: Path, name: str, pieces: Sequence[bytes | bytearray]) -> Blob
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    for each in (folder, *(each.parent for each in made)):
-        _flush_folder(each)
+    _flush_folders(folder, made)
     return Blob(f"{folder.name}/{name}", size_bytes, digest.hexdigest())
+
+
+def _finish(growing: GrowingFile, final: Path, made: list[Path]) -> None:
+    growing.finish(final)
+    _flush_folders(final.parent, made)
+
+
+def _discard(growing: GrowingFile, folder: Path) -> None:
+    """Remove what was written, and the job's folder if there is nothing else in it."""
+    with suppress(OSError):  # the disk may be full
+        growing.discard()
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _make_folder(folder: Path) -> list[Path]:
@@ -144,9 +178,16 @@ def _jobs(folder: Path, before_s: float) -> list[str]:
     found = []
     for path in folder.glob("??/job-*"):
         with suppress(FileNotFoundError):  # one that is being removed
-            if path.stat().st_mtime < before_s and _JOB.fullmatch(path.name):
+            # A folder's own time stands still while a body only grows the file in it.
+            if _JOB.fullmatch(path.name) and all(each.stat().st_mtime < before_s for each in (path, *path.iterdir())):
                 found.append(path.name)
     return sorted(found)
+
+
+def _flush_folders(folder: Path, made: list[Path]) -> None:
+    """Flush a job's folder, and those in which folders were made that lead to it."""
+    for each in (folder, *(each.parent for each in made)):
+        _flush_folder(each)
 
 
 def _flush_folder(folder: Path) -> None:

@@ -58,7 +58,7 @@ class _Gateway:
 
     async def send(self, request: HttpRequest) -> HttpAnswer:
         """Raises UpstreamUnavailable, DeadlineExceeded, _Silent (nothing was sent: it still says nothing)."""
-        if self._is_silent and not await self._is_live():
+        if self._is_silent and not await self.is_live():
             raise _Silent
         self._is_silent = False
         try:
@@ -79,11 +79,12 @@ class _Gateway:
         silences = 0
         while silences < _SILENCES:
             await asyncio.sleep(self._asked_every_s)
-            silences = 0 if await self._is_live() else silences + 1
+            silences = 0 if await self.is_live() else silences + 1
         self._is_silent = True
         raise DeadlineExceeded("the gateway says nothing any more")
 
-    async def _is_live(self) -> bool:
+    async def is_live(self) -> bool:
+        """Whether the gateway says in time that it lives."""
         try:
             await self._client.send(_LIVE, timeout_s=self._asked_every_s)
         except (UpstreamUnavailable, DeadlineExceeded):
@@ -137,6 +138,11 @@ class GatewayCompute:
                 _log.error("a gateway refuses to compute jobs: %s", why)
                 break
         raise TryAgain(f"no gateway computes it now: {why}", was_computed=False, is_crowded=True)
+
+    async def away(self) -> list[int]:
+        """Return which of the gateways say nothing now, by their places in the list."""
+        are_live = await asyncio.gather(*(gateway.is_live() for gateway in self._gateways))
+        return [number for number, is_live in enumerate(are_live) if not is_live]
 
     def is_hot(self, model: str) -> bool:
         """True: which models are loaded is known to the gateways alone."""

@@ -53,10 +53,12 @@ class CallersFiles:
         return Delivery(url)
 
     @asynccontextmanager
-    async def input(self, tenant: str, url: str, *, max_bytes: int, budget: Budget) -> AsyncIterator[bytes]:
-        """Read a caller's file, and hold the memory for it within the block.
+    async def input(
+        self, tenant: str, url: str, *, max_bytes: int, budget: Budget, require_room: Callable[[int], Awaitable[None]]
+    ) -> AsyncIterator[bytes]:
+        """Read a caller's file, and hold the memory for it within the block; `require_room` is asked before, with its size.
 
-        Raises InvalidRequest, PayloadTooLarge, Overloaded, StoreUnavailable.
+        Raises InvalidRequest, PayloadTooLarge, Overloaded, StoreUnavailable, and what `require_room` raises.
         """
         store, place = self._at(tenant, url)
         try:
@@ -64,6 +66,7 @@ class CallersFiles:
                 size = await store.size(place.segments)
             if size > max_bytes:
                 raise PayloadTooLarge(f"the input has {size} bytes, and {max_bytes} are allowed")
+            await require_room(size)
             await budget.acquire(size, _BUDGET_TIMEOUT_S)
         except NoSuchFile as exc:
             raise InvalidRequest("there is no such input file") from exc

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from control_plane.app.job_worker import JobWorker
+from control_plane.app.job_worker import JobWorker, tell_who_is_away
+from control_plane.cli import main
 from control_plane.core.errors import StartupError
+from control_plane.jobs.adapters.gateway_compute import GatewayCompute
 from control_plane.settings import load_settings
+from tests.unit.jobs.adapters.test_gateway_compute import FakeGateway
 
 REDIS = "redis://localhost:6379"
 
@@ -49,3 +53,20 @@ def test_other_ways_to_gateways_are_taken(tmp_path: Path, given: dict[str, objec
 def test_a_worker_that_could_run_no_jobs_says_why(tmp_path: Path, given: dict[str, object], reason: str) -> None:
     with pytest.raises(StartupError, match=reason):
         worker(tmp_path, **given)
+
+
+@pytest.mark.parametrize(("words", "named"), [(("--at-once", "0"), "--at-once"), (("--log-format", "xml"), "--log-format")])
+def test_a_value_that_does_not_fit_is_said_of_the_option_that_the_user_wrote(
+    words: tuple[str, ...], named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["tidegate", "jobs", "run", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code
+    assert f"{named}: " in capsys.readouterr().err
+
+
+async def test_a_gateway_that_is_not_there_is_said_and_no_reason_to_end(caplog: pytest.LogCaptureFixture) -> None:
+    there, away = FakeGateway(), FakeGateway(is_frozen=True)
+    await tell_who_is_away(GatewayCompute([there, away]), ["https://there:8000", "https://away:8000"])
+    assert [record.getMessage().partition(":8000")[0] for record in caplog.records] == ["no answer from the gateway https://away"]

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from control_plane.batches.domain.batch import StoredFile
-from control_plane.batches.files import MAX_UPLOADS, MAX_UPLOADS_OF_TENANT, Files
+from control_plane.batches.files import Files
 from control_plane.core.errors import LimitExceeded, Overloaded
 from control_plane.core.principal import Principal
 from control_plane.core.scope import Scopes, parse_scope
+from control_plane.jobs.upload_slots import MAX_UPLOADS, MAX_UPLOADS_OF_TENANT
 from tests.aio import settle
 
 
@@ -46,7 +47,7 @@ async def test_uploads_at_a_time_are_bounded_and_those_that_end_make_room() -> N
     async with asyncio.TaskGroup() as tasks:
         first = [tasks.create_task(add("one")) for _ in range(MAX_UPLOADS_OF_TENANT)]
         await settle()
-        with pytest.raises(LimitExceeded, match="sends 32 files already"):
+        with pytest.raises(LimitExceeded, match="sends 32 large bodies already"):
             await add("one")
         first[0].cancel()
         await settle()

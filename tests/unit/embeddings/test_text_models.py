@@ -5,9 +5,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import orjson
 import pytest
 
-from control_plane.core.errors import ControlPlaneError, InvalidRequest, ModelNotFound, UpstreamFailed, UpstreamUnavailable
+from control_plane.core.errors import (
+    ControlPlaneError,
+    InvalidRequest,
+    ModelNotFound,
+    PermissionDenied,
+    UpstreamFailed,
+    UpstreamUnavailable,
+)
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.core.model import ModelState
 from control_plane.core.principal import ANONYMOUS, Principal
@@ -17,7 +25,7 @@ from control_plane.embeddings.text_models import TextModels
 from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.objects.domain.route import Route
-from control_plane.protocols.http1 import HttpAnswer, make_answer
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.triton.servers import Servers
 from tests.aio import run
 from tests.fakes import FakeUpstream
@@ -163,3 +171,37 @@ def test_without_triton_nobody_knows() -> None:
 
     with pytest.raises(UpstreamUnavailable):
         run(world.models.usable(ANONYMOUS, timeout_s=1.0))
+
+
+CALLER = Principal("team", "key", Scopes((parse_scope("infer:m"), parse_scope("infer:to-m"), parse_scope("infer:theirs"))))
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "error"),
+    [
+        pytest.param("m", None, None, id="a-text-model"),
+        pytest.param("to-m", None, None, id="a-route-to-one"),
+        pytest.param("n", None, PermissionDenied, id="not-the-callers"),
+        pytest.param("theirs", None, PermissionDenied, id="a-route-of-others"),
+        pytest.param("m", make_answer(400, b"{}"), ModelNotFound, id="unknown"),
+        pytest.param("m", make_answer(200, orjson.dumps(OTHER)), InvalidRequest, id="no-text-model"),
+        pytest.param("m", make_answer(503, b"{}"), None, id="being-loaded"),
+        pytest.param("m", UpstreamUnavailable("Triton is down"), None, id="away"),
+    ],
+)
+def test_what_is_required_of_a_model_for_later(
+    name: str, answer: HttpAnswer | Exception | None, error: type[ControlPlaneError] | None
+) -> None:
+    world = World(routes=(Route("to-m", "m"), Route("theirs", "m", tenants=("others",))))
+
+    def answering(request: HttpRequest) -> HttpAnswer:
+        if isinstance(answer, Exception):
+            raise answer
+        return world.triton(request) if answer is None else answer
+
+    world.upstream.http.answer = answering
+    if error is None:
+        run(world.models.require(CALLER, name))
+        return
+    with pytest.raises(error):
+        run(world.models.require(CALLER, name))

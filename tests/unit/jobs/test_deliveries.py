@@ -133,6 +133,21 @@ async def test_what_is_not_taken_is_sent_again_later_with_the_same_id_and_given_
         assert await here.store.get(job_id) is None, "then the record may go"
 
 
+async def test_an_attempt_that_meets_a_defect_counts_as_one_that_failed(tmp_path: Path) -> None:
+    """It would else be made again with every lease, for as long as the record is kept."""
+    async with world(tmp_path) as here:
+        post = FakePost({"receiver.example": ValueError("secret detail")})
+        job_id = await ended(here)
+        await deliver(deliveries(here, post))
+        found = await webhook_of(here, job_id)
+        assert (found.state, found.attempts, found.due_s) == (DeliveryState.PENDING, 1, here.clock_s + 5.0)
+        assert "internal error" in found.error
+        assert "secret" not in found.error
+        here.clock_s += GIVE_UP_S
+        await deliver(deliveries(here, post))
+        assert (await webhook_of(here, job_id)).state is DeliveryState.FAILED
+
+
 async def test_a_receiver_that_is_gone_is_left_alone(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         post = FakePost({"receiver.example": 410})

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from control_plane.storage.growing_file import GrowingFile
+from tests.full_disk import full_disk
 
 
 def test_a_file_has_its_name_once_it_is_whole(tmp_path: Path) -> None:
@@ -35,4 +39,14 @@ def test_what_is_written_after_a_file_was_given_up_makes_none(tmp_path: Path) ->
         file.write(b"two")
         file.finish(tmp_path / "content")
 
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_stays_of_a_file_for_whose_end_the_disk_has_no_room(tmp_path: Path) -> None:
+    file = GrowingFile(tmp_path)
+    file.write(b"x" * 4000)  # which stay in the buffer
+    with full_disk(), pytest.raises(OSError, match="File too large"):
+        file.finish(tmp_path / "content")
+    with full_disk(), suppress(OSError):
+        file.discard()
     assert list(tmp_path.iterdir()) == []

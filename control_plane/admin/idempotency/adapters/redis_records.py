@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from pydantic import SecretStr
 
-from control_plane.admin.idempotency.ports import KEEP_S, MOST, Record, too_many
-from control_plane.core.errors import Overloaded
+from control_plane.admin.idempotency.ports import KEEP_S, MOST, MOST_OF_CALLER, Record, caller_of, require_room
 from control_plane.storage.redis import RedisLink
 
 _KEYS = ["tidegate:admin:records", "tidegate:admin:records:until"]
@@ -30,13 +29,18 @@ delete(redis.call('ZRANGE', KEYS[2], '-inf', now_ms, 'BYSCORE'))
 delete(redis.call('ZRANGE', KEYS[2], string.format('(%.0f', now_ms + ARGV[1]), '+inf', 'BYSCORE'))
 """
 
-# ARGV: ..., name, digest, how many there may be. Returns the earlier record; 0: it was made, 1: there are too many.
+# ARGV: ..., name, digest, its caller's part of the name, how many of the caller's there may be, and how many in all. Returns
+# the earlier record, 0 where it was made, or how many of the caller's there are, and in all.
 _BEGIN = (
     _COMMON
     + """
 local found = redis.call('HGET', KEYS[1], ARGV[2])
 if found then return found end
-if redis.call('ZCARD', KEYS[2]) >= tonumber(ARGV[4]) then return 1 end
+local names, own = redis.call('ZRANGE', KEYS[2], 0, -1), 0
+for _, name in ipairs(names) do
+  if string.sub(name, 1, #ARGV[4]) == ARGV[4] then own = own + 1 end
+end
+if own >= tonumber(ARGV[5]) or #names >= tonumber(ARGV[6]) then return {own, #names} end
 redis.call('HSET', KEYS[1], ARGV[2], ARGV[3] .. ' ')
 redis.call('ZADD', KEYS[2], now_ms + ARGV[1], ARGV[2])
 redis.call('PEXPIRE', KEYS[1], ARGV[1])
@@ -71,9 +75,10 @@ class RedisIdempotencyRecords:
 
     async def begin(self, name: str, digest: str) -> Record | None:
         async with self._link.calling():
-            found: str | int = await self._begin(keys=_KEYS, args=[_KEEP_MS, name, digest, MOST])
-        if found == 1:
-            raise Overloaded(too_many())
+            args: list[str | int] = [_KEEP_MS, name, digest, caller_of(name), MOST_OF_CALLER, MOST]
+            found: str | int | list[int] = await self._begin(keys=_KEYS, args=args)
+        if isinstance(found, list):
+            require_room(*found)
         return Record(*found.split(" ", 1)) if isinstance(found, str) else None
 
     async def answer(self, name: str, digest: str, sealed: str) -> None:

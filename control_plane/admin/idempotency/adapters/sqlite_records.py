@@ -8,8 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from control_plane.admin.idempotency.ports import KEEP_S, MOST, Record, too_many
-from control_plane.core.errors import Overloaded
+from control_plane.admin.idempotency.ports import KEEP_S, Record, caller_of, require_room
 from control_plane.storage.sqlite import SqliteFile, open_sqlite, transaction
 
 _MIGRATIONS = (
@@ -26,10 +25,7 @@ class SqliteIdempotencyRecords:
         self._now_s = now_s
 
     async def begin(self, name: str, digest: str) -> Record | None:
-        found = await self._file.run(partial(_begin, name=name, digest=digest, clock=self._now_s))
-        if isinstance(found, int):
-            raise Overloaded(too_many())
-        return found
+        return await self._file.run(partial(_begin, name=name, digest=digest, clock=self._now_s))
 
     async def answer(self, name: str, digest: str, sealed: str) -> None:
         await self._change("UPDATE records SET answer = ? WHERE name = ? AND digest = ? AND answer = ''", (sealed, name, digest))
@@ -49,8 +45,8 @@ async def open_sqlite_records(path: Path) -> SqliteIdempotencyRecords:
     return SqliteIdempotencyRecords(await open_sqlite(path, _MIGRATIONS))
 
 
-def _begin(connection: sqlite3.Connection, *, name: str, digest: str, clock: Callable[[], float]) -> Record | int | None:
-    """Make a record and return None; or return the earlier one, or how many there are where no more are kept."""
+def _begin(connection: sqlite3.Connection, *, name: str, digest: str, clock: Callable[[], float]) -> Record | None:
+    """Make a record and return None; or return the earlier one. Raises what `require_room` raises."""
     with transaction(connection):
         # Read within the transaction, which excludes other writers: what would be kept for longer than that was written
         # before the clock was set back.
@@ -58,8 +54,8 @@ def _begin(connection: sqlite3.Connection, *, name: str, digest: str, clock: Cal
         connection.execute("DELETE FROM records WHERE until_s <= ? OR until_s > ?", (now_s, now_s + KEEP_S))
         for earlier in connection.execute("SELECT digest, answer FROM records WHERE name = ?", (name,)):
             return Record(*earlier)
-        (count,) = connection.execute("SELECT count(*) FROM records").fetchone()
-        if count >= MOST:
-            return int(count)
+        require_room(
+            *connection.execute("SELECT coalesce(sum(instr(name, ?) = 1), 0), count(*) FROM records", (caller_of(name),)).fetchone()
+        )
         connection.execute("INSERT INTO records VALUES (?, ?, '', ?)", (name, digest, now_s + KEEP_S))
         return None

@@ -8,6 +8,7 @@ read but its status. Each exchange has a connection of its own.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import ssl
 from collections.abc import Sequence
@@ -17,12 +18,16 @@ from control_plane.jobs.ports import NotDelivered
 from control_plane.jobs.webhooks.domain.url import UrlRules, WebhookUrl
 from control_plane.jobs.webhooks.ports import Resolver
 
+_log = logging.getLogger(__name__)
+
 _TIMEOUT_S = 10.0
 _MAX_LINE_BYTES, _MAX_INTERIM_LINES = 8192, 100
 _STATUS = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})(?: [^\r\n]*)?\r?\n")
 _MOST_ADDRESSES = 4
 """Addresses that are tried one after the other, while there is time."""
 _NO_HTTP = "it does not speak HTTP/1.1"
+_NOWHERE = "its name leads to no address of the public Internet"
+"""Said of every name that is not connected to, whatever it is: a caller could else find out which names exist inside."""
 _AGENT = "tidegate-webhooks/1"
 
 
@@ -37,9 +42,11 @@ class GuardedPost:
         self._timeout_s = timeout_s
 
     async def post(self, url: WebhookUrl, headers: Sequence[tuple[str, str]], body: bytes) -> int:
+        until_s = asyncio.get_running_loop().time() + self._timeout_s
+        addresses = await self._addresses(url.host, until_s)
         try:
-            async with asyncio.timeout(self._timeout_s):
-                return await self._exchange(await self._addresses(url.host), url, _message(url, headers, body))
+            async with asyncio.timeout_at(until_s):
+                return await self._exchange(addresses, url, _message(url, headers, body))
         except TimeoutError as exc:
             raise NotDelivered(f"no answer within {self._timeout_s:g} s") from exc
         except ssl.SSLCertVerificationError as exc:
@@ -52,13 +59,16 @@ class GuardedPost:
     async def close(self) -> None:
         """Nothing is kept open between exchanges."""
 
-    async def _addresses(self, host: str) -> Sequence[str]:
+    async def _addresses(self, host: str, until_s: float) -> Sequence[str]:
         """Return addresses of the host. One that is not allowed spoils all of them: somebody is trying something."""
-        found = [host] if _is_literal(host) else await self._resolver.addresses(host)
+        found: Sequence[str] = [host] if _is_literal(host) else ()
         if not found:
-            raise NotDelivered("its name cannot be resolved")
-        if not all(self._rules.allow(address) for address in found):
-            raise NotDelivered("its name leads to an address that is not of the public Internet")
+            with suppress(TimeoutError):  # of name servers that do not answer
+                async with asyncio.timeout_at(until_s):
+                    found = await self._resolver.addresses(host)
+        if not found or not all(self._rules.allow(address) for address in found):
+            _log.info("a webhook's receiver, %s, is not connected to: its name leads to %s", host, ", ".join(found) or "no address")
+            raise NotDelivered(_NOWHERE)
         return found[:_MOST_ADDRESSES]
 
     async def _exchange(self, addresses: Sequence[str], url: WebhookUrl, message: bytes) -> int:

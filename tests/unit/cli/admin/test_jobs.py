@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
 from control_plane.cli import main
 
 Submit = Callable[..., str]
+Tidegate = Callable[..., Any]
 
 
 class Submissions(ThreadingHTTPServer):
@@ -25,6 +27,11 @@ class Submissions(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Answer)
         self.by_key: dict[str, str] = {}
         self.states: dict[str, str] = {}
+        self.fields: list[dict[str, str]] = []
+        """Header fields about the job, of each submission."""
+        self.told: list[list[str]] = []
+        """The states that each stream of events tells, one stream after the other."""
+        self.shown: dict[str, object] = {}
 
 
 class _Answer(BaseHTTPRequestHandler):
@@ -32,9 +39,27 @@ class _Answer(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
+        self.server.fields.append({name: value for name, value in self.headers.items() if name.startswith("tidegate-job-")})
         job = self.server.by_key.setdefault(self.headers["idempotency-key"], f"job-{len(self.server.by_key)}")
         body = json.dumps({"id": job, "state": self.server.states.setdefault(job, "queued")}).encode()
-        self.send_response(202)
+        self._answer(202, body)
+
+    def do_GET(self) -> None:
+        if self.path.endswith("/events") and self.server.told:
+            events = (f"event: {each}\ndata: {json.dumps(self._job(each))}\n\n" for each in self.server.told.pop(0))
+            self._answer(200, "".join(events).encode())
+        elif self.path.endswith("/events"):
+            self._answer(429, b'{"error": "too many"}')
+        elif self.path.endswith("/result"):
+            self._answer(200, b"the result")
+        else:
+            self._answer(200, json.dumps(self._job("succeeded") | self.server.shown).encode())
+
+    def _job(self, state: str) -> dict[str, object]:
+        return {"id": "job-1", "state": state} | ({"result": "/v2/jobs/job-1/result"} if state == "succeeded" else {})
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -70,6 +95,21 @@ def submit(jobs: Submissions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     return call
 
 
+@pytest.fixture
+def tidegate(jobs: Submissions, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tidegate:
+    """Call `tidegate jobs` and return what it prints; it must end well, unless it is to be refused."""
+
+    def call(*words: str, is_refused: bool = False) -> Any:
+        monkeypatch.setattr(sys, "argv", ["tidegate", "jobs", *words, "--url", f"http://127.0.0.1:{jobs.server_port}"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = capsys.readouterr()
+        assert bool(ended.value.code) is is_refused, told.err
+        return told
+
+    return call
+
+
 @pytest.mark.parametrize("state", ["queued", "running", "succeeded"])
 def test_a_second_run_finds_the_job_of_the_first(jobs: Submissions, submit: Submit, state: str) -> None:
     first = submit()
@@ -91,3 +131,42 @@ def test_another_webhook_is_another_job(submit: Submit) -> None:
     plain, told, elsewhere = submit(), submit("--webhook", "https://a.example/"), submit("--webhook", "https://b.example/")
     assert len({plain, told, elsewhere}) == 3
     assert submit("--webhook", "https://a.example/") == told
+
+
+def test_another_class_or_output_is_another_job(submit: Submit) -> None:
+    plain, cheap, written = submit(), submit("--economy"), submit("--output-to", "s3://bucket/out")
+    assert len({plain, cheap, written}) == 3
+    assert submit("--output-to", "s3://bucket/out") == written
+
+
+def test_what_is_in_a_file_is_a_new_job_each_time(jobs: Submissions, tidegate: Tidegate) -> None:
+    words = ("submit", "--model", "m", "--input-from", "s3://bucket/in.json", "--output-to", "/data/out", "--webhook", "https://a.example/")
+    first, second = tidegate(*words), tidegate(*words)
+    assert first.out != second.out
+    given = {"input": "s3://bucket/in.json", "output": "/data/out", "webhook": "https://a.example/"}
+    assert jobs.fields == [{f"tidegate-job-{name}": value for name, value in given.items()}] * 2
+
+
+@pytest.mark.parametrize("words", [(), ("--request", "a", "--input-from", "/b"), ("--input-from", "/b", "--out", "c")])
+def test_a_job_has_one_input(words: tuple[str, ...], tidegate: Tidegate) -> None:
+    assert "--input-from" in tidegate("submit", "--model", "m", *words, is_refused=True).err
+
+
+def test_watch_tells_each_state_once_and_then_the_result(jobs: Submissions, tidegate: Tidegate) -> None:
+    jobs.told = [["queued", "running"], ["running", "succeeded"]]  # the first gateway ends in between
+    told = tidegate("watch", "job-1")
+    assert told.err.splitlines() == ["job job-1 is queued", "job job-1 is running", "job job-1 is succeeded"]
+    assert told.out == "the result"
+
+
+def test_watch_waits_where_no_more_streams_may_be_open(tidegate: Tidegate) -> None:
+    assert tidegate("watch", "job-1").out == "the result"
+
+
+def test_show_has_a_line_for_how_far_a_delivery_is(jobs: Submissions, tidegate: Tidegate) -> None:
+    webhook = {"state": "pending", "attempts": 2, "next_at": "2026-11-26T12:00:00.000+00:00", "error": "the receiver answered 500"}
+    jobs.shown = {"webhook": webhook, "output": {"url": "/data/out", "state": "delivered", "attempts": 1}}
+    lines = [line.strip().split(maxsplit=1) for line in tidegate("show", "job-1").out.splitlines()]
+    assert ["webhook", "pending, 2 attempts, next at 2026-11-26T12:00:00.000+00:00, the receiver answered 500"] in lines
+    assert ["output", "/data/out, delivered, 1 attempt"] in lines
+    assert json.loads(tidegate("show", "job-1", "-o", "json").out)["webhook"] == webhook

@@ -8,13 +8,15 @@ from control_plane.cli.common.printing import moment, print_fields, print_table,
 
 def test_a_table_is_whole_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "20")
-    print_table(("name", "value"), [("x" * 30, None), ("y", 86_400_000.0), ("z", 1e-06), ("n", 3)])
+    print_table(("name", "value"), [("x" * 30, None), ("y", 86_400_000.0), ("z", 1e-06), ("p", 2e-05), ("i", float("inf")), ("n", 3)])
     told = capsys.readouterr()
     assert [line.split() for line in told.out.splitlines()] == [
         ["name", "value"],
         ["x" * 30],
         ["y", "86400000"],
-        ["z", "1e-06"],
+        ["z", "0.000001"],
+        ["p", "0.00002"],
+        ["i", "inf"],
         ["n", "3"],
     ]
     assert told.err == ""

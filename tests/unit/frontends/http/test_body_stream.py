@@ -10,7 +10,7 @@ from control_plane.core.errors import RequestTimeout
 from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.http.body_stream import BodyStream
 from control_plane.frontends.http.connection import HttpConnection
-from control_plane.frontends.http.limits import HttpLimits
+from control_plane.frontends.http.limits import HttpLimits, StreamedBody
 from control_plane.frontends.http.server import HttpServer
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from tests.unit.frontends.frontend_ends import Transport
@@ -38,7 +38,7 @@ class Receiving:
 
 async def test_a_client_is_read_as_fast_as_its_body_is_taken() -> None:
     behind, transport = Receiving(), Transport()
-    server = HttpServer(behind.answer, render_error, LIMITS, streams=lambda request: True)
+    server = HttpServer(behind.answer, render_error, LIMITS, streams=lambda request: StreamedBody.UPLOAD)
     async with asyncio.TaskGroup() as tasks:
         connection = HttpConnection(server, tasks)
         connection.connection_made(transport)

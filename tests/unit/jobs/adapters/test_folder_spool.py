@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import count
@@ -16,6 +16,7 @@ from control_plane.jobs.adapters.folder_spool import FolderSpool
 from control_plane.jobs.domain.job import Blob
 from control_plane.jobs.ports import SpoolDamaged
 from tests.fakes.jobs import job_id
+from tests.full_disk import full_disk
 from tests.killed import dies_before
 
 ONE, TWO = job_id(1), job_id(0x101)
@@ -96,7 +97,8 @@ async def test_jobs_without_news_are_listed(tmp_path: Path) -> None:
     async with spool_in(tmp_path) as spool:
         for name in (ONE, TWO):
             await spool.write(name, "body", [b"a"])
-        os.utime(tmp_path / "01" / ONE, (1000.0, 1000.0))
+        for path in (tmp_path / "01" / ONE / "body", tmp_path / "01" / ONE):
+            os.utime(path, (1000.0, 1000.0))
         (tmp_path / "01" / "job-of-somebody-else").mkdir()
 
         assert await spool.jobs(before_s=1001.0) == [ONE]
@@ -115,31 +117,55 @@ async def test_a_write_that_fails_leaves_nothing_and_says_whether_the_disk_is_fu
     """/dev/full is a file on which every write finds the disk full."""
     async with spool_in(tmp_path) as spool:
         blob = await spool.write(ONE, "body", [b"a"])
-        with pytest.raises(StoreUnavailable), _full_disk(tmp_path):
+        with pytest.raises(StoreUnavailable), full_disk():
             await spool.write(ONE, "result-1", [b"b" * 4096])
         assert files(tmp_path) == [f"01/{ONE}/body"]
         assert await spool.read(replace(blob)) == b"a"
 
 
-class _full_disk:  # noqa: N801  # reads as a block
-    """A block in which files of this process may not grow beyond a KiB."""
+async def in_pieces(*pieces: bytes) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
 
-    def __init__(self, folder: Path) -> None: ...
 
-    def __enter__(self) -> None:
-        import resource
-        import signal
+async def test_what_is_received_in_pieces_is_what_was_written_whole(tmp_path: Path) -> None:
+    async with spool_in(tmp_path) as spool:
+        blob = await spool.receive(ONE, "body", in_pieces(b"one", b"", b"two"))
 
-        self._handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        self._limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1024, self._limits[1]))
+        assert blob == await spool.write(ONE, "body", [b"onetwo"])
+        assert await spool.read(blob) == b"onetwo"
+        assert files(tmp_path) == [f"01/{ONE}/body"]
 
-    def __exit__(self, *_: object) -> None:
-        import resource
-        import signal
 
-        resource.setrlimit(resource.RLIMIT_FSIZE, self._limits)
-        signal.signal(signal.SIGXFSZ, self._handler)
+async def test_of_a_file_whose_pieces_stop_coming_nothing_is_left(tmp_path: Path) -> None:
+    async def broken() -> AsyncIterator[bytes]:
+        yield b"one"
+        raise ConnectionError
+
+    async with spool_in(tmp_path) as spool:
+        with pytest.raises(ConnectionError):
+            await spool.receive(ONE, "body", broken())
+        with pytest.raises(StoreUnavailable), full_disk():
+            await spool.receive(ONE, "body", in_pieces(b"b" * 4096, b"b" * (16 << 20)))
+        assert [*(tmp_path / "01").iterdir()] == []
+
+
+async def test_a_file_that_is_still_received_is_not_one_that_nobody_looks_after(tmp_path: Path) -> None:
+    """The folder's own time stands still from the first piece on, however long the others take."""
+    async with spool_in(tmp_path) as spool:
+        found: list[list[str]] = []
+
+        async def slow() -> AsyncIterator[bytes]:
+            yield b"one"
+            for path in (tmp_path / "01" / ONE, *(tmp_path / "01" / ONE).iterdir()):
+                os.utime(path, (1000.0, 1000.0))
+            found.append(await spool.jobs(before_s=1001.0))
+            yield b"two" * 10_000
+            os.utime(tmp_path / "01" / ONE, (1000.0, 1000.0))
+            found.append(await spool.jobs(before_s=1001.0))
+
+        await spool.receive(ONE, "body", slow())
+        assert found == [[ONE], []]
 
 
 def test_a_place_that_cannot_be_used_is_told_at_the_start(tmp_path: Path) -> None:
@@ -152,12 +178,21 @@ def write_a_body(spool: FolderSpool) -> None:
     asyncio.run(spool.write(ONE, "body", [b"one", b"two"]))
 
 
-def test_a_file_of_a_process_that_was_killed_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+def receive_a_body(spool: FolderSpool) -> None:
+    asyncio.run(_receive(spool))
+
+
+async def _receive(spool: FolderSpool) -> None:
+    await spool.receive(ONE, "body", in_pieces(b"one", b"two"))
+
+
+@pytest.mark.parametrize("write", [write_a_body, receive_a_body])
+def test_a_file_of_a_process_that_was_killed_is_there_whole_or_not_at_all(tmp_path: Path, write: Callable[[FolderSpool], None]) -> None:
     """Killed before each of its steps in the file system; what is left goes with the job's other files."""
     for step in count(1):
         folder = tmp_path / str(step)
         spool = FolderSpool(folder)
-        if not dies_before(step, str(folder), write_a_body, spool):
+        if not dies_before(step, str(folder), write, spool):
             break
         assert [(tmp_path / name).read_bytes() for name in files(tmp_path) if name.endswith("/body")] in ([], [b"onetwo"])
         asyncio.run(spool.prune(ONE))

@@ -18,6 +18,7 @@ from tests.tls_files import Authority, needs_openssl
 
 LOOPBACK = UrlRules(plaintext=True, networks=read_networks(["127.0.0.0/8"]))
 INSIDE = UrlRules(plaintext=True)
+NOWHERE = "its name leads to no address of the public Internet"
 OK = b"HTTP/1.1 204 No Content\r\n\r\n"
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -93,7 +94,7 @@ async def test_the_message_is_sent_as_the_url_says() -> None:
 async def test_a_name_that_leads_inside_is_not_connected_to(address: str) -> None:
     async with receiver() as it:
         for found in ([address], ["8.8.8.8", address], [address, "8.8.8.8"]):
-            with pytest.raises(NotDelivered, match="not of the public Internet"):
+            with pytest.raises(NotDelivered, match=NOWHERE):
                 await post(f"http://evil.example:{it.port}/", Names(found), rules=INSIDE)
         assert it.connections == 0
 
@@ -106,7 +107,7 @@ async def test_what_a_name_leads_to_is_looked_up_once_for_an_exchange() -> None:
         with pytest.raises(NotDelivered):  # nobody listens at the address that was judged
             await post(f"http://rebinding.example:{judged.port}/", names, rules=rules)
         assert names.asked == ["rebinding.example"]
-        with pytest.raises(NotDelivered, match="not of the public Internet"):
+        with pytest.raises(NotDelivered, match=NOWHERE):
             await post(f"http://rebinding.example:{judged.port}/", names, rules=rules)
         assert judged.connections == other.connections == 0
 
@@ -177,8 +178,26 @@ async def test_nobody_there_and_no_such_name() -> None:
         port = it.port
     with pytest.raises(NotDelivered, match="cannot be connected to"):
         await post(f"http://a.example:{port}/", Names(["127.0.0.1"]))
-    with pytest.raises(NotDelivered, match="cannot be resolved"):
-        await post("http://a.example/", Names([]))
+
+
+async def test_which_names_there_are_inside_is_told_to_nobody_but_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """A caller would else try names, and read from the errors which of them lead to a host inside."""
+
+    class Silent:
+        async def addresses(self, host: str) -> Sequence[str]:
+            await asyncio.get_running_loop().create_future()
+            raise AssertionError
+
+    caplog.set_level("INFO")
+    said = []
+    for resolver in (Names([]), Names(["10.0.0.1"]), Silent()):
+        it = GuardedPost(INSIDE, resolver, timeout_s=0.05)
+        with pytest.raises(NotDelivered) as refused:
+            await it.post(INSIDE.parse("http://db.internal/"), [], b"")
+        said.append(str(refused.value))
+    assert said == [NOWHERE] * 3
+    assert ["10.0.0.1" in record.getMessage() for record in caplog.records] == [False, True, False]
+    assert all("db.internal" in record.getMessage() for record in caplog.records)
 
 
 @needs_openssl
