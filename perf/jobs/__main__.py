@@ -1,12 +1,14 @@
 """What asynchronous jobs cost callers who wait, and what they get, through the gateway and the real Triton.
 
     python -m perf.jobs [--rounds 5] [--seconds 4] [--share 0.3] [--texts 4000] [--accept-per-s 200] [--texts-of-a-job 16]
+                        [--spike-seconds 60]
 
 Interactive callers ask for one text each in an open loop, at `--share` of what 32 callers in a closed loop get; jobs have
 `--texts-of-a-job`, of which 16 are enough that handing them in is not what bounds them. What interactive requests leave idle
 is the rest of that share. Once a file of `--upload-bytes` is uploaded beside them, evenly over the window. Small jobs have
-one text each. `--texts` are those of one batch, a line each. The gateway is attached to its Triton and so keeps no answers;
-callers, gateway and Triton share this machine's cores. Writes perf/results/jobs.json and .md.
+one text each. `--texts` are those of one batch, a line each. The spike (`perf/jobs/spike`) comes once, after all else. The
+gateway is attached to its Triton and so keeps no answers; callers, gateway and Triton share this machine's cores. Writes
+perf/results/jobs.json and .md.
 """
 
 from __future__ import annotations
@@ -24,16 +26,32 @@ from multiprocessing import get_context
 import numpy as np
 
 from perf.jobs.clients import Asked, Batches, ask, ask_at, executed, upload
-from perf.jobs.report import ACCEPTING, ALONE, BATCH, BESIDE, CALLERS, JOBS, SMALL_CALLERS, SMALL_JOBS, TEXTS, UPLOAD, Case, Report, Run
+from perf.jobs.report import (
+    ACCEPTING,
+    ALONE,
+    BATCH,
+    BESIDE,
+    CALLERS,
+    JOBS,
+    SMALL_CALLERS,
+    SMALL_JOBS,
+    SPIKE,
+    TEXTS,
+    UPLOAD,
+    Case,
+    Report,
+    Run,
+)
+from perf.jobs.spike import Spike
 from perf.load.closed_loop import Loaded
 from perf.load.inference_requests import binary_post, http_post
 from perf.load.texts import PARAGRAPHS, QUERIES
 from perf.load.texts import Texts as Decks
 from perf.measurement import harness
-from perf.measurement.interleaved import interleave
+from perf.measurement.interleaved import interleave, median_of
 from perf.measurement.report import Result
 from perf.servers.processes import PROJECT, cpu_s, usage
-from perf.servers.serving import Tidegate, attached, serving
+from perf.servers.serving import PROTOCOLS, Tidegate, attached, serving
 
 _ENCODER, _EMBEDDING = "text_encoder", "text_embedding"
 _CALLERS = 32
@@ -52,31 +70,38 @@ def main() -> None:
     parser.add_argument("--accept-per-s", type=float, default=200.0, help="jobs that are handed in a second")
     parser.add_argument("--texts-of-a-job", type=int, default=16, help="of those beside interactive requests")
     parser.add_argument("--upload-bytes", type=int, default=200_000_000, help="of the file that is uploaded beside them")
+    parser.add_argument("--spike-seconds", type=float, default=60.0, help="for which ten times the jobs come that can be computed; 0: none")
     harness.carry_out(Report, parser.parse_args(), _measure)
 
 
 def _measure(arguments: argparse.Namespace) -> Result:
     repositories = [PROJECT / name for name in ("model_repository", "ensembles")]
-    with (
-        serving(repositories, (_EMBEDDING,)) as addresses,
-        attached({"http": addresses["direct", "http"], "grpc": addresses["direct", "grpc"]}) as gateway,
-        ProcessPoolExecutor(2, mp_context=get_context("spawn")) as callers,
-    ):
-        bench = _Bench(arguments, gateway, addresses["direct", "http"], callers)
-        bench.learn_capacity()
-        ways = {
-            Case(ALONE): bench.interactive_alone,
-            Case(BESIDE): bench.interactive_beside_jobs,
-            Case(UPLOAD): bench.interactive_beside_an_upload,
-            Case(JOBS): bench.jobs_alone,
-            Case(CALLERS): partial(bench.synchronous, bench.large),
-            Case(SMALL_JOBS): bench.small_jobs,
-            Case(SMALL_CALLERS): bench.small_requests,
-            Case(ACCEPTING): bench.accepting,
-            Case(BATCH): bench.batch,
-            Case(TEXTS): bench.texts,
-        }
-        return Result(interleave(ways, arguments.rounds), bench.sources, {"interactive_share": arguments.share})
+    with serving(repositories, (_EMBEDDING,)) as addresses, ProcessPoolExecutor(2, mp_context=get_context("spawn")) as callers:
+        triton = {protocol: addresses["direct", protocol] for protocol in PROTOCOLS}
+        with attached(triton) as gateway:
+            bench = _Bench(arguments, gateway, triton["http"], callers)
+            bench.learn_capacity()
+            runs = _interleaved(bench, arguments.rounds)
+        if arguments.spike_seconds:
+            jobs_per_s = median_of(runs[Case(JOBS)]).per_s
+            runs[Case(SPIKE)] = [bench.spike(jobs_per_s, arguments.spike_seconds).run(triton, callers)]
+        return Result(runs, bench.sources, {"interactive_share": arguments.share})
+
+
+def _interleaved(bench: _Bench, rounds: int) -> dict[Case, list[Run]]:
+    ways = {
+        Case(ALONE): bench.interactive_alone,
+        Case(BESIDE): bench.interactive_beside_jobs,
+        Case(UPLOAD): bench.interactive_beside_an_upload,
+        Case(JOBS): bench.jobs_alone,
+        Case(CALLERS): partial(bench.synchronous, bench.large),
+        Case(SMALL_JOBS): bench.small_jobs,
+        Case(SMALL_CALLERS): bench.small_requests,
+        Case(ACCEPTING): bench.accepting,
+        Case(BATCH): bench.batch,
+        Case(TEXTS): bench.texts,
+    }
+    return interleave(ways, rounds)
 
 
 class _Bench:
@@ -172,9 +197,16 @@ class _Bench:
         requests = [http_post("/v1/embeddings", body) for body in bodies]
         return _closed(self._callers.submit(ask, self._address, requests, _CALLERS, _ENDED_TIMEOUT_S).result())
 
+    def spike(self, jobs_per_s: float, seconds: float) -> Spike:
+        """Of large jobs, beside as many interactive requests as in all other cases."""
+        return Spike(list(map(_as_job, self.large)), jobs_per_s, self.small, self._interactive_per_s, seconds)
+
+    @property
+    def _interactive_per_s(self) -> float:
+        return float(self._arguments.share * self._small_per_s)
+
     def _interactive(self) -> Future[Asked]:
-        per_s = self._arguments.share * self._small_per_s
-        return self._callers.submit(ask_at, self._address, self.small, per_s, self._arguments.seconds)
+        return self._callers.submit(ask_at, self._address, self.small, self._interactive_per_s, self._arguments.seconds)
 
     def _closed(self, requests: Sequence[bytes], callers: int, seconds: float) -> Future[Loaded]:
         count = int(seconds * max(self._small_per_s, 2000.0)) + callers

@@ -21,6 +21,7 @@ _TIMEOUT_S = 60.0
 _BOUNDARY = "tidegate-perf"
 _POLL_S = 0.05
 _PIECE_BYTES = 64 * 1024
+_PAGE = 1000
 
 
 def ask(address: str, requests: Iterable[bytes], callers: int, duration_s: float) -> Loaded:
@@ -37,18 +38,26 @@ class Asked:
     latencies_ms: NDArray[np.float64]
     errors: int
     seconds: float
+    refused: int = 0
+    """Of those that may be: with 429 and when to come again. They count neither as errors nor among the latencies."""
+    jobs: frozenset[str] = frozenset()
+    """Ids of the jobs that were accepted."""
 
 
-def ask_at(address: str, requests: list[bytes], per_s: float, duration_s: float, *, wanted: int = 200) -> Asked:
+def ask_at(
+    address: str, requests: list[bytes], per_s: float, duration_s: float, *, wanted: int = 200, may_be_refused: bool = False
+) -> Asked:
     """Send a request every `1 / per_s` seconds, whatever became of those before, each on a connection that is idle."""
-    return asyncio.run(_Open(address, requests, wanted).run(per_s, duration_s))
+    return asyncio.run(_Open(address, requests, wanted, may_be_refused).run(per_s, duration_s))
 
 
 class _Open:
-    def __init__(self, address: str, requests: list[bytes], wanted: int) -> None:
+    def __init__(self, address: str, requests: list[bytes], wanted: int, may_be_refused: bool) -> None:
         self._host, _, port = address.rpartition(":")
         self._port = int(port)
-        self._requests, self._wanted = requests, b" %d " % wanted
+        self._requests, self._wanted, self._may_be_refused = requests, b" %d " % wanted, may_be_refused
+        self._refused = 0
+        self._jobs: set[str] = set()
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         self._latencies_s: list[float] = []
         self._errors = 0
@@ -62,16 +71,23 @@ class _Open:
                 tasks.create_task(self._ask(self._requests[number % len(self._requests)], due_s))
         for _, writer in self._idle:
             writer.close()
-        return Asked(np.array(self._latencies_s) * 1e3, self._errors, time.monotonic() - began_s)
+        seconds = time.monotonic() - began_s
+        return Asked(np.array(self._latencies_s) * 1e3, self._errors, seconds, self._refused, frozenset(self._jobs))
 
     async def _ask(self, request: bytes, due_s: float) -> None:
         reader, writer = self._idle.pop() if self._idle else await asyncio.open_connection(self._host, self._port)
         writer.write(request)
         head = (await reader.readuntil(b"\r\n\r\n")).lower()
-        await reader.readexactly(int(head.partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0]))
-        self._latencies_s.append(time.monotonic() - due_s)
-        self._errors += self._wanted not in head[:16]
+        body = await reader.readexactly(int(head.partition(b"\r\ncontent-length:")[2].partition(b"\r\n")[0]))
         self._idle.append((reader, writer))
+        if self._may_be_refused and b" 429 " in head[:16] and b"\r\nretry-after:" in head:
+            self._refused += 1
+            return
+        self._latencies_s.append(time.monotonic() - due_s)
+        is_wanted = self._wanted in head[:16]
+        self._errors += not is_wanted
+        if is_wanted and self._wanted == b" 202 ":
+            self._jobs.add(json.loads(body)["id"])
 
 
 def upload(address: str, size_bytes: int, seconds: float) -> None:
@@ -140,6 +156,19 @@ def _multipart(lines: str) -> bytes:
     part = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="%s"%s\r\n\r\n'
     fields = part % ("purpose", "") + "batch\r\n" + part % ("file", '; filename="in.jsonl"') + lines + "\r\n"
     return f"{fields}--{_BOUNDARY}--\r\n".encode()
+
+
+def jobs_in(address: str, state: str) -> set[str]:
+    """Ids of all jobs that are in a state."""
+    found: set[str] = set()
+    before = ""
+    while True:
+        with urllib.request.urlopen(f"http://{address}/v2/jobs?state={state}&limit={_PAGE}{before}", timeout=_TIMEOUT_S) as answer:
+            page = [str(job["id"]) for job in json.load(answer)["jobs"]]
+        if not page:
+            return found
+        found.update(page)
+        before = f"&before={page[-1]}"
 
 
 def executed(triton: str, model: str) -> int:

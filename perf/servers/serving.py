@@ -75,10 +75,12 @@ def _started_at(service: str, log: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def attached(addresses: Mapping[str, str], *more: str, state: Path | None = None) -> Iterator[Tidegate]:
+def attached(
+    addresses: Mapping[str, str], *more: str, state: Path | None = None, variables: Mapping[str, str] | None = None
+) -> Iterator[Tidegate]:
     """A tidegate in front of what somebody else runs at these addresses: its processes are the gateway and nothing else."""
     url = f"http://{addresses['http']}?grpc_port={addresses['grpc'].rpartition(':')[2]}"
-    with tidegate(["--triton-url", url, *more], state=state) as started:
+    with tidegate(["--triton-url", url, *more], state=state, variables=variables) as started:
         yield started
 
 

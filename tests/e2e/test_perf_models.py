@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perf.embedding.report import Report as EmbeddingReport
-from perf.jobs.report import BESIDE
+from perf.jobs.report import BESIDE, SPIKE
 from perf.jobs.report import Case as JobsCase
 from perf.long_documents.report import FLASK
 from perf.long_documents.report import SHIPPED as AS_SHIPPED
@@ -38,6 +38,8 @@ def every_job_is_done(report: Report) -> None:
     assert report.figures()["errors"] == 0
     assert all(run.per_s > 0 for runs in report.runs.values() for run in runs)
     assert report.median(JobsCase(BESIDE)).jobs_per_s > 0
+    spike = report.median(JobsCase(SPIKE))
+    assert (spike.accepted > 0, spike.lost) == (True, 0)
 
 
 RUNS = [
@@ -56,7 +58,7 @@ RUNS = [
     run("repeats", *ONE_ROUND, "--requests", "100", "--caches", NO_CACHE, SHIPPED, check=only_a_cache_has_hits),
     run("cache-faults", *ONE_ROUND, "--requests", "50", "--levels", "none", "held still"),
     run(
-        "jobs", *ONE_ROUND, "--seconds", "0.3", "--texts", "20", "--accept-per-s", "20", check=every_job_is_done,
+        "jobs", *ONE_ROUND, "--seconds", "0.3", "--texts", "20", "--accept-per-s", "20", "--spike-seconds", "1", check=every_job_is_done,
     ),
 ]  # fmt: skip
 

@@ -1,10 +1,10 @@
-"""Concurrency limit of bulk work beside interactive traffic: additive increase, multiplicative decrease on queue
-delay.
+"""Concurrency limit of bulk work beside interactive traffic, by queue delay.
 
-A job's queue delay is what it took beyond the shortest time per row that was seen of its model lately. While jobs
-are quick their number grows by one for each round of them; once they wait it is halved, at most once a round.
-Interactive callers do not yield, so bulk work does (as TCP LEDBAT's). Below one the limit is a pause between jobs. It is
-for callers that are not seen here: beside those that are, `admission/background` says when bulk work begins.
+A job's queue delay is what it took beyond the shortest time per row that was seen of its model lately. The further it is
+below what is allowed, the sooner more jobs run, by one for each round of them at most; above it fewer do, and far above it
+their number is halved, at most once a round. Interactive callers do not yield, so bulk work does (as TCP LEDBAT, RFC 6817,
+from which the linear controller is). Below one the limit is a pause between jobs. It is for callers that are not seen
+here: beside those that are, `admission/background` says when bulk work begins.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ while nobody is reckoned with waits for so long once."""
 _TARGET_RATIO = 1.0
 """Queue delay that is allowed, as a part of the time that the job itself takes."""
 _DECREASE = 0.5
+_FAR = 1.5
+"""Queue delay from which on the limit is halved, times what is allowed: then callers have come, and it is not the noise of jobs
+among themselves, at which halving would leave a quarter of an idle server unused."""
 _SMALLEST = 1 / 16
 _LONGEST_PAUSE_S = 2.0
 _WINDOW_S = 30.0
@@ -62,10 +65,12 @@ class BulkGate:
         share = seconds / max(rows, 1)
         known = self._shortest.setdefault(model, _Shortest(share, share, now_s))
         base_s = known.seen(share, now_s) * max(rows, 1)
-        if seconds - base_s > max(_TARGET_S, _TARGET_RATIO * base_s):
+        delay = (seconds - base_s) / max(_TARGET_S, _TARGET_RATIO * base_s)
+        if delay > _FAR or (delay > 1 and self.limit <= 1):
             self._decrease(seconds, now_s)
-        elif self.limit < self.most:
-            self.limit = min(self.most, self.limit + (1 / self.limit if self.limit >= 1 else self.limit))
+        else:
+            step = (1 - delay) * min(self.limit, 1 / self.limit)
+            self.limit = min(float(self.most), max(self.limit + step, min(self.limit, 1.0)))
         self._set_pause(seconds)
 
     def refused(self, now_s: float) -> None:

@@ -77,3 +77,20 @@ def test_where_nobody_else_sends_to_the_servers_one_runs_at_a_time_at_least() ->
     after(gate, 0.1, *[0.9] * 10)
     gate.refused(1e6)
     assert (gate.slots, gate.limit, gate.pause_s) == (1, 1.0, 0.0)
+
+
+def test_jobs_among_themselves_settle_where_they_wait_for_as_long_as_they_may() -> None:
+    gate, now_s, seen = BulkGate(most=32, limit=1.0), 0.0, []
+    for _ in range(1000):  # one server that takes 10 ms for each, one after the other
+        now_s += 0.010
+        gate.ended("m", seconds=0.010 * gate.slots, rows=1, now_s=now_s)
+        seen.append(gate.slots)
+
+    assert set(seen[500:]) <= {6, 7, 8}, "7 wait for 60 ms; halved and raised again they would be 3 to 7"
+
+
+def test_callers_who_come_then_halve_them() -> None:
+    gate = BulkGate(most=32, limit=7.0)
+    now_s = after(gate, 0.010)
+    gate.ended("m", seconds=0.070 + 0.100, rows=1, now_s=now_s + 0.2)
+    assert gate.slots == 3
