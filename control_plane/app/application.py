@@ -27,7 +27,7 @@ from control_plane.app.request_services import RequestServices, open_request_ser
 from control_plane.app.rollouts import RolloutServices
 from control_plane.app.servers import Tritons
 from control_plane.app.stopping import StopSignals, stop_serving
-from control_plane.app.stores import open_audit_log, open_idempotency_records
+from control_plane.app.stores import open_audit_log, open_idempotency_records, wait_for_state_store
 from control_plane.audit.domain.entry import Actor
 from control_plane.audit.ports import AuditLog
 from control_plane.audit.trail import AuditTrail
@@ -145,6 +145,9 @@ class App:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload_tls)
         with ExitStack() as held:
             held.callback(self._sockets.close)
+            url, timeout_s = self._settings.state.state_url, self._settings.triton.start_timeout_s
+            if not await signals.finishes_first(wait_for_state_store(url, timeout_s=timeout_s)):
+                return
             state = held.enter_context(StateDir(self._settings.process.state_dir))
             write_store_record(state.path, self._settings.state.state_url)
             self._sockets.bind_in_state_dir()  # only after the folder is locked: its socket file may be another's until then

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 
 from control_plane.app.jobs import open_jobs
 from control_plane.app.stopping import StopSignals
-from control_plane.app.stores import open_state_store, open_usage_store
+from control_plane.app.stores import open_state_store, open_usage_store, wait_for_state_store
 from control_plane.core.endpoints import TcpAddress
 from control_plane.core.errors import StartupError
 from control_plane.host.exposure import is_loopback
@@ -41,6 +41,9 @@ class JobWorker:
         StoreUnavailable, in a group."""
         signals, settings = StopSignals(), self._settings
         signals.follow()
+        url, timeout_s = settings.state.state_url, settings.triton.start_timeout_s
+        if not await signals.finishes_first(wait_for_state_store(url, timeout_s=timeout_s)):
+            return
         async with AsyncExitStack() as held:
             usage = await open_usage_store(settings.state.state_url, settings.process.state_dir)
             held.push_async_callback(usage.close)

@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from control_plane.app.model_sources import ModelSources
 from control_plane.app.stopping import StopSignals
@@ -101,6 +102,7 @@ class Node:
             ModelDescriptionFiles(sources.folders, config_name=config_name, parameters=parameters),
             ModelManifests(sources.folders, config_name=config_name, parameters=parameters),
             units.repository(settings.process.state_dir, is_ours=self._attached is None),
+            sources.folders,
             sources.tiers,
             timeout_s=settings.triton.load_timeout_s,
         )
@@ -164,15 +166,21 @@ class Files:
     descriptions: ModelDescriptionFiles
     manifests: ModelManifests
     repository: ManagedRepository
+    folders: Sequence[Path]
     tiers: WarmTierManager | None
     timeout_s: float
 
     def read(self) -> tuple[Mapping[str, DescribedModel], Mapping[str, ModelCost]]:
         described = self.descriptions.read()
         # The configurations of cold models are read once they have been fetched.
-        cold = set(self.tiers.names()) - described.keys() if self.tiers is not None else set[str]()
-        described |= {name: DescribedModel(ModelSpec(name), file_bytes=0) for name in cold}
+        if (tiers := self.tiers) is not None:
+            cold = set(tiers.names()) - described.keys()
+            described |= {name: DescribedModel(ModelSpec(name), file_bytes=0, fetch_s=tiers.expected_fetch_s(name)) for name in cold}
         return described, self.manifests.read_now()
+
+    def state(self) -> tuple[object, ...]:
+        names = () if self.tiers is None else self.tiers.names()
+        return *(_changed_ns(folder) for folder in self.folders), *names
 
     @asynccontextmanager
     async def held(self, name: str) -> AsyncIterator[None]:
@@ -184,6 +192,14 @@ class Files:
         with self.tiers.pinned(name):
             await asyncio.to_thread(self.repository.require_loadable, name)
             yield
+
+
+def _changed_ns(folder: Path) -> int:
+    """Return when anything last came into a folder or left it; 0 if that cannot be seen."""
+    try:
+        return folder.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _ports(node: NodeSettings) -> TritonEndpoints:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class DrainingPorts(Protocol):
@@ -46,6 +47,17 @@ class StopSignals:
     async def wait(self) -> None:
         """Wait for the first."""
         await self._first.wait()
+
+    async def finishes_first(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Carry out `work`, but cancel it when the first signal comes; returns whether it has been carried out. Raises
+        what it raises, in a group."""
+        async with asyncio.TaskGroup() as tasks:
+            working, stopping = tasks.create_task(work, name="until-a-signal"), tasks.create_task(self.wait(), name="signal")
+            await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+            is_done = working.done()
+            working.cancel()
+            stopping.cancel()
+        return is_done
 
 
 async def stop_serving(ports: DrainingPorts, signals: StopSignals, *, pause_s: float, drain_s: float) -> None:

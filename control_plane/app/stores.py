@@ -31,6 +31,7 @@ from control_plane.objects.adapters.redis_store import open_redis_state
 from control_plane.objects.adapters.sqlite_store import open_sqlite_state
 from control_plane.objects.audited_store import AuditedStore
 from control_plane.objects.ports import StateStore
+from control_plane.storage.redis import wait_until_durable
 
 _STATE_FILE = "state.sqlite"
 
@@ -38,6 +39,13 @@ _STATE_FILE = "state.sqlite"
 def state_exists(state_url: SecretStr | None, state_dir: Path) -> bool:
     """Whether a store exists, even an empty one. A Redis counts as one: only opening it can tell more."""
     return state_url is not None or (state_dir / _STATE_FILE).exists()
+
+
+async def wait_for_state_store(state_url: SecretStr | None, *, timeout_s: float) -> None:
+    """Wait until the Redis that holds the state can be used; a file always can. Raises StartupError: it cannot within
+    `timeout_s`."""
+    if state_url is not None:
+        await wait_until_durable(state_url, timeout_s=timeout_s)
 
 
 async def open_state_store(state_url: SecretStr | None, state_dir: Path) -> StateStore:

@@ -70,6 +70,9 @@ class NodeFiles(Protocol):
     def read(self) -> tuple[Mapping[str, DescribedModel], Mapping[str, ModelCost]]:
         """Return descriptions and costs of all models; reads files, so it is called in threads."""
 
+    def state(self) -> object:
+        """Return a value that is another one once a model has come or gone; cheap, and called in threads."""
+
     def held(self, name: str) -> AbstractAsyncContextManager[None]:
         """Context manager: within the block the model's files are here and stay here. Raises
         ControlPlaneError, also if they show that Triton could not load it."""

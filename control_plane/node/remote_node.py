@@ -269,12 +269,15 @@ class RemoteNode:
         self._relies_until(self.name, None)
 
     async def _receive(self, link: NodeLink, inbox: asyncio.Queue[Message | None]) -> None:
-        """Read messages: answers are for those who wait for them; all else is taken in its order."""
+        """Read messages: answers are for those who wait for them, descriptions hold at once; all else is taken in its
+        order."""
         try:
             while (message := await link.receive()) is not None:
                 match message:
                     case Done(number) | Memory(number) | Failed(number):
                         self._answered(number, message)
+                    case Described():  # before an answer that follows it: a model is placed by what it says
+                        self._note_models(message)
                     case Index(number):
                         self._note_index(message)
                         if number:
@@ -287,6 +290,12 @@ class RemoteNode:
             self._wrong = exc
         finally:
             inbox.put_nowait(None)
+
+    def _note_models(self, described: Described) -> None:
+        self._named |= described.models.keys() | described.costs.keys()
+        _apply(self.models, described.models)
+        _apply(self.costs, described.costs)
+        self.on_models()
 
     def _note_index(self, index: Index) -> None:
         """Keep an index for answers that it is still the same. Raises WrongMessage."""
@@ -313,11 +322,6 @@ class RemoteNode:
                 self._wrong = WrongMessage("it answers a ping that was not sent yet")
             case TritonState():
                 self._state, self._first_state = (None if self._state is None else message), message
-            case Described(models, costs):
-                self._named |= models.keys() | costs.keys()
-                _apply(self.models, models)
-                _apply(self.costs, costs)
-                self.on_models()
             case Contents(number, changes, gone) if self._state is not None:
                 await self._apply_contents(changes, gone)
                 link.send(Acknowledge(number))

@@ -110,9 +110,8 @@ class NodeService:
         """Own the tasks of calls, and follow the models' folders, until cancelled."""
         async with self._tasks.open():
             while True:
-                await asyncio.sleep(self._told.pause_s)
-                for message in await self._told.look():
-                    self._tell(message)
+                await self._told.wait_until_due()
+                await self._tell_models()
 
     def oldest_s(self, model: str) -> float:
         """Return when the first request for a model was sent that any gateway still waits for, on the event
@@ -198,7 +197,7 @@ class NodeService:
             case Replace(number, models):
                 self._hold(gateway, number, lambda: HeldContext(self._instance.replacing(_checked(*models))), "repair")
             case Hold(number, name):
-                self._hold(gateway, number, lambda: HeldContext(self._files.held(*_checked(name))), f"files of {name}")
+                self._hold(gateway, number, lambda: HeldContext(self._files.held(*_checked(name)), name), f"files of {name}")
             case Load(number, prepared, term):
                 self._answer(link, number, partial(self._load, number, gateway, prepared, term))
             case Unload(number, name, unload_dependents, term):
@@ -212,6 +211,8 @@ class NodeService:
 
         async def enter() -> FromNode:
             await held.enter(self._tasks, name=what)
+            if self._told.is_cold(held.model):  # by its size, and what its owner declares, the gateway places it
+                await self._tell_models()
             return Done(number)
 
         try:
@@ -285,6 +286,11 @@ class NodeService:
         """Tell all gateways what is loaded now; one that is not told sees it at its next look."""
         with suppress(ControlPlaneError):
             self._tell(Index(0, *await self._triton_index.look()))
+
+    async def _tell_models(self) -> None:
+        """Tell all gateways what is new of the models in this node's folders and stores."""
+        for message in await self._told.look():
+            self._tell(message)
 
     def _tell(self, message: FromNode) -> None:
         for link in self._gateways:

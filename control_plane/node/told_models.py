@@ -14,6 +14,8 @@ from control_plane.node.domain.messages import MODELS_AT_ONCE, Described
 from control_plane.node.ports import NodeFiles
 
 _LOOK_EVERY_S, _MAX_PAUSE_S = 5.0, 30.0
+_GLANCE_EVERY_S = 1.0
+"""Time between two glances at what has come or gone, which cost microseconds."""
 _SHARE = 0.003
 """Part of a core that looks take at most, for as long as the longest pause allows: a thousand models take 40 ms."""
 
@@ -27,21 +29,42 @@ class ToldModels:
         self._files = files
         self._models: Mapping[str, DescribedModel] = {}
         self._costs: Mapping[str, ModelCost] = {}
+        self._state: object = None
+        """That of the files when they were read last."""
         self._took_s = 0.0
+        self._has_changed = False
+        """Whether the last look has found anything new: what is being copied there is not whole yet."""
+        self._turn = asyncio.Lock()
 
     @property
     def pause_s(self) -> float:
-        """How long to wait before the next look."""
-        return min(max(_LOOK_EVERY_S, self._took_s / _SHARE), _MAX_PAUSE_S)
+        """How long to wait before the next look, if no model comes or goes."""
+        return _LOOK_EVERY_S if self._has_changed else min(max(_LOOK_EVERY_S, self._took_s / _SHARE), _MAX_PAUSE_S)
+
+    async def wait_until_due(self) -> None:
+        """Wait until it is time for the next look, or a model has come or gone."""
+        now_s = asyncio.get_running_loop().time
+        until_s = now_s() + self.pause_s
+        while (left_s := until_s - now_s()) > 0:
+            await asyncio.sleep(min(_GLANCE_EVERY_S, left_s))
+            if await asyncio.to_thread(self._files.state) != self._state:
+                return
 
     async def look(self) -> list[Described]:
         """Read the folders, and return what has changed."""
-        models, costs = await asyncio.to_thread(self._read)
-        changed_models, changed_costs = _changes(self._models, models, _is_same), _changes(self._costs, costs, eq)
-        self._models, self._costs = models, costs
-        return list(_in_parts(changed_models, changed_costs))
+        async with self._turn:  # what an earlier read has found would take back what a later one has
+            models, costs = await asyncio.to_thread(self._read)
+            changed_models, changed_costs = _changes(self._models, models, _is_same), _changes(self._costs, costs, eq)
+            self._models, self._costs = models, costs
+            self._has_changed = bool(changed_models or changed_costs)
+            return list(_in_parts(changed_models, changed_costs))
+
+    def is_cold(self, name: str) -> bool:
+        """Whether the model's files were not here when the folders were read last."""
+        return (known := self._models.get(name)) is not None and known.fetch_s is not None
 
     def _read(self) -> tuple[Mapping[str, DescribedModel], Mapping[str, ModelCost]]:
+        self._state = self._files.state()
         began_s = time.thread_time()
         found = self._files.read()
         self._took_s = time.thread_time() - began_s

@@ -136,8 +136,8 @@ class TritonSettings(Group):
     a load. Too short fails large models."""
 
     start_timeout_s: Seconds = 60.0
-    """Seconds in which a started Triton must become live. Two is usual; the first start on a GPU takes
-    longer."""
+    """Seconds in which a started Triton must become live, and in which the Redis of `state_url` must answer when a gateway
+    starts. Two is usual; the first start on a GPU takes longer."""
 
     triton_cpus: CpuList = ()
     """CPUs for the embedded Triton and its Python stubs, such as `2-7`. Not given: all CPUs. Fewer CPUs than

@@ -40,8 +40,9 @@ class StateSettings(Group):
     state_url: SecretStr | None = Field(None, validate_default=True)
     """Redis that stores the state for several gateways, `redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]` or
     `rediss://` for TLS. It must keep what it is given: `maxmemory-policy noeviction` and `appendonly yes`, so
-    never use a Redis that serves as a cache. A power failure there loses the last second of writes, unless it
-    has `appendfsync always`. Not given: SQLite files in `state_dir`, for one gateway."""
+    never use a Redis that serves as a cache. A power failure there loses the last second or two of writes (a job
+    that was accepted, a revocation), unless it has `appendfsync always`, as that of `make deploy` has. Where it does
+    not answer at the start it is waited for, as long as `start_timeout_s`. Not given: SQLite files in `state_dir`, for one gateway."""
 
     @field_validator("state_url", mode="before")
     @classmethod

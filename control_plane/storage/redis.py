@@ -9,20 +9,24 @@ message contains the URL's password. Used by the Redis adapters of `objects`, `m
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from urllib.parse import parse_qs, urlsplit
 
 from pydantic import SecretStr
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import OutOfMemoryError, RedisError
+from redis.exceptions import AuthenticationError, NoPermissionError, OutOfMemoryError, RedisError
 
 from control_plane.core.endpoints import authority
 from control_plane.core.errors import StartupError, StoreUnavailable
 
+_log = logging.getLogger(__name__)
+
 _TIMEOUT_S = 1.0
+_RETRY_S = 0.5
 _CONNECTIONS = 16
 _PORT = 6379
 _FORM = "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB], rediss:// for TLS; in a password %, /, ?, # and @ are written %25, %2F, %3F, %23, %40"
@@ -117,6 +121,35 @@ class RedisLink:
         """Close all connections. Idempotent."""
         async with self.calling():
             await self.client.aclose()
+
+
+async def wait_until_durable(url: SecretStr, *, timeout_s: float) -> None:
+    """Wait until a Redis answers and is durable, for a process that starts at the same time as it, or while it is away.
+
+    Raises StartupError: it does not answer within `timeout_s`; or, at once, it would lose state or does not let this
+    process in.
+    """
+    now_s = asyncio.get_running_loop().time
+    link, deadline_s, is_told = RedisLink(url), now_s() + timeout_s, False
+    try:
+        while True:
+            try:
+                return await link.require_durable()
+            except StoreUnavailable as exc:
+                if isinstance(exc.__cause__, (AuthenticationError, NoPermissionError)):
+                    raise StartupError(f"--state-url: {exc}") from exc
+                if now_s() >= deadline_s:
+                    waited = f"within {timeout_s:g} s (TIDEGATE_START_TIMEOUT_S)"
+                    raise StartupError(
+                        f"the state store cannot be used {waited}, and without it no caller's permissions are known: {exc}"
+                    ) from exc
+                if not is_told:
+                    _log.warning("waiting for the state store, for at most %g s (TIDEGATE_START_TIMEOUT_S): %s", timeout_s, exc)
+                is_told = True
+            await asyncio.sleep(_RETRY_S)
+    finally:
+        with suppress(StoreUnavailable):
+            await link.close()
 
 
 async def open_link(url: SecretStr, *, layout: str, migrations: Sequence[str]) -> RedisLink:

@@ -15,7 +15,7 @@ from control_plane.core.errors import Conflict, StartupError, StoreUnavailable
 from control_plane.metering.domain.usage import EVERY_DAY, Usage
 from control_plane.objects.adapters.redis_store import RedisStateStore
 from control_plane.objects.domain.stored import Kind
-from control_plane.storage.redis import RedisLink
+from control_plane.storage.redis import RedisLink, wait_until_durable
 from tests.aio import run
 from tests.contract.stores import empty_redis, handles, link
 from tests.contract.test_usage_store import batch, counted, running, used
@@ -122,6 +122,28 @@ async def test_one_that_hangs_is_unavailable_within_a_second_and_comes_back(tmp_
             finally:
                 server.process.send_signal(signal.SIGCONT)
             assert await store.get(Kind.TENANT, "a") == put
+
+
+async def test_a_start_waits_for_one_that_hangs_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with redis_server(tmp_path) as redis:
+        redis.process.send_signal(signal.SIGSTOP)
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(wait_until_durable(SecretStr(redis.url), timeout_s=1000.0))
+            while not caplog.records:
+                await asyncio.sleep(0.05)
+            assert "waiting for the state store, for at most 1000 s" in caplog.text
+            redis.process.send_signal(signal.SIGCONT)
+            await waiting
+        redis.process.send_signal(signal.SIGSTOP)
+        with pytest.raises(StartupError, match=r"cannot be used within 0.1 s \(TIDEGATE_START_TIMEOUT_S\), .* does not answer"):
+            await wait_until_durable(SecretStr(redis.url), timeout_s=0.1)
+
+
+async def test_a_start_does_not_wait_for_one_that_will_never_do(tmp_path: Path) -> None:
+    with redis_server(tmp_path, "--appendonly", "no") as redis:
+        for url, says in ((redis.url, "would lose state"), (redis.url.replace(ESCAPED_PASSWORD, "wrong"), "invalid username-password")):
+            with pytest.raises(StartupError, match=says):
+                await wait_until_durable(SecretStr(url), timeout_s=1000.0)
 
 
 async def test_what_was_used_is_counted_after_an_outage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

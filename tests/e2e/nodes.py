@@ -116,20 +116,25 @@ PLACES = (EMBEDDED, NODES)
 
 @contextmanager
 def fleet_on(
-    place: str, root: Path, *arguments: str, repository: Path, count: int = 2, env: dict[str, str] | None = None
+    place: str,
+    root: Path,
+    *arguments: str,
+    repository: Path,
+    sources: tuple[str, ...] = (),
+    count: int = 2,
+    env: dict[str, str] | None = None,
 ) -> Iterator[tuple[Tidegate, list[RunningNode]]]:
-    """Context manager: a gateway with so many Tritons, each with the models of `repository`. At its end all must end
-    in order, and leave no process."""
+    """Context manager: a gateway with so many Tritons, each with the models of `repository`; `sources` are more flags of
+    whoever has the models' files. At its end all must end in order, and leave no process."""
     nodes: list[RunningNode] = []
+    sources = ("--model-repository", str(repository), *sources)
     if place == NODES:
         with ThreadPoolExecutor(count) as threads:
-            started = [
-                threads.submit(start_node, root / f"node-{n}/state", "--model-repository", str(repository), env=env) for n in range(count)
-            ]
+            started = [threads.submit(start_node, root / f"node-{n}/state", *sources, env=env) for n in range(count)]
             nodes = [each.result() for each in started]
         where: tuple[str, ...] = ("--triton-url", ",".join(node.url for node in nodes), "--node-secret-file", str(secret_file(root)))
     else:
-        where = ("--servers", str(count), "--model-repository", str(repository))
+        where = ("--servers", str(count), *sources)
     gateway = None
     try:
         gateway = servers.start(root / "gateway", *where, *arguments, env=env)

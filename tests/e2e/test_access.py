@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -118,6 +120,29 @@ def test_a_backup_beside_a_gateway_is_never_of_an_empty_store_of_its_own(
     restore(saved, state_dir=tmp_path / "restored")
     with pytest.raises(Conflict, match="the store is not empty"):  # the gateway's, not one of the folder's own
         restore(saved, state_url=redis.url, state_dir=folder)
+
+
+def test_one_that_starts_while_redis_hangs_waits_for_it_or_for_a_signal(tidegate: Tidegate, start: Start, tmp_path: Path) -> None:
+    (tmp_path / "redis").mkdir()
+    flags = ("--triton-url", triton_url(tidegate), "--state-url")
+    with redis_server(tmp_path / "redis") as redis, ThreadPoolExecutor(2) as threads:
+        redis.process.send_signal(signal.SIGSTOP)
+        starting = threads.submit(start, tmp_path / "one", *flags, redis.url)
+        other = subprocess.Popen(
+            servers.command("serve", *servers.FREE_PORTS, "--state-dir", str(tmp_path / "other"), *flags, redis.url),
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=servers.PROJECT,
+        )
+        assert other.stderr is not None
+        said = (line for line in other.stderr if "waiting for the state store" in line)
+        assert f"127.0.0.1:{redis.port}/0 does not answer within 1 s" in next(said)
+        other.send_signal(signal.SIGTERM)
+        assert other.wait(timeout=LONG_S) == 0
+        other.stderr.close()
+        assert not starting.done()
+        redis.process.send_signal(signal.SIGCONT)
+        assert starting.result().stop() == 0
 
 
 def test_an_emptied_redis_locks_nobody_out(tidegate: Tidegate, start: Start, tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from tests.e2e.nodes import RunningNode, secret_file, start_node
 from tests.e2e.raw_http import status
 from tests.e2e.test_fleet import answer_of, ask, loaded, shown, write_models
 from tests.e2e.test_servers_file import write
-from tests.e2e.test_two_gateways import leader_of
 from tests.e2e.tidegate import LONG_S, Tidegate, descendants, living, wait_for
 from tests.redis_server import redis_server
 
@@ -62,12 +61,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         code = models / model / "1/model.py"
         text = code.read_text().replace("        self.name =", "        self.more = 0\n        self.name =")
         code.write_text(text.replace("int(self.name[1:])", "int(self.name[1:]) + self.more"))
-    store = root / "store"
-    write_models(store, ("m9",))
-    config = (store / "m9/config.pbtxt").read_text()
-    (store / "m9/config.pbtxt").write_text("\n".join(line for line in config.splitlines() if "resident_bytes" not in line))
     with ExitStack() as ends, redis_server(root) as redis, ThreadPoolExecutor(2) as threads:
-        flags = ("--model-repository", str(models), "--model-store", str(store))
+        flags = ("--model-repository", str(models))
         starts = [threads.submit(start_node, root / f"node-{number}/state", *flags) for number in range(2)]
         nodes = [each.result() for each in starts]
         for node in nodes:
@@ -138,7 +133,7 @@ def test_no_answer_is_older_than_the_last_load_whoever_loads(site: Site) -> None
 def test_the_index_is_told_by_every_process(site: Site) -> None:
     for gateway in site.gateways:
         client = tritonclient.http.InferenceServerClient(gateway.address("http"), network_timeout=LONG_S)
-        assert {line["name"] for line in client.get_model_repository_index()} == {*MODELS, "m9"}
+        assert {line["name"] for line in client.get_model_repository_index()} == set(MODELS)
 
 
 def test_a_frozen_node_costs_only_its_hits_and_they_come_back(site: Site) -> None:
@@ -162,19 +157,6 @@ def test_a_frozen_node_costs_only_its_hits_and_they_come_back(site: Site) -> Non
     for gateway in site.gateways:
         wait_for(lambda gateway=gateway: hits(gateway, "m0"), what="hits again")
     wait_for(lambda: is_alive(live) == 0, what="a probe that is content")
-
-
-def test_a_model_of_a_store_is_fetched_by_its_node_and_weighed_there(site: Site) -> None:
-    for gateway in site.gateways:
-        assert answer_of(ask(gateway, "m9")) == 10
-    holder = next(int(name[-1]) for name, models in loaded(site.one).items() if "m9" in models)
-    assert (site.nodes[holder].tidegate.state_dir / "warm/m9/config.pbtxt").exists()
-    leader = leader_of(*site.gateways)
-
-    def size() -> int:
-        return next(int(model["resident_bytes"]) for model in shown(leader)["models"] if model["name"] == "m9")
-
-    wait_for(lambda: 2**20 < size() != 48 * 2**20, what="its size, by the memory that its load took")
 
 
 def test_a_killed_node_leaves_no_process_and_is_used_again_once_it_is_back(site: Site) -> None:

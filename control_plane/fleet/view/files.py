@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 
 from control_plane.fleet.ports import ServerInstance
 from control_plane.fleet.view.state import FleetState
@@ -57,7 +57,8 @@ class FleetFiles:
             cold = set(self._tiers.names()) - described.keys()
             described |= {name: DescribedModel(ModelSpec(name), file_bytes=0) for name in cold}
         for each in told:
-            described |= each or {}
+            # Where its files are more is known of a model than where they have to be fetched.
+            described |= {name: model for name, model in (each or {}).items() if model.fetch_s is None or name not in described}
         # Attached Tritons have folders of their own; what they list can be served as well.
         elsewhere = set().union(*self._state.listed.values()) - described.keys()
         described |= {name: DescribedModel(ModelSpec(name), file_bytes=0) for name in elsewhere}
@@ -71,12 +72,20 @@ class FleetFiles:
         """Seconds until a fetch of the model has ended; 0 if none is needed."""
         return 0.0 if self._tiers is None else self._tiers.expected_fetch_s(model)
 
-    def held_at(self, model: str, server: str) -> AbstractAsyncContextManager[None]:
+    @asynccontextmanager
+    async def held_at(self, model: str, server: str) -> AsyncIterator[None]:
         """Context manager as `held_locally`, for a server that may have files of its own."""
         instance = self._instances.get(server)
-        if instance is not None and instance.described() is not None:
-            return instance.held_locally(model)
-        return self.held_locally(model)
+        known = None if instance is None else instance.described()
+        if instance is None or known is None:
+            async with self.held_locally(model):
+                yield
+            return
+        before = known.get(model)
+        async with instance.held_locally(model):
+            if (instance.described() or {}).get(model) != before:
+                await self.describe()
+            yield
 
     @asynccontextmanager
     async def held_locally(self, model: str) -> AsyncIterator[None]:

@@ -283,9 +283,15 @@ class FleetState:
             # A quarantine outlives the process that imposed it.
             self.measurements.quarantine(facts)
         facts.spec = self._specs.merge(model)
-        facts.tier = Tier.WARM if self._tiers is None else self._tiers.tier_of(name)
-        fetch_s = 0.0 if self._tiers is None else self._tiers.expected_fetch_s(name)
-        self.measurements.describe(facts, model, fetch_s=fetch_s)
+        is_here = model.fetch_s is None if self._tiers is None else self._tiers.tier_of(name) is Tier.WARM
+        facts.tier = Tier.WARM if is_here else Tier.COLD
+        self.measurements.describe(facts, model, fetch_s=self.fetch_s(name))
+
+    def fetch_s(self, model: str) -> float:
+        """Return how long a fetch of the model's files is expected to take; 0 where none is needed."""
+        if self._tiers is not None:
+            return self._tiers.expected_fetch_s(model)
+        return 0.0 if (known := self.described.get(model)) is None else known.fetch_s or 0.0
 
     def recall(self, measured: Mapping[str, Measured | None]) -> None:
         """Take over what other processes, or an earlier run of this one, have measured; None means that a

@@ -23,6 +23,9 @@ class DescribedModel:
     has_sequences: bool = False
     changed_ns: int = field(default=0, compare=False)
     """When its configuration or files last changed, on this machine's clock; 0 where nobody knows."""
+    fetch_s: float | None = field(default=None, compare=False)
+    """Seconds that a fetch of its files takes where only a store has them, so that nothing but its name is known; None
+    where they are here."""
 
 
 @dataclass(frozen=True, slots=True)

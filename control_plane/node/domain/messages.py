@@ -21,7 +21,7 @@ from control_plane.models.domain.description import DescribedModel
 from control_plane.node.domain.fence import Term
 from control_plane.node.domain.plausible import plausible_cost, plausible_memory, plausible_models, plausible_term
 
-VERSIONS = (3, 3)
+VERSIONS = (4, 4)
 """Oldest and newest version of the wire that this program speaks."""
 LENGTH_BYTES = 4  # before each frame, big-endian
 MAX_FIRST_BYTES = 4096
@@ -167,7 +167,8 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Asks to fetch a model's files and to keep them until `Leave`; answered by `Done`."""
+    """Asks to fetch a model's files and to keep them until `Leave`; answered by `Done`, after a `Described` of what was not
+    known of them before."""
 
     number: Number
     name: str

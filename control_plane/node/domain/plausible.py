@@ -54,6 +54,7 @@ def plausible_term(term: Term) -> Term:
 def _require_model(model: DescribedModel) -> None:
     spec = model.spec
     _require(0 <= model.changed_ns < 2**63, "files are not changed so late")
+    _require(model.fetch_s is None or 0 <= model.fetch_s < inf, "a fetch takes a time")
     for size in (model.file_bytes, 1 if spec.resident_bytes is None else spec.resident_bytes):
         _require(0 <= size <= MAX_SIZE_BYTES, f"a model does not have {size} bytes")
     for count in (spec.min_replicas, spec.max_replicas or 0, abs(spec.priority)):

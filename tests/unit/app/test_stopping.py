@@ -7,6 +7,7 @@ from contextlib import suppress
 import pytest
 
 from control_plane.app.stopping import StopSignals, drain_until, stop_serving
+from control_plane.core.errors import StartupError
 
 pytestmark = pytest.mark.virtual_time
 
@@ -79,6 +80,23 @@ async def test_a_drain_that_nobody_cuts_short_leaves_nothing_behind() -> None:
     ports = Ports(ends_s=2.0)
     await drain_until(ports, 30.0, asyncio.Event())
     assert ports.done == [("draining", 0.0), ("drained", 2.0)]
+
+
+async def test_what_a_start_waits_for_is_given_up_at_a_signal() -> None:
+    signals = StopSignals()
+    assert await signals.finishes_first(asyncio.sleep(5.0))
+    asyncio.get_running_loop().call_later(2.0, signals.receive, signal.SIGTERM)
+    assert not await signals.finishes_first(asyncio.sleep(50.0))
+    assert asyncio.get_running_loop().time() == 7.0
+
+
+async def test_what_fails_meanwhile_is_said() -> None:
+    async def fail() -> None:
+        raise StartupError("why")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await StopSignals().finishes_first(fail())
+    assert caught.group_contains(StartupError, match="why")
 
 
 async def test_signals_of_the_process_are_followed() -> None:

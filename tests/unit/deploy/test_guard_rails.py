@@ -393,3 +393,10 @@ def test_models_from_an_image_are_where_triton_looks() -> None:
     (mount,) = [each for each in container["volumeMounts"] if each["name"] == "models"]
     assert mount == {"name": "models", "mountPath": "/models", "readOnly": True}
     assert env(container)["TIDEGATE_MODEL_REPOSITORY"] == "/models"
+
+
+def test_redis_keeps_what_it_is_given_also_over_a_power_cut() -> None:
+    configs = [config for case in CASES for each in of_kind(render(case), "ConfigMap") if (config := each["data"].get("redis.conf"))]
+    assert configs
+    for config in configs:
+        assert {"appendonly yes", "appendfsync always", "maxmemory-policy noeviction"} <= set(config.splitlines())

@@ -201,7 +201,10 @@ class FleetBench:
         budget_bytes: int = 100,
         wait_s: float = WAIT_S,
         memory: FleetMemory | None = None,
+        hosts: Mapping[str, object] | None = None,
     ) -> None:
+        """`hosts` are by server: `fleet/ports.ServerInstance`s, as far as models' files go; none where this machine has
+        them."""
         self.now_s = asyncio.get_running_loop().time
         names = tuple(f"s{number}" for number in range(servers))
         self.described = FakeDescriptions({each.spec.name: each for each in models or [model(name) for name in "abcd"]})
@@ -225,9 +228,10 @@ class FleetBench:
         self.files = FleetFiles(
             self.state,
             self.described,
-            self.tiers,  # type: ignore[arg-type]
+            self.tiers if hosts is None else None,  # type: ignore[arg-type]
             timeout_s=300.0,
             require_loadable=self._require_loadable,
+            instances=hosts,  # type: ignore[arg-type]
         )
         self.router = ModelRouter(
             self.state,

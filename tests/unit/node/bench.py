@@ -86,13 +86,26 @@ class NodeFilesOf:
 
     def __init__(self, names: str) -> None:
         self.models = {name: DescribedModel(ModelSpec(name, resident_bytes=10), 5) for name in names}
+        self.cold: dict[str, DescribedModel] = {}
+        """What there is to say of models once they have been fetched."""
         self.held_now: list[str] = []
 
     def read(self) -> tuple[Mapping[str, DescribedModel], Mapping[str, ModelCost]]:
         return dict(self.models), {name: ModelCost() for name in self.models}
 
+    def state(self) -> object:
+        return sorted(self.models)
+
+    def put_in_store(self, model: DescribedModel) -> None:
+        """Have a model be one that is fetched when it is held."""
+        self.cold[model.spec.name] = model
+        self.models[model.spec.name] = DescribedModel(ModelSpec(model.spec.name), 0, fetch_s=3.0)
+
     @asynccontextmanager
     async def held(self, name: str) -> AsyncIterator[None]:
+        if name in self.cold:
+            await asyncio.sleep(3.0)
+            self.models[name] = self.cold.pop(name)
         self.held_now.append(name)
         try:
             yield

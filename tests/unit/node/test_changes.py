@@ -10,6 +10,7 @@ import pytest
 from control_plane.core.errors import ModelLoadFailed, UpstreamFailed, UpstreamUnavailable
 from control_plane.core.held_memory import HeldMemory
 from control_plane.core.model import ModelState
+from control_plane.models.domain.description import DescribedModel, ModelSpec
 from control_plane.node.domain.messages import Index, encode
 from tests.aio import settle
 from tests.unit.node.bench import Bench, NodeFilesOf
@@ -163,6 +164,19 @@ async def test_files_are_held_and_models_replaced_for_as_long_as_the_gateway_wan
             assert bench.files.held_now == []
 
 
+async def test_what_a_fetch_has_shown_of_a_model_is_known_before_it_is_loaded() -> None:
+    async with Bench().running() as bench:
+        gateways = [await bench.gateway().connected() for _ in range(2)]
+        bench.files.put_in_store(described := DescribedModel(ModelSpec("c", resident_bytes=70), 60, changed_ns=1))
+        await asyncio.sleep(2.0)
+        for gateway in gateways:
+            assert gateway.node.models["c"].fetch_s == 3.0
+        async with gateways[0].instance.held_locally("c"):
+            assert gateways[0].node.models["c"] == described
+            await settle()
+            assert gateways[1].node.models["c"] == described
+
+
 async def test_what_is_known_of_requests_stubs_and_memory_comes_across() -> None:
     async with Bench().running() as bench:
         gateway = await bench.gateway().connected()
@@ -182,7 +196,7 @@ async def test_models_that_come_and_go_in_the_folders_are_told() -> None:
         gateway = await bench.gateway().connected()
         del bench.files.models["a"]
         bench.files.models |= NodeFilesOf("c").models
-        await asyncio.sleep(6.0)
+        await asyncio.sleep(1.5)
         assert set(gateway.node.models) == set(gateway.node.costs) == {"b", "c"}
         assert gateway.instance.described() == gateway.node.models
 

@@ -51,6 +51,7 @@ LIES = [
     pytest.param("Described", model(spec_latency_objective_s=-1.0), id="an objective in the past"),
     pytest.param("Described", model(spec_name="other"), id="another model's description"),
     pytest.param("Described", model(changed_ns=1e30), id="a change beyond all time"),
+    pytest.param("Described", model(fetch_s=-1.0), id="a fetch that ended before it began"),
     pytest.param("Described", cost([], []), id="an empty table"),
     pytest.param("Described", cost([8, 4], [1.0, 2.0]), id="a table that descends"),
     pytest.param("Described", cost([8], [0.0]), id="a time of nothing"),

@@ -57,6 +57,7 @@ _MODEL = DescribedModel(
     frozenset({"s"}),
     has_sequences=True,
     changed_ns=3,
+    fetch_s=2.5,
 )
 EXAMPLES: tuple[Message, ...] = (
     Hello(1, 1, "ab", "fleet", "gateway"),
@@ -97,6 +98,14 @@ EXAMPLES: tuple[Message, ...] = (
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: type(message).__name__)
 def test_a_message_comes_as_it_was_sent(message: Message) -> None:
     assert decode(encode(message)) == message
+
+
+def test_how_long_a_fetch_takes_comes_along() -> None:
+    """It is no part of what makes two descriptions differ."""
+    found = decode(encode(Described({"e": _MODEL}, {})))
+    assert isinstance(found, Described)
+    assert found.models["e"] is not None
+    assert found.models["e"].fetch_s == 2.5
 
 
 def test_there_is_an_example_of_each() -> None:
