@@ -18,6 +18,7 @@ from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, ModelN
 from control_plane.core.model import Model, ModelOverride, ModelState, ModelVersion, check_name, summarise
 from control_plane.models.change_queue import ChangeQueue
 from control_plane.models.dead_models import DeadModels
+from control_plane.models.load_order import after_steps
 from control_plane.models.loaded_contents import LoadedContents
 from control_plane.models.ports import LoadWatch, ModelRepository, ModelStubs
 from control_plane.models.prepared_load import PreparedLoad, Unwatched
@@ -244,7 +245,8 @@ class ModelService:
         if self._desired is None:
             self._desired = dict.fromkeys(await self._expand(upstream))
         wanted = dict(self._desired)
-        results = await asyncio.gather(*(self._load(*each, upstream) for each in wanted.items()), return_exceptions=True)
+        closures = {name: await self._closure(name) for name in wanted}
+        results = await after_steps(closures, lambda name: self._load(name, wanted[name], upstream))
         return [failure for name, result in zip(wanted, results, strict=True) if (failure := _report(name, result))]
 
     async def _load_and_want(self, name: str, override: ModelOverride | None) -> None:

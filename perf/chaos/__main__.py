@@ -33,14 +33,8 @@ _TRIES = 2
 
 def main() -> None:
     parser = harness.parser(__doc__, rounds=1)
-    parser.add_argument("drills", nargs="*", metavar="NAME", choices=[[], *DRILLS], help="of those that `--list` shows; all of them")
     parser.add_argument("--scale", type=float, default=1.0, help="of everything that lasts: 0.1 is a tenth as long")
-    parser.add_argument("--list", action="store_true", help="say which drills there are")
-    arguments = parser.parse_args()
-    if arguments.list:
-        print(*(f"{drill.name:<32} {drill.done}" for drill in DRILLS.values()), sep="\n")
-    else:
-        harness.carry_out(Report, arguments, _measure)
+    harness.carry_out_drills(Report, parser, DRILLS, _measure)
 
 
 def _measure(arguments: argparse.Namespace) -> Result:

@@ -37,16 +37,10 @@ _OPEN_BATCHES = frozenset(("validating", "in_progress", "finalizing", "cancellin
 
 def main() -> None:
     parser = harness.parser(__doc__)
-    parser.add_argument("drills", nargs="*", metavar="NAME", choices=[[], *DRILLS], help="of those that `--list` shows; all of them")
     parser.add_argument("--jobs", type=int, default=20_000, help="of the first drill; the others have a part of them")
     parser.add_argument("--seed", type=int, default=1, help="of the jobs, and of when faults begin")
     parser.add_argument("--fault-s", type=float, default=240.0, help="seconds for which faults are done at most")
-    parser.add_argument("--list", action="store_true", help="say which drills there are")
-    arguments = parser.parse_args()
-    if arguments.list:
-        print(*(f"{drill.name:<32} {drill.done}" for drill in DRILLS.values()), sep="\n")
-    else:
-        harness.carry_out(Report, arguments, _measure)
+    harness.carry_out_drills(Report, parser, DRILLS, _measure)
 
 
 def _measure(arguments: argparse.Namespace) -> Result:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.markdown import Markdown
@@ -22,6 +22,17 @@ from perf.servers.processes import exit_on_sigterm, require_programs
 
 Measure = Callable[[argparse.Namespace], Result]
 Draw = Callable[[Any, Path], None]
+
+
+class Drill(Protocol):
+    """What is done on purpose while callers are answered."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def done(self) -> str:
+        """What is done, in a line."""
 
 
 def parser(explained: str | None, *, rounds: int | None = None, seconds: float | None = None) -> argparse.ArgumentParser:
@@ -52,6 +63,17 @@ def carry_out(report: type[Report], arguments: argparse.Namespace, measure: Meas
     if draw is not None:
         draw(made, arguments.output / f"{report.name}.{report.plot}")
     Console(width=140).print(Markdown(made.markdown()))
+
+
+def carry_out_drills(report: type[Report], options: argparse.ArgumentParser, drills: Mapping[str, Drill], measure: Measure) -> None:
+    """Carry out the drills that are named on the command line, or all of them; `--list` says which there are."""
+    options.add_argument("drills", nargs="*", metavar="NAME", choices=[[], *drills], help="of those that `--list` shows; all of them")
+    options.add_argument("--list", action="store_true", help="say which drills there are")
+    arguments = options.parse_args()
+    if arguments.list:
+        print(*(f"{drill.name:<32} {drill.done}" for drill in drills.values()), sep="\n")
+    else:
+        carry_out(report, arguments, measure)
 
 
 def say(what: str) -> None:

@@ -23,7 +23,7 @@ from control_plane.jobs.ports import SpoolDamaged
 from control_plane.objects.domain.tenant import Tenant
 from tests.fakes.batch_lines import AnsweringLines
 from tests.fakes.governance import api_key, governance, key_text, known_state
-from tests.fakes.jobs import ROOMY
+from tests.unit.batches.world import batches_of
 from tests.unit.jobs.world import World, running, world
 from tests.wire.gateway import gateway
 
@@ -55,18 +55,7 @@ async def serving(folder: Path, *, max_bytes: int = 1 << 20, max_open: int = 100
     async with world(folder) as here:
         here.compute = AnsweringLines()
         files = Files(shelf, max_bytes=max_bytes, today_s=here.now_s)
-        batches = Batches(
-            shelf=shelf,
-            files=files,
-            store=here.store,
-            queue=here.queue,
-            spool=here.spool,
-            bounds=ROOMY,
-            policy=here.policy,
-            keep_s=1e6,
-            max_open=max_open,
-            today_s=here.now_s,
-        )
+        batches = batches_of(here, shelf, files, max_open=max_open)
         async with gateway(governed=governed, batches=BatchesHttp(files, batches)) as it:
             url = f"http://127.0.0.1:{it.port}/v1"
             async with (

@@ -13,14 +13,13 @@ from pathlib import Path
 import pytest
 
 from control_plane.batches.adapters.folder_shelf import FolderShelf
-from control_plane.batches.batches import Batches
 from control_plane.batches.domain.batch import StoredFile
 from control_plane.batches.files import Files
 from control_plane.frontends.batches.http import BatchesHttp
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.mirror import ObjectMirror
 from tests.fakes.governance import api_key, governance, key_text, known_state
-from tests.fakes.jobs import ROOMY
+from tests.unit.batches.world import batches_of
 from tests.unit.jobs.world import world
 from tests.wire.gateway import LIMITS, LIVE, Answer, Client, Gateway, gateway
 
@@ -73,19 +72,8 @@ async def serving(tmp_path: Path, *, quota_bytes: int = 1 << 30, body_timeout_s:
     governed = governance(known, authentication=True)
     async with world(tmp_path / "jobs") as here:
         files = Files(watched, max_bytes=quota_bytes)  # type: ignore[arg-type]
-        batches = Batches(
-            shelf=shelf,
-            files=files,
-            store=here.store,
-            queue=here.queue,
-            spool=here.spool,
-            bounds=ROOMY,
-            policy=here.policy,
-            keep_s=1e6,
-            max_open=10,
-        )
         limits = replace(LIMITS, max_upload_bytes=MOST_BYTES, body_timeout_s=body_timeout_s)
-        async with gateway(governed=governed, limits=limits, batches=BatchesHttp(files, batches)) as frontend:
+        async with gateway(governed=governed, limits=limits, batches=BatchesHttp(files, batches_of(here, shelf, files))) as frontend:
             yield Here(frontend, watched, folder, known)
     await shelf.close()
 

@@ -37,6 +37,14 @@ def content_of_input() -> bytes:
     return b"\n".join(orjson.dumps({"custom_id": each, "method": "POST", "url": "/v1/embeddings", "body": body}) for each in ids)
 
 
+def batches_of(jobs: World, shelf: Any, files: Files, *, fate: Fate | None = None, max_open: int = 100) -> Batches:
+    """The service over the stores of a world of jobs, whose jobs are its lines."""
+    fate = fate or Fate()
+    parts: dict[str, Any] = {"store": fate.of(jobs.store), "queue": fate.of(jobs.queue), "spool": fate.of(jobs.spool)}
+    limits: dict[str, Any] = {"bounds": ROOMY, "policy": jobs.policy, "keep_s": _KEEP_S, "max_open": max_open}
+    return Batches(shelf=fate.of(shelf), files=files, **parts, **limits, today_s=jobs.now_s)
+
+
 @dataclass
 class BatchWorld:
     """Where processes that look after batches come and go; what they leave is on disk."""
@@ -49,11 +57,7 @@ class BatchWorld:
 
     def batches(self, fate: Fate | None = None) -> Batches:
         """The service as a process has it that does not know what others have seen."""
-        fate, jobs = fate or Fate(), self.jobs
-        parts: dict[str, Any] = {"store": fate.of(jobs.store), "queue": fate.of(jobs.queue), "spool": fate.of(jobs.spool)}
-        own: dict[str, Any] = {"shelf": fate.of(self.shelf), "files": self.files(fate)}
-        limits: dict[str, Any] = {"bounds": ROOMY, "policy": jobs.policy, "keep_s": _KEEP_S, "max_open": 100}
-        return Batches(**own, **parts, **limits, today_s=jobs.now_s)
+        return batches_of(self.jobs, self.shelf, self.files(fate), fate=fate)
 
     async def upload(self) -> str:
         """Keep an input file; returned is its id."""

@@ -79,6 +79,12 @@ class TestRestore:
                 await bench.control.calls.arrivals.get()
             bench.control.calls.may_answer.set()
 
+    def test_steps_before_what_needs_them(self) -> None:
+        bench = Bench("a", "b", "c")
+        bench.repository.steps = {"a": ["b", "c"], "b": ["c"]}
+        run(bench.service.restore(bench.upstream))
+        assert bench.control.loads == ["c", "b", "a"]
+
     async def test_cancelling_it_cancels_every_load(self) -> None:
         bench = Bench("a", "b")
         bench.control.calls.hold()
