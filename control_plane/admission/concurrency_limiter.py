@@ -239,7 +239,7 @@ class ConcurrencyLimiter:
         holders = len(self._held) + (held == 0)
         if not self._is_shared() or held * holders >= slots or self._taken >= min(_MAX_TAKEN * slots, self._alone):
             return False
-        if not self._may_send(claim.cost, deadline_s, self._now_s()):
+        if self._has_enough() or not self._may_send(claim.cost, deadline_s, self._now_s()):
             return False
         return not self._queue or self._queue.bypass(claim, slots)
 

@@ -33,8 +33,9 @@ _DOUBTED = 1 / 4
 
 # Work that waits in Triton of a model that has enough: at least so many seconds of it, or this part of what the most
 # urgent requests may take, which wait behind it; and at least so many times what a request takes alone. A model that
-# batches then has its next batch there while it computes one.
-_ENOUGH_S, _ENOUGH_OF_URGENT, _LEAST_ENOUGH_S, _ENOUGH_TIMES_ALONE = 0.1, 0.25, 0.02, 2.0
+# batches then has its next batch there while it computes one. Twice would be enough for certain, and is not sure to be
+# seen: of one request after the other a third would be sent, behind which a short deadline is missed.
+_ENOUGH_S, _ENOUGH_OF_URGENT, _LEAST_ENOUGH_S, _ENOUGH_TIMES_ALONE = 0.1, 0.25, 0.02, 1.5
 
 _CAUTION = 4 / 3
 """Factor on the time for the work ahead. What is admitted beyond what Triton can do is computed in vain, and
@@ -100,7 +101,7 @@ class ServiceTime:
         """
         if not self._work:
             return None
-        alone_s = cost * self._alone_s
+        alone_s = cost * self._each_s
         return alone_s + caution * ahead * self._delay_s if ahead else alone_s
 
     def queued_answer_s(self, cost: float, *, queued: float, at_triton: float) -> float | None:
@@ -108,22 +109,31 @@ class ServiceTime:
         if not self._work:
             return None
         drained_s = _CAUTION * self.drained_s(queued + cost, at_triton=at_triton)
-        return drained_s + cost * self._alone_s + _CAUTION * at_triton * self._delay_s
+        behind_s = cost * self._each_s + _CAUTION * max(0.0, at_triton - cost) * self._delay_s
+        return max(drained_s + behind_s, self.answer_s(cost, ahead=at_triton) or 0.0)
 
     def drained_s(self, queued: float, *, at_triton: float) -> float:
         """Estimate the seconds until `queued` units have been sent, by Little's law: while they wait Triton
-        has `at_triton` units at all times.
+        has `at_triton` units at all times, so each request finds all of them ahead but its own.
         """
         at_triton = max(at_triton, self._cost)
-        return queued * (self._cost * self._alone_s / at_triton + self._delay_s) if at_triton else 0.0
+        return queued * (self._cost * self._each_s + (at_triton - self._cost) * self._delay_s) / at_triton if at_triton else 0.0
+
+    @property
+    def _each_s(self) -> float:
+        """Seconds per unit of cost of a request that has the model to itself: as measured, yet at least what each unit took
+        where all that was there was done one after the other.
+        """
+        return max(self._alone_s, self._held_s / self._work) if self._work else self._alone_s
 
     @property
     def _delay_s(self) -> float:
-        """Seconds that each unit of work ahead adds to a request's time. Divided by all the work, the
-        request's own included: a little too short where little was ahead, and never a large number made of
-        noise.
+        """Seconds that each unit of work ahead adds to a request's time: what it took beyond its own time, divided by what
+        was ahead, or by its own cost where next to nothing was: noise makes no large number.
         """
-        return max(0.0, self._held_s - self._cost * self._alone_s) / self._work if self._work else 0.0
+        if not self._work:
+            return 0.0
+        return max(0.0, self._held_s - self._cost * self._each_s) / max(self._work - self._cost, self._cost)
 
     def has_enough(self, at_triton: float, urgent_s: float) -> bool:
         """Whether Triton, with work of `at_triton` units, has more than keeps the model busy: all that it gets
@@ -131,7 +141,7 @@ class ServiceTime:
         take `urgent_s`.
         """
         enough_s = min(_ENOUGH_S, max(_LEAST_ENOUGH_S, _ENOUGH_OF_URGENT * urgent_s))
-        return at_triton * self._delay_s > max(enough_s, _ENOUGH_TIMES_ALONE * self._cost * self._alone_s)
+        return at_triton * self._delay_s > max(enough_s, _ENOUGH_TIMES_ALONE * self._cost * self._each_s)
 
     def left_s(self, *, at_triton: float) -> float:
         """Estimate the seconds until Triton has done the work that it has."""

@@ -24,8 +24,8 @@ _SHARED_TURN_S, _SHARED_FOR_S = 0.00005, 0.1
 connection moved their p50 and p99 twice as far with the longer time."""
 
 _MAX_AT_ONCE = 16
-"""Connections that read in one turn: each reads at least a request or two, however small its share of time
-is."""
+"""Connections that read in one turn: each reads at least a request or two, however small its share of time is. While
+others keep up, so many as there is time for: sixteen took 1 to 2 ms."""
 
 
 class BackloggedConnection(Protocol):
@@ -66,7 +66,8 @@ class ReadScheduler:
             if self.kept_up not in self._behind:
                 self._shared_until_s = now_s + _SHARED_FOR_S
             self.kept_up = None
-        turn_s = _SHARED_TURN_S if now_s < self._shared_until_s else _TURN_S
+        is_shared = now_s < self._shared_until_s
+        turn_s = _SHARED_TURN_S if is_shared else _TURN_S
         for number in range(1, count + 1):
             if not self._behind:  # a connection's read may have closed other connections
                 break
@@ -74,6 +75,8 @@ class ReadScheduler:
             del self._behind[connection]
             if connection.read_backlog(now_s + turn_s * number / count):
                 self._behind[connection] = None
+            if is_shared and self.now_s() >= now_s + turn_s:
+                break
         self._is_running = bool(self._behind)
         if self._is_running:
             asyncio.get_running_loop().call_soon(self._run)

@@ -144,6 +144,20 @@ async def test_while_others_keep_up_one_that_is_behind_reads_less() -> None:
     assert await _read_in_a_turn(None) >= 20
 
 
+async def test_while_others_keep_up_many_that_are_behind_read_no_more_than_one_and_none_starves() -> None:
+    """Each of them took at least as long as it takes to look at the clock."""
+    clock = Clock()
+    scheduler, other = ReadScheduler(clock), Flooding(clock, left=0)
+    flooding = [Flooding(clock, left=40, takes_s=0.00005) for _ in range(50)]
+    for each in flooding:
+        scheduler.add(each)
+    while any(each.left for each in flooding):
+        scheduler.kept_up, before = other, sum(each.left for each in flooding)
+        await asyncio.sleep(0)
+        assert before - sum(each.left for each in flooding) <= 1
+        assert max(each.left for each in flooding) - min(each.left for each in flooding) <= 1
+
+
 async def test_a_while_after_the_others_it_reads_as_much_as_before_and_none_is_kept_alive() -> None:
     clock = Clock()
     scheduler, flooding, other = ReadScheduler(clock), Flooding(clock, left=40_000), Flooding(clock, left=0)
