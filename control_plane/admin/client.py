@@ -223,6 +223,8 @@ def _path(segments: Iterable[str]) -> str:
 def _client(url: str, timeout_s: float, headers: dict[str, str], verify: ssl.SSLContext | bool) -> httpx.Client:
     path = url.removeprefix("unix:")
     is_unix = path != url
+    if not is_unix and not url.startswith(("http://", "https://")):
+        raise InvalidRequest(f"{url[:200]!r} is no URL to ask at: expected http://HOST:PORT, https://HOST:PORT or unix:PATH")
     return httpx.Client(
         base_url="http://localhost" if is_unix else url,
         transport=httpx.HTTPTransport(uds=path) if is_unix else None,

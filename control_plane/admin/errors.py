@@ -18,6 +18,7 @@ from starlette.routing import Match
 
 from control_plane.admin.rules import RULES
 from control_plane.core.errors import ControlPlaneError, ErrorCode, InvalidRequest, MethodNotAllowed, PayloadTooLarge, RouteNotFound
+from control_plane.core.validation_words import words_of
 from control_plane.frontends.common.status import STATUS, advice_of, message_of
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 
@@ -136,7 +137,7 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
 def _rule_of(problem: dict[str, Any]) -> str:
     """What would be right, in words where a pattern has some, else in Pydantic's."""
     rule = RULES.get(problem.get("ctx", {}).get("pattern", ""))
-    return str(problem["msg"]) if rule is None else f"must be {rule}"
+    return words_of(str(problem["msg"])) if rule is None else f"must be {rule}"
 
 
 async def _on_framework_error(request: Request, error: Exception) -> Response:

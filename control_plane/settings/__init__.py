@@ -15,6 +15,7 @@ from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from control_plane.core.errors import StartupError
+from control_plane.core.validation_words import words_of
 from control_plane.settings.fields import (
     ENV_PREFIX,
     HAS_SECRETS,
@@ -171,4 +172,4 @@ def _describe(error: Mapping[str, Any], given: Mapping[str, object], flags: Mapp
     flag = flags.get(name, "--" + name.replace("_", "-"))
     where = flag if name in given else ENV_PREFIX + name.upper()  # not every setting has a flag
     got = "" if error["type"] == HAS_SECRETS else f", got {without_secrets(repr(error['input']))}"
-    return f"{where}: {error['msg'].removeprefix('Value error, ')}{got}"
+    return f"{where}: {words_of(error['msg'])}{got}"

@@ -19,6 +19,7 @@ from pydantic.json_schema import models_json_schema
 from control_plane.admin.declared.rollout_policies import RolloutPolicySpec
 from control_plane.admin.views import NAME, PriceSpec, RouteSpec, Spec, TenantSpec
 from control_plane.core.errors import InvalidRequest
+from control_plane.core.validation_words import words_of
 from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.rollout_policy import RolloutPolicy
 from control_plane.objects.domain.route import Route
@@ -89,7 +90,7 @@ def problems_of(kind: DeclaredKind, spec: Mapping[str, Any]) -> list[Problem]:
     try:
         kind.spec.model_validate_json(_json(spec))
     except ValidationError as exc:
-        return [_problem(kind.spec, error["type"], tuple(error["loc"]), error["msg"]) for error in exc.errors(include_url=False)]
+        return [_problem(kind.spec, error["type"], tuple(error["loc"]), words_of(error["msg"])) for error in exc.errors(include_url=False)]
     return []
 
 

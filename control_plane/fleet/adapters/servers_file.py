@@ -25,6 +25,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 
 from control_plane.core.endpoints import ListedServer, authority
 from control_plane.core.errors import StartupError
+from control_plane.core.validation_words import words_of
 from control_plane.settings import POOL, ByteCount, is_utf8_encodable, parse_triton_url, without_secrets
 
 _MAX_BYTES = 2**20
@@ -160,5 +161,5 @@ def _describe(error: Any) -> str:
     """Say of one validation error which entry it concerns and what would be right, without secrets."""
     number, *path = error["loc"]
     where = f"entry {number + 1}" + "".join(f": {part}" for part in path if part != "[key]")
-    said = _WORDS.get(error["type"]) or error["msg"].removeprefix("Value error, ")
+    said = _WORDS.get(error["type"]) or words_of(error["msg"])
     return f"{without_secrets(where)} {said}, got {_shown.repr(error['input'])}"

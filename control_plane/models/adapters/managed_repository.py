@@ -158,7 +158,7 @@ class ManagedRepository:
             remove(self.root / name)
         looked_in = ", ".join(map(str, self._sources))
         whose = f", which the ensemble {dependencies_of!r} needs," if dependencies_of else ""
-        raise ModelNotFound(f"no model {name!r}{whose} in {looked_in}")
+        raise ModelNotFound(f"no model {name!r}{whose} in {looked_in}; `tidegate models list` shows those there are")
 
     def _with_composing(self, name: str) -> list[Path]:
         """Return the folders of all models that the model needs, directly or indirectly, each once and before

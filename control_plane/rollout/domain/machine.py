@@ -90,11 +90,6 @@ def promoted_route(rollout: Rollout, route: Route) -> Route | None:
     return replace(route, model=rollout.model, version=rollout.version)
 
 
-def rolled_back(rollout: Rollout, reason: str, *, now_s: float) -> Rollout:
-    """Return the rollout after a failed gate."""
-    return _ended(rollout, Phase.ROLLED_BACK, reason, now_s=now_s)
-
-
 def promoted(rollout: Rollout, *, now_s: float, by: str = "") -> Rollout:
     """Return the rollout with its model promoted. Raises Conflict: it is not under way."""
     _require(rollout, "promoted")

@@ -82,6 +82,16 @@ def embedder(gateway: Gateway) -> Iterator[EmbeddingClient]:
 
 
 class TestAdminClient:
+    @pytest.mark.parametrize("url", ["127.0.0.1:8080", "nonsense", "ftp://127.0.0.1", ""])
+    def test_what_is_no_url_is_told_with_what_would_be_one(self, url: str) -> None:
+        with pytest.raises(InvalidRequest, match=r"is no URL to ask at: expected http://HOST:PORT"):
+            AdminClient(url).list_models()
+
+    def test_a_wrong_field_is_named_without_where_the_request_had_it(self, gateway: Gateway) -> None:
+        gateway.status, gateway.body = 400, json.dumps({"error": "body.weight: too low; path.name: in a body.x"})
+        with pytest.raises(InvalidRequest, match=r"^weight: too low; name: in a body.x \(HTTP 400\)$"):
+            AdminClient(gateway.url).load("a")
+
     def test_list(self, gateway: Gateway) -> None:
         gateway.body = json.dumps([MODEL])
         assert AdminClient(gateway.url).list_models() == [MODEL]
@@ -116,7 +126,7 @@ class TestAdminClient:
         with pytest.raises(InvalidRequest, match=text):
             AdminClient(gateway.url).load("a")
 
-    @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://[", "127.0.0.1:8080", "nonsense", "http://no-such-host.invalid"])
+    @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://[", "http://no-such-host.invalid"])
     def test_nobody_there_says_what_to_check(self, url: str) -> None:
         with pytest.raises(UpstreamUnavailable, match=r"no answer from .* is `tidegate serve` running there\?"):
             AdminClient(url).list_models()

@@ -32,7 +32,7 @@ def problem(text: str) -> str:
         ("kind: Tenant\nname: a b\n", "the name 'a b' must be"),
         ("kind: Tenant\nname: a\nmetadata: {name: a}\n", "not both"),
         ("kind: Tenant\nmetadata: {name: a, labels: {}}\n", "-:2: metadata has one field: name"),
-        (ROUTE + "  version: 3\n", "-:5: Route search: version: Input should be a valid string: write it in quotes"),
+        (ROUTE + "  version: 3\n", "-:5: Route search: version: must be a valid string: write it in quotes"),
         (ROUTE + "  tenants: [a, b c]\n", "-:5: Route search: tenants.1:"),
         (ROUTE + "  model: n\n", "-:5: field 'model' is given twice"),
         (ROUTE + "---\n" + ROUTE, "-:6: Route 'search' is declared at standard input:1 as well; keep one".replace("standard input", "-")),
@@ -43,7 +43,7 @@ def problem(text: str) -> str:
         ("kind: Tenant\nname: x\nspec: !!python/object:os.system {}\n", "-:3: unknown tag"),
         ("kind: !secret Tenant\nname: x\n", "-:1: unknown tag '!secret'"),
         ("kind: Tenant\nname: x\nspec:\n  burst: " + "9" * 5000, "-:4: a number of 5000 digits"),
-        ("kind: Tenant\nname: x\nspec:\n  burst: " + "9" * 30, "-:4: Tenant x: burst: Input should be less than or equal to"),
+        ("kind: Tenant\nname: x\nspec:\n  burst: " + "9" * 30, "-:4: Tenant x: burst: must be less than or equal to"),
         ("", "no documents found"),
         (
             "a: &a [1, 1]\n"
