@@ -33,6 +33,7 @@ NODES = {
     "node-2": ({"nvidia.com/gpu.memory": "81559", "nvidia.com/mig.strategy": "mixed"}, {"nvidia.com/mig-1g.10gb": "14"}),
 }
 """Labels of NVIDIA's GPU feature discovery, and what its device plugin counts: whole GPUs, and slices."""
+ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _LOOK_S = 0.2
 _NOTICE_S = 2
 """Least wait of a preStop hook: the manifest's 35 s are for a watch that says nothing."""
@@ -174,6 +175,8 @@ class ProcessPod:
     def variables(self) -> dict[str, str]:
         said = {each["name"]: self._here(each["value"]) for each in self._container.get("env", ())}
         said.pop("TIDEGATE_TRITONSERVER", None)  # the one of this machine is where it looks by itself
+        if ACCOUNT in self._places:
+            said["TIDEGATE_SERVICE_ACCOUNT_DIR"] = self._places[ACCOUNT]
         return {**os.environ, **said, "KUBERNETES_SERVICE_HOST": self._api.host, "KUBERNETES_SERVICE_PORT": str(self._api.port)}
 
     def words(self, words: list[str]) -> list[str]:
@@ -200,7 +203,7 @@ class ProcessPod:
             folders[each["name"]].mkdir(parents=True, exist_ok=True)
             if each["mountPath"] not in ("/dev/shm", "/tmp"):
                 self._places[each["mountPath"]] = str(folders[each["name"]])
-            if each["mountPath"] == "/var/run/secrets/kubernetes.io/serviceaccount":
+            if each["mountPath"] == ACCOUNT:
                 token = self._api.token_of(self._pod["spec"]["serviceAccountName"])
                 self._api.write_account(folders[each["name"]], token)
         for name, where in folders.items():

@@ -45,17 +45,24 @@ class RealCluster:
     api: RealApi
     folder: Path
 
-    def forward(self, port: int, in_pod: Sequence[str]) -> None:
-        """Say where `kubectl port-forward` leads, and which command is `tidegate` in the gateway's pod."""
+    def forward(self, port: int, in_pod: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
+        """Say where `kubectl port-forward` leads, and which command with which variables is `tidegate` in the gateway's pod."""
         (self.folder / "forwarded").write_text(str(port))
         script = self.folder / "in-pod"
-        script.write_text(f'#!/bin/sh\nexec {shlex.join(in_pod)} "$@"\n')
+        given = [f"{name}={value}" for name, value in (variables or {}).items()]
+        script.write_text(f'#!/bin/sh\nexec {shlex.join(["env", *given, *in_pod])} "$@"\n')
         script.chmod(0o755)
 
     def kubectl(self, *words: str, given: Sequence[Mapping[str, Any]] = ()) -> str:
         text = yaml.safe_dump_all(given) if given else None
         done = subprocess.run(
-            [kubectl(), *words], input=text, capture_output=True, text=True, timeout=300, env=self.environment, check=False
+            [str(self.folder / "kubectl"), *words],
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env=self.environment,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
