@@ -33,11 +33,11 @@ class Authority:
     def certificate(self) -> Path:
         return self._own.certificate
 
-    def issue(self, name: str, *, into: Identity | None = None) -> Identity:
+    def issue(self, name: str, *, into: Identity | None = None, address: str = "127.0.0.1") -> Identity:
         """A certificate for this machine with `name` as its subject, over an older one if `into` says so."""
         issued = into or Identity(self._folder / f"{name}.pem", self._folder / f"{name}.key")
         request, extensions = self._folder / f"{name}.csr", self._folder / "extensions"
-        extensions.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+        extensions.write_text(f"subjectAltName=DNS:localhost,IP:{address}\n")
         _openssl("req", *_NEW_KEY, "-keyout", issued.key, "-out", request, "-subj", f"/CN={name}")
         signed_by = ("-CA", self.certificate, "-CAkey", self._own.key, "-CAcreateserial")
         _openssl("x509", "-req", "-in", request, *signed_by, "-days", "1", "-extfile", extensions, "-out", issued.certificate)

@@ -19,6 +19,7 @@ class Way:
     def __init__(self, *target_ports: int) -> None:
         self.target_ports = list(target_ports)
         """Where new connections go, in turn; may be changed at any time."""
+        self.target_host = "127.0.0.1"
         self._turn = 0
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listening.getsockname()[1])
@@ -63,7 +64,7 @@ class Way:
         if ready is self._listening:
             ours, _ = ready.accept()
             try:
-                theirs = socket.create_connection(("127.0.0.1", self._next()), timeout=1.0)
+                theirs = socket.create_connection((self.target_host, self._next()), timeout=1.0)
             except (OSError, LookupError):  # the node is away; the Service has no pod
                 ours.close()
                 return

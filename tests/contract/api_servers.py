@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import pytest
 
 from tests.kubernetes_api import ScriptedApi, api_in_a_thread, rules_of, write_account
-from tests.real_kubernetes import WHY_NOT, is_there, real_api
+from tests.real_kubernetes import WHY_NOT, RealApi, is_there
 
 RIGHTS = ("base/gateway/discovery.yaml", "components/lease/rights.yaml", "components/model-resources/rights.yaml")
 REAL = pytest.param("real", id="a real one", marks=pytest.mark.skipif(not is_there(), reason=WHY_NOT))
@@ -51,10 +51,12 @@ class Scripted:
         return self.api.objects.get(name)
 
 
-def an_api(which: str, held: ExitStack, folder: Path) -> AnyApi:
-    """Start one, which ends with `held`."""
+def an_api(which: str, request: pytest.FixtureRequest, held: ExitStack, folder: Path) -> AnyApi:
+    """One without any objects of tests: a scripted one that ends with `held`, or the real one of this run."""
     if which == "real":
-        return held.enter_context(real_api(folder))
+        real: RealApi = request.getfixturevalue("kubernetes")
+        real.install()
+        return real
     api, apply = held.enter_context(api_in_a_thread())
     api.rules = [rule for path in RIGHTS for rule in rules_of(path)]
     return Scripted(api, apply, write_account(folder / "account"))

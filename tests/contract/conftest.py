@@ -12,6 +12,7 @@ import pytest
 from perf.servers.rabbitmq import RabbitmqServer, rabbitmq_server
 from tests.contract.http_extensions import SHARED_BYTES, SHARED_MEMORY
 from tests.e2e import tidegate as servers
+from tests.real_kubernetes import RealApi, real_api
 from tests.redis_server import RedisServer, redis_server
 
 MODELS = Path(__file__).parent / "models"
@@ -101,6 +102,13 @@ def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitmqServe
     """For cases that leave it running; it takes seconds to start."""
     with rabbitmq_server(tmp_path_factory.mktemp("rabbitmq")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealApi]:
+    """A real API server of `KUBEBUILDER_ASSETS`, which the tests of this run share."""
+    with real_api(tmp_path_factory.mktemp("kubernetes")) as api:
+        yield api
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,7 @@ SOON_S = 60.0
 @pytest.fixture(params=API_SERVERS)
 def api(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AnyApi]:
     with ExitStack() as held:
-        yield an_api(request.param, held, tmp_path)
+        yield an_api(request.param, request, held, tmp_path)
 
 
 @asynccontextmanager

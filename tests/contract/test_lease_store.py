@@ -35,7 +35,7 @@ def opening(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opening[
     with ExitStack() as held:
         url = SecretStr(empty_redis(request).url) if request.param == "redis" else None
         kubernetes = {"kubernetes": "scripted", "real": "real"}.get(request.param)
-        api = None if kubernetes is None else an_api(kubernetes, held, tmp_path)
+        api = None if kubernetes is None else an_api(kubernetes, request, held, tmp_path)
 
         async def open_one() -> LeaseStore:
             if api is not None:

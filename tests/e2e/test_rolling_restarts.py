@@ -35,7 +35,7 @@ from tests.unit.deploy.rendered import containers, named
 __all__ = ["redis"]
 _log = logging.getLogger(__name__)
 RESTARTS = int(os.environ.get("ROLLING_RESTARTS", "1"))
-LIMIT_S = 240.0 + 90 * RESTARTS
+LIMIT_S = 300.0 + 300 * RESTARTS
 NOTICE_S = 2.0
 """The manifest's 35 s are for a watch that says nothing; here gateways see a change at once."""
 LAG_S = 1.0

@@ -5,12 +5,9 @@ in `tests/contract/test_lease_store.py`.
 from __future__ import annotations
 
 import asyncio
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +19,9 @@ from control_plane.fleet.adapters.kubernetes.lease import KubernetesLease, make_
 from control_plane.fleet.domain.leadership.election import LeaseLimits
 from control_plane.fleet.domain.leadership.lease import Lease
 from control_plane.fleet.ownership.election import LeaderElection
-from tests.kubernetes_api import ScriptedApi, api_in_a_thread, client, rules_of, scripted_api, write_account
+from tests.kubernetes_api import ScriptedApi, client, rules_of, scripted_api, write_account
 
-PROJECT = Path(__file__).parents[2]
 RIGHTS = "components/lease/rights.yaml"
-TAKEN_OVER_S = 60.0
 TTL_S = 6.0
 
 
@@ -225,50 +220,3 @@ def test_a_lease_of_another_name_is_out_of_reach() -> None:
 def test_outside_a_pod_the_setting_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match="--kubernetes-lease asks the Kubernetes API server, and this is not running in a pod"):
         make_kubernetes_lease("tidegate", {}, tmp_path)
-
-
-@contextmanager
-def holders(port: int, folder: Path) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    account = write_account(folder / "account")
-    processes = {}
-    try:
-        for name in ("one", "other"):
-            with (folder / name).open("w") as said, (folder / f"{name}.log").open("w") as log:
-                words = [sys.executable, "-u", "-m", "tests.wire.lease_holder", name, str(port), str(account)]
-                processes[name] = subprocess.Popen(words, stdout=said, stderr=log, cwd=PROJECT)
-        yield processes
-    finally:
-        for process in processes.values():
-            process.kill()
-            process.wait()
-
-
-def test_a_leader_that_is_stopped_is_followed_soon_and_its_late_call_refused(tmp_path: Path) -> None:
-    def said(name: str) -> list[tuple[float, str]]:
-        lines = [line.partition(" ") for line in (tmp_path / name).read_text().rpartition("\n")[0].splitlines()]
-        return [(float(time_s), what) for time_s, _, what in lines]
-
-    def leader(token: int) -> str | None:
-        return next((name for name in ("one", "other") if any(what == f"called {token}" for _, what in said(name))), None)
-
-    def wait_for_leader(token: int, limit_s: float) -> str:
-        ends_s = time.monotonic() + limit_s
-        while (found := leader(token)) is None:
-            assert time.monotonic() < ends_s, f"nobody leads: {said('one')}, {said('other')}"
-            time.sleep(0.02)
-        return found
-
-    with api_in_a_thread() as (api, _), holders(api.port, tmp_path) as processes:
-        first = wait_for_leader(1, 60.0)
-        stopped_s = time.monotonic()
-        processes[first].send_signal(signal.SIGSTOP)
-        second = wait_for_leader(2, TAKEN_OVER_S)
-        assert second != first
-        continued_s = time.monotonic()
-        processes[first].send_signal(signal.SIGCONT)
-        while said(first)[-1][0] < continued_s:
-            assert time.monotonic() < continued_s + 30.0, said(first)
-            time.sleep(0.02)
-        assert [what for time_s, what in said(first) if time_s > stopped_s] == ["refused"]
-        assert [what for _, what in said(second)][-1] == "called 2"
-        assert api.objects["tidegate"]["spec"]["holderIdentity"] == second

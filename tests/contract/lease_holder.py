@@ -1,6 +1,6 @@
 """A process that takes a fleet's Lease and calls Triton, in name only, while it may.
 
-`python -m tests.wire.lease_holder HOLDER API_PORT ACCOUNT`; prints a line with the time for each change: `called TOKEN`
+`python -m tests.contract.lease_holder HOLDER URL ACCOUNT`; prints a line with the time for each change: `called TOKEN`
 for the first of calls that it might make, `refused` for the first that it might not.
 """
 
@@ -17,8 +17,8 @@ from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.storage.kubernetes import KubernetesApi
 
 
-async def main(holder: str, port: str, account: str) -> None:
-    api = KubernetesApi(f"http://127.0.0.1:{port}", Path(account), keep_s=5.0)
+async def main(holder: str, url: str, account: str) -> None:
+    api = KubernetesApi(url, Path(account), keep_s=5.0)
     election = LeaderElection(KubernetesLease(api, namespace="tidegate", name="tidegate"), holder=holder)
 
     async def call() -> None:
