@@ -232,6 +232,11 @@ class Permit:
         """Priority of the request's tenant, lowered for work in the background."""
         return self._admission.priority_of(self._account.tenant)
 
+    @property
+    def yields(self) -> bool:
+        """Whether the request is in the background, and there are callers to whom it is to yield."""
+        return self._admission.is_in_background and self._admission.background.are_callers_present
+
     def renewed(self) -> Permit:
         """Return another permit of the same request, for a turn at another model; this one is to be released."""
         self._account.in_flight += 1

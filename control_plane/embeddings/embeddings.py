@@ -288,7 +288,15 @@ class Embeddings:
             job.call, timeout_s=timeout_s, running=job.running, request=_Inputs(inputs)
         ) as server:
             job.running.estimate_cost(job.costing(inputs))
-            batches = TextBatches(server, job.call, job.text_model, job.are_tokens, lambda: self._left_s(job.deadline_s), permit)
+            batches = TextBatches(
+                server,
+                job.call,
+                job.text_model,
+                job.are_tokens,
+                lambda: self._left_s(job.deadline_s),
+                permit,
+                yields=permit.yields,
+            )
             try:
                 return await batches.compute(inputs)
             finally:

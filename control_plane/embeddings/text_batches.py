@@ -33,6 +33,8 @@ class TextBatches:
     """Returns the seconds that the call has left. Raises DeadlineExceeded: none are left."""
     slot: Slot | None = None
     """Slot of the call, which all its batches share."""
+    yields: bool = False
+    """Whether the call is work in the background."""
     sent: int = 0
     """The number of inputs that have been sent to the server."""
 
@@ -69,7 +71,7 @@ class TextBatches:
 
     async def _send(self, inputs: list[bytes]) -> list[EmbeddedText]:
         target = b"%b/infer" % path_of_model(self.call.model_name, self.call.model_version)
-        request = infer_request(self.model, target, inputs, are_tokens=self.are_tokens)
+        request = infer_request(self.model, target, inputs, are_tokens=self.are_tokens, yields=self.yields)
         self.sent += len(inputs)
         answer = await self.server.http.send(request, timeout_s=self.left_s(), slot=self.slot)
         rows = zip(inputs, read_answer(self.model, answer, len(inputs)), strict=True)

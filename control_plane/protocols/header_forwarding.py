@@ -14,6 +14,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+BACKGROUND_FIELD = b"tidegate-background"
+"""Marks a request that yields to callers', for models that can let it: no answer depends on it."""
+
 _READ_BY_TRITON = frozenset(
     (
         b"accept",
@@ -24,6 +27,7 @@ _READ_BY_TRITON = frozenset(
         b"grpc-accept-encoding",
         b"grpc-encoding",
         b"grpc-trace-bin",
+        BACKGROUND_FIELD,
         b"inference-header-content-length",
         b"traceparent",
         b"tracestate",
@@ -99,7 +103,7 @@ class HeaderForwarding:
 
     def _matches(self, name: bytes, value: bytes) -> bool:
         pattern = self.pattern
-        is_one = pattern is not None and len(name) <= _MAX_NAME_BYTES and pattern.search(name) is not None
+        is_one = pattern is not None and name != BACKGROUND_FIELD and len(name) <= _MAX_NAME_BYTES and pattern.search(name) is not None
         if not is_one or name in _RESERVED or name.startswith(_RESERVED_PREFIX):
             return False
         return _BREAKS_A_LINE.search(value) is None

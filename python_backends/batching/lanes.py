@@ -38,7 +38,11 @@ class Lanes(Generic[Request]):
     while one thread sends answers, each of which is a round trip to the server, another one computes.
     """
 
-    def __init__(self, waiting: BatchQueue[Request], compute: Compute[Request], *, count: int) -> None:
+    def __init__(
+        self, waiting: BatchQueue[Request], compute: Compute[Request], *, count: int, begin: Callable[[], None] = lambda: None
+    ) -> None:
+        """`begin` is what each thread does first."""
+        self._begin = begin
         self._waiting = waiting
         self._compute = compute
         self._running: list[Batch[Request]] = []
@@ -96,6 +100,7 @@ class Lanes(Generic[Request]):
             thread.join()
 
     def _serve(self) -> None:
+        self._begin()
         while (batch := self._next()) is not None:
             answers = self._run(batch)
             for waiter, answer in zip(batch.waiters, answers, strict=True):

@@ -35,6 +35,8 @@ class InferenceRequest:
     inputs: Tensors
     requested_output_names: Collection[str]
     is_cancelled: Callable[[], bool]
+    yields: bool = False
+    """Whether it is work in the background, which is to hold up no other request."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,9 @@ ERROR_CODES: Mapping[type[BackendError], str] = {
     ExecutionError: "INTERNAL",
 }
 
+BACKGROUND = '"tidegate-background"'
+"""Request parameter, made of the header field of this name, by which the gateway marks what yields to its callers."""
+
 
 def version_directory(args: Mapping[str, str]) -> Path:
     """Return the directory of the version being loaded, from the arguments that Triton passes to
@@ -70,4 +73,5 @@ def read(request: Any, prepare: Callable[[Tensors], Tensors]) -> InferenceReques
         inputs = prepare({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})
     except BackendError as exc:
         return exc
-    return InferenceRequest(inputs, request.requested_output_names(), request.is_cancelled)
+    yields = BACKGROUND in request.parameters()  # JSON, in which no caller's text can have it unless it wants to yield
+    return InferenceRequest(inputs, request.requested_output_names(), request.is_cancelled, yields)

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from python_backends.batching.background import BackgroundLanes
 from python_backends.batching.batch_queue import BatchQueue, Waiter
 from python_backends.batching.counts import Tally
-from python_backends.batching.lanes import Lanes
+from python_backends.batching.lanes import Compute, Lanes
 from python_backends.batching.metrics import Metrics
 from python_backends.batching.plan import CostColumns
 from python_backends.runtime.errors import BackendError, ConfigError, QueueFull
@@ -69,6 +70,16 @@ class TritonPythonModel:
         self._metrics = Metrics(tally, labels)
         self._served = ServedVariant({**labels, "reason": variant.reason})
         columns = CostColumns(_cost(variant), max_rows=config.max_batch_size)
+        self._in_background: BackgroundLanes[EncoderRequest] | None = None
+        self._background_runtime: Runtime | None = None
+        if kind == "CPU" and config.boolean("background"):
+            device_id = int(args["model_instance_device_id"])
+
+            def open_model() -> Compute[EncoderRequest]:
+                self._background_runtime = open_runtime(variant, computed, kind=kind, device_id=device_id)
+                return Encoder(self._background_runtime.run, [tensor.name for tensor in config.outputs], tally).compute
+
+            self._in_background = BackgroundLanes(columns, open_model)
         self._lanes: Lanes[EncoderRequest] = Lanes(BatchQueue(columns, lanes=lanes), encoder.compute, count=lanes)
 
     def execute(self, requests: list[Any]) -> list[Any]:
@@ -78,13 +89,19 @@ class TritonPythonModel:
         now_s = time.monotonic()
         responses: list[Any] = [None] * len(requests)
         waiters: dict[int, Waiter[EncoderRequest]] = {}
+        background: dict[int, Waiter[EncoderRequest]] = {}
         for index, plain in enumerate(self._inputs.tokenized([read(request, self._inputs.check) for request in requests])):
             if isinstance(plain, BackendError):
                 responses[index] = respond(plain)
+            elif plain.yields and self._in_background is not None:
+                background[index] = to_waiter(plain, now_s)
             else:
                 waiters[index] = to_waiter(plain, now_s)
+        if background and self._in_background is not None:
+            for index, answer in zip(background, self._admit(requests, background, self._in_background), strict=True):
+                responses[index] = respond(answer) if answer is not None else None
         computed = self._lanes.try_compute_inline([*waiters.values()])
-        answers = self._admit(requests, waiters) if computed is None else computed
+        answers = self._admit(requests, waiters, self._lanes) if computed is None else computed
         for index, answer in zip(waiters, answers, strict=True):
             responses[index] = respond(answer) if answer is not None else None
         if None in answers:
@@ -94,15 +111,24 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Answer all waiting requests, then release the model."""
         self._lanes.close()
+        if self._in_background is not None:
+            self._in_background.close()
+        if self._background_runtime is not None:
+            self._background_runtime.close()
         self._metrics.close()
         self._served.close()
         self._runtime.close()
 
-    def _admit(self, requests: Sequence[Any], waiters: Mapping[int, Waiter[EncoderRequest]]) -> list[Answer | None]:
+    def _admit(
+        self,
+        requests: Sequence[Any],
+        waiters: Mapping[int, Waiter[EncoderRequest]],
+        lanes: Lanes[EncoderRequest] | BackgroundLanes[EncoderRequest],
+    ) -> list[Answer | None]:
         """Queue requests while there is room; return None for each queued one, the refusal for the others."""
         answers: list[Answer | None] = []
         admitted: list[Waiter[EncoderRequest]] = []
-        rows = self._lanes.waiting_rows
+        rows = lanes.waiting_rows
         for index, waiter in waiters.items():
             rows += waiter.rows
             if rows > self._max_waiting:
@@ -111,7 +137,7 @@ class TritonPythonModel:
             waiter.request.send = partial(send, requests[index].get_response_sender())
             admitted.append(waiter)
             answers.append(None)
-        self._lanes.submit(admitted)
+        lanes.submit(admitted)
         return answers
 
 

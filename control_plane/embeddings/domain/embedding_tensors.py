@@ -21,6 +21,7 @@ from control_plane.core.errors import (
     UpstreamUnavailable,
 )
 from control_plane.embeddings.domain.text_model import TextModel, TokenInputs
+from control_plane.protocols.header_forwarding import BACKGROUND_FIELD
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
 from control_plane.protocols.kserve.bytes_tensor import encode_bytes_elements
 
@@ -59,15 +60,18 @@ def read_embedded_text(kept: bytes, dimensions: int) -> EmbeddedText | None:
     return EmbeddedText(kept[_COUNT.size :], _COUNT.unpack_from(kept)[0])
 
 
-def infer_request(model: TextModel, target: bytes, inputs: Sequence[bytes], *, are_tokens: bool) -> HttpRequest:
-    """Encode an inference request for one batch of `inputs`; `target` is the path of the model's `/infer`."""
+def infer_request(model: TextModel, target: bytes, inputs: Sequence[bytes], *, are_tokens: bool, yields: bool = False) -> HttpRequest:
+    """Encode an inference request for one batch of `inputs`; `target` is the path of the model's `/infer`, and `yields` says
+    whether it is work in the background.
+    """
     tensors = [*(_token_tensors(model.token_inputs, inputs) if are_tokens and model.token_inputs else _text_tensors(model, inputs))]
     outputs = [{"name": name, "parameters": {"binary_data": True}} for name in (model.embedding, model.tokens) if name is not None]
     header = orjson.dumps({"inputs": [tensor for tensor, _ in tensors], "outputs": outputs})
     length = (b"Inference-Header-Content-Length", b"%d" % len(header))
-    return HttpRequest(
-        b"POST", target, [(b"Content-Type", b"application/octet-stream"), length], b"".join([header, *(data for _, data in tensors)])
-    )
+    fields = [(b"Content-Type", b"application/octet-stream"), length]
+    if yields:
+        fields.append((BACKGROUND_FIELD, b"1"))
+    return HttpRequest(b"POST", target, fields, b"".join([header, *(data for _, data in tensors)]))
 
 
 def read_answer(model: TextModel, answer: HttpAnswer, count: int) -> list[tuple[bytes, int | None]]:

@@ -25,6 +25,7 @@ from control_plane.inference.governance import Meter
 from control_plane.inference.inference import InferenceService
 from control_plane.jobs.domain.job import Job
 from control_plane.jobs.ports import Computed, TryAgain
+from control_plane.protocols.header_forwarding import BACKGROUND_FIELD
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
 from control_plane.protocols.kserve.routes import V2Route, read_route
 from control_plane.triton.ports import Upstream
@@ -40,12 +41,15 @@ class ComputeLines(Protocol):
 
 
 class _JobRequest(HttpInferRequest):
-    """A job's request, which notes when it was sent to a server."""
+    """A job's request, which notes when it was sent to a server, and is marked there where it is to yield to callers'."""
 
-    __slots__ = ("sent_s",)
+    __slots__ = ("_is_alone", "sent_s")
 
-    def __init__(self, http: HttpRequest, route: V2Route, principal: Principal, context: HttpInferContext) -> None:
+    def __init__(
+        self, http: HttpRequest, route: V2Route, principal: Principal, context: HttpInferContext, *, is_alone: Callable[[], bool]
+    ) -> None:
         super().__init__(http, route, principal, context)
+        self._is_alone = is_alone
         self.sent_s: float | None = None
 
     @property
@@ -54,7 +58,10 @@ class _JobRequest(HttpInferRequest):
 
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer]:
         self.sent_s = asyncio.get_running_loop().time()
-        return super().send(server, timeout_s=timeout_s)
+        http = self.http
+        if not self._is_alone():
+            http = HttpRequest(http.method, http.target, [*http.headers, (BACKGROUND_FIELD, b"1")], http.body)
+        return server.http.send(http, timeout_s=timeout_s, slot=self.slot)
 
 
 class JobCompute:
@@ -102,7 +109,7 @@ class JobCompute:
         meter = JobMeter(self._meter)
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in job.headers]
         http = HttpRequest(b"POST", job.target.encode(), headers, body)
-        request = _JobRequest(http, read_route(http.method, http.target), _principal_of(job), self._context)
+        request = _JobRequest(http, read_route(http.method, http.target), _principal_of(job), self._context, is_alone=self._is_alone)
         try:
             answer = await self._answer(request, meter)
         except ControlPlaneError as exc:

@@ -29,6 +29,7 @@ from control_plane.core.endpoints import (
 )
 from control_plane.core.errors import StartupError
 from control_plane.host.exposure import is_loopback
+from control_plane.protocols.header_forwarding import BACKGROUND_FIELD
 from control_plane.settings import TritonSettings
 from control_plane.triton.embedded.account import Account, grant_traversal
 from control_plane.triton.embedded.installation import TritonInstallation
@@ -173,8 +174,8 @@ def triton_command(
         # long ones before.
         f"--backend-config=python,stub-timeout-seconds={max(1, round(settings.load_timeout_s))}",
         *([f"--model-config-name={config_name}"] if config_name else []),
+        *_header_flags(header_forward_pattern),
         *(_host_policy(settings.model_cpus) if settings.model_cpus else []),
-        *(_header_flags(header_forward_pattern) if header_forward_pattern else []),
         *(_control_flags(endpoints) if endpoints.control_secret else []),
         *settings.triton_arg,
     ]
@@ -202,10 +203,11 @@ def _endpoint_flags(endpoints: Endpoints, folders: TritonFolders) -> list[str]:
 
 
 def _header_flags(pattern: str) -> list[str]:
-    """Return the flags by which headers that match the pattern become parameters; case is ignored, as in
-    HTTP.
+    """Return the flags by which headers that match the pattern become parameters, beside the gateway's own; case is ignored,
+    as in HTTP.
     """
-    return [f"--{api}-header-forward-pattern=(?i){pattern}" for api in ("http", "grpc")]
+    patterns = "|".join(filter(None, (f"^{BACKGROUND_FIELD.decode()}$", pattern)))
+    return [f"--{api}-header-forward-pattern=(?i){patterns}" for api in ("http", "grpc")]
 
 
 def _control_flags(endpoints: Endpoints) -> list[str]:

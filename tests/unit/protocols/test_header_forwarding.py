@@ -16,6 +16,7 @@ ALL = HeaderForwarding.of(".*")
         pytest.param(b"accept-encoding", True, True, True, id="what Triton reads"),
         pytest.param(b"inference-header-content-length", True, True, True, id="what frames"),
         pytest.param(b"traceparent", True, True, True, id="what tells requests apart"),
+        pytest.param(b"tidegate-background", True, True, True, id="what yields"),
         pytest.param(b"triton-grpc-protocol-key", True, True, True, id="what opens a restricted protocol"),
         pytest.param(b"x-tenant", False, True, True, id="what is named"),
         pytest.param(b"x-tenants", False, False, True, id="a longer name"),
@@ -73,3 +74,7 @@ _FIELDS = st.lists(st.tuples(st.sampled_from([b"x-tenant", b"x-locale", b"X-TENA
 def test_different_fields_make_different_keys(one: list[tuple[bytes, bytes]], another: list[tuple[bytes, bytes]]) -> None:
     sent = [[field for field in each if TENANT.passes(field[0].lower(), field[1])] for each in (one, another)]
     assert (TENANT.matched(one) == TENANT.matched(another)) == (sent[0] == sent[1])
+
+
+def test_that_a_request_yields_is_no_part_of_a_key() -> None:
+    assert ALL.matched([(b"Tidegate-Background", b"1")]) == b""

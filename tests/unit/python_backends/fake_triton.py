@@ -120,6 +120,11 @@ class Request:
     cancelled: bool = False
     cancellation_checks: int = 0
     sender: ResponseSender = field(default_factory=ResponseSender)
+    given: str = "{}"
+    """Its parameters as JSON."""
+
+    def parameters(self) -> str:
+        return self.given
 
     def get_response_sender(self) -> ResponseSender:
         return self.sender

@@ -63,6 +63,13 @@ def test_tokens_are_padded_and_masked() -> None:
     assert data == tokens(5, 6, 7, 8, 0, 0) + tokens(1, 1, 1, 1, 0, 0)
 
 
+def test_work_in_the_background_is_marked() -> None:
+    fields = [
+        infer_request(MODEL, b"/t", [b"a"], are_tokens=False, yields=yields).header(b"tidegate-background") for yields in (False, True)
+    ]
+    assert fields == [None, b"1"]
+
+
 def test_a_model_without_a_batch_takes_one_text() -> None:
     request = infer_request(TextModel("TEXT", "EMBEDDING", 2), b"/t", [b"a"], are_tokens=False)
 

@@ -235,3 +235,31 @@ def test_what_is_served_and_why_is_told_while_it_is(backend: Any, version_direct
 
     assert told == [{"model": "m", "version": "1", "variant": "", "reason": "model.onnx, there are no variants"}]
     assert served() == []
+
+
+BACKGROUND = '{"tidegate-background":"1"}'
+
+
+def test_what_yields_has_the_same_answer_and_holds_up_nobody(load: Callable[..., Any]) -> None:
+    encoder = load(parameters=parameters(background="true"))
+    yielding, own = request([[1, 2]], given=BACKGROUND), request([[1, 2]])
+
+    nothing, response = encoder.execute([yielding, own])
+
+    assert nothing is None, "computed in this thread it would hold up the next call"
+    expected = [TABLE[[1, 2]].sum(axis=0).tolist()]
+    assert response.arrays()["EMBEDDING"].tolist() == expected
+    assert yielding.sender.sent.get(timeout=10).arrays()["EMBEDDING"].tolist() == expected
+
+
+def test_what_yields_has_a_queue_of_its_own_with_the_same_bound(load: Callable[..., Any]) -> None:
+    encoder = load(parameters=parameters(background="true", max_waiting="2"))
+
+    (response,) = encoder.execute([request([[1]] * 3, given=BACKGROUND)])
+
+    assert (response.error or pytest.fail("answered")).code == TritonError.UNAVAILABLE
+
+
+def test_a_model_without_the_parameter_computes_it_as_any_other(encoder: Any) -> None:
+    (response,) = encoder.execute([request([[1, 2]], given=BACKGROUND)])
+    assert response is not None
