@@ -1,4 +1,4 @@
-"""Compares ways of doing one thing in turns, A B C A B C ..., so that a machine whose speed drifts is fair to all."""
+"""Compares ways of doing one thing in turns, A B C, C B A, A B C, ..., so that a machine whose speed drifts is fair to all."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Run = TypeVar("Run")
 
 
 def interleave(ways: Mapping[Key, Callable[[], Run]], rounds: int) -> dict[Key, list[Run]]:
-    """Run every way once a round."""
+    """Run every way once a round, in turn forwards and backwards."""
     results: dict[Key, list[Run]] = {key: [] for key in ways}
-    for _ in range(rounds):
-        for key, measure in ways.items():
-            results[key].append(measure())
+    for number in range(rounds):
+        for key in list(ways)[:: -1 if number % 2 else 1]:
+            results[key].append(ways[key]())
     return results
 
 

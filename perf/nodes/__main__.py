@@ -2,9 +2,9 @@
 
     python -m perf.nodes [--rounds 5] [--seconds 3] [--connections 1 32] [--models 5 1000] [--rest-s 20]
 
-Both gateways are fleets of one Triton that listens on TCP, with the echo model and `384` floats over HTTP (wrk), both run to
-the end, and take turns. The nodes at rest have so many Python models, of which one is loaded, and a gateway connected, whose
-pings they answer. Writes perf/results/nodes.json and .md.
+The gateways are fleets of one Triton that listens on TCP, with the echo model and `384` floats over HTTP (wrk), all run to
+the end, and take turns. A second embedded one shows by how much two that are alike differ. The nodes at rest have so many
+Python models, of which one is loaded, and a gateway connected, whose pings they answer. Writes perf/results/nodes.json and .md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from perf.load.load_generators import Http
 from perf.measurement import harness
 from perf.measurement.interleaved import interleave
 from perf.measurement.report import Result
-from perf.nodes.report import AT_REST, EMBEDDED, NODE, Case, Report, Run
+from perf.nodes.report import ALIKE, AT_REST, EMBEDDED, NODE, Case, Report, Run
 from perf.servers.processes import PROJECT, end, free_port, own_cpu_s
 from perf.servers.serving import Tidegate, tidegate
 
@@ -51,15 +51,14 @@ def _measure(arguments: argparse.Namespace) -> Result:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-perf-")))
         models = _models(folder / "models", 1)
-        embedded = stack.enter_context(
-            tidegate(["--triton-transport", "tcp", "--model-repository", str(models), "--load", MODEL, "--memory-budget", _BUDGET])
-        )
+        flags = ["--triton-transport", "tcp", "--model-repository", str(models), "--load", MODEL, "--memory-budget", _BUDGET]
+        embedded, alike = (stack.enter_context(tidegate(flags)) for _ in range(2))
         _, _, gateway = stack.enter_context(_on_node(folder / "node", models))
         generator = Http(echo, folder)
         ways: dict[Case, Callable[[], Run]] = {
             Case(where, connections): partial(_run, started, where, echo, generator, connections, int(arguments.seconds))
             for connections in arguments.connections
-            for where, started in ((EMBEDDED, embedded), (NODE, gateway))
+            for where, started in ((EMBEDDED, embedded), (NODE, gateway), (ALIKE, alike))
         }
         for way in ways.values():
             way()  # warm

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import quantiles
 
 from perf.measurement import report
 from perf.measurement.markdown import figure, table
 from perf.measurement.report import Target
 
-EMBEDDED, NODE = "embedded", "on a node"
+EMBEDDED, NODE, ALIKE = "embedded", "on a node", "embedded, another alike"
 AT_REST = "a node at rest"
+_COMPARED = {"per_s": "throughput", "p50_ms": "p50", "cpu_us": "the gateway's CPU a request"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,8 @@ class Report(report.Report):
 
     def figures(self) -> dict[str, float]:
         callers = sorted({case.connections for case in self.runs} - {0})
-        found = {f"{what}_percent_{count}": self._more_percent(what, count) for count in callers for what in ("per_s", "p50_ms", "cpu_us")}
+        found = {f"{what}_percent_{count}": self._more_percent(NODE, what, count) for count in callers for what in _COMPARED}
+        found |= {f"{what}_noise_percent_{count}": self._more_percent(ALIKE, what, count) for count in callers for what in _COMPARED}
         for case in self.runs:
             if case.where == AT_REST and (run := self.median(case)) is not None:
                 found |= {
@@ -54,9 +57,9 @@ class Report(report.Report):
         found["errors"] = float(sum(run.errors for runs in self.runs.values() for run in runs))
         return {name: value for name, value in found.items() if not math.isnan(value)}
 
-    def _more_percent(self, what: str, connections: int) -> float:
-        """Return the percentage by which a figure is larger on a node than embedded: the median over rounds."""
-        cases = Case(NODE, connections), Case(EMBEDDED, connections)
+    def _more_percent(self, where: str, what: str, connections: int) -> float:
+        """Return the percentage by which a figure is larger there than embedded: the median over rounds."""
+        cases = Case(where, connections), Case(EMBEDDED, connections)
         return 100 * (self.over_rounds(*cases, lambda one, two: getattr(one, what) / getattr(two, what)) - 1)
 
     def targets(self) -> Sequence[Target]:
@@ -81,5 +84,22 @@ class Report(report.Report):
             else:
                 asked.append((case.where, str(case.connections), *map(figure, (run.per_s, run.p50_ms, run.p99_ms, run.cpu_us, run.errors))))
         asking = table(("server", "callers", "a second", "p50 ms", "p99 ms", "the gateway's CPU us each", "errors"), asked)
+        noise = self._noise()
         resting = table(("models on a node at rest", "% of a core", "MiB", "ready after s"), rested)
-        return f"{asking}\n\n{resting}" if rested else asking
+        return "\n\n".join(part for part in (asking, noise, resting if rested else "") if part)
+
+    def _noise(self) -> str:
+        """What two servers that are alike differ by, beside what the one on a node does."""
+        callers = sorted({case.connections for case in self.runs if case.where == ALIKE})
+        more = [
+            (title, str(count), *(self._spread(where, what, count) for where in (NODE, ALIKE)))
+            for what, title in _COMPARED.items()
+            for count in callers
+        ]
+        return table(("% more than embedded: median (quartiles) of rounds", "callers", "on a node", "another alike"), more) if more else ""
+
+    def _spread(self, where: str, what: str, connections: int) -> str:
+        pairs = zip(self.runs[Case(where, connections)], self.runs[Case(EMBEDDED, connections)], strict=True)
+        more = [100 * (getattr(one, what) / getattr(two, what) - 1) for one, two in pairs]
+        low, middle, high = quantiles(more, n=4, method="inclusive") if len(more) > 1 else 3 * more
+        return f"{figure(middle)} ({figure(low)} to {figure(high)})"

@@ -149,9 +149,9 @@ class Bench:
         self.member.up(upstream)
         return upstream
 
-    def gateway(self, *, fleet: str = "fleet", token: int = 1) -> Gateway:
-        """Make a gateway, which connects by itself."""
-        made = Gateway(self, fleet, token)
+    def gateway(self, *, fleet: str = "fleet", token: int = 1, ahead_s: float = 0.0) -> Gateway:
+        """Make a gateway, which connects by itself; its clock is so far ahead of the node's."""
+        made = Gateway(self, fleet, token, ahead_s)
         self.gateways.append(made)
         return made
 
@@ -179,13 +179,16 @@ class Bench:
 class Gateway:
     """One gateway of a node: the services of its side, and its own fingerprints."""
 
-    def __init__(self, bench: Bench, fleet: str, token: int) -> None:
+    def __init__(self, bench: Bench, fleet: str, token: int, ahead_s: float = 0.0) -> None:
+        def now_s() -> float:
+            return bench.now_s() + ahead_s
+
         self.address = "node:1"
         self.token: int | None = token
         self.wires: list[Wire] = []
         self.is_reachable = True
         self.is_silenced = False
-        self.fingerprints = Fingerprints(now_s=bench.now_s)
+        self.fingerprints = Fingerprints(now_s=now_s)
         self.indexes: list[list[str]] = []
         self.deaths: list[tuple[str, str, str]] = []
         self.awaited: dict[str, float] = {}
@@ -200,7 +203,7 @@ class Gateway:
             relies_until=reliance.relies_until,
             awaited=lambda server: self.awaited,
             stub_died=lambda server, model, how: self.deaths.append((server, model, how)),
-            now_s=bench.now_s,
+            now_s=now_s,
         )
         self.node.on_index = lambda index: self.indexes.append([f"{each.name} {each.state.value}" for each in index])
         self.instance = RemoteInstance(self.node, term=self.term)

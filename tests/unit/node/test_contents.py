@@ -32,6 +32,20 @@ async def test_all_gateways_know_what_one_has_loaded_and_forget_it_before_it_cha
         assert (await one.node.connector.connect(timeout_s=1.0)) is not None
 
 
+@pytest.mark.parametrize("ahead_s", [1e6, -1e6], ids=["the gateway is ahead", "the node is ahead"])
+async def test_clocks_that_differ_change_nothing(ahead_s: float) -> None:
+    async with Bench().running() as bench:
+        gateway = await bench.gateway(ahead_s=ahead_s).connected()
+        await gateway.load("a")
+        known = gateway.knows("a")
+        assert known is not None
+        await asyncio.sleep(30.0)
+        assert gateway.knows("a") == known, "it is relied on for as long as the node answers"
+        gateway.silence()
+        await asyncio.sleep(2.0)
+        assert gateway.knows("a") is None, "and no longer"
+
+
 async def test_one_that_connects_later_knows_it_as_well() -> None:
     async with Bench().running() as bench:
         one = await bench.gateway().connected()

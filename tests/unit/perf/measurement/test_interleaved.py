@@ -21,8 +21,8 @@ def test_ways_take_turns() -> None:
         order.append(name)
         return len(order)
 
-    assert interleave({name: partial(measure, name) for name in "ab"}, 2) == {"a": [1, 3], "b": [2, 4]}
-    assert order == ["a", "b", "a", "b"]
+    assert interleave({name: partial(measure, name) for name in "ab"}, 2) == {"a": [1, 4], "b": [2, 3]}
+    assert order == ["a", "b", "b", "a"]
 
 
 def test_each_figure_has_its_own_median() -> None:
