@@ -16,8 +16,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 BUILD_MODELS := $(BIN)/python -m python_backends.export model_repository
 # The exact variant, on which a machine serves until a faster one has passed its accuracy gate.
 REFERENCE := model_repository/text_encoder/1/fp32
-# Tests that need nothing but themselves, and so run beside each other. The others run a file at a time in each process.
-# There are three processes for both: tests wait so often, the others for Triton, that two leave a third of two cores idle.
+# Tests that need nothing but themselves, and so run beside each other, in three processes for two cores, as some wait. The
+# others run a file at a time in each of five: they wait for Triton so often that three leave two of five seconds of the CPUs idle.
 ALONE := tests/unit tests/wire
 OTHERS := $(addprefix --ignore=,$(ALONE))
 # What fails beside others gets one more run alone, in the open: a machine that stood still for seconds is no defect; what fails twice is.
@@ -25,8 +25,9 @@ once_more = || { echo "==> FAILED BESIDE OTHERS, run once more alone:"; \
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none --maxfail 1 $(1); }
 SOURCES := control_plane python_backends model_repository dependencies deploy tests perf docs examples
 
-# Sections of constraints.txt: whole, with the digest of each file, so that pip looks for nothing else.
-install = $(BIN)/python -m dependencies.sections $(1) | $(PIP) install --quiet --no-deps --require-hashes --requirement /dev/stdin
+# Sections of constraints.txt: whole, with the digest of each file, so that pip looks for nothing else. Python compiles what it
+# imports, once; pip would compile all of it, most of which nobody imports, and be at it for most of its time.
+install = $(BIN)/python -m dependencies.sections $(1) | $(PIP) install --quiet --no-deps --no-compile --require-hashes --requirement /dev/stdin
 explain = { echo "error: $(1)" >&2; exit 1; }
 PIP_FAILED := the packages could not be installed (pip says why above): check the network and the disk and run it again
 
@@ -55,7 +56,7 @@ ifdef ARGS
 	@$(BIN)/python -m pytest $(ARGS)
 else
 	@$(BIN)/python -m pytest -n 3 $(ALONE) $(call once_more,$(ALONE))
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(OTHERS) $(call once_more,$(OTHERS))
+	@$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder $(OTHERS) $(call once_more,$(OTHERS))
 endif
 
 check: lint ## As lint, and unit and wire tests; needs no Triton

@@ -44,14 +44,17 @@ end
 class RedisLink:
     """Connection pool of one Redis; connections are made when they are needed."""
 
-    def __init__(self, url: SecretStr) -> None:
-        """Make the pool without connecting. Raises StartupError if the URL is not a Redis's."""
+    def __init__(self, url: SecretStr, *, timeout_s: float = _TIMEOUT_S) -> None:
+        """Make the pool without connecting; `timeout_s` is of calls that name none. Raises StartupError if the
+        URL is not a Redis's.
+        """
         self.place = place_of(url, setting="--state-url")
+        self._timeout_s = timeout_s
         self.client = Redis.from_pool(
             BlockingConnectionPool.from_url(
                 url.get_secret_value(),
                 max_connections=_CONNECTIONS,
-                timeout=_TIMEOUT_S,
+                timeout=timeout_s,
                 # `calling` sets the deadlines: redis-py's own use asyncio.wait_for, which on Python 3.11
                 # swallows a cancellation that arrives just as the wait ends.
                 socket_timeout=None,
@@ -63,10 +66,11 @@ class RedisLink:
         )
 
     @asynccontextmanager
-    async def calling(self, *, timeout_s: float = _TIMEOUT_S) -> AsyncIterator[None]:
+    async def calling(self, *, timeout_s: float | None = None) -> AsyncIterator[None]:
         """Guard a block that calls Redis. Raises StoreUnavailable if it fails or takes longer than
-        `timeout_s`.
+        `timeout_s`, or the link's own timeout.
         """
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 yield

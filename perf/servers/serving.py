@@ -17,7 +17,7 @@ from pathlib import Path
 from perf.servers.processes import PROJECT, end
 
 PROTOCOLS = ("http", "grpc")
-_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 200.0
 _SERVICES = {"http": "HTTPService", "grpc": "GRPCInferenceService", "metrics": "Metrics Service"}
 
 

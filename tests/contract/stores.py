@@ -13,6 +13,7 @@ from pydantic import SecretStr
 from control_plane.storage.redis import RedisLink
 from tests.redis_server import RedisServer
 
+LONG_S = 60.0
 NAMES = ("fake", "sqlite", "redis")
 
 
@@ -38,7 +39,8 @@ def empty_redis(request: pytest.FixtureRequest) -> RedisServer:
 
 
 def link(server: RedisServer) -> RedisLink:
-    return RedisLink(SecretStr(server.url))
+    """One that also waits for a Redis on a machine that stands still for seconds."""
+    return RedisLink(SecretStr(server.url), timeout_s=LONG_S)
 
 
 @asynccontextmanager

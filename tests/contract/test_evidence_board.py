@@ -105,7 +105,7 @@ class TestRedis:
         await board.exchange("r", "a", sums())
         await board.claim("r", {1})
         for key in ("sums", "units"):
-            assert server.call("TTL", f"tidegate:rollout:r:{key}") in (b":86400\r\n", b":86399\r\n")
+            assert 80_000 < int(server.call("TTL", f"tidegate:rollout:r:{key}")[1:-2]) <= 86_400
         await board.close()
 
     async def test_one_that_is_not_there_is_unavailable(self) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from pydantic import SecretStr
 
 from control_plane.app.stores import open_usage_store
 from control_plane.metering.adapters.redis_usage import RedisUsageStore
@@ -185,7 +184,7 @@ async def test_redis_counts_every_batch_once_with_several_gateways(server: Redis
 
 
 async def test_redis_has_the_same_totals_before_during_and_after_counting(server: RedisServer) -> None:
-    async with handles(lambda: open_usage_store(*_where(server)), 2) as (one, other):
+    async with handles(lambda: _open(server), 2) as (one, other):
         for number in range(30):
             await one.add(batch(used((DAY, NEXT_DAY)[number % 2])))
         before = await totals(one)
@@ -198,7 +197,7 @@ async def test_redis_has_the_same_totals_before_during_and_after_counting(server
 
 
 async def test_redis_keeps_nothing_on_the_stream_that_is_counted(server: RedisServer) -> None:
-    async with handles(lambda: open_usage_store(*_where(server)), 1) as (store,), running(store):
+    async with handles(lambda: _open(server), 1) as (store,), running(store):
         for _ in range(5):
             await store.add(batch(used()))
             await store.add(batch())
@@ -225,12 +224,10 @@ async def test_what_a_gateway_took_before_it_died_is_counted_by_another(server: 
 
 
 async def test_one_that_wakes_after_another_has_taken_over_does_not_count_again(server: RedisServer) -> None:
-    async with handles(lambda: open_usage_store(*_where(server)), 2) as (one, other):
-        assert isinstance(one, RedisUsageStore)
+    async with handles(lambda: _open(server), 2) as (one, other):
         await one._make_group()
         await one.add(batch(used()))
         ((place, fields),) = await one._take()
-        assert isinstance(other, RedisUsageStore)
         await other._count(place, fields)
         await one._count(place, fields)
         ((_, usage),) = await totals(one)
@@ -238,7 +235,7 @@ async def test_one_that_wakes_after_another_has_taken_over_does_not_count_again(
 
 
 async def test_what_was_taken_before_a_restore_is_not_counted_after_it(server: RedisServer) -> None:
-    async with handles(lambda: open_usage_store(*_where(server)), 1) as (store,):
+    async with handles(lambda: _open(server), 1) as (store,):
         assert isinstance(store, RedisUsageStore)
         await store._make_group()
         await store.add(batch(used()))
@@ -254,7 +251,7 @@ async def test_what_was_taken_before_a_restore_is_not_counted_after_it(server: R
 
 
 async def test_a_batch_that_cannot_be_read_stays_and_holds_nobody_up(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
-    async with handles(lambda: open_usage_store(*_where(server)), 1) as (store,):
+    async with handles(lambda: _open(server), 1) as (store,):
         server.call("XADD", STREAM, "*", "batch", '{"of": "the future"}')
         server.call("XADD", STREAM, "*", "batch", '{"id": "of the past", "events": []}')
         server.call("XADD", STREAM, "*", "something", "else", "and", "more")
@@ -268,5 +265,5 @@ async def test_a_batch_that_cannot_be_read_stays_and_holds_nobody_up(server: Red
     assert caplog.text.count("cannot be read, and is left there") >= 3
 
 
-def _where(server: RedisServer) -> tuple[SecretStr, Path]:
-    return SecretStr(server.url), Path()
+async def _open(server: RedisServer) -> RedisUsageStore:
+    return RedisUsageStore(link(server))

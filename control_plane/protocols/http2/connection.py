@@ -80,6 +80,15 @@ class Http2Connection:
         return self._state.is_leaving
 
     @property
+    def end_reason(self) -> str:
+        """Why the peer ends streams before their time, in a few words; empty where it says nothing."""
+        return self._state.end_reason
+
+    @end_reason.setter
+    def end_reason(self, reason: str) -> None:
+        self._state.end_reason = reason
+
+    @property
     def peer_is_draining(self) -> bool:
         """Whether the peer has sent GOAWAY: it accepts no new streams."""
         return self._state.peer_is_draining

@@ -208,6 +208,11 @@ def read_settings(payload: bytes) -> dict[int, int]:
     return dict(_SETTING.iter_unpack(payload))
 
 
+def name_of_code(code: int) -> str:
+    """Return an error code's name in RFC 9113, or the number of one that is not there."""
+    return Code(code).name if code in Code._value2member_map_ else str(code)
+
+
 def read_word(payload: bytes, what: str) -> int:
     """Parse the only number in a RST_STREAM or WINDOW_UPDATE frame. Raises Http2Error."""
     if len(payload) != 4:

@@ -18,6 +18,8 @@ from control_plane.protocols.http2.sending import Http2Sender
 from control_plane.protocols.http2.state import ConnectionState
 from control_plane.protocols.http2.stream import Stream, StreamListener, WholeAnswer, WholeCall, whole_call
 
+_MAX_SAID_BYTES = 100
+"""Most bytes of a GOAWAY's own words that are told on."""
 _RESUMED_AT_ONCE = 16
 """Streams that are resumed when a frame opens the window. A thousand may wait: the others follow with the
 next frames, so that one frame never causes much work."""
@@ -190,14 +192,16 @@ class Http2Receiver:
         return stream
 
     def _on_rst_stream(self, flags: int, stream_id: int, payload: bytes) -> None:
-        h2.read_word(payload, "RST_STREAM")
+        code = h2.read_word(payload, "RST_STREAM")
         state = self._state
         stream = state.streams.get(stream_id)
         if stream is None:
             state.refuse_idle(stream_id)
             state.nuisance.count(LATE)
             return
+        before, state.end_reason = state.end_reason, f"RST_STREAM {h2.name_of_code(code)}"
         state.forget(stream).on_reset()
+        state.end_reason = before
         state.nuisance.count_reset(born=stream.born)
 
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
@@ -247,6 +251,8 @@ class Http2Receiver:
         state.nuisance.count()
         state.peer_is_draining = True
         last_stream_id = int.from_bytes(payload[:4], "big") & h2.MAX_STREAM_ID
+        said = payload[8 : 8 + _MAX_SAID_BYTES].decode("ascii", "backslashreplace")
+        state.end_reason = f"GOAWAY {h2.name_of_code(int.from_bytes(payload[4:8], 'big'))} {said}".rstrip()
         # The server has not begun those above the one that it names (RFC 9113, 6.8); those up to it go on.
         for stream in [each for each in state.streams.values() if not state.is_server and each.id > last_stream_id]:
             state.forget(stream).on_reset()

@@ -19,6 +19,7 @@ class ConnectionState:
 
     __slots__ = (
         "answered",
+        "end_reason",
         "flow",
         "is_leaving",
         "is_server",
@@ -49,6 +50,8 @@ class ConnectionState:
         self.peer_is_draining = False
         """Whether the peer has sent GOAWAY: it accepts no new streams."""
         self.peer_max_streams = h2.MAX_STREAM_ID
+        self.end_reason = ""
+        """Why streams are ended before their time, in the peer's words; empty where it says nothing."""
 
     @property
     def may_open(self) -> bool:

@@ -333,6 +333,7 @@ class _Connection(asyncio.Protocol):
             has_backlog = self.state.receive(data, _FRAMES_AT_ONCE) if data else self.state.go_on(_FRAMES_AT_ONCE)
         except Http2Error as exc:
             self.state.leave(exc.http2_code, str(exc))
+            self.state.end_reason = f"it broke HTTP/2: {exc}"
             self._flush()
             self.close()
             return
@@ -351,6 +352,7 @@ class _Connection(asyncio.Protocol):
         self._transport = None
         self.timer.cancel()
         self._all_open.discard(self)
+        self.state.end_reason = self.state.end_reason or str(exc or "")
         for exchange in self._unwritten:
             exchange.is_sent = False
         self.state.end()

@@ -74,7 +74,12 @@ class Exchange:
 
     def on_reset(self) -> None:
         self.headers = ()  # the status that follows is a trailers-only response
-        self._finish(status_answer(GrpcStatus.UNAVAILABLE, _BROKE_OFF).trailers)
+        self._finish(status_answer(GrpcStatus.UNAVAILABLE, self._broke_off()).trailers)
+
+    def _broke_off(self) -> str:
+        """Why the call has ended without an answer, with Triton's own words for it where it has some."""
+        reason = self.connection.state.end_reason
+        return f"{_BROKE_OFF} ({reason})" if reason else _BROKE_OFF
 
     def on_drained(self) -> None: ...
 
@@ -133,7 +138,7 @@ class UnaryCall(Exchange):
         self._end()
         if not self.answer.done():
             loss = SendFailure.CONNECTION_LOST if self.is_sent else SendFailure.NOT_SENT
-            self.answer.set_result(status_answer(GrpcStatus.UNAVAILABLE, _BROKE_OFF, loss=loss))
+            self.answer.set_result(status_answer(GrpcStatus.UNAVAILABLE, self._broke_off(), loss=loss))
 
     def _finish(self, trailers: Fields) -> None:
         self._end()

@@ -77,7 +77,32 @@ class TestAnotherServer:
         async with scripted(serve) as (client, _):
             answer = await client.unary(call(), timeout_s=10)
             assert (answer.code, answer.headers, answer.body) == (UNAVAILABLE, (), ())
+            assert answer.details == f"Triton closed the connection before it answered (RST_STREAM {code.name})"
             assert (await client.unary(call(), timeout_s=10)).message == b"1"
+
+    @pytest.mark.parametrize(
+        ("frame", "reason"),
+        [
+            pytest.param(
+                frames.goaway(0, frames.Code.ENHANCE_YOUR_CALM, "too_many_pings"), " (GOAWAY ENHANCE_YOUR_CALM too_many_pings)", id="said"
+            ),
+            pytest.param(frames.goaway(0, frames.Code.NO_ERROR), " (GOAWAY NO_ERROR)", id="without words"),
+            pytest.param(frames.goaway(0, 99, "\u00e9" * 100), " (GOAWAY 99 " + "\\xc3\\xa9" * 50 + ")", id="of no sense"),  # type: ignore[arg-type]
+            pytest.param(frames.goaway(1, frames.Code.NO_ERROR, "max_age"), " (GOAWAY NO_ERROR max_age)", id="before it closed"),
+            pytest.param(frames.frame_head(frames.PING, 0, 0, 3) + b"abc", " (it broke HTTP/2: a PING frame has 8 bytes)", id="broken"),
+            pytest.param(b"", "", id="not said"),
+        ],
+    )
+    async def test_why_it_broke_off_is_told(self, frame: bytes, reason: str) -> None:
+        async def serve(peer: H2Peer) -> None:
+            await peer.start()
+            await peer.wait_for(h2.events.StreamEnded)
+            await peer.send_raw(frame)
+            peer.writer.close()
+
+        async with scripted(serve) as (client, _):
+            answer = await client.unary(call(), timeout_s=10)
+            assert (answer.code, answer.details) == (UNAVAILABLE, f"Triton closed the connection before it answered{reason}")
 
     async def test_an_answer_before_the_request_is_whole_ends_the_call(self) -> None:
         async def serve(peer: H2Peer) -> None:
