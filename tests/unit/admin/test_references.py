@@ -1,0 +1,51 @@
+"""What is warned of when a route is written; `test_objects` and `test_apply` have the warnings as callers see them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from control_plane.admin.references import References
+from control_plane.core.errors import UpstreamUnavailable
+from control_plane.core.model import Model, ModelState
+from control_plane.models.model_service import ModelService
+from control_plane.objects.domain.route import Route, Target
+from control_plane.objects.domain.tenant import Tenant
+from control_plane.objects.objects import Objects
+from tests.fakes.state_store import FakeState, FakeStateStore
+
+pytestmark = pytest.mark.virtual_time
+
+ROUTE = Route("r", "here", targets=(Target("soon", 5), Target("soon", 5, "2")), tenants=("acme", "nobody"))
+
+
+class Models:
+    """Models of one repository, which may be slow to tell or away."""
+
+    def __init__(self, *, after_s: float = 0.0, is_away: bool = False) -> None:
+        self._after_s, self._is_away = after_s, is_away
+
+    async def list_models(self) -> list[Model]:
+        await asyncio.sleep(self._after_s)
+        if self._is_away:
+            raise UpstreamUnavailable("Triton is restarting")
+        return [Model("here", ModelState.READY, "", (), None)]
+
+
+async def warned(models: Models) -> list[str]:
+    objects = Objects(FakeStateStore(FakeState()))
+    await objects.put(Tenant("acme"))
+    return [warning.split(" now;")[0] for warning in await References(cast("ModelService", models), objects).warnings(ROUTE)]
+
+
+async def test_each_name_that_means_nothing_is_warned_of_once() -> None:
+    assert await warned(Models()) == ["there is no model 'soon'", "there is no tenant 'nobody'"]
+
+
+@pytest.mark.parametrize("models", [Models(is_away=True), Models(after_s=100.0)], ids=["away", "silent"])
+async def test_where_nobody_says_which_models_there_are_tenants_are_warned_of_within_two_seconds(models: Models) -> None:
+    began_s = asyncio.get_running_loop().time()
+    assert await warned(models) == ["there is no tenant 'nobody'"]
+    assert asyncio.get_running_loop().time() - began_s <= 2.0
