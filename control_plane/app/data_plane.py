@@ -257,7 +257,7 @@ class DataPlane:
             models=self._text_models,
             access=self._governance.access,
             read_timeout_s=gateway.request_timeout_s,
-            batches=None if self._jobs is None else BatchesHttp(self._jobs.files, self._jobs.batches),
+            batches=None if self._jobs is None else BatchesHttp(self._jobs.files, self._jobs.batches, webhooks=self._jobs.webhooks),
         )
         application = DataHttp(v2, openai)
         limits = http_limits(gateway, self._governance.access)

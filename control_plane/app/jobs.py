@@ -121,6 +121,8 @@ class JobServices:
             tasks.create_task(self.batches.run(), name="batches")
             if self.deliveries is not None:
                 tasks.create_task(self.deliveries.run(), name="job-deliveries")
+            if self.callers_files is not None:
+                tasks.create_task(self.callers_files.run(), name="job-files-sweep")
             if self._runner is not None and self._settings.jobs_run:
                 await self._may_run.wait()
                 tasks.create_task(self._runner.run(), name="job-runner")

@@ -28,12 +28,13 @@ from control_plane.batches.domain.output_lines import (
 )
 from control_plane.batches.files import Files
 from control_plane.batches.ports import Shelf
+from control_plane.batches.webhook import tell
 from control_plane.core.errors import InvalidRequest, LimitExceeded, ModelNotFound, ObjectNotFound, StoreUnavailable
 from control_plane.core.principal import Principal
 from control_plane.core.visible_items import visible_items
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.jobs.domain.job import Job, JobState, PriceClass, due_s_of
-from control_plane.jobs.domain.transitions import RetryPolicy, cancelled
+from control_plane.jobs.domain.transitions import RetryPolicy, cancelled, expired
 from control_plane.jobs.ports import Bounds, JobQueue, JobsFull, JobStore, Spool, SpoolDamaged
 
 _log = logging.getLogger(__name__)
@@ -116,8 +117,8 @@ class Batches:
         self.require_model: RequireModel | None = None
         """Refuses a caller's batch for a model that it cannot be computed by; None: that shows when it is computed."""
 
-    async def create(self, principal: Principal, input_file_id: str, metadata: dict[str, str] | None) -> Batch:
-        """Validate the input file, and accept the batch.
+    async def create(self, principal: Principal, input_file_id: str, metadata: dict[str, str] | None, *, webhook: str = "") -> Batch:
+        """Validate the input file, and accept the batch; `webhook` is the URL that is told of its end.
 
         Raises:
             InvalidRequest: a line is wrong, such as one for a model that there is not, or the file's purpose is.
@@ -149,6 +150,7 @@ class Batches:
             metadata=metadata,
             created_s=now_s,
             expires_s=now_s + WINDOW_S,
+            webhook=webhook,
         )
         if not await self._shelf.add_batch(batch):
             raise ObjectNotFound(f"the file {input_file_id!r} was deleted meanwhile")
@@ -351,8 +353,18 @@ class Batches:
             if is_wanted:
                 file = StoredFile(file_id, batch.tenant, f"{batch.id}_{name}.jsonl", "batch_output", 0, self._today_s(), batch.model)
                 await self._shelf.add_file(file, self._lines(batch, ends, part))
+        if batch.webhook and not await tell(batch, end, self._store, now_s=self._today_s()):
+            await self._end_first(batch, end.state)
+            return
         await self._shelf.end(batch, end)
         _log.info("batch %s is %s: %d lines completed, %d failed", batch.id, end.state, end.completed, end.failed)
+
+    async def _end_first(self, batch: Batch, state: BatchState) -> None:
+        """Make the first job of a batch that was over before it had any, and end it at once: its record has the webhook."""
+        over = expired if state is BatchState.EXPIRED else cancelled
+        job = await self._store.get(batch.job_id(0)) if await self._make(batch, 0) else None
+        if job is not None and job.is_open and await self._store.replace(over(job, now_s=self._today_s(), policy=self._policy)):
+            await self._spool.prune(job.id)
 
     async def _are_known(self, batch: Batch, follow: _Follow) -> bool:
         """Whether the store still says of every chunk how it has ended. One that it was set back to before is computed again."""

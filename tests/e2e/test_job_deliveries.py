@@ -16,6 +16,7 @@ from standardwebhooks import Webhook as Verifier
 from tests.e2e.conftest import MODELS, Start
 from tests.e2e.test_jobs import ask, ended, result, seconds, submit
 from tests.e2e.tidegate import run_cli, wait_for
+from tests.s3_server import BUCKET, SECRET, s3_server
 
 
 class Receiver:
@@ -92,3 +93,36 @@ def test_a_job_is_told_after_the_gateway_was_killed_between_its_end_and_the_deli
         wait_for(lambda: ended(again, submitted)["webhook"]["state"] == "delivered", what="the second job's")
         for process in (first, again):
             assert secret not in process.said()
+
+
+def test_jobs_whose_input_and_output_are_in_s3_outlive_a_gateway_that_is_killed(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second bucket is made late, so that the first attempt at the output fails."""
+    flags = ("--model-repository", str(MODELS), "--load", "slow")
+    with s3_server() as s3:
+        for name, value in s3.environment().items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("TIDEGATE_JOBS_STORES", f"s3://{BUCKET}/jobs,s3://late/out")
+        monkeypatch.setenv("TIDEGATE_JOBS_RUN", "false")
+        s3.put("jobs/in.json", seconds(0.01))
+        first = start(tmp_path / "state", *flags)
+        fields = {"Tidegate_Job_Input": f"s3://{BUCKET}/jobs/in.json", "Tidegate_Job_Output": "s3://late/out/a"}
+        job_id = submit(first, "slow", b"", **fields)
+        too_late = submit(first, "slow", b"", **fields, Tidegate_Job_Expires_S="1")
+        missing = ask(first, "POST", "/v2/models/slow/jobs", b"", Tidegate_Job_Input=f"s3://{BUCKET}/jobs/none")
+        assert (missing.status, b"no such input file" in missing.body) == (400, True)
+        first.kill()
+        s3.delete("jobs/in.json")
+        monkeypatch.setenv("TIDEGATE_JOBS_RUN", "true")
+        again = start(tmp_path / "state", *flags)
+
+        assert ended(again, too_late)["state"] == "expired"
+        assert ended(again, job_id)["state"] == "succeeded"
+        wait_for(lambda: ended(again, job_id)["output"].get("error"), what="the first attempt at the output")
+        s3.client.create_bucket(Bucket="late")
+        wait_for(lambda: ended(again, job_id)["output"]["state"] == "delivered", what="the output")
+        written = {each["Key"] for each in s3.client.list_objects_v2(Bucket="late")["Contents"]}
+        assert written == {f"out/a/{job_id}", f"out/a/{job_id}.head"}
+        assert s3.client.get_object(Bucket="late", Key=f"out/a/{job_id}")["Body"].read() == result(again, job_id).body
+        assert SECRET not in again.said()

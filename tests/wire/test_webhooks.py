@@ -13,6 +13,10 @@ import orjson
 import pytest
 from standardwebhooks import Webhook as Verifier
 
+from control_plane.batches.adapters.folder_shelf import FolderShelf
+from control_plane.batches.batches import Batches
+from control_plane.batches.files import Files
+from control_plane.frontends.batches.http import BatchesHttp
 from control_plane.frontends.jobs.http import JobsHttp
 from control_plane.jobs.deliveries import Deliveries
 from control_plane.jobs.domain.delivery import DeliveryKind
@@ -24,11 +28,13 @@ from control_plane.jobs.webhooks.sender import WebhookSender
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.mirror import ObjectMirror
 from control_plane.objects.objects import Objects
+from tests.fakes.batch_lines import AnsweringLines
 from tests.fakes.governance import api_key, governance, known_state
+from tests.fakes.jobs import ROOMY
 from tests.fakes.state_store import FakeStateStore
 from tests.unit.jobs.webhooks.adapters.test_guarded_post import Names, Receiver, never, receiver
-from tests.unit.jobs.world import World, running, world
-from tests.wire.gateway import gateway
+from tests.unit.jobs.world import CALLER, World, running, world
+from tests.wire.gateway import Answer, gateway
 from tests.wire.test_jobs import MINE, Caller
 
 RULES = UrlRules(plaintext=True, networks=read_networks(["127.0.0.1/32"]))
@@ -37,8 +43,11 @@ RULES = UrlRules(plaintext=True, networks=read_networks(["127.0.0.1/32"]))
 class Serving:
     """A gateway whose jobs run, and which delivers as `deliver` says."""
 
-    def __init__(self, here: World, mine: Caller, secrets: WebhookSecrets, known: ObjectMirror, deliveries: Deliveries) -> None:
+    def __init__(
+        self, here: World, mine: Caller, secrets: WebhookSecrets, known: ObjectMirror, deliveries: Deliveries, batches: Batches
+    ) -> None:
         self.here, self.mine, self.secrets, self._known, self._deliveries = here, mine, secrets, known, deliveries
+        self.batches = batches
 
     async def new_secret(self) -> str:
         made = await self.secrets.create("team")
@@ -76,8 +85,17 @@ async def serving(folder: Path, names: Names | None = None, *, timeout_s: float 
         webhooks = WebhookSender(index=here.store.deliveries, post=post, rules=RULES, secrets_of=secrets_of, today_s=here.now_s)
         deliveries = Deliveries(store=here.store, couriers={DeliveryKind.WEBHOOK: webhooks}, today_s=here.now_s)
         jobs = JobsHttp(here.jobs(), webhooks=webhooks)
-        async with gateway(governed=governed, jobs=jobs) as it, running(here.runner()):
-            yield Serving(here, Caller(it, MINE), WebhookSecrets(state), known, deliveries)
+        here.compute = AnsweringLines()
+        shelf = FolderShelf(folder / "files")
+        files = Files(shelf, max_bytes=1 << 20)
+        parts: dict[str, Any] = {"store": here.store, "queue": here.queue, "spool": here.spool, "bounds": ROOMY, "policy": here.policy}
+        batches = Batches(shelf=shelf, files=files, **parts, keep_s=1e6, max_open=10, today_s=here.now_s)
+        async with (
+            gateway(governed=governed, jobs=jobs, batches=BatchesHttp(files, batches, webhooks=webhooks)) as it,
+            running(here.runner()),
+        ):
+            yield Serving(here, Caller(it, MINE), WebhookSecrets(state), known, deliveries, batches)
+        await shelf.close()
 
 
 def verified(request: bytes, secret: str) -> Any:
@@ -188,3 +206,46 @@ async def _has(there: Receiver, count: int) -> bool:
 async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
     while not await condition():
         await asyncio.sleep(0.005)
+
+
+FORM = (
+    b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+    b'--b\r\nContent-Disposition: form-data; name="file"; filename="in.jsonl"\r\n\r\n'
+    b'{"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"model": "m", "input": "x"}}\r\n--b--\r\n'
+)
+
+
+async def create_batch(it: Serving, **headers: str) -> Answer:
+    file = await it.mine.ask("POST", "/v1/files", FORM, Content_Type="multipart/form-data; boundary=b")
+    body = {"input_file_id": orjson.loads(file.body)["id"], "endpoint": "/v1/embeddings", "completion_window": "24h"}
+    return await it.mine.ask("POST", "/v1/batches", orjson.dumps(body), **headers)
+
+
+async def test_a_batch_is_told_of_once_it_has_ended(tmp_path: Path) -> None:
+    async with receiver() as there, serving(tmp_path) as it:
+        secret = await it.new_secret()
+        batch = orjson.loads((await create_batch(it, Tidegate_Batch_Webhook=f"http://a.example:{there.port}/hook")).body)
+        while (await it.batches.progress(made := (await it.batches.batches_of(CALLER, after="", limit=1))[0])).ended is None:
+            await it.batches.advance()
+        await it.deliver()
+        assert there.requests == [], "not in the moment before its end is written"
+        it.here.clock_s += 5.0
+        await it.deliver()
+        told = verified(there.requests[0], secret)
+        assert (told["type"], told["data"]) == ("batch.completed", {"id": batch["id"]})
+        assert made.id == batch["id"]
+
+
+@pytest.mark.parametrize(
+    ("field", "url", "said"),
+    [
+        pytest.param("Tidegate_Batch_Webhook", "https://10.0.0.1/", b"public Internet", id="inside"),
+        pytest.param("Tidegate_Batch_Webhook", "https://a.example/", b"no secret", id="no-secret"),
+        pytest.param("Tidegate_Job_Webhook", "https://a.example/", b"tidegate-batch-webhook", id="field-of-jobs"),
+    ],
+)
+async def test_a_webhook_that_cannot_be_told_makes_no_batch(tmp_path: Path, field: str, url: str, said: bytes) -> None:
+    async with serving(tmp_path) as it:
+        refused = await create_batch(it, **{field: url})
+        assert (refused.status, said in refused.body) == (400, True), refused
+        assert await it.batches.batches_of(CALLER, after="", limit=9) == []

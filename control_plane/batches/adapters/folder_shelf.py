@@ -15,7 +15,7 @@ import shutil
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -239,10 +239,17 @@ def _add_batch(folder: Path, tenant: Path, batch: Batch) -> bool:
         shutil.rmtree(own, ignore_errors=True)
         return False
     _write_once(opened / batch.id, tenant.name.encode())  # before the batch itself: one that is accepted is looked after
-    _write_once(own / "meta", orjson.dumps(batch))
+    _write_once(own / "meta", _text_of(batch))
     for path in (tenant, folder):
         _flush(path)
     return True
+
+
+def _text_of(batch: Batch) -> bytes:
+    plain = {each.name: getattr(batch, each.name) for each in fields(batch)}
+    if not batch.webhook:
+        del plain["webhook"]  # gateways of the version before, beside which this one may run, know no such field
+    return orjson.dumps(plain)
 
 
 def _batch(own: Path) -> Batch | None:

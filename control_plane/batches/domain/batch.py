@@ -66,6 +66,8 @@ class Batch:
     metadata: dict[str, str] | None
     created_s: float
     expires_s: float
+    webhook: str = ""
+    """URL that is told of its end; empty: none is."""
 
     @property
     def lines(self) -> int:

@@ -21,20 +21,23 @@ from control_plane.core.errors import InvalidRequest
 from control_plane.core.principal import Principal
 from control_plane.frontends.batches.upload import Upload
 from control_plane.frontends.batches.views import batch_view, file_view, page
+from control_plane.frontends.jobs.webhook_field import Webhooks, webhook_of
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.protocols.kserve.routes import V2Route
 from control_plane.triton.ports import HttpStream
 
 _BELOW = re.compile(rb"/v1/(?:files|batches)/([^/?]+)(/content|/cancel)?")
 _FILES_LISTED, _BATCHES_LISTED = 10_000, 100
+_WEBHOOK = b"tidegate-batch-webhook"
 _MAX_METADATA, _MAX_KEY_CHARS, _MAX_VALUE_CHARS = 16, 64, 512
 
 
 class BatchesHttp:
     """The application behind the paths of files and batches: `frontends/openai.BatchesApplication`."""
 
-    def __init__(self, files: Files, batches: Batches) -> None:
-        self._files, self._batches = files, batches
+    def __init__(self, files: Files, batches: Batches, *, webhooks: Webhooks | None = None) -> None:
+        """Without `webhooks` no batch may have one."""
+        self._files, self._batches, self._webhooks = files, batches, webhooks
 
     async def answer(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer | HttpStream:
         """Answer one request. Raises ControlPlaneError."""
@@ -46,7 +49,9 @@ class BatchesHttp:
             if own_id:
                 batch = await self._batches.cancel(principal, own_id)
             else:
-                batch = await self._batches.create(principal, *_wanted_batch(request.body))
+                webhook = webhook_of(request, _WEBHOOK, principal, self._webhooks)
+                wanted = _wanted_batch(request)
+                batch = await self._batches.create(principal, *wanted, webhook="" if webhook is None else webhook.url)
             return _json(batch_view(batch, await self._batches.progress(batch)))
         if own_id:
             batch = await self._batches.get(principal, own_id)
@@ -110,10 +115,13 @@ class _Content:
         self._reader.close()
 
 
-def _wanted_batch(body: bytes | bytearray) -> tuple[str, dict[str, str] | None]:
+def _wanted_batch(request: HttpRequest) -> tuple[str, dict[str, str] | None]:
     """Return the input file and the metadata that a caller gives for a new batch. Raises InvalidRequest."""
+    for name in {name.lower() for name, _ in request.headers} - {_WEBHOOK}:
+        if name.startswith((b"tidegate-job-", b"tidegate-batch-")):
+            raise InvalidRequest(f"there is no header field {name.decode('latin-1')[:100]!r} for batches; there is {_WEBHOOK.decode()}")
     try:
-        fields: Any = orjson.loads(body)
+        fields: Any = orjson.loads(request.body)
     except orjson.JSONDecodeError as exc:
         raise InvalidRequest(f"the body is not valid JSON: {exc}") from exc
     if type(fields) is not dict:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 from urllib.parse import parse_qs
 
 import orjson
@@ -20,6 +19,7 @@ from control_plane.core.errors import InvalidRequest, RouteNotFound
 from control_plane.core.principal import Principal
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
 from control_plane.frontends.jobs.events import JobEvents
+from control_plane.frontends.jobs.webhook_field import Webhooks, webhook_of
 from control_plane.jobs.attempts import decode_attempt, encode_outcome
 from control_plane.jobs.domain.delivery import Delivery
 from control_plane.jobs.domain.job import Job, JobState, PriceClass
@@ -63,13 +63,6 @@ _MAX_WAIT_S = 60
 _KEY = re.compile(rb'"?([\x21\x23-\x5b\x5d-\x7e]{1,255})"?')
 _MAX_EXPIRES_S = 30 * 86_400
 _MOST_LISTED = 1000
-
-
-class Webhooks(Protocol):
-    """Judge of where webhooks may be sent: `jobs/webhooks/sender`."""
-
-    def accepted(self, tenant: str, url: str) -> Delivery:
-        """Return the webhook of a job that is submitted. Raises InvalidRequest: it could not be delivered."""
 
 
 class JobsHttp:
@@ -118,7 +111,8 @@ class JobsHttp:
                 return make_answer(200, orjson.dumps(view_of(job, await jobs.place(job))))
 
     async def _submit(self, jobs: Jobs, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer:
-        wanted = replace(_submission(request, route), webhook=self._webhook(request, principal), output=self._output(request, principal))
+        webhook = webhook_of(request, b"tidegate-job-webhook", principal, self._webhooks)
+        wanted = replace(_submission(request, route), webhook=webhook, output=self._output(request, principal))
         job = await self._accepted(jobs, request, wanted, principal)
         # A body that came whole keeps its part of the memory for all bodies until it is answered, and a runner needs as much again.
         if wait_s := _wait_s(request) if len(request.body) <= UNCOUNTED_BYTES else 0:
@@ -153,15 +147,6 @@ class JobsHttp:
         if self._files is None:
             raise InvalidRequest(_NO_FILES)
         return self._files.accepted_output(principal.tenant, given)
-
-    def _webhook(self, request: HttpRequest, principal: Principal) -> Delivery | None:
-        """Read which URL is told of the job's end. Raises InvalidRequest."""
-        given = request.single_header(b"tidegate-job-webhook")
-        if given is None:
-            return None
-        if self._webhooks is None:
-            raise InvalidRequest("webhooks are not delivered by this gateway")
-        return self._webhooks.accepted(principal.tenant, given.decode("latin-1"))
 
     async def _attempt(self, request: HttpRequest, route: V2Route) -> HttpAnswer:
         """Compute an attempt at a job that another process has claimed; who leaves ends the computing."""

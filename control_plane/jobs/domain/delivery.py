@@ -53,6 +53,15 @@ class Delivery:
     """When it is given up."""
     error: str = ""
     """Why the last attempt failed."""
+    event: str = ""
+    """Type of the event that is told instead of the job's own end: of what the job is a part of (`batch.completed`)."""
+    about: str = ""
+    """Id of what that event is about."""
+
+    @property
+    def begun_s(self) -> float:
+        """When it became pending."""
+        return self.until_s - GIVE_UP_S
 
     @property
     def is_pending(self) -> bool:
@@ -60,13 +69,17 @@ class Delivery:
 
 
 def announced(delivery: Delivery | None, *, now_s: float) -> Delivery | None:
-    """Begin to deliver."""
-    return None if delivery is None else Delivery(delivery.url, DeliveryState.PENDING, due_s=now_s, until_s=now_s + GIVE_UP_S)
+    """Begin to deliver; what is told of something else goes on as it does."""
+    return (
+        delivery
+        if delivery is None or delivery.event
+        else Delivery(delivery.url, DeliveryState.PENDING, due_s=now_s, until_s=now_s + GIVE_UP_S)
+    )
 
 
 def recalled(delivery: Delivery | None) -> Delivery | None:
-    """Deliver nothing any more until the job ends again."""
-    return None if delivery is None else Delivery(delivery.url)
+    """Deliver nothing any more until the job ends again; what is told of something else goes on as it does."""
+    return delivery if delivery is None or delivery.event else Delivery(delivery.url)
 
 
 def tried(delivery: Delivery, *, now_s: float) -> Delivery:

@@ -44,10 +44,12 @@ def _plain(value: Any) -> Any:
     plain = {each.name: getattr(value, each.name) for each in fields(value)}
     if isinstance(value, Blob) and value.data is None:
         del plain["data"]  # gateways of the version before, beside which this one may run, know no such field
+    if isinstance(value, Delivery) and not value.event:
+        del plain["event"], plain["about"]  # nor these
     if isinstance(value, Job):
         for name in ("output", "webhook"):
             if plain[name] is None:
-                del plain[name]  # nor these
+                del plain[name]
     return plain
 
 

@@ -120,6 +120,13 @@ def charged(job: Job) -> Job:
     return replace(job, revision=job.revision + 1, is_charged=True)
 
 
+def told(job: Job, webhook: Delivery) -> Job:
+    """Give an ended job the webhook of what it is a part of."""
+    if job.is_open or job.webhook is not None:
+        raise WrongState(f"job {job.id} is {job.state}, and can be given no webhook")
+    return replace(job, revision=job.revision + 1, webhook=webhook)
+
+
 def delivery_taken(job: Job, *, now_s: float) -> Job:
     """Begin an attempt at the delivery that is due."""
     if job.due is None or job.due[1].due_s > now_s:

@@ -7,6 +7,8 @@ nothing. The output is written once the job has ended, before its webhook is sen
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol
@@ -18,10 +20,15 @@ from control_plane.jobs.files.domain.place import Place, Prefix, place_of
 from control_plane.jobs.files.ports import FileStore, NoSuchFile
 from control_plane.jobs.ports import NotDelivered, SpoolDamaged
 
+_log = logging.getLogger(__name__)
+
 _TIMEOUT_S = 100.0
 """Seconds for which a file is read or written; a delivery's lease is longer."""
 _LARGE_BYTES, _LARGE_AT_ONCE = 1 << 20, 4
 _BUDGET_TIMEOUT_S = 60.0
+_SWEEP_EVERY_S = 3600.0
+_UNFINISHED_S = 3600.0
+"""Age from which a file that is not whole is nobody's any more: longer than any is written for."""
 
 
 class Budget(Protocol):
@@ -36,13 +43,19 @@ class CallersFiles:
     """Callers' files below the allowed prefixes."""
 
     def __init__(
-        self, prefixes: Sequence[Prefix], open_store: Callable[[Prefix], FileStore], *, read_result: Callable[[Blob], Awaitable[bytes]]
+        self,
+        prefixes: Sequence[Prefix],
+        open_store: Callable[[Prefix], FileStore],
+        *,
+        read_result: Callable[[Blob], Awaitable[bytes]],
+        today_s: Callable[[], float] = time.time,
     ) -> None:
-        """`open_store` opens a store without a request; `read_result` reads a result from the spool. Raises what `open_store`
-        raises.
+        """`open_store` opens a store without a request; `read_result` reads a result from the spool; `today_s` is seconds
+        since 1970. Raises what `open_store` raises.
         """
         self._prefixes = prefixes
         self._read_result = read_result
+        self._today_s = today_s
         self._stores = {root: open_store(root) for root in {prefix.root for prefix in prefixes}}
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
 
@@ -88,6 +101,16 @@ class CallersFiles:
         except (InvalidRequest, StoreUnavailable, SpoolDamaged, NoSuchFile) as exc:
             raise NotDelivered(str(exc)) from exc
         return delivered(delivery)
+
+    async def run(self) -> None:
+        """Sweep every store now and then, until cancelled."""
+        while True:
+            for root, store in self._stores.items():
+                try:
+                    await store.sweep(self._today_s() - _UNFINISHED_S)
+                except (StoreUnavailable, NoSuchFile) as exc:
+                    _log.warning("%s is not swept for now: %s", root.url, exc)
+            await asyncio.sleep(_SWEEP_EVERY_S)
 
     async def close(self) -> None:
         for store in self._stores.values():

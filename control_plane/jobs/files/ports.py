@@ -18,6 +18,9 @@ class FileStore(Protocol):
     async def write(self, path: Sequence[str], content: bytes) -> None:
         """Write a file whole, over one that is there; nobody sees a part of it. Folders are made."""
 
+    async def sweep(self, before_s: float) -> None:
+        """Remove what processes have left unfinished that were killed before this time, in seconds since 1970."""
+
     async def close(self) -> None: ...
 
 

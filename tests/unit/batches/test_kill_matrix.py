@@ -14,6 +14,7 @@ from tests.aio import run
 from tests.unit.batches.world import CHUNKS, OK, WRONG, BatchWorld, batch_world
 from tests.unit.jobs.world import CALLER, Fate, Killed
 
+HOOK = "https://receiver.example/hook"
 Life = Callable[[BatchWorld, Fate], Awaitable[None]]
 """What a process does that may die."""
 
@@ -33,6 +34,24 @@ async def settling(here: BatchWorld, fate: Fate) -> None:
     await here.batches().advance()
     await here.compute()
     await here.batches(fate).advance()
+
+
+async def settling_told(here: BatchWorld, fate: Fate) -> None:
+    """The same of a batch with a webhook."""
+    await here.create(webhook=HOOK)
+    await here.batches().advance()
+    await here.compute()
+    await here.batches(fate).advance()
+
+
+async def settling_never_begun(here: BatchWorld, fate: Fate) -> None:
+    """The looks that end a batch with a webhook that was cancelled before it had a job, whose record would have the webhook."""
+    batch = await here.create(webhook=HOOK)
+    await here.batches().cancel(CALLER, batch.id)
+    here.jobs.clock_s += 10.0
+    batches = here.batches(fate)
+    await batches.advance()
+    await batches.advance()
 
 
 async def cancelling(here: BatchWorld, fate: Fate) -> None:
@@ -58,6 +77,16 @@ STEPS: dict[Life, tuple[str, ...]] = {
     ),
     settling: (
         "open_batches", "cancelled_s", *(2 * CHUNKS * ("get",)), *(2 * ("add_file", *(CHUNKS * ("get", "read")))), "end", "remove_older",
+    ),
+    settling_told: (
+        "open_batches", "cancelled_s", *(2 * CHUNKS * ("get",)), *(2 * ("add_file", *(CHUNKS * ("get", "read")))), "get", "replace", "end",
+        "remove_older",
+    ),
+    settling_never_begun: (
+        "open_batches", "cancelled_s", *(2 * CHUNKS * ("get",)), "add_file", *(CHUNKS * ("get", "read_chunk")),
+        *(CHUNKS * ("get",)), "read_chunk", "write", "add", "get", "replace", "prune", "remove_older",
+        "open_batches", "cancelled_s", *(CHUNKS * ("get",)), "add_file", *(CHUNKS * ("get", "read_chunk")),
+        *(CHUNKS * ("get",)), "replace", "end",
     ),
     cancelling: ("batch", "ended", "cancel"),
     settling_cancelled: (
@@ -98,7 +127,7 @@ async def test_a_process_that_dies_at_any_step_costs_nothing(tmp_path: Path, lif
             assert len(known) == (fate.made[-1] == "FolderShelf.add_batch" and is_after), "accepted whole, or not at all"
             known.append(await here.create())
         for batch in known:
-            await settled_once(here, batch, may_be_cancelled=life in (cancelling, settling_cancelled))
+            await settled_once(here, batch, may_be_cancelled=life in (cancelling, settling_cancelled, settling_never_begun))
         assert here.jobs.usage.requests() == sum([len((await here.answers(batch))["output"]) for batch in known]), "each line charged once"
         assert await here.forget() == []
 
@@ -109,6 +138,8 @@ async def settled_once(here: BatchWorld, batch: Batch, *, may_be_cancelled: bool
     end = (await here.batches().progress(batch)).ended
     assert end is not None
     found = await here.answers(batch)
+    told = [(each.url, each.event, each.about) for each in await here.webhooks()]
+    assert told == ([(HOOK, f"batch.{end.state}", batch.id)] if batch.webhook else []), "told once, and of this end"
     assert sorted(found["output"] + found["error"]) == sorted([*OK, WRONG])
     if may_be_cancelled and end.state is BatchState.CANCELLED:
         assert end.completed == len(found["output"])

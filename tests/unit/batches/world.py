@@ -18,6 +18,7 @@ from control_plane.batches.batches import Batches
 from control_plane.batches.domain.batch import Batch, StoredFile
 from control_plane.batches.files import Files
 from control_plane.core.errors import StoreUnavailable
+from control_plane.jobs.domain.delivery import Delivery
 from control_plane.jobs.domain.job import Job
 from tests.fakes.batch_lines import AnsweringLines
 from tests.fakes.jobs import ROOMY
@@ -64,8 +65,12 @@ class BatchWorld:
         file = StoredFile(f"file-{uuid4().hex}", CALLER.tenant, "in.jsonl", "batch", 0, self.jobs.now_s())
         return (await self.shelf.add_file(file, pieces_of(content_of_input()))).id
 
-    async def create(self) -> Batch:
-        return await self.batches().create(CALLER, await self.upload(), None)
+    async def create(self, *, webhook: str = "") -> Batch:
+        return await self.batches().create(CALLER, await self.upload(), None, webhook=webhook)
+
+    async def webhooks(self) -> list[Delivery]:
+        """What is to be told, or was."""
+        return [job.webhook for job in await self._records() if job.webhook is not None]
 
     async def compute(self) -> None:
         """Have a process that lives compute every open job, and charge it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,8 @@ from control_plane.jobs.files.ports import NoSuchFile
 T = TypeVar("T")
 
 _THREADS = 4
+_PARTIAL = re.compile(r"\.[0-9a-f]{32}\.partial")
+"""Name of a file until it is whole."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -44,6 +47,9 @@ class FolderFiles:
 
     async def write(self, path: Sequence[str], content: bytes) -> None:
         await self._run(partial(self._write, path, content), is_new=True)
+
+    async def sweep(self, before_s: float) -> None:
+        await self._run(partial(self._sweep, before_s), is_new=True)
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -82,6 +88,13 @@ class FolderFiles:
                 with suppress(OSError):
                     os.unlink(partial_name, dir_fd=folder)
                 raise
+
+    def _sweep(self, before_s: float) -> None:
+        for _, _, names, folder in os.fwalk(self._root):  # which follows no links
+            for name in names:
+                with suppress(FileNotFoundError):  # another process sweeps, too
+                    if _PARTIAL.fullmatch(name) and os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime < before_s:
+                        os.unlink(name, dir_fd=folder)
 
     @contextmanager
     def _folder(self, names: Sequence[str], *, makes: bool = False) -> Iterator[int]:

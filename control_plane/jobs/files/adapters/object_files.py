@@ -45,6 +45,9 @@ class ObjectFiles:
     async def write(self, path: Sequence[str], content: bytes) -> None:
         await self._call("pipe_file", self._key(path), content)
 
+    async def sweep(self, before_s: float) -> None:
+        """Nothing is to be done: a write that was cut off is no object."""
+
     async def close(self) -> None:
         await asyncio.to_thread(close_object_store, self._fs)
         self._threads.shutdown(wait=False, cancel_futures=True)

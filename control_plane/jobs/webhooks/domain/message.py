@@ -21,12 +21,19 @@ _MAX_ERROR_CHARS = 1000
 
 
 def message_id(job: Job) -> str:
-    """Return the id by which a receiver recognises what it was told before: one for each end of a job."""
+    """Return the id by which a receiver recognises what it was told before: one for each end of a job, or of a batch."""
+    if job.webhook is not None and job.webhook.event:
+        return f"{job.webhook.about}-{job.webhook.event.rpartition('.')[2]}"
     return f"{job.id}-{job.fence}-{job.state}"
 
 
 def body_of(job: Job) -> bytes:
-    """Return the message of an ended job: its view, but for how its delivery is going, and where its result is."""
+    """Return the message of an ended job: its view, but for how its delivery is going, and where its result is. Of what the
+    job is a part of it has the id alone, in the form of OpenAI's own webhooks.
+    """
+    if job.webhook is not None and job.webhook.event:
+        own = {"id": message_id(job), "object": "event", "created_at": int(job.webhook.begun_s)}
+        return orjson.dumps(own | {"type": job.webhook.event, "data": {"id": job.webhook.about}})
     view = view_of(replace(job, webhook=None, error=job.error[:_MAX_ERROR_CHARS]), None)
     at = datetime.fromtimestamp(job.ended_s or 0.0, UTC).isoformat(timespec="milliseconds")
     return orjson.dumps({"type": f"job.{job.state}", "timestamp": at, "data": view})

@@ -12,6 +12,7 @@ from control_plane.jobs.domain.delivery import (
     LEASE_S,
     MAX_DELAY_S,
     Delivery,
+    DeliveryKind,
     DeliveryState,
     delivered,
     failed,
@@ -21,7 +22,7 @@ from control_plane.jobs.domain.delivery import (
 from control_plane.jobs.domain.job import Blob, Job, JobState, Result
 from control_plane.jobs.domain.job_text import decode_job, encode_job
 from control_plane.jobs.domain.job_view import view_of
-from control_plane.jobs.domain.transitions import RetryPolicy, broken, cancelled, claimed, expired, finished, requeued
+from control_plane.jobs.domain.transitions import RetryPolicy, WrongState, broken, cancelled, claimed, expired, finished, requeued, told
 from tests.fakes.jobs import job
 
 URL = "https://receiver.example/hook?key=secret-of-the-receiver"
@@ -48,6 +49,10 @@ def test_with_each_final_state_a_delivery_is_due(ended: Job) -> None:
     assert decode_job(encode_job(ended)) == ended
 
 
+def test_a_webhook_of_a_job_is_written_as_versions_before_know_it() -> None:
+    assert b"about" not in encode_job(job(webhook=PENDING))
+
+
 def test_a_job_without_one_is_written_as_versions_before_know_it() -> None:
     assert b"webhook" not in encode_job(job())
     assert b"output" not in encode_job(job())
@@ -63,6 +68,21 @@ def test_the_record_is_kept_until_its_delivery_is_over() -> None:
 def test_a_dead_job_that_is_queued_again_tells_of_its_next_end_only() -> None:
     again = requeued(broken(running(), error="e", now_s=10.0, policy=POLICY), now_s=20.0)
     assert (again.state, again.webhook) == (JobState.QUEUED, Delivery(URL))
+
+
+def test_what_is_told_of_a_batch_is_no_matter_of_the_job_that_carries_it() -> None:
+    """Also where an administrator queues that job again before it was told."""
+    of_batch = replace(PENDING, event="batch.completed", about="batch_1")
+    ended = told(broken(claimed(job(), holder="h", now_s=1.0, policy=POLICY), error="e", now_s=10.0, policy=POLICY), of_batch)
+    assert decode_job(encode_job(ended)) == ended
+    again = requeued(ended, now_s=20.0)
+    assert again.due == ended.due == (DeliveryKind.WEBHOOK, of_batch)
+    running_again = claimed(again, holder="h", now_s=21.0, policy=POLICY)
+    done = finished(running_again, Result(Blob("b", 1, "d"), 200, 0), None, now_s=30.0, policy=POLICY)
+    assert done.webhook == of_batch
+    for refused in (ended, again):
+        with pytest.raises(WrongState):
+            told(refused, of_batch)
 
 
 def test_who_tries_has_it_for_a_while() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -57,3 +58,33 @@ async def test_no_link_is_followed_out_of_it_and_nothing_but_files_is_read(tmp_p
     assert (outside / "secret").read_bytes() == b"secret", "a link is replaced, not written through"
     assert (root / "file").read_bytes() == b"own"
     assert not list(root.rglob("*.partial"))
+
+
+async def test_what_a_killed_process_has_left_is_swept_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda _: seen.extend(path.name for path in (tmp_path / "a").iterdir()))
+    async with files(tmp_path) as it:
+        await it.write(("a", "out"), b"whole")
+        partial = seen[0]
+        assert partial != "out"
+        kept = (".hidden.partial", "b.partial", f"{partial}.txt", "." + "0" * 32 + ".partial")
+        for name in (partial, *kept):
+            (tmp_path / "a" / name).write_bytes(b"")
+        for path in (tmp_path / "a").iterdir():
+            os.utime(path, (1000.0, 1000.0))
+        os.utime(tmp_path / "a" / kept[-1], (2000.0, 2000.0))  # one that is being written
+
+        await it.sweep(1001.0)
+        assert {path.name for path in (tmp_path / "a").iterdir()} == {"out", *kept}
+
+
+def test_a_sweep_follows_no_link(tmp_path: Path) -> None:
+    outside, root = tmp_path / "outside", tmp_path / "root"
+    for folder in (outside, root):
+        folder.mkdir()
+    (outside / f".{'0' * 32}.partial").write_bytes(b"another's")
+    (root / "link").symlink_to(outside)
+    it = FolderFiles(root)
+    asyncio.run(it.sweep(time.time() + 60.0))
+    asyncio.run(it.close())
+    assert len([*outside.iterdir()]) == 1

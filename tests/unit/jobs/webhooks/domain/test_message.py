@@ -6,12 +6,13 @@ import time
 from base64 import b64encode
 from dataclasses import replace
 
+import openai
 import orjson
 import pytest
 from standardwebhooks import Webhook as Verifier
 from standardwebhooks.webhooks import WebhookVerificationError
 
-from control_plane.jobs.domain.delivery import Delivery
+from control_plane.jobs.domain.delivery import GIVE_UP_S, Delivery, DeliveryState
 from control_plane.jobs.domain.job import Blob, JobState, Result
 from control_plane.jobs.webhooks.domain.message import _signature, body_of, headers_of, message_id
 from tests.fakes.jobs import job, job_id
@@ -57,6 +58,19 @@ def test_the_message_is_the_jobs_view_with_the_place_of_its_result_and_not_the_r
 def test_it_is_the_same_each_time_and_small_whatever_the_job_says() -> None:
     assert body_of(ENDED) == body_of(replace(ENDED, revision=9, webhook=None))
     assert len(body_of(replace(ENDED, error="\x00" * 10**6, model="m" * 255))) < 20_000
+
+
+def test_of_a_batch_it_is_the_event_that_openais_own_client_reads() -> None:
+    secret = "whsec_" + b64encode(bytes(range(32))).decode()
+    webhook = Delivery("https://a.example/", DeliveryState.PENDING, until_s=GIVE_UP_S + 1000.0, event="batch.completed", about="batch_1")
+    part = replace(ENDED, webhook=webhook)
+    body, now_s = body_of(part), time.time()
+    headers = dict(headers_of(part, body, [secret], now_s=now_s))
+
+    told = openai.OpenAI(api_key="x").webhooks.unwrap(body, headers, secret=secret)
+    assert (told.type, told.data.id, told.created_at) == ("batch.completed", "batch_1", 1000)
+    assert told.id == headers["webhook-id"] == "batch_1-completed"
+    assert part.id not in body.decode(), "which job delivers it is nobody's business"
 
 
 def test_each_end_of_a_job_has_an_id_of_its_own() -> None:
