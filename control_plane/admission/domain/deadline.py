@@ -101,29 +101,29 @@ class ServiceTime:
         if not self._work:
             return None
         alone_s = cost * self._alone_s
-        return alone_s + caution * ahead * self._delay_s if ahead else alone_s
+        return alone_s + caution * ahead * self._delay_s() if ahead else alone_s
 
     def queued_answer_s(self, cost: float, *, queued: float, at_triton: float) -> float | None:
         """Estimate the same for a request that waits behind `queued` units until it can be sent."""
         if not self._work:
             return None
         drained_s = _CAUTION * self.drained_s(queued + cost, at_triton=at_triton)
-        return drained_s + cost * self._alone_s + _CAUTION * at_triton * self._delay_s
+        return drained_s + cost * self._alone_s + _CAUTION * at_triton * self._delay_s()
 
     def drained_s(self, queued: float, *, at_triton: float) -> float:
         """Estimate the seconds until `queued` units have been sent, by Little's law: while they wait Triton
         has `at_triton` units at all times.
         """
         at_triton = max(at_triton, self._cost)
-        return queued * (self._cost * self._alone_s / at_triton + self._delay_s) if at_triton else 0.0
+        return queued * (self._cost * self._alone_s / at_triton + self._delay_s()) if at_triton else 0.0
 
-    @property
     def _delay_s(self) -> float:
         """Seconds that each unit of work ahead adds to a request's time. Divided by all the work, the
         request's own included: a little too short where little was ahead, and never a large number made of
         noise.
         """
-        return max(0.0, self._held_s - self._cost * self._alone_s) / self._work if self._work else 0.0
+        added_s = self._held_s - self._cost * self._alone_s
+        return added_s / self._work if self._work and added_s > 0.0 else 0.0
 
     def has_enough(self, at_triton: float, urgent_s: float) -> bool:
         """Whether Triton, with work of `at_triton` units, has more than keeps the model busy: all that it gets
@@ -131,11 +131,11 @@ class ServiceTime:
         take `urgent_s`.
         """
         enough_s = min(_ENOUGH_S, max(_LEAST_ENOUGH_S, _ENOUGH_OF_URGENT * urgent_s))
-        return at_triton * self._delay_s > max(enough_s, _ENOUGH_TIMES_ALONE * self._cost * self._alone_s)
+        return at_triton * self._delay_s() > max(enough_s, _ENOUGH_TIMES_ALONE * self._cost * self._alone_s)
 
     def left_s(self, *, at_triton: float) -> float:
         """Estimate the seconds until Triton has done the work that it has."""
-        return at_triton * self._delay_s
+        return at_triton * self._delay_s()
 
 
 def can_be_met(deadline_s: float, *, now_s: float, needed_s: float | None) -> bool:

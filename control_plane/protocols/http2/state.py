@@ -50,7 +50,6 @@ class ConnectionState:
         """Whether the peer has sent GOAWAY: it accepts no new streams."""
         self.peer_max_streams = h2.MAX_STREAM_ID
 
-    @property
     def may_open(self) -> bool:
         """Whether the peer accepts another stream of ours."""
         return not self.peer_is_draining and len(self.streams) < self.peer_max_streams and self.next_own_stream < h2.MAX_STREAM_ID
