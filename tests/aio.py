@@ -92,6 +92,9 @@ class _VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self.now_s
 
+    async def shutdown_default_executor(self) -> None:
+        """Nothing is shut down: `_AtOnce` has no threads. asyncio would begin one and wait for it, in real time."""
+
 
 class _AtOnce(ThreadPoolExecutor):
     """Executor that runs work at once: while a real thread worked, virtual time would pass."""

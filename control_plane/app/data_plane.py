@@ -31,7 +31,7 @@ from control_plane.frontends.data_http import DataHttp
 from control_plane.frontends.grpc.connection import GrpcLimits
 from control_plane.frontends.grpc.server import GrpcServer
 from control_plane.frontends.http.limits import HttpLimits
-from control_plane.frontends.http.request_reader import streams_none
+from control_plane.frontends.http.request_sink import streams_none
 from control_plane.frontends.http.server import HttpServer
 from control_plane.frontends.jobs.compute import JobCompute
 from control_plane.frontends.jobs.http import JobsHttp

@@ -2,7 +2,8 @@
 
 A write wakes the process that reads the socket, mostly on another CPU, and that costs more than the write. Where
 requests are worked on between two writes the peer has read the first, and sleeps again, when the second comes;
-written together they wake it once. Used by `frontends/http/connection` and `triton/adapters/http`.
+written together they wake it once. Used by `frontends/http/connection`, `frontends/grpc/connection` and
+`triton/adapters/http`.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-_MOST = 16
+_MOST = 32
 """Writes that are put off at a time: by then most of what waking costs is saved, and the first of them has waited
-for about half a millisecond of work."""
+for less than a millisecond of work."""
 
 
 class Unsent(Protocol):

@@ -65,7 +65,6 @@ class CopyableEmbeddings:
     inputs: Sequence[bytes]
     are_tokens: bool
 
-    @property
     def body_bytes(self) -> int:
         return sum(map(len, self.inputs[:MAX_TEXTS]))
 

@@ -71,7 +71,6 @@ class HttpEmbeddingsCall:
     def header_id(self) -> str:
         return self._http.request_id
 
-    @property
     def body_bytes(self) -> int:
         return len(self._http.body)
 

@@ -35,7 +35,6 @@ class RequestCopy(Protocol):
 class CopyableRequest(Protocol):
     """Request that can be copied once it is answered."""
 
-    @property
     def body_bytes(self) -> int:
         """Size of its body as it is sent."""
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
-from typing import NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from control_plane.core.endpoints import ONLY
 from control_plane.core.errors import ControlPlaneError
@@ -55,7 +56,8 @@ class Streamable(Protocol[AnswerT_co]):
     def stream(self, server: Upstream, *, timeout_s: float) -> Awaitable[AnswerT_co]: ...
 
 
-class _Sent(NamedTuple):
+@dataclass(slots=True)
+class _Sent:
     """Attempt: the server that a request was sent to, and when."""
 
     upstream: Upstream

@@ -59,8 +59,11 @@ class Fingerprints:
     def latest(self, model: str) -> Fingerprint | None:
         """Return the last fingerprint that was certain, for some minutes. While a replica of a fleet is loaded anew the
         others serve what they did before."""
-        since_s = min(self._until_s, self._unknown_s.get(model, inf))
-        return None if since_s != inf and self._now_s() >= since_s + _LATEST_S else self._latest.get(model)
+        if self._unknown_s or self._until_s != inf:  # each request asks, and mostly all are known
+            since_s = min(self._until_s, self._unknown_s.get(model, inf))
+            if since_s != inf and self._now_s() >= since_s + _LATEST_S:
+                return None
+        return self._latest.get(model)
 
     def change(self, changes: Mapping[str, Fingerprint | None]) -> None:
         """Set fingerprints by model; None makes one unknown."""

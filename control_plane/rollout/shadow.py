@@ -127,7 +127,7 @@ class ShadowCopies:
         # What its caller has done wrong says nothing; of what broke off or ran late nobody knows what it does elsewhere.
         if fault not in (None, Fault.OTHER) or (fault is None and fault_in(answer) is not None):
             return
-        if max(request.body_bytes, _answer_bytes(answer)) > MAX_COPIED_BYTES:
+        if max(request.body_bytes(), _answer_bytes(answer)) > MAX_COPIED_BYTES:
             self.counts[Copied.TOO_LARGE] += 1
         elif not self._tasks.is_open or len(self._held) >= MAX_HELD or self._held_bytes >= MAX_HELD_BYTES:
             self.counts[Copied.DROPPED] += 1

@@ -13,7 +13,6 @@ class FakeSource:
     def header_id(self) -> str:
         return self.seen_id
 
-    @property
     def body_bytes(self) -> int:
         return 0
 

@@ -101,15 +101,15 @@ class ServiceTime:
         """
         if not self._work:
             return None
-        alone_s = cost * self._each_s
-        return alone_s + caution * ahead * self._delay_s if ahead else alone_s
+        alone_s = cost * self._each_s()
+        return alone_s + caution * ahead * self._delay_s() if ahead else alone_s
 
     def queued_answer_s(self, cost: float, *, queued: float, at_triton: float) -> float | None:
         """Estimate the same for a request that waits behind `queued` units until it can be sent."""
         if not self._work:
             return None
         drained_s = _CAUTION * self.drained_s(queued + cost, at_triton=at_triton)
-        behind_s = cost * self._each_s + _CAUTION * max(0.0, at_triton - cost) * self._delay_s
+        behind_s = cost * self._each_s() + _CAUTION * max(0.0, at_triton - cost) * self._delay_s()
         return max(drained_s + behind_s, self.answer_s(cost, ahead=at_triton) or 0.0)
 
     def drained_s(self, queued: float, *, at_triton: float) -> float:
@@ -117,23 +117,21 @@ class ServiceTime:
         has `at_triton` units at all times, so each request finds all of them ahead but its own.
         """
         at_triton = max(at_triton, self._cost)
-        return queued * (self._cost * self._each_s + (at_triton - self._cost) * self._delay_s) / at_triton if at_triton else 0.0
+        return queued * (self._cost * self._each_s() + (at_triton - self._cost) * self._delay_s()) / at_triton if at_triton else 0.0
 
-    @property
     def _each_s(self) -> float:
         """Seconds per unit of cost of a request that has the model to itself: as measured, yet at least what each unit took
         where all that was there was done one after the other.
         """
         return max(self._alone_s, self._held_s / self._work) if self._work else self._alone_s
 
-    @property
     def _delay_s(self) -> float:
         """Seconds that each unit of work ahead adds to a request's time: what it took beyond its own time, divided by what
         was ahead, or by its own cost where next to nothing was: noise makes no large number.
         """
         if not self._work:
             return 0.0
-        return max(0.0, self._held_s - self._cost * self._each_s) / max(self._work - self._cost, self._cost)
+        return max(0.0, self._held_s - self._cost * self._each_s()) / max(self._work - self._cost, self._cost)
 
     def has_enough(self, at_triton: float, urgent_s: float) -> bool:
         """Whether Triton, with work of `at_triton` units, has more than keeps the model busy: all that it gets
@@ -141,11 +139,11 @@ class ServiceTime:
         take `urgent_s`.
         """
         enough_s = min(_ENOUGH_S, max(_LEAST_ENOUGH_S, _ENOUGH_OF_URGENT * urgent_s))
-        return at_triton * self._delay_s > max(enough_s, _ENOUGH_TIMES_ALONE * self._cost * self._each_s)
+        return at_triton * self._delay_s() > max(enough_s, _ENOUGH_TIMES_ALONE * self._cost * self._each_s())
 
     def left_s(self, *, at_triton: float) -> float:
         """Estimate the seconds until Triton has done the work that it has."""
-        return at_triton * self._delay_s
+        return at_triton * self._delay_s()
 
 
 def can_be_met(deadline_s: float, *, now_s: float, needed_s: float | None) -> bool:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from typing import Protocol, cast
 
+from control_plane.concurrency.turn_writes import TurnWrites
 from control_plane.core.errors import ControlPlaneError, PermissionDenied
 from control_plane.core.principal import Principal
 from control_plane.frontends.common.body_budget import BodyBudget
@@ -85,6 +86,11 @@ class ConnectionHost(Protocol):
     budget: BodyBudget
     known_blocks: KnownBlocks
     reads: ReadScheduler
+    writes: TurnWrites
+
+    @property
+    def connected(self) -> Sized:
+        """The connections that are open."""
 
     def opened(self, connection: GrpcConnection, address: str) -> bool: ...
 
@@ -128,6 +134,8 @@ class GrpcConnection(asyncio.Protocol):
         """Set when the client has broken the protocol: nothing more is read, and the timer closes the
         connection."""
         self._is_half_closed = False
+        self._is_put_off = False
+        """Whether answers wait in the engine's output for the end of this turn of the loop."""
 
     # asyncio.Protocol
 
@@ -139,7 +147,7 @@ class GrpcConnection(asyncio.Protocol):
             return
         self._server.begin_reading(self, self._transport)
         self._state.start()
-        self._flush()
+        self.flush()
 
     def data_received(self, data: bytes) -> None:
         if self._closing is not None:
@@ -155,7 +163,7 @@ class GrpcConnection(asyncio.Protocol):
         """Handle the backlog for a while; see `read_scheduler.Reading`."""
         if self._is_over:
             has_more = self._state.end(_ENDED_AT_ONCE)
-            self._flush()
+            self.flush()
             return has_more
         if not self._writable.is_set():  # `resume_writing` schedules this connection again
             return False
@@ -179,7 +187,7 @@ class GrpcConnection(asyncio.Protocol):
             self._break_off(exc)
         finally:
             self._is_receiving = False
-        self._flush()
+        self.flush()
         return has_backlog
 
     @property
@@ -239,7 +247,8 @@ class GrpcConnection(asyncio.Protocol):
     @property
     def is_idle(self) -> bool:
         """See `connection_server.Connection`: no call is open, and the client has read what was written."""
-        return not self._state.streams and not self._has_backlog and self._closing is None and self._writable.is_set()
+        is_busy = self._state.streams or self._is_put_off or self._has_backlog or self._closing is not None
+        return not is_busy and self._writable.is_set()
 
     def leave(self) -> None:
         """Drain: announce it (GOAWAY), and close when the open calls have ended.
@@ -251,7 +260,7 @@ class GrpcConnection(asyncio.Protocol):
         elif self._leaves_at_s is None:
             self._leaves_at_s = asyncio.get_running_loop().time() + _MAX_GOAWAY_WAIT_S
             self._state.announce_drain()
-            self._flush()
+            self.flush()
 
     def refuse_rest(self, error: ControlPlaneError) -> None:
         """End of the drain: end each call with `error`, and close when the client has been sent that.
@@ -262,7 +271,7 @@ class GrpcConnection(asyncio.Protocol):
             if not stream.pending:
                 cast("Call", stream.listener).refuse(error)
         self._state.leave()
-        self._flush()
+        self.flush()
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -281,7 +290,7 @@ class GrpcConnection(asyncio.Protocol):
             self.abort()
         elif self._leaves_at_s is not None and now_s > self._leaves_at_s:
             state.leave()
-            self._flush()
+            self.flush()
         elif limits.idle_timeout_s and quiet_s > limits.idle_timeout_s:
             self.leave()
 
@@ -318,7 +327,7 @@ class GrpcConnection(asyncio.Protocol):
             state.send_data(stream, piece)
         # The text of an error hardly recurs: remembered, it would displace trailers that do.
         state.send_headers(stream, (encode_varying if answer.code else encode_fields)(answer.trailers), ends=True)
-        self._flush()
+        self._flush_soon()
 
     def send(self, stream: Stream, frame: MessageFrame, headers: Fields | None) -> None:
         """Write one message of a streaming call; with `headers`, after the response head."""
@@ -327,15 +336,15 @@ class GrpcConnection(asyncio.Protocol):
         if headers is not None:
             self._state.send_headers(stream, encode_fields(headers or HEAD))
         self._state.send_data(stream, frame)
-        self._flush()
+        self.flush()
 
     def reset(self, stream: Stream) -> None:
         self._state.reset(stream, Code.ENHANCE_YOUR_CALM)  # gRPC maps it to RESOURCE_EXHAUSTED
-        self._flush()
+        self.flush()
 
     def consumed(self, stream: Stream, count: int) -> None:
         self._state.consumed(stream, count)
-        self._flush()
+        self.flush()
 
     async def writable(self) -> None:
         if not self._writable.is_set():
@@ -344,10 +353,20 @@ class GrpcConnection(asyncio.Protocol):
     def _accept(self, stream: Stream) -> Call:
         return Call(self, stream)
 
-    def _flush(self) -> None:
+    def _flush_soon(self) -> None:
+        """Flush at the end of this turn of the loop, with the answers to others; at once if there are none."""
+        if len(self._server.connected) == 1 and not self._state.streams:
+            self.flush()
+        elif not self._is_put_off:
+            self._is_put_off = True
+            self._server.writes.put_off(self)
+
+    def flush(self) -> None:
+        """Write the engine's output; see also `turn_writes.Unsent`."""
         output = self._state.output
         if self._is_receiving:
             return  # `_read` writes once, after all frames that arrived together
+        self._is_put_off = False
         if output and self._transport is not None:
             write_output(self._transport, output)
         output.clear()

@@ -10,6 +10,7 @@ import asyncio
 import socket
 import ssl
 
+from control_plane.concurrency.turn_writes import TurnWrites
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.connection_server import ConnectionServer
 from control_plane.frontends.common.read_scheduler import ReadScheduler
@@ -35,6 +36,7 @@ class GrpcServer(ConnectionServer[GrpcConnection]):
         `ConnectionServer`."""
         super().__init__(limits, reads)
         http2_huffman.prepare()  # 50 ms that the first client must not wait for
+        self.writes = TurnWrites()
         self.application = application
         self.limits = limits
         self.hosts = hosts

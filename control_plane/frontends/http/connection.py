@@ -12,9 +12,10 @@ import logging
 from collections import deque
 from typing import cast
 
-from control_plane.core.errors import ControlPlaneError, GatewayStopping, HeadTooLarge, InvalidRequest, Overloaded, RequestTimeout
+from control_plane.core.errors import ControlPlaneError, GatewayStopping, HeadTooLarge, InvalidRequest, RequestTimeout
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES
 from control_plane.frontends.common.connection_server import address_of, is_local
+from control_plane.frontends.http.body_room import BodyRoom
 from control_plane.frontends.http.connection_host import ConnectionHost
 from control_plane.frontends.http.request_reader import RequestReader
 from control_plane.frontends.http.streams import error_event, forward
@@ -70,9 +71,7 @@ class HttpConnection(asyncio.Protocol):
         self._taken = 0
         self._unsent = b""
         """An answer that is written at the end of this turn of the loop."""
-        self._held_bytes = 0
-        self._owed_bytes = 0
-        self._waiting: asyncio.Task[None] | None = None
+        self._room = BodyRoom(server.budget, tasks, patience_s=server.limits.body_timeout_s, granted=self._on_room, refused=self.refuse)
         self._progress: tuple[object, ...] = ()
         self._progress_at_s = 0.0
         self._ended_by: ControlPlaneError | None = None
@@ -100,7 +99,7 @@ class HttpConnection(asyncio.Protocol):
         self._task = self._tasks.create_task(self._serve(), name="http-connection")
 
     def data_received(self, data: bytes) -> None:
-        if (self._is_answering or self._queue or self._has_backlog or self._waiting is not None) and (self._has_backlog or self._is_held):
+        if self._has_backlog or ((self._is_answering or self._queue or self._room.waiting is not None) and self._is_held):
             self._reader.keep(data)  # pipelined requests wait until the ones before them have been answered
             self._has_backlog = self._reader.has_backlog
             self._pause_as_needed()
@@ -137,7 +136,7 @@ class HttpConnection(asyncio.Protocol):
         """Whether what arrives has to wait: for answers to earlier requests, for memory, or for who receives a body."""
         if (stream := self._reader.stream) is not None:
             return stream.is_full
-        return self._is_answering or bool(self._queue) or self._waiting is not None
+        return self._is_answering or bool(self._queue) or self._room.waiting is not None
 
     def eof_received(self) -> bool:
         return False  # a half-closed connection counts as a client that has left: close it, which cancels its request
@@ -152,9 +151,7 @@ class HttpConnection(asyncio.Protocol):
             # collection.
             self._task = None
             self._reader.forget()
-        self._stop_waiting()
-        self._give(self._held_bytes + sum(held for _, _, held in self._queue))
-        self._held_bytes = 0
+        self._room.release(self._room.hand_over() + sum(held for _, _, held in self._queue))
         self._queue.clear()
 
     def pause_writing(self) -> None:
@@ -170,7 +167,7 @@ class HttpConnection(asyncio.Protocol):
     # The reader's sink
 
     def answer_verbatim(self, head: bytes, body: bytes) -> bool:
-        """See `request_reader.RequestSink`; False also if the answer would come before earlier ones, or while the
+        """See `request_sink.RequestSink`; False also if the answer would come before earlier ones, or while the
         client reads none."""
         if self._queue or self._is_answering or not self._may_write or self._server.is_draining:
             return False
@@ -186,13 +183,12 @@ class HttpConnection(asyncio.Protocol):
         return True
 
     def accept(self, request: HttpRequest, *, keep_alive: bool) -> None:
-        if self._waiting is not None:
-            self._stop_waiting()  # the whole body arrived together with its head: its memory is in use already
+        # Where room is waited for yet, the whole body arrived together with its head: its memory is in use already.
+        held_bytes = self._room.hand_over()
         if request.stream is not None and self._reader.wants_continue:
             self._continue_if_due()
         # The queue owns the room from here on: `connection_lost` gives back what waits in it.
-        held, self._held_bytes = self._held_bytes, 0
-        self._enqueue(request, keep_alive, held)
+        self._enqueue(request, keep_alive, held_bytes)
 
     def refuse(self, error: ControlPlaneError) -> None:
         """Answer `error` after the answers to earlier requests, and close: later bytes cannot be parsed any
@@ -212,13 +208,8 @@ class HttpConnection(asyncio.Protocol):
     def reserve(self, size_bytes: int) -> None:
         """Take memory for a body from the budget; if there is none, stop reading the socket until there
         is."""
-        if self._waiting is None and self._server.budget.try_acquire(size_bytes):
-            self._held_bytes += size_bytes
-            return
-        # Of a chunked body more may have arrived than one chunk: the task that waits takes all that is owed.
-        self._owed_bytes += size_bytes
-        if self._waiting is None:
-            self._waiting = self._tasks.create_task(self._wait_for_budget(), name="http-body-budget")
+        self._room.reserve(size_bytes)
+        if self._room.waiting is not None:
             self._pause_as_needed()
 
     def read_on(self) -> None:
@@ -230,7 +221,7 @@ class HttpConnection(asyncio.Protocol):
     @property
     def is_idle(self) -> bool:
         """See `connection_server.Connection`; also true before the first request."""
-        is_busy = self._is_answering or self._queue or self._waiting is not None or self._has_refused or self._has_backlog
+        is_busy = self._is_answering or self._queue or self._room.waiting is not None or self._has_refused or self._has_backlog
         return not is_busy and not self._unsent and self._reader.is_between_requests and self._may_write
 
     def leave(self) -> None:
@@ -273,7 +264,7 @@ class HttpConnection(asyncio.Protocol):
                 transport.abort()
         elif reader.stream is not None and not (reader.stream.is_full or self._has_backlog or self._has_refused):
             self._enforce_body_timeout(now_s)
-        elif self._is_answering or self._queue or self._waiting or self._has_refused or self._has_backlog:
+        elif self._is_answering or self._queue or self._room.waiting or self._has_refused or self._has_backlog:
             # It is not the client that is waited for.
             self._progress = ()
         elif reader.is_between_requests:
@@ -322,7 +313,7 @@ class HttpConnection(asyncio.Protocol):
                     answer = self._server.render_error(exc, item.target if isinstance(item, HttpRequest) else b"")
                 finally:
                     if held_bytes:
-                        self._give(held_bytes)
+                        self._room.release(held_bytes)
                 keep_alive = keep_alive and not self._server.is_draining  # a drain may have begun while the answer was made
                 if self._receives(item):  # answered before its body was whole: the rest cannot be told from a request
                     keep_alive, self._reader.has_ended, self._has_refused = False, True, True
@@ -436,7 +427,7 @@ class HttpConnection(asyncio.Protocol):
         # would take the refusal from the client.
         is_refusing = self._has_refused and not self._lingers
         has_much = self._has_backlog and (self._lingers or self._reader.unread_bytes > _MAX_UNREAD_BYTES)
-        must_pause = is_refusing or has_much or self._waiting is not None
+        must_pause = is_refusing or has_much or self._room.waiting is not None
         if must_pause and not self._is_paused:
             self._transport.pause_reading()
         elif self._is_paused and not must_pause:
@@ -445,36 +436,17 @@ class HttpConnection(asyncio.Protocol):
 
     def _continue_if_due(self) -> None:
         """Send `100 Continue`, unless earlier answers or memory for the body are still waited for."""
-        if not self._waiting and not self._queue and not self._is_answering:
+        if not self._room.waiting and not self._queue and not self._is_answering:
             self._reader.wants_continue = False
             self._write(_CONTINUE)
 
-    async def _wait_for_budget(self) -> None:
-        """Wait for memory for the body; refuse the request if none comes free in time."""
-        try:
-            while self._owed_bytes:
-                size_bytes, self._owed_bytes = self._owed_bytes, 0
-                await self._server.budget.acquire(size_bytes, self._server.limits.body_timeout_s)
-                self._held_bytes += size_bytes
-            self._waiting = None
-            self._pause_as_needed()
-            if self._reader.wants_continue:
-                self._continue_if_due()
-            if self._has_backlog:
-                self._server.reads.add(self)
-        except Overloaded as exc:
-            self._waiting = None
-            self.refuse(exc)
-
-    def _stop_waiting(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
-            self._owed_bytes = 0
-
-    def _give(self, size_bytes: int) -> None:
-        if size_bytes:
-            self._server.budget.release(size_bytes)
+    def _on_room(self) -> None:
+        """There is room for the body now: go on reading it."""
+        self._pause_as_needed()
+        if self._reader.wants_continue:
+            self._continue_if_due()
+        if self._has_backlog:
+            self._server.reads.add(self)
 
 
 def _closing(answer: HttpAnswer, keep_alive: bool) -> HttpAnswer:

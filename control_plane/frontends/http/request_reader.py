@@ -9,16 +9,17 @@ read. The reader knows no transport: the connection (`frontends/http/connection`
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sized
-from typing import Any, Protocol
+from typing import Any
 
 import httptools
 
 from control_plane.core.errors import ControlPlaneError, InvalidRequest, PermissionDenied
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES
 from control_plane.frontends.http.body_stream import BodyStream
+from control_plane.frontends.http.head_framing import framing_of
 from control_plane.frontends.http.known_head import MAX_KNOWN_HEAD_BYTES, KnownHead
 from control_plane.frontends.http.limits import MAX_FIELDS, MAX_LINE_BYTES, HttpLimits, StreamedBody, line_too_long, too_many_fields
+from control_plane.frontends.http.request_sink import Admit, RequestSink, Streams, streams_none
 from control_plane.host.exposure import AllowedHosts
 from control_plane.protocols.head_template import Http1Template
 from control_plane.protocols.http1 import Body, HttpRequest
@@ -37,45 +38,6 @@ _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[^\r\n]*)?\r\n")
 _BLANKS = b" \t"
 """Whitespace around a field's value, which is not part of it (RFC 9110, 5.5). llhttp does not strip it at the
 end."""
-
-
-Admit = Callable[[HttpRequest], None]
-"""Checks a request by its head, before its body arrives. Raises the ControlPlaneError to refuse it with."""
-
-Streams = Callable[[HttpRequest], StreamedBody | None]
-"""Which kind of body the application receives piece by piece of such a request, by its head; None: the body is read
-whole first."""
-
-
-def streams_none(request: HttpRequest) -> StreamedBody | None:
-    """Default `Streams`, for an application whose bodies are all read whole first."""
-    return None
-
-
-class RequestSink(Protocol):
-    """Port of the reader to its connection."""
-
-    verbatim_entries: Sized
-    """What the verbatim cache has: while that is nothing, it need not be asked."""
-
-    def answer_verbatim(self, head: bytes, body: bytes) -> bool:
-        """Answer a repeat of an earlier request, given by its head's key (`Http1Template`) and its body, from the
-        verbatim cache; False: it has to be parsed."""
-
-    def accept(self, request: HttpRequest, *, keep_alive: bool) -> None:
-        """Accept a whole request, or the head of one whose body is streamed."""
-
-    def refuse(self, error: ControlPlaneError) -> None:
-        """Answer with an error and close: the boundaries of requests are lost, so nothing after it can be
-        parsed."""
-
-    def reserve(self, size_bytes: int) -> None:
-        """Reserve memory for so many bytes of a large body, which are about to arrive or have just
-        arrived."""
-
-    def read_on(self) -> None:
-        """Go on reading: the buffer of a streamed body has room again."""
-
 
 _NO_REQUEST = HttpRequest(b"", b"")
 
@@ -344,28 +306,10 @@ class RequestReader:
         if len(request.headers) > MAX_FIELDS:
             raise too_many_fields()
         request.takes_chunks = self._parser.get_http_version() == "1.1"
-        body_bytes, hosts, is_chunked, wants_continue = 0, 0, False, False
-        host: bytes | None = None
-        fetch_site: bytes | None = None
-        for name, value in request.headers:
-            match name.lower():
-                case b"content-length":  # the parser guarantees that it is a number and occurs once
-                    body_bytes = int(value)
-                case b"transfer-encoding":
-                    is_chunked = True
-                    if value.lower() != b"chunked":
-                        raise InvalidRequest(f"Transfer-Encoding {value.decode('latin-1')!r} is not supported; chunked is")
-                case b"expect":
-                    wants_continue = value.lower() == b"100-continue"
-                case b"host":
-                    hosts, host = hosts + 1, value
-                case b"sec-fetch-site":
-                    fetch_site = value
-        # A server must refuse it (RFC 9112, 3.2): the next reader might take the other one.
-        if hosts > 1:
-            raise InvalidRequest(f"the header host occurs {hosts} times")
+        framing = framing_of(request.headers)
+        body_bytes, is_chunked, wants_continue = framing.body_bytes, framing.is_chunked, framing.wants_continue
         if self._hosts is not None:
-            self._check_host(self._hosts, host, fetch_site)
+            self._check_host(self._hosts, framing.host, framing.fetch_site)
         if (body_bytes or is_chunked) and self._parser.should_upgrade():
             raise InvalidRequest("protocol upgrades are not supported; gRPC has a port of its own")
         self._missing_bytes, self._is_at_chunk = body_bytes, is_chunked

@@ -62,11 +62,12 @@ _OUTCOMES: dict[int, Outcome] = {
     GrpcStatus.NOT_FOUND: Outcome.MODEL_NOT_FOUND,
     GrpcStatus.UNAVAILABLE: Outcome.UNAVAILABLE,
 }
+_UPSTREAM_ERROR = Outcome.UPSTREAM_ERROR  # once: in Python 3.11 to look up a member of an enum takes as long as a call
 
 
 def outcome_of_code(code: int) -> Outcome:
     """The outcome that a gRPC status amounts to, whether Triton sent it or the adapter made it up."""
-    return _OUTCOMES.get(code, Outcome.UPSTREAM_ERROR)
+    return _OUTCOMES.get(code, _UPSTREAM_ERROR)
 
 
 def content_of(message: bytes | memoryview) -> tuple[bytes, ...]:
@@ -100,7 +101,6 @@ class InferMessage:
         self.inflated: memoryview | None = None
         """The inflated message of a compressed frame, within `frontends/common/inflating.inflated`."""
 
-    @property
     def body_bytes(self) -> int:
         return len(self.frame)
 

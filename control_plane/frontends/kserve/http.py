@@ -53,6 +53,7 @@ from control_plane.triton.servers import Servers
 _MAX_CONTROL_BYTES = 1 << 20
 """Largest body of a call that carries neither tensors nor a model's files."""
 
+_INFER = Action.INFER  # once: in Python 3.11 to look up a member of an enum takes as long as a call
 _INFERENCE = frozenset((Action.INFER, Action.GENERATE))
 _OF_A_MODEL = frozenset((Action.READ, Action.MODEL_READY, Action.STATISTICS))
 _WITH_LARGE_BODY = frozenset((*_INFERENCE, Action.LOAD, Action.SUBMIT_JOB, Action.COMPUTE_JOB))
@@ -121,7 +122,7 @@ class V2Http:
         """Answer one request. Raises ControlPlaneError."""
         # No coroutine of its own: every inference would be passed through it twice.
         route, principal = self._admitted(request)
-        if route.action is Action.INFER or route.action is Action.GENERATE:
+        if route.action in _INFERENCE:
             infer = HttpInferRequest(request, route, principal, self.context)
             if request.header(b"content-encoding") is not None:
                 return self._decoded(infer, route)
@@ -178,7 +179,7 @@ class V2Http:
             raise PermissionDenied(SHARED_MEMORY_IS_OFF)
 
     def _start(self, request: HttpInferRequest, route: V2Route) -> Coroutine[Any, Any, HttpAnswer | HttpStream]:
-        if route.action is Action.INFER:
+        if route.action is _INFER:
             return self._inference.infer(request)
         if request.principal is ANONYMOUS:
             return self._inference.generate(request)

@@ -39,6 +39,7 @@ from control_plane.triton.ports import HttpStream, Slot, Upstream
 MAX_CACHEABLE_REQUEST_BYTES = 2**20
 """Largest request whose answer is cached: hashing so much for a key takes most of a millisecond."""
 _KIND = b"http"
+_GENERATE, _ANSWERED = Action.GENERATE, Outcome.ANSWERED  # once: in Python 3.11 to look up a member of an enum takes as long as a call
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class HttpInferRequest:
         return None if fields is not None and TIMEOUT_FIELD not in fields else timeout_s_of(self.http)
 
     def read_at_once(self) -> InferCall | None:
-        if self._failure is not None or self._route.action is Action.GENERATE:
+        if self._failure is not None or self._route.action is _GENERATE:
             return None
         name, version = self._route.model_name, self._route.model_version
         return small_infer_request(self.http.body, self._json_length(), model_name=name, model_version=version, limits=self._context.limits)
@@ -84,7 +85,7 @@ class HttpInferRequest:
         if self._failure is not None:
             raise self._failure
         name, version = self._route.model_name, self._route.model_version
-        if self._route.action is Action.GENERATE:
+        if self._route.action is _GENERATE:
             return _generate_steps(self.http, name, version, self._context.limits)
         limits = self._context.limits
         return infer_request_steps(self.http.body, self._json_length(), model_name=name, model_version=version, limits=limits)
@@ -122,10 +123,9 @@ class HttpInferRequest:
 
     def outcome(self, answer: HttpAnswer | HttpStream) -> Outcome:
         if answer.status == 200:
-            return Outcome.ANSWERED
+            return _ANSWERED
         return Outcome.MODEL_NOT_FOUND if answer.status == 404 else Outcome.UPSTREAM_ERROR
 
-    @property
     def body_bytes(self) -> int:
         return len(self.http.body)
 

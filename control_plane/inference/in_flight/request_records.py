@@ -21,6 +21,9 @@ from control_plane.metering.domain.usage import MOST, ClientStatus, UsageEvent
 from control_plane.telemetry.ports import RequestRecorder
 from control_plane.triton.compute_time import Ending
 
+# Looked up once: in Python 3.11 to look up a member of an enum takes as long as a call.
+_ANSWERED, _FAILED_THERE, _LEFT = Outcome.ANSWERED, Ending.FAILED, Ending.LEFT
+
 # Triton computed nothing for these, so nothing is charged.
 _NEVER_RAN = frozenset((Outcome.UNAVAILABLE, Outcome.MODEL_NOT_FOUND))
 
@@ -58,7 +61,7 @@ class RequestRecords:
         """Record a request with the outcome that it has; `ended_s` is the loop's time."""
         asked_for = request.model_name if request.source is None else self._model_seen_in(request, request.source)
         model = self._models.name_of(asked_for)
-        if model is UNKNOWN_MODEL and request.outcome is Outcome.ANSWERED:
+        if model is UNKNOWN_MODEL and request.outcome is _ANSWERED:
             # Triton answered, so the model exists; it was loaded since the index was last read.
             self._models.answered(asked_for)
             model = self._models.name_of(asked_for)
@@ -107,7 +110,7 @@ class RequestRecords:
     def _charge(self, request: AuthorizedRequest, sent_s: float, ended_s: float) -> float:
         """The compute units charged by latency table; `Costs.charge` takes the rest, to be charged by
         Triton's counts."""
-        if request.outcome is Outcome.ANSWERED and not request.steps:
+        if request.outcome is _ANSWERED and not request.steps:
             return request.table_units
         ending = _ending_of(request)
         at_triton_ms = (ended_s - sent_s) * 1e3 * request.parts_at_once
@@ -115,11 +118,11 @@ class RequestRecords:
             self._costs.charge(request.principal.tenant, request.model_name, request.steps, ending, request.computed_rows, at_triton_ms)
         # A failed request may have been refused before it was computed, so it is charged no more than its
         # time at Triton.
-        return min(request.table_units, at_triton_ms) if ending is Ending.FAILED else request.table_units
+        return min(request.table_units, at_triton_ms) if ending is _FAILED_THERE else request.table_units
 
     def _event(self, request: RunningRequest, model: str, *, rows: int, units: float | None, duration_s: float) -> UsageEvent:
         authorized = request if isinstance(request, AuthorizedRequest) else None
-        told = request.told or (_OK_STATUS[request.frontend] if request.outcome is Outcome.ANSWERED else ClientStatus(None))
+        told = request.told or (_OK_STATUS[request.frontend] if request.outcome is _ANSWERED else ClientStatus(None))
         named = request.named_model or request.model_name
         return UsageEvent(
             ended_s=self._today_s(),
@@ -155,4 +158,4 @@ def _expected(request: AuthorizedRequest, by_table: float, at_triton_s: float) -
 
 
 def _ending_of(request: AuthorizedRequest) -> Ending:
-    return Ending.LEFT if request.continues_at_triton else _ENDINGS.get(request.outcome, Ending.LEFT)
+    return _LEFT if request.continues_at_triton else _ENDINGS.get(request.outcome, _LEFT)

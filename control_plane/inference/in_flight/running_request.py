@@ -26,6 +26,7 @@ _OUTCOMES = {
     ErrorCode.UPSTREAM_FAILED: Outcome.UPSTREAM_ERROR,
 }
 
+_FAILED = Outcome.FAILED  # once: in Python 3.11 to look up a member of an enum takes as long as a call
 _NO_POLICY = HedgingPolicy()
 
 ClientStatusOf = Callable[[Frontend, BaseException], ClientStatus]
@@ -45,7 +46,6 @@ class Source(Protocol):
     def header_id(self) -> str:
         """The request id in its headers (`x-request-id`); else empty."""
 
-    @property
     def body_bytes(self) -> int:
         """Bytes of its body, which it holds while it waits."""
 
@@ -59,7 +59,6 @@ class _Unseen:
     def header_id(self) -> str:
         return ""
 
-    @property
     def body_bytes(self) -> int:
         return 0
 
@@ -142,7 +141,7 @@ class RunningRequest:
         """The model or route as the caller wrote it; empty before the call is authorised."""
         self.told: ClientStatus | None = None
         self.request_id = ""
-        self.outcome = Outcome.FAILED
+        self.outcome = _FAILED
         self.started_s = started_s
 
     def __enter__(self) -> RunningRequest:
@@ -216,9 +215,8 @@ class RunningRequest:
     def release_permit(self, now_s: float) -> None:
         """Release the permit that it holds, if any; called at its end, at the loop's time `now_s`."""
         if self._held is not None:
-            self._held.release(sent_s=self.computed_since_s, now_s=now_s)
+            self._held.release(sent_s=self.computed_since_s(), now_s=now_s)
 
-    @property
     def computed_since_s(self) -> float:
         """When its computing began, for the model's service time; infinity where nothing follows from it."""
         return inf
@@ -239,7 +237,7 @@ class AdmittedRequest(RunningRequest):
         authorized.call = call
         authorized.server, authorized.sent_s = "", None
         if self.source is not None:
-            authorized.permit.held_bytes = self.source.body_bytes
+            authorized.permit.held_bytes = self.source.body_bytes()
         authorized.is_cache_hit = authorized.is_repeatable = authorized.continues_at_triton = False
         self.set_requested(call, named=named)
         authorized.estimate_cost(call)
@@ -300,7 +298,7 @@ class AuthorizedRequest(AdmittedRequest):
         """Begin anew with a call to another model: what the first has cost is not charged. Not while it `has_flight`."""
         permit = self.permit.renewed()
         if self._held is not None:
-            self._held.release(sent_s=self.computed_since_s)
+            self._held.release(sent_s=self.computed_since_s())
         self.permit = self._held = permit
         self.call, self.model_name = call, call.model_name
         self.server, self.sent_s = "", None
@@ -309,7 +307,7 @@ class AuthorizedRequest(AdmittedRequest):
 
     def flight_ended(self) -> None:
         """Called when the flight that holds its permit has ended."""
-        self.permit.release(sent_s=self.computed_since_s)
+        self.permit.release(sent_s=self.computed_since_s())
         self._has_flight = False
         if self._has_left:
             self._all.end(self)
@@ -332,7 +330,6 @@ class AuthorizedRequest(AdmittedRequest):
         """Note that it is sent to `server` now; it is charged from this moment."""
         self.server, self.sent_s = server, self._all.now_s()
 
-    @property
     def computed_since_s(self) -> float:
         """When it was sent; infinity where it was not, or was streamed, whose length is the caller's choice."""
         return inf if self.sent_s is None or self._goes_on else self.sent_s

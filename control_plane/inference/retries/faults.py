@@ -134,6 +134,7 @@ FAULTS: Mapping[Fault, FaultPolicy] = {
 DEATHS = frozenset((Fault.CONNECTION_LOST, Fault.DEAD_STUB))
 """Faults by which a process is seen to end that was computing the request."""
 
+_OK = GrpcStatus.OK  # once: in Python 3.11 to look up a member of an enum takes as long as a call
 _LOSSES = {
     SendFailure.NOT_SENT: Fault.NOT_SENT,
     SendFailure.CONNECTION_LOST: Fault.CONNECTION_LOST,
@@ -169,7 +170,7 @@ def fault_in(answer: object) -> Fault | None:
         return None
     if answer.loss is not None:
         return _LOSSES[answer.loss]
-    return None if answer.code == GrpcStatus.OK else _grpc_fault(answer.code, answer.details[:READ_BYTES].encode())
+    return None if answer.code == _OK else _grpc_fault(answer.code, answer.details[:READ_BYTES].encode())
 
 
 def fault_of_error(error: BaseException) -> Fault:

@@ -114,7 +114,10 @@ class RequestCost:
         """Return the request's batch size; 1 for a model without a batch dimension, or a request without a
         shape.
         """
-        return min(call.inputs[0].shape[0], _MAX_ROWS) if self.is_batched and call.inputs and call.inputs[0].shape else 1
+        if not (self.is_batched and call.inputs and call.inputs[0].shape):
+            return 1
+        rows = call.inputs[0].shape[0]
+        return rows if rows < _MAX_ROWS else _MAX_ROWS
 
     def table_units(self, call: InferCall, rows: int) -> float:
         """Return the units that the request is charged by tables; `rows` is the result of `rows`."""

@@ -38,10 +38,11 @@ class Http2Connection:
         self._sender = sender = Http2Sender(state)
         self._receiver = receiver = Http2Receiver(state, sender, known, accept=accept, answer_verbatim=answer_verbatim)
         self.output, self.streams = state.output, state.streams
-        # Bound here, which spares every frame a call.
+        # Bound here, which spares every frame or call a call.
         self.receive, self.go_on = receiver.receive, receiver.go_on
         self.send_headers, self.send_data = sender.send_headers, sender.send_data
         self.consumed, self.reset = state.flow.consumed, state.reset
+        self.may_open = state.may_open
         self.announce_drain, self.leave = sender.announce_drain, sender.leave
 
     def start(self) -> None:
@@ -68,11 +69,6 @@ class Http2Connection:
     @property
     def awaits_preface(self) -> bool:
         return self._receiver.awaits_preface
-
-    @property
-    def may_open(self) -> bool:
-        """Whether the peer accepts another stream of ours."""
-        return self._state.may_open
 
     @property
     def is_leaving(self) -> bool:

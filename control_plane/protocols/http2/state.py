@@ -53,7 +53,6 @@ class ConnectionState:
         self.end_reason = ""
         """Why streams are ended before their time, in the peer's words; empty where it says nothing."""
 
-    @property
     def may_open(self) -> bool:
         """Whether the peer accepts another stream of ours."""
         return not self.peer_is_draining and len(self.streams) < self.peer_max_streams and self.next_own_stream < h2.MAX_STREAM_ID

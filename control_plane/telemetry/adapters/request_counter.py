@@ -9,10 +9,28 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Container
+from dataclasses import dataclass, field
+from operator import add
 
 from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.telemetry.adapters.metric_labels import COLLECTIVE, MAX_CHARS, OTHER
 from control_plane.telemetry.request_counts import BUCKETS_S, DurationHistogram, OutcomeCount, RequestCounts
+
+
+@dataclass(slots=True)
+class _Series:
+    """Counters of one model's requests over one protocol."""
+
+    ended: dict[Outcome, int] = field(default_factory=dict)
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
+    seconds: float = 0.0
+
+    def include(self, other: _Series) -> None:
+        """Add the counts of another model."""
+        for outcome, count in other.ended.items():
+            self.ended[outcome] = self.ended.get(outcome, 0) + count
+        self.buckets = list(map(add, self.buckets, other.buckets))
+        self.seconds += other.seconds
 
 
 class RequestCounter:
@@ -25,35 +43,36 @@ class RequestCounter:
         self._max_models = max_models
         self._existing = existing
         self._models: set[str] = set()
-        self._ended: dict[tuple[str, Frontend, Outcome], int] = {}
-        self._took: dict[tuple[str, Frontend], list[int]] = {}
-        self._seconds: dict[tuple[str, Frontend], float] = {}
+        self._series: dict[tuple[str, Frontend], _Series] = {}
 
     def record(self, *, model_name: str, frontend: Frontend, outcome: Outcome, duration_s: float, count: int = 1) -> None:
         """Count ended requests of an existing model, or of `core/model.UNKNOWN_MODEL` for names that no model
         has.
         """
-        model = model_name if model_name in self._models else self._admitted(model_name)
-        ended = (model, frontend, outcome)
-        self._ended[ended] = self._ended.get(ended, 0) + count
-        took = (model, frontend)
-        if took not in self._took:
-            self._took[took], self._seconds[took] = [0] * (len(BUCKETS_S) + 1), 0.0
-        self._took[took][bisect_left(BUCKETS_S, duration_s)] += count
-        self._seconds[took] += duration_s * count
+        series = self._series.get((model_name, frontend)) or self._series_of(self._admitted(model_name), frontend)
+        series.ended[outcome] = series.ended.get(outcome, 0) + count
+        series.buckets[bisect_left(BUCKETS_S, duration_s)] += count
+        series.seconds += duration_s * count
 
     def counts(self, *, in_flight: int) -> RequestCounts:
         """Return all counters up to now."""
         if len(self._models) >= self._max_models:
             self._fold_removed_models()
+        known = self._series.items()
         return RequestCounts(
-            ended=tuple(OutcomeCount(*key, count) for key, count in self._ended.items()),
-            took=tuple(DurationHistogram(*key, tuple(counts), self._seconds[key]) for key, counts in self._took.items()),
+            ended=tuple(OutcomeCount(*key, outcome, count) for key, series in known for outcome, count in series.ended.items()),
+            took=tuple(DurationHistogram(*key, tuple(series.buckets), series.seconds) for key, series in known),
             in_flight=in_flight,
         )
 
+    def _series_of(self, model: str, frontend: Frontend) -> _Series:
+        series = self._series.get((model, frontend))
+        if series is None:
+            series = self._series[model, frontend] = _Series()
+        return series
+
     def _admitted(self, model: str) -> str:
-        if model not in COLLECTIVE:
+        if model not in COLLECTIVE and model not in self._models:
             if len(self._models) >= self._max_models or len(model) > MAX_CHARS:
                 return OTHER
             self._models.add(model)
@@ -66,11 +85,5 @@ class RequestCounter:
         """
         gone = {model for model in self._models if model not in self._existing}
         self._models -= gone
-        for model, frontend, outcome in [key for key in self._ended if key[0] in gone]:
-            count = self._ended.pop((model, frontend, outcome))
-            self._ended[OTHER, frontend, outcome] = self._ended.get((OTHER, frontend, outcome), 0) + count
-        for model, frontend in [key for key in self._took if key[0] in gone]:
-            counts, seconds = self._took.pop((model, frontend)), self._seconds.pop((model, frontend))
-            others = self._took.get((OTHER, frontend), [0] * len(counts))
-            self._took[OTHER, frontend] = [one + other for one, other in zip(others, counts, strict=True)]
-            self._seconds[OTHER, frontend] = self._seconds.get((OTHER, frontend), 0.0) + seconds
+        for model, frontend in [key for key in self._series if key[0] in gone]:
+            self._series_of(OTHER, frontend).include(self._series.pop((model, frontend)))

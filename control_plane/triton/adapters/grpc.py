@@ -68,6 +68,9 @@ class _Lane(StrEnum):
     STREAMS = "streams"
 
 
+_SMALL, _LARGE = _Lane.SMALL, _Lane.LARGE  # once: in Python 3.11 to look up a member of an enum takes as long as a call
+
+
 class _ConnectedTooLate(UpstreamUnavailable):
     """The deadline passed before there was a connection."""
 
@@ -105,7 +108,7 @@ class GrpcClient:
         """Pass a unary call on, as `triton/ports.GrpcUpstream.unary` says."""
         now = self._now_s()
         deadline = now + timeout_s
-        lane = _Lane.LARGE if len(call.frame) > _LARGE_BYTES else _Lane.SMALL
+        lane = _LARGE if len(call.frame) > _LARGE_BYTES else _SMALL
         try:
             connection = self._usable(lane) or await self._connect(lane, deadline)
         except UpstreamUnavailable as exc:
@@ -163,7 +166,7 @@ class GrpcClient:
 
     def _usable(self, lane: _Lane) -> _Connection | None:
         connection = self._lanes.get(lane)
-        return connection if connection is not None and connection.may_open else None
+        return connection if connection is not None and connection.may_open() else None
 
     async def _connect(self, lane: _Lane, deadline: float) -> _Connection:
         """Return the lane's next connection: an earlier one that has room for streams again, or a new one.
@@ -172,7 +175,7 @@ class GrpcClient:
         connecting takes, would otherwise end the attempt that others wait for. Raises UpstreamUnavailable.
         """
         while True:
-            with_room = next((each for each in self._open if each.lane is lane and each.may_open), None)
+            with_room = next((each for each in self._open if each.lane is lane and each.may_open()), None)
             if with_room is not None:
                 self._lanes[lane] = with_room
                 return with_room
@@ -262,9 +265,8 @@ class _Connection(asyncio.Protocol):
                 next_s = exchange.deadline
         return next_s
 
-    @property
     def may_open(self) -> bool:
-        return self._transport is not None and self.state.may_open
+        return self._transport is not None and self.state.may_open()
 
     @property
     def is_open(self) -> bool:

@@ -35,9 +35,9 @@ async def test_each_turn_has_its_own() -> None:
 
 async def test_many_do_not_wait_for_the_turns_end() -> None:
     writes, log = TurnWrites(), list[Connection]()
-    connections = [Connection(log) for _ in range(20)]
+    connections = [Connection(log) for _ in range(40)]
     for connection in connections:
         writes.put_off(connection)
-    assert log == connections[:16]
+    assert log == connections[:32]
     await asyncio.sleep(0)
     assert log == connections

@@ -71,14 +71,17 @@ class Request:
     content: bytes = b"x"
     reply: Any = field(default_factory=answer)
     takes_s: float = 0.0
-    body_bytes: int = 10
+    size_bytes: int = 10
     sent: list[tuple[str, str, float]] = field(default_factory=list)
 
     def unit(self, call: InferCall) -> tuple[bytes, ...]:
         return (self.content,)
 
     def copy_for(self, model_name: str, model_version: str) -> Copy:
-        return Copy(self, model_name, model_version, self.body_bytes)
+        return Copy(self, model_name, model_version, self.size_bytes)
+
+    def body_bytes(self) -> int:
+        return self.size_bytes
 
 
 class Dispatch:
@@ -285,12 +288,12 @@ async def test_what_waits_is_bounded_in_number_in_bytes_and_in_time() -> None:
         await asyncio.sleep(10 * STALE_S)
         assert bench.counts[Copied.AGREES] == 2 * MAX_AT_ONCE, "the rest was stale"
         assert sum(bench.counts.values()) == MAX_HELD + 20
-        large = [Request(body_bytes=MAX_COPIED_BYTES, takes_s=0.8) for _ in range(40)]
+        large = [Request(size_bytes=MAX_COPIED_BYTES, takes_s=0.8) for _ in range(40)]
         bench.offer(*large)
         assert len(bench.shadow._held) == MAX_HELD_BYTES // MAX_COPIED_BYTES
         await asyncio.sleep(10 * STALE_S)
         assert bench.shadow._held_bytes == 0
-        bench.offer(Request(body_bytes=MAX_COPIED_BYTES + 1))
+        bench.offer(Request(size_bytes=MAX_COPIED_BYTES + 1))
         assert bench.counts[Copied.TOO_LARGE] == 1
 
 

@@ -102,11 +102,11 @@ class TestSettings:
     def test_the_peers_limit_of_streams_counts(self) -> None:
         client = End.client()
         client.connection.receive(settings_of(MAX_CONCURRENT_STREAMS=1))
-        assert client.connection.may_open
+        assert client.connection.may_open()
         call = client.open(ends=True)
-        assert not client.connection.may_open
+        assert not client.connection.may_open()
         client.connection.receive(headers(call.stream.id, ANSWER, ends=True))
-        assert client.connection.may_open
+        assert client.connection.may_open()
 
     @pytest.mark.parametrize(
         ("sent", "code"),
@@ -208,7 +208,7 @@ class TestLeaving:
         call = client.open(ends=True)
         server.connection.receive(client.take())
         client.connection.receive(server.take())
-        assert not client.connection.may_open
+        assert not client.connection.may_open()
         assert not call.was_reset
         server.connection.receive(client.take())
         assert [(each.kind, each.payload[:4]) for each in server.frames()] == [(h2.GOAWAY, b"\0\0\0\1")]
@@ -226,7 +226,7 @@ class TestLeaving:
         client = End.client()
         first, second = client.open(ends=True), client.open(ends=True)
         client.connection.receive(h2.goaway(1, Code.NO_ERROR))
-        assert not client.connection.may_open
+        assert not client.connection.may_open()
         assert (first.was_reset, second.was_reset) == (False, True)
         client.connection.receive(headers(1, ANSWER, ends=True))
         assert first.has_ended
@@ -235,7 +235,7 @@ class TestLeaving:
         client = End.client()
         call = client.open(ends=True)
         client.connection.receive(h2.goaway(h2.MAX_STREAM_ID, Code.NO_ERROR))
-        assert not client.connection.may_open
+        assert not client.connection.may_open()
         assert not call.was_reset
         client.connection.receive(h2.goaway(0, Code.NO_ERROR))
         assert call.was_reset
