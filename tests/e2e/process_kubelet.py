@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from typing import Any, Protocol
 
 import httpx
 
+from tests.e2e.pod_network import Network
 from tests.e2e.tidegate import PROJECT
 from tests.real_kubernetes import RealApi
 
@@ -70,52 +70,6 @@ class HollowPod:
 
     def end(self) -> None:
         pass
-
-
-class Network:
-    """The pods' network: a bridge, and a namespace for each pod."""
-
-    def __init__(self, number: int) -> None:
-        self.prefix, self.bridge = f"10.{100 + number // 250 % 100}.{number % 250}", f"tgb{number}"
-        self.gateway, self._count, self.names = f"{self.prefix}.1", 20, list[str]()
-        ip("link", "add", self.bridge, "type", "bridge")
-        ip("address", "add", f"{self.gateway}/24", "dev", self.bridge)
-        ip("link", "set", self.bridge, "up")
-
-    def add(self, hosts: Mapping[str, str], address: str = "") -> tuple[str, str]:
-        """Make a namespace with these hosts, and return its name and its address."""
-        self._count += 1
-        name, end = f"{self.bridge}p{self._count}", f"{self.bridge[3:]}v{self._count}"
-        address = address or f"{self.prefix}.{self._count}"
-        ip("netns", "add", name)
-        self.names.append(name)
-        ip("link", "add", f"a{end}", "type", "veth", "peer", "name", f"b{end}")
-        ip("link", "set", f"a{end}", "master", self.bridge, "up")
-        ip("link", "set", f"b{end}", "netns", name)
-        for words in (("link", "set", "lo", "up"), ("address", "add", f"{address}/24", "dev", f"b{end}"), ("link", "set", f"b{end}", "up")):
-            ip("-n", name, *words)
-        folder = Path("/etc/netns", name)
-        folder.mkdir(parents=True)
-        (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(f"{where} {host}\n" for host, where in hosts.items()))
-        return name, address
-
-    def remove(self, name: str) -> None:
-        ip("netns", "delete", name)
-        shutil.rmtree(f"/etc/netns/{name}")
-        self.names.remove(name)
-
-    def close(self) -> None:
-        for name in list(self.names):
-            self.remove(name)
-        ip("link", "delete", self.bridge)
-
-
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=60)
-
-
-def may_have_namespaces() -> bool:
-    return os.geteuid() == 0 and shutil.which("ip") is not None
 
 
 class ProcessPod:
@@ -299,29 +253,6 @@ def _status(pod: Object, address: str, *, is_ready: bool) -> dict[str, Any]:
     ]
     where = {"podIP": address, "podIPs": [{"ip": address}], "hostIP": "192.0.2.1", "startTime": now}
     return {"phase": "Running", "conditions": conditions, "containerStatuses": containers, **where}
-
-
-def add_nodes(api: RealApi) -> None:
-    """Register the nodes, with room for everything."""
-    for name, (labels, gpus) in NODES.items():
-        metadata = {"name": name, "labels": {"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": name[-1], **labels}}
-        node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
-        api.apply(node)
-        api.apply(node)  # without the taint of nodes that are not ready, which the server gives to new ones
-        room = {"cpu": "64", "memory": "512Gi", "ephemeral-storage": "512Gi", "pods": "250", **gpus}
-        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
-        api.patch_status("Node", name, {"capacity": room, "allocatable": room, "conditions": [ready]})
-
-
-def add_volume(api: RealApi, name: str) -> None:
-    """Add a volume for one claim."""
-    spec = {
-        "capacity": {"storage": "10Gi"},
-        "accessModes": ["ReadWriteOnce"],
-        "persistentVolumeReclaimPolicy": "Delete",
-        "hostPath": {"path": f"/nowhere/{name}"},
-    }
-    api.apply({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec})
 
 
 @contextmanager

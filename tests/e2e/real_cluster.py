@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from tests.e2e.process_kubelet import add_nodes
+from tests.e2e.process_kubelet import NODES
 from tests.e2e.tidegate import PROJECT
 from tests.real_kubernetes import RealApi, real_api
 from tests.unit.deploy.rendered import kubectl
@@ -75,6 +75,29 @@ class RealCluster:
     @property
     def environment(self) -> dict[str, str]:
         return {**os.environ, "KUBECONFIG": str(self.api.kubeconfig), "PATH": f"{self.folder}:{os.environ['PATH']}"}
+
+
+def add_nodes(api: RealApi) -> None:
+    """Register the nodes, with room for everything."""
+    for name, (labels, gpus) in NODES.items():
+        metadata = {"name": name, "labels": {"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": name[-1], **labels}}
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
+        api.apply(node)
+        api.apply(node)  # without the taint of nodes that are not ready, which the server gives to new ones
+        room = {"cpu": "64", "memory": "512Gi", "ephemeral-storage": "512Gi", "pods": "250", **gpus}
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
+        api.patch_status("Node", name, {"capacity": room, "allocatable": room, "conditions": [ready]})
+
+
+def add_volume(api: RealApi, name: str) -> None:
+    """Add a volume for one claim."""
+    spec = {
+        "capacity": {"storage": "10Gi"},
+        "accessModes": ["ReadWriteOnce"],
+        "persistentVolumeReclaimPolicy": "Delete",
+        "hostPath": {"path": f"/nowhere/{name}"},
+    }
+    api.apply({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec})
 
 
 def images(*names: str) -> str:

@@ -17,8 +17,8 @@ import yaml
 from deploy.deployment import Console, Deployment
 from deploy.kubectl import Kubectl
 from deploy.manifests import Rendered
-from tests.e2e.process_kubelet import HollowPod, add_volume, kubelet
-from tests.e2e.real_cluster import RealCluster, images, real_cluster
+from tests.e2e.process_kubelet import HollowPod, kubelet
+from tests.e2e.real_cluster import RealCluster, add_volume, images, real_cluster
 from tests.e2e.tidegate import wait_for
 from tests.real_kubernetes import CONTROLLERS, WHY_NO_CONTROLLERS, is_there
 from tests.unit.deploy.rendered import OVERLAYS, Case, render

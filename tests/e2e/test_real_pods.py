@@ -23,8 +23,9 @@ from deploy.kubectl import Kubectl
 from deploy.manifests import Rendered
 from deploy.smoke import MAKE_KEY
 from perf.chaos.way import Way
-from tests.e2e.process_kubelet import Network, Object, ProcessPod, add_volume, kubelet, may_have_namespaces
-from tests.e2e.real_cluster import RealCluster, real_cluster
+from tests.e2e.pod_network import Network, may_have_namespaces
+from tests.e2e.process_kubelet import Object, ProcessPod, kubelet
+from tests.e2e.real_cluster import RealCluster, add_volume, real_cluster
 from tests.e2e.test_fleet import write_models
 from tests.e2e.tidegate import wait_for
 from tests.kubernetes_api import model_resource
