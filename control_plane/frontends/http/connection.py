@@ -35,10 +35,6 @@ _LINGER_S = 2.0
 """Seconds that a refused client may go on sending. Closing a socket with unread bytes resets the connection,
 and the client would never read the refusal."""
 
-_DROP_PAUSE_S = 0.001
-"""Rest after each piece (256 KiB) of what a refused client goes on sending: 250 MB a second are enough for him to come to
-its end, and unlimited he kept both cores busy with copying."""
-
 _Item = tuple[HttpRequest | HttpAnswer, bool, int]
 """A request, or an answer ready to be sent; whether the connection stays open after it; bytes held of the
 budget."""
@@ -115,10 +111,7 @@ class HttpConnection(asyncio.Protocol):
         if has_backlog or self._lingers:
             self._has_backlog = True
             self._pause_as_needed()
-            if self._lingers:
-                self._loop.call_later(_DROP_PAUSE_S, self._server.reads.add, self)
-            else:
-                self._server.reads.add(self)
+            self._server.reads.add(self)
         else:
             self._server.reads.kept_up = self
 
