@@ -126,7 +126,8 @@ class _Runs:
         counted = _difference(self._counters.read(), before, requests)
         latencies_ms = np.array(answered.latencies_ms)
         if case.way == OFF and case.load <= self._samples.get(case.work, (case.load,))[0]:
-            self._samples[case.work] = case.load, Sample((latencies_ms / 1e3).tolist(), counted["compute_ms"] / 1e3)
+            kinds_s = WORKS[case.work].kinds_s
+            self._samples[case.work] = case.load, Sample((latencies_ms / 1e3).tolist(), counted["compute_ms"] / 1e3, kinds_s)
         forecast = self._forecast(case, requests)
         return Run(
             p50_ms=answered.percentile_ms(50),

@@ -40,6 +40,11 @@ class Work:
     def mean_s(self) -> float:
         return self.usual_s + self.part * self.more_s
 
+    @property
+    def kinds_s(self) -> Sequence[float]:
+        """The times that a request may take."""
+        return (self.usual_s, self.usual_s + self.more_s) if self.part else (self.usual_s,)
+
     def frame(self, name: str) -> bytes:
         """The message to the model or route of this name."""
         numbers = np.zeros(self.numbers, dtype=np.float32)

@@ -1,7 +1,9 @@
 """What the simulator foretells of a run: its tail and its executions, from how long requests took without hedging.
 
 Services and their stragglers are drawn from the latencies of one run without hedging at little load, where requests
-hardly wait for each other; what client, gateway and Triton add to the computing is the same for each.
+hardly wait for each other. Where the times are known that the model takes, a request's service is the one of them that is
+nearest, and the rest is added outside of the servers: the gateway sees little of a client's noise, and hedges none of it.
+Else what client, gateway and Triton add to the computing is the same for each.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
+
+import numpy as np
 
 from control_plane.fleet.simulation.engine import simulate
 from control_plane.fleet.simulation.production_router import ProductionRouter
@@ -32,11 +36,22 @@ class Sample:
     latencies_s: Sequence[float]
     compute_s: float
     """Mean time at Triton's instances."""
+    kinds_s: Sequence[float] = ()
+    """The times that the model takes, where they are known: the usual one, and that of stragglers."""
 
     @property
     def overhead_s(self) -> float:
-        """What a request takes besides the computing."""
+        """What a request takes besides the computing, on average."""
         return max(0.0, fmean(self.latencies_s) - self.compute_s)
+
+    def services_s(self) -> Sequence[float]:
+        """What each takes at Triton's instances."""
+        computed_s = [max(_LEAST_S, latency_s - self.overhead_s) for latency_s in self.latencies_s]
+        if not self.kinds_s:
+            return computed_s
+        nearest_s = [min(self.kinds_s, key=lambda kind_s: abs(kind_s - each_s)) for each_s in computed_s]
+        more_s = self.compute_s - fmean(nearest_s)
+        return [max(_LEAST_S, each_s + more_s) for each_s in nearest_s]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +73,8 @@ def foretold(
     seed: int,
 ) -> Forecast:
     """Simulate so many requests, on average `per_s` of them a second, at servers with so many instances each."""
-    draw, overhead_s = random.Random(seed), sample.overhead_s
-    services_s = [max(_LEAST_S, latency_s - overhead_s) for latency_s in sample.latencies_s]
+    draw, services_s = random.Random(seed), sample.services_s()
+    outside_s = [max(0.0, latency_s - service_s) for latency_s, service_s in zip(sample.latencies_s, services_s, strict=True)]
     at_s, trace = _READY_S, []
     for number in range(LEARNED_BY + requests):
         at_s += draw.expovariate(per_s) + (_SETTLE_S if number == LEARNED_BY else 0.0)
@@ -67,4 +82,5 @@ def foretold(
     cost = ModelCost(1, 0.001, min_replicas=servers, is_repeatable=True, heeds_after_s=heeds_after_s)
     shape = FleetShape(servers, 1, parallel=instances, routed_as=1, counted_from_s=trace[LEARNED_BY].at_s - _SETTLE_S / 2)
     outcome = simulate(Workload(trace, {_MODEL: cost}), shape, ProductionRouter(draw), hedging=policy)
-    return Forecast(outcome.quantile_s(0.999) + overhead_s, outcome.executions / outcome.answered)
+    latencies_s = [outcome.quantile_s((rank + 1) / outcome.answered) + draw.choice(outside_s) for rank in range(outcome.answered)]
+    return Forecast(float(np.percentile(latencies_s, 99.9)), outcome.executions / outcome.answered)

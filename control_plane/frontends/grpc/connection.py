@@ -33,8 +33,9 @@ _log = logging.getLogger(__name__)
 
 _FRAMES_AT_ONCE = 6
 """Frames handled as they arrive: enough to open a connection with its first call, or for three calls."""
-_BACKLOG_FRAMES_AT_ONCE = 4
-"""Frames of a backlog between two looks at the clock: two calls."""
+_BACKLOG_FRAMES_AT_ONCE = 2
+"""Frames of a backlog between two looks at the clock: a call. Two heads of 90 fields take the time that all that are
+behind have in a turn, and another look 0.2 us."""
 
 _ENDED_AT_ONCE = 16
 """Calls of an ended connection that are cancelled in each turn of the loop."""

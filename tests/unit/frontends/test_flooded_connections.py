@@ -290,6 +290,19 @@ class TestHttp:
 
 
 class TestGrpc:
+    async def test_calls_that_came_together_are_handled_one_in_a_turn_while_others_keep_up(self) -> None:
+        async with frontends() as it:
+            connection, _ = it.connect("grpc")
+            other, _ = it.connect("grpc")
+            connection.data_received(OPENING + b"".join([call(stream_id) for stream_id in range(1, 201, 2)]))
+            while it.behind.handled < 3:  # those that are handled on arrival
+                it.grpc.reads.kept_up = cast("GrpcConnection", other)
+                await asyncio.sleep(0)
+            while it.behind.handled < 100:
+                it.grpc.reads.kept_up, before = cast("GrpcConnection", other), it.behind.handled
+                await asyncio.sleep(0)
+                assert it.behind.handled - before <= 1
+
     async def test_the_table_of_huffmans_code_is_there_before_anybody_is_served(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(http2_huffman, "_ROWS", [])
 

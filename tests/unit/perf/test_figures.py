@@ -19,6 +19,7 @@ from perf.measurement.report import Report, Result
 from perf.prefetch import report as prefetch_report
 from perf.repeats import report as repeats_report
 from perf.simulate import report as simulate_report
+from perf.waiting import report as waiting_report
 
 
 def of(report: type[Report], *cases: tuple[tuple[Any, ...], list[dict[str, float]]], **options: Any) -> Report:
@@ -55,6 +56,24 @@ REPORTS = {
             (("grpc: GOAWAY",), [{"live_p99_ms": 2, "live_max_ms": 120}]),
         ),
         {"floods": 2, "floor": 1.2, "worst_moved": 3, "worst_beyond_floor": 2.5, "longest_ms": 120, "moved_too_far": 1, "too_long": 1},
+    ),
+    "waiting": (
+        of(
+            waiting_report.Report,
+            *((("http", what), [{}]) for what in (waiting_report.FAILED, waiting_report.THREADS)),
+            *((("http", waiting_report.waiting_p99(asked)), [{}]) for asked in ("live", "ready")),
+            (("http", waiting_report.upload_p99(waiting_report.NGINX)), [{"during": 4}]),
+            (("http", waiting_report.upload_p99(waiting_report.GATEWAY)), [{"before": 2, "during": 12}]),
+        ),
+        {
+            "http_failed": 1,
+            "http_more_threads": 0,
+            "http_live_p99_ms": 1,
+            "http_ready_p99_ms": 1,
+            "http_upload_p99_times": 6,
+            "http_upload_floor": 4,
+            "http_upload_beyond_floor": 1.5,
+        },
     ),
     "embedding": (
         of(

@@ -36,6 +36,23 @@ def test_with_hedging_a_straggler_takes_a_delay_and_another_service() -> None:
     assert 1.005 <= on.executions <= 1.025
 
 
+def test_noise_of_client_and_gateway_is_not_hedged_where_services_are_known() -> None:
+    """It is in the latencies from which services are drawn, and 1.8 % more executions were foretold where there were 1.1 %."""
+    draw = Random(3)
+    services_s = [0.0054 + 0.2 * (draw.random() < 0.01) for _ in range(8_000)]
+    noisy = Sample([each + 0.0015 + draw.expovariate(1 / 0.0015) for each in services_s], sum(services_s) / 8_000, (0.005, 0.205))
+    unknown = Sample(noisy.latencies_s, noisy.compute_s)
+    more = [
+        foretold(
+            each, HedgingPolicy(is_on=True), requests=8_000, per_s=0.2 * 6 / 0.007, servers=3, instances=2, heeds_after_s=0.005, seed=1
+        )
+        for each in (noisy, unknown)
+    ]
+    assert more[0].executions - 1 == pytest.approx(0.011, rel=0.2)
+    assert more[1].executions - 1 > 1.3 * 0.011
+    assert more[0].p999_s > 0.0054 + 0.005 + 0.0015
+
+
 def test_what_has_no_stragglers_is_left_alone() -> None:
     assert forecast(0, is_on=True).executions <= 1.002
 
