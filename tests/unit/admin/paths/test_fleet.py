@@ -19,6 +19,7 @@ from control_plane.fleet.domain.fleet import NEVER_S, Replica
 from control_plane.fleet.domain.memory import DesiredState
 from control_plane.fleet.fleet_service import FleetService
 from control_plane.fleet.view.state import NO_BUDGET
+from control_plane.models.domain.description import DescribedModel, ModelSpec
 from tests.aio import run
 from tests.fakes.audit_log import FakeAuditLog
 from tests.unit.admin.admin_bench import Bench
@@ -112,6 +113,13 @@ def test_what_is_cold_says_what_its_fetch_takes(state: State) -> None:
     a, _, cold = show(state, tiers=FakeTiers())["models"]
     assert (a["fetch_s"], a["fetch_bytes"], cold["fetch_s"], cold["fetch_bytes"]) == (0.0, 0, 4.5, 900)
     assert [(each["fetch_s"], each["fetch_bytes"]) for each in show(state)["models"]] == [(0.0, 0)] * 3
+
+
+def test_what_only_a_store_of_another_host_has_is_as_large_as_nobody_knows(state: State) -> None:
+    state.describe({**state.described, "cold": DescribedModel(ModelSpec("cold"), 0, fetch_s=7.0)})
+    *others, cold = show(state)["models"]
+    assert (cold["tier"], cold["fetch_s"], cold["fetch_bytes"]) == ("cold", 7.0, None)
+    assert [(each["fetch_s"], each["fetch_bytes"]) for each in others] == [(0.0, 0)] * 2
 
 
 def test_why_a_model_is_not_served(state: State) -> None:
