@@ -1,7 +1,7 @@
 """The report of `perf.waiting`: what others feel before and while requests wait, and without and with large uploads beside them.
 
 Uploads as fast as loopback goes take all cores of a machine that client, proxy and Triton share: beside them a small request's p99 moves
-through any proxy, and straight at Triton. How far it moves through nginx is the floor that the gateway is held against.
+through any proxy, and straight at Triton, so how far it moves through nginx stands beside what is wanted.
 """
 
 from __future__ import annotations
@@ -55,9 +55,12 @@ class Report(report.Report):
                 Target(f"{protocol}_live_p99_ms", f"{protocol}: live p99 while they wait, ms", _HEALTH_P99_MS, at_least=False),
                 Target(f"{protocol}_ready_p99_ms", f"{protocol}: ready p99 while they wait, ms", _HEALTH_P99_MS, at_least=False),
                 Target(
+                    f"{protocol}_upload_p99_times", f"{protocol}: small p99 beside uploads, times its own", _SMALL_P99_RATIO, at_least=False
+                ),
+                Target(
                     f"{protocol}_upload_beyond_floor",
-                    f"{protocol}: small p99 beside uploads, times its own, times that through nginx",
-                    _SMALL_P99_RATIO,
+                    f"{protocol}: how far uploads move it, times how far they do through nginx",
+                    1.0,
                     at_least=False,
                 ),
             )
