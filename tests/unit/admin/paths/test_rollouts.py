@@ -17,7 +17,7 @@ START = {"model": "v2", "steps": [{"weight": 100, "samples": 20, "min_s": 1.5}, 
 
 def triton(request: HttpRequest) -> HttpAnswer:
     is_known = request.target.split(b"/")[3] in (b"v1", b"v2")
-    return make_answer(200, json.dumps({"output": []}).encode()) if is_known else make_answer(404, b"{}")
+    return make_answer(200, json.dumps({"output": [], "versions": ["1", "2", "3"]}).encode()) if is_known else make_answer(404, b"{}")
 
 
 @pytest.fixture(scope="module")

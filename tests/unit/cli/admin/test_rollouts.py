@@ -21,7 +21,7 @@ from tests.wire.admin import admin_server
 
 
 def triton(request: HttpRequest) -> HttpAnswer:
-    return make_answer(200, json.dumps({"output": []}).encode())
+    return make_answer(200, json.dumps({"output": [], "versions": ["1", "3"]}).encode())
 
 
 @pytest.fixture(scope="module")
