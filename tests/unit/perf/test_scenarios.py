@@ -18,7 +18,7 @@ def test_every_scenario_is_a_module() -> None:
 
 
 def test_every_module_that_measures_is_a_scenario() -> None:
-    harnessed = {path for path in (PROJECT / "perf").rglob("*.py") if "harness.carry_out" in path.read_text()}
+    harnessed = {path for path in (PROJECT / "perf").rglob("*.py") if "    harness.carry_out" in path.read_text()}
     modules = {scenario.module.removeprefix("perf.") for scenario in SCENARIOS.values()}
     assert {path.parent.name if path.name == "__main__.py" else path.stem for path in harnessed} == modules
 

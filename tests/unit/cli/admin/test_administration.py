@@ -363,7 +363,7 @@ class TestCache:
 class TestPrices:
     def test_from_making_to_deleting(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
         more = ("--from", "2026-01-02", "--models", "text_*", "--tenant", "acme")
-        shown = ["p", "2026-01-02", "00:00", "1.25e-06", "EUR", "text_*", "acme"]
+        shown = ["p", "2026-01-02", "00:00", "0.00000125", "EUR", "text_*", "acme"]
         assert tidegate("prices", "set", "p", "--per-unit", "0.00000125", "--currency", "EUR", *more, *where).table[1:] == [shown]
         assert tidegate("prices", "list", *where).table[1:] == [shown]
         today = datetime.now(UTC).date().isoformat()
