@@ -300,8 +300,8 @@ class DataPlane:
             """Whether nothing counts or assigns a tenant's requests for a model one by one."""
             return not (below.admission.is_limited(tenant) or below.meter.has_log or below.access.route(model) is not None)
 
-        def embeddings_with(meter: Meter) -> Embeddings:
-            return self._embeddings_of(inference.metered_by(meter))
+        def embeddings_with(meter: Meter, may_yield: bool) -> Embeddings:
+            return self._embeddings_of(inference.metered_by(meter), may_yield=may_yield)
 
         return JobCompute(
             inference.metered_by,
@@ -313,12 +313,13 @@ class DataPlane:
             lines=LinesCompute(embeddings_with, meter=below.meter, max_attempts=max_attempts, is_alone=is_alone, may_join=may_join),
         )
 
-    def _embeddings_of(self, inference: InferenceService) -> Embeddings:
+    def _embeddings_of(self, inference: InferenceService, *, may_yield: bool = True) -> Embeddings:
         return Embeddings(
             inference=inference,
             models=self._text_models,
             cache=self._cache,
             default_timeout_s=self._gateway.request_timeout_s,
+            may_yield=may_yield,
         )
 
     def _make_grpc_frontend(

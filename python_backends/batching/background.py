@@ -1,8 +1,9 @@
 """Lanes for requests that yield to all others: what they compute is preempted by whatever else wants the CPU.
 
 What a model computes cannot be interrupted, so a request that comes meanwhile would wait for it. Linux schedules threads,
-though: with a low priority for these lanes' threads, and for those of a session of their own, which inherit it, others' requests
-run at once in the lanes beside them, however long a batch in the background takes, and it gets what they leave idle.
+though: with the policy SCHED_IDLE for these lanes' threads, and for those of a session of their own, which inherit it, others' requests
+run at once in the lanes beside them, however long a batch in the background takes, and it gets what they leave idle. On a host that
+is busy with something else for long that is next to nothing, so whoever sends such a request sends it unmarked when it tries again.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from python_backends.batching.batch_queue import Batch, BatchQueue, Waiter
@@ -17,18 +19,17 @@ from python_backends.batching.lanes import Compute, Lanes, Pending
 from python_backends.batching.plan import CostColumns
 from python_backends.runtime.execution import Answer
 
-# Beside a thread of a caller they get a tenth of a CPU, so that a job comes to an end beside any crowd, and soon gives back the
-# interpreter's lock, which it may hold when it is preempted. Of 19 that is a seventieth, of SCHED_IDLE a three-hundredth.
-NICE = 10
-_LEAST = 19
-
 Request = TypeVar("Request", bound=Pending)
 
 
 def yield_cpu() -> None:
-    """Lower the priority of the calling thread, and of those that it will start; it cannot be raised again."""
-    thread = threading.get_native_id()
-    os.setpriority(os.PRIO_PROCESS, thread, min(_LEAST, os.getpriority(os.PRIO_PROCESS, thread) + NICE))
+    """Let all other threads interrupt the calling one, and those that it will start, where the host allows that; for good.
+
+    A thread that is only nice runs on for its slice of some 3 ms (EEVDF, since Linux 6.6) when another one wakes up, and a request
+    wakes up five on its way.
+    """
+    with suppress(OSError):
+        os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
 
 
 class BackgroundLanes(Generic[Request]):

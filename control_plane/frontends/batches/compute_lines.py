@@ -42,14 +42,15 @@ class LinesCompute:
 
     def __init__(
         self,
-        embeddings_with: Callable[[Meter], Embeddings],
+        embeddings_with: Callable[[Meter, bool], Embeddings],
         *,
         meter: Meter,
         max_attempts: int,
         is_alone: Callable[[], bool],
         may_join: Callable[[str, str], bool],
     ) -> None:
-        """`embeddings_with` makes the embeddings service that yields to others and counts by the given meter; `is_alone`
+        """`embeddings_with` makes the embeddings service that yields to others and counts by the given meter, and says whether
+        models may interrupt it for them, which on a busy host can end it: a second attempt is not interrupted. `is_alone`
         says whether there is nobody to yield to, `may_join` whether a tenant's lines for a model may be one request.
         """
         self._is_alone = is_alone
@@ -101,7 +102,7 @@ class LinesCompute:
     ) -> list[tuple[int, _Done]]:
         """Compute lines together; none where their error would be met again, so that each is told its own."""
         meter = JobMeter(self._meter)
-        embeddings = self._embeddings_with(meter)
+        embeddings = self._embeddings_with(meter, job.attempts <= 1)
         embeddings.begin(tasks)
         try:
             embedded = await embeddings.embed(JointCall(group, principal))
@@ -118,7 +119,7 @@ class LinesCompute:
 
     async def _line(self, job: Job, principal: Principal, number: int, line: Line, tasks: asyncio.TaskGroup, *, is_last: bool) -> _Done:
         meter = JobMeter(self._meter)
-        embeddings = self._embeddings_with(meter)
+        embeddings = self._embeddings_with(meter, job.attempts <= 1)
         embeddings.begin(tasks)
         http = HttpRequest(b"POST", EMBEDDINGS.encode(), [], line.body)
         try:

@@ -43,13 +43,13 @@ class ComputeLines(Protocol):
 class _JobRequest(HttpInferRequest):
     """A job's request, which notes when it was sent to a server, and is marked there where it is to yield to callers'."""
 
-    __slots__ = ("_is_alone", "sent_s")
+    __slots__ = ("_yields", "sent_s")
 
     def __init__(
-        self, http: HttpRequest, route: V2Route, principal: Principal, context: HttpInferContext, *, is_alone: Callable[[], bool]
+        self, http: HttpRequest, route: V2Route, principal: Principal, context: HttpInferContext, *, yields: Callable[[], bool]
     ) -> None:
         super().__init__(http, route, principal, context)
-        self._is_alone = is_alone
+        self._yields = yields
         self.sent_s: float | None = None
 
     @property
@@ -59,7 +59,7 @@ class _JobRequest(HttpInferRequest):
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer]:
         self.sent_s = asyncio.get_running_loop().time()
         http = self.http
-        if not self._is_alone():
+        if self._yields():
             http = HttpRequest(http.method, http.target, [*http.headers, (BACKGROUND_FIELD, b"1")], http.body)
         return server.http.send(http, timeout_s=timeout_s, slot=self.slot)
 
@@ -109,7 +109,12 @@ class JobCompute:
         meter = JobMeter(self._meter)
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in job.headers]
         http = HttpRequest(b"POST", job.target.encode(), headers, body)
-        request = _JobRequest(http, read_route(http.method, http.target), _principal_of(job), self._context, is_alone=self._is_alone)
+
+        def yields() -> bool:
+            """What yields may get nothing of a busy host, so a second attempt does not."""
+            return job.attempts <= 1 and not self._is_alone()
+
+        request = _JobRequest(http, read_route(http.method, http.target), _principal_of(job), self._context, yields=yields)
         try:
             answer = await self._answer(request, meter)
         except ControlPlaneError as exc:

@@ -29,9 +29,11 @@ class FakeEmbeddings:
         self.calls: list[tuple[bytes, ...]] = []
         self._fails = fails
         self._meter: Any = None
+        self.may_yield: bool | None = None
 
-    def metered_by(self, meter: Any) -> FakeEmbeddings:
+    def metered_by(self, meter: Any, may_yield: bool) -> FakeEmbeddings:
         self._meter = meter
+        self.may_yield = may_yield
         return self
 
     def begin(self, tasks: asyncio.TaskGroup) -> None: ...
@@ -93,6 +95,13 @@ async def test_else_each_is_a_call(changes: dict[str, Any]) -> None:
     assert tokens(lines) == {"a": 1, "bb": 2, "ccc": 3}
     assert found.usage is not None
     assert (found.usage.requests, found.usage.rows) == (3, 3)
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+async def test_a_model_may_interrupt_a_first_attempt_for_callers_and_no_later_one(attempts: int) -> None:
+    here = FakeEmbeddings()
+    await computed(here, "a", of=job(attempts=attempts), is_alone=False)
+    assert here.may_yield == (attempts == 1)
 
 
 async def test_an_error_of_one_is_not_the_others() -> None:

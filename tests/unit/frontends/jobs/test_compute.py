@@ -62,16 +62,17 @@ async def test_its_usage_is_the_jobs_and_is_not_counted_when_it_ends() -> None:
     assert sent.header(b"tidegate-background") is None, "nobody is there to whom it could yield"
 
 
-async def test_beside_callers_it_is_marked_so_that_a_model_lets_it_yield() -> None:
+@pytest.mark.parametrize(("attempts", "marked"), [pytest.param(1, b"1", id="first"), pytest.param(2, None, id="second")])
+async def test_beside_callers_a_first_attempt_is_marked_so_that_a_model_lets_it_yield(attempts: int, marked: bytes | None) -> None:
     async with computing() as (it, compute, _):
         gate = it.governed.admission.background
         gate.request_began()
         gate.request_ended()
-        computed = await compute.compute(JOB, INFER)
+        computed = await compute.compute(replace(JOB, attempts=attempts), INFER)
 
     assert computed.answer.body == INFER
     (sent,) = it.upstream.http.requests
-    assert (sent.header(b"tidegate-background"), sent.header(b"x-a")) == (b"1", "ö".encode("latin-1"))
+    assert (sent.header(b"tidegate-background"), sent.header(b"x-a")) == (marked, "ö".encode("latin-1"))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from python_backends.batching.background import NICE, BackgroundLanes
+from python_backends.batching.background import BackgroundLanes
 from python_backends.batching.batch_queue import Batch, Waiter
 from python_backends.batching.plan import CostColumns
 from python_backends.runtime.errors import ExecutionError
@@ -21,8 +21,8 @@ from tests.unit.python_backends.batching.test_lanes import Asked
 COLUMNS = CostColumns(lambda rows, length: float(rows * length), max_rows=64)
 
 
-def niceness() -> int:
-    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+def policy() -> int:
+    return os.sched_getscheduler(threading.get_native_id())
 
 
 @dataclass
@@ -37,11 +37,11 @@ class Model:
         if self.failures:
             self.failures -= 1
             raise OSError("no memory")
-        self.opened.append(niceness())
+        self.opened.append(policy())
         return self
 
     def __call__(self, batch: Batch[Asked]) -> Sequence[Answer]:
-        self.computed.append(niceness())
+        self.computed.append(policy())
         return [{"ROWS": np.array([batch.rows])} for _ in batch.waiters]
 
 
@@ -57,16 +57,15 @@ def asked() -> Waiter[Asked]:
 
 
 def test_its_threads_and_those_of_its_model_yield_and_the_callers_does_not() -> None:
-    model, own = Model(), niceness()
+    model, own = Model(), policy()
     with lanes(model) as background:
         for _ in range(2):
             waiter = asked()
             background.submit([waiter])
             waiter.request.result()
 
-    yielding = min(19, own + NICE)
-    assert (model.opened, model.computed) == ([yielding], [yielding, yielding])
-    assert niceness() == own
+    assert (model.opened, model.computed) == ([os.SCHED_IDLE], [os.SCHED_IDLE, os.SCHED_IDLE])
+    assert policy() == own
 
 
 def test_a_model_that_never_has_such_requests_is_not_opened_twice() -> None:
