@@ -50,7 +50,7 @@ from perf.load.texts import Texts as Decks
 from perf.measurement import harness
 from perf.measurement.interleaved import interleave, median_of
 from perf.measurement.report import Result
-from perf.servers.processes import PROJECT, cpu_s, usage
+from perf.servers.processes import PROJECT, cpu_s, machine_cpu_s, usage
 from perf.servers.serving import PROTOCOLS, Tidegate, attached, serving
 
 _ENCODER, _EMBEDDING = "text_encoder", "text_embedding"
@@ -104,6 +104,19 @@ def _interleaved(bench: _Bench, rounds: int) -> dict[Case, list[Run]]:
     return interleave(ways, rounds)
 
 
+class _Cpus:
+    """CPUs of this machine, from now on."""
+
+    def __init__(self) -> None:
+        self._busy_s, self._idle_s = machine_cpu_s()
+        self._since_s = time.monotonic()
+
+    def used_by(self, run: Run) -> Run:
+        busy_s, idle_s = machine_cpu_s()
+        seconds = time.monotonic() - self._since_s
+        return replace(run, busy_cpus=(busy_s - self._busy_s) / seconds, idle_cpus=(idle_s - self._idle_s) / seconds)
+
+
 class _Bench:
     """One gateway before one Triton, and what is asked of it."""
 
@@ -126,7 +139,8 @@ class _Bench:
 
     def interactive_alone(self) -> Run:
         self._await_rest()
-        return _run(self._interactive().result())
+        cpus = _Cpus()
+        return cpus.used_by(_run(self._interactive().result()))
 
     def interactive_beside_jobs(self) -> Run:
         self._hand_in()
@@ -151,9 +165,9 @@ class _Bench:
 
     def jobs_alone(self) -> Run:
         self._hand_in()
-        before, began_s = self._executed(), time.monotonic()
+        before, cpus, began_s = self._executed(), _Cpus(), time.monotonic()
         time.sleep(self._arguments.seconds)
-        return Run((self._executed() - before) / (time.monotonic() - began_s))
+        return cpus.used_by(Run((self._executed() - before) / (time.monotonic() - began_s)))
 
     def synchronous(self, requests: Sequence[bytes]) -> Run:
         self._await_rest()

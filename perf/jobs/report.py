@@ -34,6 +34,9 @@ class Run:
     """Of the jobs beside them."""
     cpu_us: float = math.nan
     """The gateway's CPU for each."""
+    busy_cpus: float = math.nan
+    """CPUs of the machine that somebody used meanwhile."""
+    idle_cpus: float = math.nan
     errors: int = 0
     memory_mib: float = math.nan
     """What the gateway has more at most."""
@@ -57,6 +60,7 @@ class Report(report.Report):
         found = {
             "interactive_p99_times": ratio(BESIDE, ALONE, "p99_ms"),
             "of_what_was_idle": self._of_what_was_idle(),
+            "of_the_idle_cpus": self._of_the_idle_cpus(),
             "of_an_ungated_run": ratio(JOBS, CALLERS, "per_s"),
             "upload_p99_times": ratio(UPLOAD, ALONE, "p99_ms"),
             "upload_memory_mib": self._upload_memory_mib(),
@@ -75,6 +79,9 @@ class Report(report.Report):
         return (
             Target("interactive_p99_times", "interactive p99 beside jobs, times that alone", 1.2, at_least=False),
             Target("of_what_was_idle", "jobs beside interactive requests, of what these leave idle", 0.8, at_least=True),
+            Target(
+                "of_the_idle_cpus", "jobs beside interactive requests, of what the CPUs compute that these leave idle", 0.8, at_least=True
+            ),
             Target("of_an_ungated_run", "jobs alone, of 32 synchronous callers' throughput", 0.95, at_least=True),
             Target("upload_p99_times", "interactive p99 beside an upload of 200 MB, times that alone", 1.2, at_least=False),
             Target("upload_memory_mib", "memory that the upload adds to the gateway, MiB", 32.0, at_least=False),
@@ -90,7 +97,18 @@ class Report(report.Report):
     def summary(self) -> str:
         rows = [(case.what, *map(_cell, self._cells(self.median(case)))) for case in self.runs]
         cases = table(
-            ("", "a second", "p50 ms", "p99 ms", "jobs a second beside them", "the gateway's CPU us each", "MiB more", "errors"), rows
+            (
+                "",
+                "a second",
+                "p50 ms",
+                "p99 ms",
+                "jobs a second beside them",
+                "the gateway's CPU us each",
+                "idle CPUs",
+                "MiB more",
+                "errors",
+            ),
+            rows,
         )
         spike = self.median(Case(SPIKE))
         return cases if spike is None else f"{cases}\n\n{self._spike_told(spike)}"
@@ -104,12 +122,20 @@ class Report(report.Report):
         )
 
     def _cells(self, run: Run) -> tuple[float, ...]:
-        return run.per_s, run.p50_ms, run.p99_ms, run.jobs_per_s, run.cpu_us, run.memory_mib, run.errors
+        return run.per_s, run.p50_ms, run.p99_ms, run.jobs_per_s, run.cpu_us, run.idle_cpus, run.memory_mib, run.errors
 
     def _of_what_was_idle(self) -> float:
         """Interactive requests leave what the same number of synchronous ones would have needed to fill the server."""
         share = self.result.more.get("interactive_share", math.nan)
         return self.over_rounds(Case(BESIDE), Case(JOBS), lambda beside, jobs: beside.jobs_per_s / (jobs.per_s * (1 - share)))
+
+    def _of_the_idle_cpus(self) -> float:
+        """The share above is of what 32 callers get, in larger batches: interactive requests need more than it of the CPUs."""
+        if (alone := self.median(Case(ALONE))) is None:
+            return math.nan
+        return self.over_rounds(
+            Case(BESIDE), Case(JOBS), lambda beside, jobs: beside.jobs_per_s * (jobs.busy_cpus / jobs.per_s) / alone.idle_cpus
+        )
 
     def _spike_p99_times(self) -> float:
         """It runs once, and so is held against the median of interactive requests alone."""

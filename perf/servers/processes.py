@@ -113,6 +113,12 @@ def own_cpu_s(pid: int) -> float:
     return (_stat(pid, 11) + _stat(pid, 12)) / _TICKS_PER_S
 
 
+def machine_cpu_s() -> tuple[float, float]:
+    """Seconds that the CPUs of this machine have been busy and idle, all together."""
+    user, nice, system, idle, waiting, *interrupts = map(int, Path("/proc/stat").read_text().splitlines()[0].split()[1:8])
+    return (user + nice + system + sum(interrupts)) / _TICKS_PER_S, (idle + waiting) / _TICKS_PER_S
+
+
 def usage(pid: int) -> Usage:
     """Threads and resident memory of the process and all beneath it."""
     pids = tree(pid)

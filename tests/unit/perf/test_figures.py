@@ -15,6 +15,7 @@ from perf.fleet import report as fleet_report
 from perf.floods import report as floods_report
 from perf.gateway import report as gateway_report
 from perf.hedging import report as hedging_report
+from perf.jobs import report as jobs_report
 from perf.measurement.report import Report, Result
 from perf.prefetch import report as prefetch_report
 from perf.repeats import report as repeats_report
@@ -74,6 +75,15 @@ REPORTS = {
             "http_upload_floor": 4,
             "http_upload_beyond_floor": 1.5,
         },
+    ),
+    "jobs": (
+        of(
+            jobs_report.Report,
+            ((jobs_report.ALONE,), [{"p99_ms": 10, "idle_cpus": 0.8}]),
+            ((jobs_report.BESIDE,), [{"p99_ms": 12, "jobs_per_s": 36}]),
+            ((jobs_report.JOBS,), [{"per_s": 100, "busy_cpus": 2}]),
+        ),
+        {"interactive_p99_times": 1.2, "of_the_idle_cpus": 0.9, "errors": 3},
     ),
     "embedding": (
         of(
