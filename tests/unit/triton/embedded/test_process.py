@@ -25,7 +25,7 @@ from tests.unit.triton.embedded.fake_wheel import TRITON, write_wheel
 _FLAGS_OF_OURS = (
     *("model-repository", "backend-directory", "model-control-mode", "strict-readiness", "exit-timeout-secs", "log-format"),
     *("http-address", "grpc-address", "metrics-address", "grpc-port", "http-thread-count", "backend-config", "model-config-name"),
-    *("http-restricted-api", "grpc-restricted-protocol"),
+    *("http-restricted-api", "grpc-restricted-protocol", "http-header-forward-pattern", "grpc-header-forward-pattern"),
 )
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
