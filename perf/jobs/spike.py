@@ -6,6 +6,7 @@ be waited for. It ends with a look at every job that was accepted.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -54,7 +55,9 @@ class Spike:
             *(float(np.percentile(asked.latencies_ms, percent)) for percent in (50, 99)),
             accepted=len(handed_in.jobs),
             refused=handed_in.refused,
-            accepting_p99_ms=float(np.percentile(handed_in.latencies_ms, 99)),
+            accepting_p99_ms=float(np.percentile(handed_in.latencies_ms, 99))
+            if handed_in.latencies_ms.size
+            else math.nan,  # all were refused
             drained_s=drained_s,
             errors=asked.errors + handed_in.errors,
             lost=lost,
