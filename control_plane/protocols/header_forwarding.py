@@ -11,11 +11,15 @@ Source: Triton's "parameters" extension, header forwarding; RFC 9110, 7.6.1.
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 BACKGROUND_FIELD = b"tidegate-background"
-"""Marks a request that yields to callers', for models that can let it: no answer depends on it."""
+"""Name of `BACKGROUND_MARK`, which Triton is to hand on to models."""
+BACKGROUND_MARK = (BACKGROUND_FIELD, secrets.token_hex(16).encode())
+"""Field that marks a request that yields to callers', for models that can let it: no answer depends on it. Its value is
+a secret of this process, so that no caller's field passes for it: others who ask the same would wait for what yields."""
 
 _READ_BY_TRITON = frozenset(
     (
@@ -27,7 +31,6 @@ _READ_BY_TRITON = frozenset(
         b"grpc-accept-encoding",
         b"grpc-encoding",
         b"grpc-trace-bin",
-        BACKGROUND_FIELD,
         b"inference-header-content-length",
         b"traceparent",
         b"tracestate",
@@ -91,6 +94,8 @@ class HeaderForwarding:
         """Whether the field is forwarded; `name` is in lower case."""
         if name in _NEVER:
             return False
+        if name == BACKGROUND_FIELD:
+            return value == BACKGROUND_MARK[1]
         return name in _READ_BY_TRITON or name.startswith(_RESTRICTED) or self._matches(name, value)
 
     def matched(self, fields: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -21,7 +21,7 @@ from control_plane.core.errors import (
     UpstreamUnavailable,
 )
 from control_plane.embeddings.domain.text_model import TextModel, TokenInputs
-from control_plane.protocols.header_forwarding import BACKGROUND_FIELD
+from control_plane.protocols.header_forwarding import BACKGROUND_MARK
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
 from control_plane.protocols.kserve.bytes_tensor import encode_bytes_elements
 
@@ -70,7 +70,7 @@ def infer_request(model: TextModel, target: bytes, inputs: Sequence[bytes], *, a
     length = (b"Inference-Header-Content-Length", b"%d" % len(header))
     fields = [(b"Content-Type", b"application/octet-stream"), length]
     if yields:
-        fields.append((BACKGROUND_FIELD, b"1"))
+        fields.append(BACKGROUND_MARK)
     return HttpRequest(b"POST", target, fields, b"".join([header, *(data for _, data in tensors)]))
 
 

@@ -25,7 +25,7 @@ from control_plane.inference.governance import Meter
 from control_plane.inference.inference import InferenceService
 from control_plane.jobs.domain.job import Job
 from control_plane.jobs.ports import Computed, TryAgain
-from control_plane.protocols.header_forwarding import BACKGROUND_FIELD
+from control_plane.protocols.header_forwarding import BACKGROUND_MARK
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
 from control_plane.protocols.kserve.routes import V2Route, read_route
 from control_plane.triton.ports import Upstream
@@ -60,7 +60,7 @@ class _JobRequest(HttpInferRequest):
         self.sent_s = asyncio.get_running_loop().time()
         http = self.http
         if self._yields():
-            http = HttpRequest(http.method, http.target, [*http.headers, (BACKGROUND_FIELD, b"1")], http.body)
+            http = HttpRequest(http.method, http.target, [*http.headers, BACKGROUND_MARK], http.body)
         return server.http.send(http, timeout_s=timeout_s, slot=self.slot)
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
+from control_plane.protocols.header_forwarding import BACKGROUND_MARK, NO_FORWARDING, HeaderForwarding
 
 TENANT = HeaderForwarding.of("^x-(tenant|locale)$")
 ALL = HeaderForwarding.of(".*")
@@ -16,7 +16,6 @@ ALL = HeaderForwarding.of(".*")
         pytest.param(b"accept-encoding", True, True, True, id="what Triton reads"),
         pytest.param(b"inference-header-content-length", True, True, True, id="what frames"),
         pytest.param(b"traceparent", True, True, True, id="what tells requests apart"),
-        pytest.param(b"tidegate-background", True, True, True, id="what yields"),
         pytest.param(b"triton-grpc-protocol-key", True, True, True, id="what opens a restricted protocol"),
         pytest.param(b"x-tenant", False, True, True, id="what is named"),
         pytest.param(b"x-tenants", False, False, True, id="a longer name"),
@@ -37,6 +36,7 @@ ALL = HeaderForwarding.of(".*")
                 b"te",
                 b"upgrade",
                 b"expect",
+                b"tidegate-background",
                 b"tidegate-control",
                 b"tidegate-target",
                 b"triton-grpc-protocol-tidegate-control",
@@ -51,6 +51,12 @@ ALL = HeaderForwarding.of(".*")
 )
 def test_what_goes_on(name: bytes, by_none: bool, by_tenant: bool, by_all: bool) -> None:
     assert [each.passes(name, b"v") for each in (NO_FORWARDING, TENANT, ALL)] == [by_none, by_tenant, by_all]
+
+
+def test_what_yields_goes_on_with_the_mark_of_this_process_alone() -> None:
+    name, secret = BACKGROUND_MARK
+    assert [each.passes(name, secret) for each in (NO_FORWARDING, TENANT, ALL)] == [True, True, True]
+    assert not ALL.passes(name, b"1")
 
 
 @pytest.mark.parametrize("value", [b"a\r\nb: c", b"a\nb", b"a\0"])

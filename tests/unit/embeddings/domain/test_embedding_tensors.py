@@ -19,6 +19,7 @@ from control_plane.core.errors import (
 )
 from control_plane.embeddings.domain.embedding_tensors import EmbeddedText, infer_request, read_answer, read_embedded_text
 from control_plane.embeddings.domain.text_model import TextModel, TokenInputs
+from control_plane.protocols.header_forwarding import BACKGROUND_MARK
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.protocols.kserve.infer_json import infer_request_steps
 
@@ -67,7 +68,7 @@ def test_work_in_the_background_is_marked() -> None:
     fields = [
         infer_request(MODEL, b"/t", [b"a"], are_tokens=False, yields=yields).header(b"tidegate-background") for yields in (False, True)
     ]
-    assert fields == [None, b"1"]
+    assert fields == [None, BACKGROUND_MARK[1]]
 
 
 def test_a_model_without_a_batch_takes_one_text() -> None:

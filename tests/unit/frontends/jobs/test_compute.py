@@ -16,6 +16,7 @@ from control_plane.inference.inference import InferenceService
 from control_plane.jobs.ports import TryAgain
 from control_plane.metering.domain.usage import Usage
 from control_plane.objects.domain.tenant import Tenant
+from control_plane.protocols.header_forwarding import BACKGROUND_MARK
 from control_plane.protocols.http1 import HttpRequest, make_answer
 from control_plane.protocols.kserve.body_limits import BodyLimits
 from tests.fakes.governance import FakeMeter, api_key, governance, known_state
@@ -62,7 +63,7 @@ async def test_its_usage_is_the_jobs_and_is_not_counted_when_it_ends() -> None:
     assert sent.header(b"tidegate-background") is None, "nobody is there to whom it could yield"
 
 
-@pytest.mark.parametrize(("attempts", "marked"), [pytest.param(1, b"1", id="first"), pytest.param(2, None, id="second")])
+@pytest.mark.parametrize(("attempts", "marked"), [pytest.param(1, BACKGROUND_MARK[1], id="first"), pytest.param(2, None, id="second")])
 async def test_beside_callers_a_first_attempt_is_marked_so_that_a_model_lets_it_yield(attempts: int, marked: bytes | None) -> None:
     async with computing() as (it, compute, _):
         gate = it.governed.admission.background
