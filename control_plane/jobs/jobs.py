@@ -42,7 +42,7 @@ class Submission:
     body: bytes | bytearray
     """The whole body, or the beginning of a large one."""
     rest: BodyPieces | None = None
-    """What follows the beginning of a large body, as it arrives."""
+    """Pieces of a large body after its beginning, as they arrive."""
     announced_bytes: int = 0
     """Size of a large body, where the caller has said it."""
     price_class: PriceClass = PriceClass.STANDARD

@@ -41,11 +41,11 @@ class Sample:
 
     @property
     def overhead_s(self) -> float:
-        """What a request takes besides the computing, on average."""
+        """Mean time in seconds that a request takes beyond its computing."""
         return max(0.0, fmean(self.latencies_s) - self.compute_s)
 
     def services_s(self) -> Sequence[float]:
-        """What each takes at Triton's instances."""
+        """Time in seconds of each request at Triton's instances."""
         computed_s = [max(_LEAST_S, latency_s - self.overhead_s) for latency_s in self.latencies_s]
         if not self.kinds_s:
             return computed_s

@@ -28,7 +28,7 @@ _POLL_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Spike:
-    """What comes, and how fast."""
+    """Load of a spike: the jobs and the interactive requests that come, and their rates."""
 
     jobs: Sequence[bytes]
     jobs_per_s: float

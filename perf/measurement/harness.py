@@ -25,14 +25,14 @@ Draw = Callable[[Any, Path], None]
 
 
 class Drill(Protocol):
-    """What is done on purpose while callers are answered."""
+    """Fault or load that a scenario brings about while callers are answered."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def done(self) -> str:
-        """What is done, in a line."""
+        """Description of it, one line."""
 
 
 def parser(explained: str | None, *, rounds: int | None = None, seconds: float | None = None) -> argparse.ArgumentParser:

@@ -45,7 +45,7 @@ _OF_IMAGES = {
 
 
 class Pod(Protocol):
-    """What runs of a pod on the node."""
+    """Pod as the stand-in for the kubelet runs it."""
 
     address: str
 

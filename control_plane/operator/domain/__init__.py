@@ -1,1 +1,1 @@
-"""What a Model resource says, and what its status says back. Pure."""
+"""Specification and status of a Model resource, read and written. Pure."""
