@@ -1,6 +1,6 @@
 """More models than memory, for real: sixteen text encoders on three Tritons with room for four each, under a trace made short.
 
-    python -m perf.fleet [--trace PATH] [--requests 600] [--seconds 60] [--rounds 2] [--ways tidegate round-robin sticky-hash]
+    python -m perf.fleet [--trace PATH] [--requests 400] [--seconds 40] [--rounds 2] [--ways tidegate round-robin sticky-hash]
 
 `tidegate serve --servers 3 --memory-budget ...` against a proxy as people write one (`perf.fleet.sites`), which routes in turns or by the
 model's name and keeps in each Triton what was used last. Each way begins with nothing loaded, and has the same requests at the same
@@ -77,8 +77,8 @@ class Happened:
 def main() -> None:
     parser = harness.parser(__doc__, rounds=2)
     parser.add_argument("--trace", type=Path, help="GenTD26's requests; without it they are drawn")
-    parser.add_argument("--requests", type=int, default=600)
-    parser.add_argument("--seconds", type=float, default=60.0, help="in which they come")
+    parser.add_argument("--requests", type=int, default=400)
+    parser.add_argument("--seconds", type=float, default=40.0, help="in which they come")
     parser.add_argument("--models", type=int, default=len(models.ENCODERS), help="of the sixteen, the smallest first")
     parser.add_argument("--servers", type=int, default=3)
     parser.add_argument("--room", type=float, default=4.0, help="in each server, for so many models of the mean size")

@@ -1,6 +1,6 @@
 """What the gateway's hop costs beside nginx's and a Python proxy's: one upstream behind all of them, in turns within one run.
 
-    python -m perf.gateway [--upstream stand-in|triton] [--only http|grpc] [--rounds 5] [--seconds 2]
+    python -m perf.gateway [--upstream stand-in|triton] [--only http|grpc] [--rounds 5] [--seconds 1]
                            [--connections 1 8 64] [--sizes 1536 1048576] [--peers tidegate nginx ...]
 
 Load generator, peer and upstream share this machine's cores: where they want more than there are, throughput says how much CPU
@@ -50,7 +50,7 @@ class Peer:
 
 
 def main() -> None:
-    parser = harness.parser(__doc__, rounds=5, seconds=2)
+    parser = harness.parser(__doc__, rounds=5, seconds=1)
     parser.add_argument("--upstream", choices=UPSTREAMS, default="stand-in")
     parser.add_argument("--only", choices=PROTOCOLS, help="one protocol")
     parser.add_argument("--connections", type=int, nargs="+", default=[1, 8, 64])

@@ -1,6 +1,6 @@
 """Documents of dozens of pages, many of them repeated: a plain synchronous server beside the platform on the same cores.
 
-    python -m perf.long_documents [--rounds 5] [--documents 12] [--pages 32] [--repeats 0.4] [--callers 4 12] [--cores 1] [--ways ...]
+    python -m perf.long_documents [--rounds 5] [--documents 12] [--pages 24] [--repeats 0.4] [--callers 4 12] [--cores 1] [--ways ...]
                                   [--paragraphs FILE]
 
 The plain server is Flask, a thread a request, and PyTorch as the model's card shows it; it gets a document in one call. The platform is
@@ -37,7 +37,7 @@ _MINIMUM_COSINE = 0.9
 def main() -> None:
     parser = harness.parser(__doc__, rounds=5)
     parser.add_argument("--documents", type=int, default=12, help="of one case in one round")
-    parser.add_argument("--pages", type=int, default=32)
+    parser.add_argument("--pages", type=int, default=24)
     parser.add_argument("--repeats", type=float, default=0.4, help="share of documents that are copies of an earlier one")
     parser.add_argument("--callers", type=int, nargs=2, default=[4, 12], help="as a rule, and at peak")
     parser.add_argument("--cores", type=int, default=1, help="for each server and all that it starts")
