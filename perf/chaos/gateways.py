@@ -32,6 +32,8 @@ class Gateway:
         self._command = [sys.executable, "-m", "control_plane", "serve", "--state-dir", str(state), *flags, *ports]
         self._variables = dict(variables or {})
         self._process: subprocess.Popen[bytes] | None = None
+        self._outlived: dict[int, str] = {}
+        """When each process began that was beneath it when it was killed."""
 
     @property
     def pid(self) -> int:
@@ -81,23 +83,25 @@ class Gateway:
     def kill(self) -> None:
         """kill -9, as a crash is."""
         assert self._process is not None, "it was never started"
+        self._outlived |= self._beneath()
         self._process.kill()
         self._process.wait()
 
-    def stop(self) -> None:
-        """End it and all beneath it, whatever a drill has left still."""
+    def stop(self, *, within_s: float = _STOP_S) -> None:
+        """End it and all beneath it, whatever a drill has left still. Raises RuntimeError: something outlives it, or
+        has outlived one that was killed."""
         if self._process is None:
             return
-        below = {pid: begun for pid in tree(self.pid) if (begun := _begun(pid)) is not None} if self.is_running else {}
+        below = self._outlived | (self._beneath() if self.is_running else {})
         for pid in below:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
         self._process.terminate()
         try:
-            self._process.wait(timeout=_STOP_S)
+            self._process.wait(timeout=within_s)
         except subprocess.TimeoutExpired:
             self.kill()  # each Triton's guardian ends it then
-        _wait_for_end(below)
+        _wait_for_end(below, within_s)
 
     def fleet(self) -> dict[str, Any]:
         """As its admin API shows it."""
@@ -115,6 +119,10 @@ class Gateway:
         return [
             pid for pid, line in self._processes() if b"python_backend_stub" in line[0] and f"/{model}/".encode() in b"".join(line[1:2])
         ]
+
+    def _beneath(self) -> dict[int, str]:
+        """When each process of its tree began."""
+        return {pid: begun for pid in tree(self.pid) if (begun := _begun(pid)) is not None}
 
     def _client(self, timeout_s: float) -> AdminClient:
         return AdminClient(self.admin_url, self._key or None, timeout_s=timeout_s)
@@ -143,15 +151,17 @@ class Node(Gateway):
         return f"http://127.0.0.1:{ports['http']}?grpc_port={ports['grpc']}&metrics_port={ports['metrics']}&node=127.0.0.1:{node_port}"
 
 
-def _wait_for_end(begun: Mapping[int, str]) -> None:
-    """Of guardians and what they end, which may outlive the gateway for a moment; what is left then is killed."""
-    deadline_s = time.monotonic() + _STOP_S
+def _wait_for_end(begun: Mapping[int, str], within_s: float) -> None:
+    """Of guardians and what they end, which may outlive the gateway for a moment; what is left then is killed.
+    Raises RuntimeError: something was."""
+    deadline_s = time.monotonic() + within_s
     while left := [pid for pid, when in begun.items() if _begun(pid) == when]:
         if time.monotonic() > deadline_s:
+            names = [Path(f"/proc/{pid}/comm").read_text().strip() for pid in left]
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            return
+            raise RuntimeError(f"processes outlived what a drill has ended: {', '.join(names)}")
         time.sleep(0.05)
 
 

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import tritonclient.http
 
 from tests.e2e import tidegate as servers
@@ -112,6 +113,9 @@ EMBEDDED, NODES = "embedded", "nodes"
 ATTACHED = "attached"
 PLACES = (EMBEDDED, NODES)
 """Where the Tritons of a fleet are: beside the gateway, or on hosts with nodes."""
+
+on_either = pytest.mark.parametrize("fleet", PLACES, indirect=True)
+"""Mark of tests whose fixture `fleet` is embedded where they do not say otherwise."""
 
 
 @contextmanager

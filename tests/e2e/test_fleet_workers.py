@@ -7,38 +7,31 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from control_plane.admin.client import AdminClient
-from tests.e2e import tidegate as servers
+from tests.e2e.nodes import EMBEDDED, fleet_on, on_either
 from tests.e2e.raw_http import exchange, status
 from tests.e2e.test_dead_stub import stubs_of
-from tests.e2e.test_fleet import MODELS, answer_of, ask, loaded, require_within_budget, shown, watching, write_models
+from tests.e2e.test_fleet import MODELS, answer_of, ask, loaded, loads, require_within_budget, shown, watching, write_models
+from tests.e2e.test_fleet_failures import triton_of
 from tests.e2e.test_workers import workers_of
-from tests.e2e.tidegate import LONG_S, Tidegate, descendants, living, wait_for
+from tests.e2e.tidegate import LONG_S, Tidegate, wait_for
 
 WORKERS = 2
 CONNECTIONS = 12
 """Of their own, which the kernel gives to any worker: the chance that one gets none is 1 in 2,000."""
 
 
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
+@pytest.fixture(scope="module", params=[EMBEDDED])
+def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
     repository = tmp_path_factory.mktemp("models")
     write_models(repository, (*MODELS, "broken"))
-    flags = ("--servers", "2", "--memory-budget", "50MiB", "--model-repository", str(repository), "--workers", str(WORKERS))
-    running = servers.start(tmp_path_factory.mktemp("fleet"), *flags)
-    below = descendants(running.process.pid)
-    yield running
-    assert running.stop() == 0, running.said()
-    assert not living(below), "processes outlived tidegate"
+    flags = ("--memory-budget", "50MiB", "--workers", str(WORKERS))
+    with fleet_on(request.param, tmp_path_factory.mktemp("fleet"), *flags, repository=repository) as (running, _):
+        yield running
     assert "defect" not in running.said()
-
-
-def loads(fleet: Tidegate) -> list[str]:
-    return [event["model"] for event in shown(fleet)["events"] if event["kind"] == "loaded"]
 
 
 def nowhere(fleet: Tidegate) -> str:
@@ -56,6 +49,7 @@ def ask_all(fleet: Tidegate, model: str, **fields: str) -> list[bytes]:
     return answers
 
 
+@on_either
 def test_every_model_is_served_with_one_load_each_and_memory_is_never_promised_twice(fleet: Tidegate) -> None:
     with watching(fleet, require_within_budget):
         for number, model in enumerate(MODELS):
@@ -79,6 +73,7 @@ def rate_of(fleet: Tidegate, model: str) -> float:
     return found
 
 
+@on_either
 def test_administrators_are_obeyed_whichever_worker_they_reach(fleet: Tidegate) -> None:
     present = next(model for models in loaded(fleet).values() for model in sorted(models))
     assert status(exchange(fleet.port("http"), "POST", f"/v2/repository/models/{present}/unload", timeout_s=LONG_S)) == 200
@@ -142,10 +137,7 @@ def test_what_workers_find_dead_their_parent_loads_anew(fleet: Tidegate) -> None
 
 def test_when_a_triton_is_killed_the_other_serves_what_it_had(fleet: Tidegate) -> None:
     holder, models = next((name, sorted(models)) for name, models in loaded(fleet).items() if models)
-    lock = str(fleet.state_dir / "servers" / holder).encode()
-    lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(fleet.process.pid)}
-    (pid,) = [pid for pid, line in lines.items() if b"/tritonserver\0" in line and b"guardian" not in line and lock in line]
-    os.kill(pid, signal.SIGKILL)
+    os.kill(triton_of(fleet, holder), signal.SIGKILL)
     for _ in range(2):
         wait_for(lambda: {status(raw) for raw in ask_all(fleet, models[0])} == {200}, what="answers by all")
     wait_for(lambda: all(server["is_up"] for server in shown(fleet)["servers"]), what="its return")

@@ -1,4 +1,7 @@
-"""A model on two Tritons that straggles when it is told to: another server answers, and the straggler is cancelled."""
+"""A model on two Tritons that straggles when it is told to: another server answers, and the straggler is cancelled.
+
+The Tritons are on nodes; `perf.hedging`, of which tests/e2e/test_perf_fleet.py carries out a little, has embedded ones.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from tests.e2e import tidegate as servers
+from tests.e2e.nodes import NODES, fleet_on
 from tests.e2e.test_fleet import loaded
-from tests.e2e.tidegate import LONG_S, Tidegate, descendants, living, run_cli, wait_for
+from tests.e2e.tidegate import LONG_S, Tidegate, run_cli, wait_for
 
 _LEARNT, _STRAGGLERS = 300, 3
 """Requests, and those of them that straggle: few enough that they and those of the tests are late, which is 2 % at most."""
@@ -115,25 +118,21 @@ def late(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Late]:
     (root / "late/1").mkdir(parents=True)
     (root / "late/1/model.py").write_text(_MODEL.replace("PLACE", json.dumps(str(knobs))))
     (root / "late/config.pbtxt").write_text(_CONFIG)
-    fleet = servers.start(
-        tmp_path_factory.mktemp("fleet"), "--servers", "2", "--hedging", "--model-repository", str(root), "--load", "late"
-    )
-    below = descendants(fleet.process.pid)
-    made = Late(fleet, knobs)
-    wait_for(lambda: all("late" in models for models in loaded(fleet).values()), what="a replica on each server")
-    for number in range(_LEARNT):
-        if number % (_LEARNT // _STRAGGLERS) == 0:
-            made.straggle(_STRAGGLES_S)
-        made.ask("grpc", number)
-    yield made
-    made.close()
-    assert fleet.stop() == 0, fleet.said()
-    assert not living(below), "processes outlived tidegate"
+    flags = ("--hedging", "--load", "late")
+    with fleet_on(NODES, tmp_path_factory.mktemp("fleet"), *flags, repository=root) as (fleet, _):
+        made = Late(fleet, knobs)
+        wait_for(lambda: all("late" in models for models in loaded(fleet).values()), what="a replica on each server")
+        for number in range(_LEARNT):
+            if number % (_LEARNT // _STRAGGLERS) == 0:
+                made.straggle(_STRAGGLES_S)
+            made.ask("grpc", number)
+        yield made
+        made.close()
 
 
 @pytest.mark.parametrize("frontend", ["grpc", "http"])
 def test_another_server_answers_and_over_grpc_the_straggler_is_cancelled(late: Late, frontend: str) -> None:
-    won, below = late.hedges("won"), descendants(late.fleet.process.pid)
+    won, below = late.hedges("won"), late.fleet.below()
 
     def another_server_was_first() -> bool:
         """Not at once on a busy machine, where a request may be late by itself, and it is the other server's that straggles."""
@@ -146,7 +145,7 @@ def test_another_server_answers_and_over_grpc_the_straggler_is_cancelled(late: L
         wait_for(late.cancelled.exists, what="the cancellation")
     for number in range(4):
         late.ask(frontend, number)
-    assert descendants(late.fleet.process.pid) == below, "the same processes as before"
+    assert late.fleet.below() == below, "the same processes as before"
 
 
 def test_a_route_may_switch_it_off_or_ask_for_two_servers_at_once(late: Late) -> None:
