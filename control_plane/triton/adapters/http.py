@@ -48,6 +48,9 @@ _WRITE_BYTES = 256 * 1024
 """Bytes of a large body that are written in one turn of the loop. A socket of loopback takes up to 4 MB in one call,
 and that takes 2 ms."""
 
+_LARGE_READ_BYTES = 64 * 1024
+"""A read of an answer that is followed by no other in the same turn of the loop: uvloop would read up to 8 MB."""
+
 _NOTHING = memoryview(b"")
 
 _KEPT_FREE = 8
@@ -376,6 +379,8 @@ class _Connection(asyncio.Protocol):
             self._fail(UpstreamUnavailable(f"Triton's answer cannot be read: {exc}"))
             return
         if answer is None:
+            if len(data) >= _LARGE_READ_BYTES:
+                self._read_later()
             return
         self.is_computing, self._deadline = False, inf
         waited, self._answer = self._answer, None  # an idle connection keeps no answer in memory
@@ -388,6 +393,16 @@ class _Connection(asyncio.Protocol):
             waited.set_result(self._stream)
         else:
             waited.set_exception(UpstreamUnavailable("Triton's answer cannot be read: it is chunked"))
+
+    def _read_later(self) -> None:
+        """Read more of a large answer in the next turn of the loop."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+            self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport, self._unwritten = None, _NOTHING

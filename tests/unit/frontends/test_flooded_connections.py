@@ -14,6 +14,7 @@ import pytest
 from control_plane.frontends.grpc.connection import GrpcConnection
 from control_plane.frontends.http.connection import HttpConnection
 from control_plane.protocols.grpc import frame_message
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.protocols.http2 import frames as h2
 from control_plane.protocols.http2 import huffman as http2_huffman
 from control_plane.protocols.http2.frames import Code
@@ -197,6 +198,21 @@ class TestHttp:
                     for _ in range(10):
                         await asyncio.sleep(0)
             assert it.behind.handled == 5
+
+    async def test_of_a_large_answer_a_piece_is_written_in_a_turn(self) -> None:
+        async with frontends() as it:
+
+            async def answer(request: HttpRequest) -> HttpAnswer:
+                return make_answer(200, bytes(1_000_000))
+
+            it.http.application = answer
+            connection, transport = it.connect("http")
+            connection.data_received(LIVE)
+            written = [0]
+            while written[-1] < 1_000_000:
+                await asyncio.sleep(0)
+                written.append(len(transport.written))
+            assert max(after - before for before, after in itertools.pairwise(written)) <= 256 * 1024 + 1_000
 
     async def test_a_client_that_leaves_with_a_few_requests_unanswered_is_seen(self) -> None:
         async with frontends() as it:

@@ -86,6 +86,21 @@ class TestExchange:
         connection.data_received(OK)
         assert ((await answer).body, connection.is_reusable) == (b"ok", True)
 
+    async def test_of_a_large_answer_one_read_is_made_in_a_turn(self) -> None:
+        http, transport = HttpClient(TcpAddress("127.0.0.1", 1), max_connections=1), Transport()
+        connection = _Connection(http)
+        connection.connection_made(transport)
+        answer = connection.begin([b"head"], 1e9, slot=None, takes_stream=False)
+        connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\r\n")
+        assert not transport.is_paused
+        for _ in range(2):
+            connection.data_received(bytes(100_000))
+            assert transport.is_paused
+            await asyncio.sleep(0)
+            assert not transport.is_paused
+        connection.data_received(bytes(100_000))
+        assert (len((await answer).body), transport.is_paused, connection.is_reusable) == (300_000, False, True)
+
     async def test_a_connection_answered_before_its_request_was_written_is_not_used_again(self) -> None:
         http, transport = HttpClient(TcpAddress("127.0.0.1", 1), max_connections=1), Transport()
         connection = _Connection(http)
