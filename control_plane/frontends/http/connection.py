@@ -330,23 +330,21 @@ class HttpConnection(asyncio.Protocol):
                 finally:
                     if held_bytes:
                         self._room.release(held_bytes)
-                if isinstance(item, HttpRequest):
-                    _free_body(item)
                 keep_alive = keep_alive and not self._server.is_draining  # a drain may have begun while the answer was made
                 if self._receives(item):  # answered before its body was whole: the rest cannot be told from a request
                     keep_alive, self._reader.has_ended, self._has_refused = False, True, True
                 is_head = isinstance(item, HttpRequest) and item.method == b"HEAD"
-                if isinstance(answer, HttpAnswer):
-                    del item  # frees the request's body, which must not stay in memory while a slow client reads
-                    if is_head or len(answer.body) <= UNCOUNTED_BYTES:
-                        write = self._write_soon if keep_alive else self._write
-                        write(_closing(answer, keep_alive).head + (b"" if is_head else answer.body))
-                    else:
-                        await self._send_large(_closing(answer, keep_alive))
-                else:
-                    takes_chunks = isinstance(item, HttpRequest) and item.takes_chunks
-                    del item
+                takes_chunks = isinstance(item, HttpRequest) and item.takes_chunks
+                body = _buffer_of(item)
+                del item  # the request's body must not stay in memory while a slow client reads
+                free_in_steps(body)
+                if not isinstance(answer, HttpAnswer):
                     await self._send_stream(answer, keep_alive=keep_alive, takes_chunks=takes_chunks, is_head=is_head)
+                elif is_head or len(answer.body) <= UNCOUNTED_BYTES:
+                    write = self._write_soon if keep_alive else self._write
+                    write(_closing(answer, keep_alive).head + (b"" if is_head else answer.body))
+                else:
+                    await self._send_large(_closing(answer, keep_alive))
                 self._is_answering = False
                 # A client that pipelines requests and reads no answers has one of them here, not all.
                 if not self._may_write:
@@ -469,11 +467,9 @@ class HttpConnection(asyncio.Protocol):
             self._server.reads.add(self)
 
 
-def _free_body(request: HttpRequest) -> None:
-    """Free the body of an answered request in steps, if it is large."""
-    if isinstance(request.body, bytearray):
-        holder, request.body = [request.body], b""
-        free_in_steps(holder)
+def _buffer_of(item: HttpRequest | HttpAnswer) -> list[bytearray]:
+    """The body of a request that came in pieces, for `free_in_steps`."""
+    return [item.body] if isinstance(item, HttpRequest) and isinstance(item.body, bytearray) else []
 
 
 def _closing(answer: HttpAnswer, keep_alive: bool) -> HttpAnswer:

@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import cast
 
 import pytest
 
 from control_plane.frontends.grpc.connection import GrpcConnection
 from control_plane.frontends.http.connection import HttpConnection
+from control_plane.host.large_buffers import LARGE_BYTES
+from control_plane.host.process_memory import held_bytes
 from control_plane.protocols.grpc import frame_message
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.protocols.http2 import frames as h2
@@ -68,6 +72,10 @@ def unread_bytes(connection: HttpConnection | GrpcConnection) -> int:
         return connection._reader.unread_bytes
     frames = connection._state._receiver._frames
     return len(frames._data) - frames._at
+
+
+def _held_bytes() -> int:
+    return held_bytes([os.getpid()]) or 0
 
 
 class Client:
@@ -198,6 +206,23 @@ class TestHttp:
                     for _ in range(10):
                         await asyncio.sleep(0)
             assert it.behind.handled == 5
+
+    async def test_the_memory_of_a_large_body_is_given_back_a_little_at_a_time(self) -> None:
+        async with frontends() as it:
+            size_bytes = 4 * LARGE_BYTES
+            it.http.limits = replace(it.http.limits, max_body_bytes=size_bytes)
+            connection, transport = it.connect("http")
+            connection.data_received(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: test\r\nContent-Length: %d\r\n\r\n" % size_bytes)
+            held = [_held_bytes()]
+            for _ in range(size_bytes // 2**18):
+                connection.data_received(b"\1" * 2**18)
+            held.append(_held_bytes())
+            while held[-1] > held[1] - 3 * LARGE_BYTES:
+                await asyncio.sleep(0)
+                held.append(_held_bytes())
+            assert transport.written
+            assert held[1] - held[0] > 3 * LARGE_BYTES
+            assert max(before - after for before, after in itertools.pairwise(held)) < LARGE_BYTES
 
     async def test_of_a_large_answer_a_piece_is_written_in_a_turn(self) -> None:
         async with frontends() as it:
