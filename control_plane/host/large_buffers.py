@@ -29,9 +29,9 @@ _SOLE = _references([bytearray(1)])
 
 
 def free_in_steps(holder: list[bytearray]) -> bool:
-    """Free the buffer in this list, and empty the list. False: there is none, it is small, or somebody else has it, too,
-    and it is freed as ever, with its last reference."""
-    if not holder or len(holder[0]) < LARGE_BYTES or _references(holder) != _SOLE:
+    """Free the buffer in this list, and empty the list. False: it is small, or somebody else has it, too, and it is freed
+    as ever, with its last reference."""
+    if len(holder[0]) < LARGE_BYTES or _references(holder) != _SOLE:
         holder.clear()
         return False
     _Freeing(holder.pop()).step()

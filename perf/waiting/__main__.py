@@ -4,7 +4,7 @@
 
 Over HTTP every waiting request has a connection, over gRPC they share 20. Health checks and small requests to another model are
 asked in turns, one at a time, every 5 ms. Uploads are 128 MiB each, two at a time, also straight at Triton and through nginx: what
-they cost there is this machine's doing, not the gateway's. An answer that takes longer than 2 s counts as 2 s.
+they cost there is this machine's doing, not the gateway's. An answer that takes longer than 1 s counts as 1 s.
 Writes perf/results/waiting.json and .md.
 """
 
@@ -49,7 +49,7 @@ _SMALL = "small"
 _ASKED = ("live", "ready", _SMALL)
 _GRPC_CONNECTIONS = 20
 _INTERVAL_S = 0.005
-_GIVE_UP_S = 2.0
+_GIVE_UP_S = 1.0
 _SETTLE_S = 1.0
 _MAX_SECONDS = 6.0
 _UPLOADS = 2
@@ -121,7 +121,7 @@ async def _waiting(protocol: str, address: str, arguments: argparse.Namespace) -
         except (RuntimeError, OSError, asyncio.IncompleteReadError) as exc:
             failures.append(str(exc))
 
-    hold_s = 3 * _SETTLE_S + arguments.seconds + len(_ASKED) * _GIVE_UP_S
+    hold_s = 2.5 * _SETTLE_S + arguments.seconds + len(_ASKED) * _GIVE_UP_S
     count = _GRPC_CONNECTIONS if protocol == "grpc" else arguments.requests
     async with _callers(protocol, address, count) as callers, asyncio.TaskGroup() as tasks:
         held = tasks.create_task(wait(callers[0].hold(hold_s)), name="hold")
@@ -166,14 +166,14 @@ async def _uploading(protocol: str, address: str, arguments: argparse.Namespace)
         for number in range(_UPLOADS):
             tasks.create_task(asyncio.to_thread(upload), name=f"upload {number}")
         try:
-            await asyncio.sleep(_SETTLE_S)
+            await asyncio.sleep(_SETTLE_S / 2)
             yield
         finally:
             stop.set()
 
 
 async def _p99s_ms(caller: Caller, asked: Sequence[str], seconds: float) -> dict[str, float]:
-    """Ask for these in turns, every 5 ms. One that is not answered in 2 s counts as that, and is asked for no more: what comes
+    """Ask for these in turns, every 5 ms. One that is not answered in 1 s counts as that, and is asked for no more: what comes
     after would only wait behind it."""
     measured_s: dict[str, list[float]] = {what: [] for what in asked}
     left = deque(asked)

@@ -337,7 +337,8 @@ class HttpConnection(asyncio.Protocol):
                 takes_chunks = isinstance(item, HttpRequest) and item.takes_chunks
                 body = _buffer_of(item)
                 del item  # the request's body must not stay in memory while a slow client reads
-                free_in_steps(body)
+                if body:
+                    free_in_steps(body)
                 if not isinstance(answer, HttpAnswer):
                     await self._send_stream(answer, keep_alive=keep_alive, takes_chunks=takes_chunks, is_head=is_head)
                 elif is_head or len(answer.body) <= UNCOUNTED_BYTES:
