@@ -13,12 +13,11 @@ import argparse
 import contextlib
 import time
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from typing import Any
 
 from control_plane.objects.domain.tenant import Tenant
 from perf.floods.bystander import Bystander
-from perf.floods.flooder import Flooded, give_way
+from perf.floods.flooder import Flooded
 from perf.floods.report import ALONE, Case, Report, Run
 from perf.floods.table import FLOODS, flood_for
 from perf.load.keys import make_keys
@@ -26,6 +25,7 @@ from perf.measurement import harness
 from perf.measurement.report import Result
 from perf.servers.serving import Tidegate, attached
 from perf.servers.upstreams import triton
+from perf.servers.yielding import yielding
 
 _HARMLESS, _HARMFUL = "harmless", "harmful"
 _KEYS_ARE_KNOWN_S = 1.0
@@ -49,7 +49,7 @@ def _measure(arguments: argparse.Namespace) -> Result:
     runs: dict[Case, list[Run]] = {Case(ALONE): []}
     flooded: dict[str, dict[str, Any]] = {}
     names = [name for name in FLOODS if any(text in name for text in arguments.only)]
-    with triton(("echo", "swallow")) as addresses, attached(addresses, "--authentication") as gateway, _flooder() as flooder:
+    with triton(("echo", "swallow")) as addresses, attached(addresses, "--authentication") as gateway, yielding(1) as flooder:
         keys = make_keys(gateway.state, Tenant(_HARMLESS), Tenant(_HARMFUL))
         time.sleep(_KEYS_ARE_KNOWN_S)
         with contextlib.closing(Bystander(gateway.addresses, keys[_HARMLESS])) as bystander:
@@ -70,10 +70,6 @@ def _came_of(flooded: Flooded, bystander: Bystander) -> dict[str, Any]:
         "refusals": dict(flooded.refusals),
         "bystander_refusals": dict(bystander.refusals),
     }
-
-
-def _flooder() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=give_way)
 
 
 def _alone(bystander: Bystander, name: str, seconds: float) -> Run:

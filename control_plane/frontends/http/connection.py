@@ -46,6 +46,11 @@ _Item = tuple[HttpRequest | HttpAnswer, bool, int]
 budget."""
 
 
+def _buffer_of(item: HttpRequest | HttpAnswer) -> list[bytearray]:
+    """The body of a request that came in pieces, for `free_in_steps`."""
+    return [item.body] if isinstance(item, HttpRequest) and isinstance(item.body, bytearray) else []
+
+
 class HttpConnection(asyncio.Protocol):
     """Server side of one HTTP/1.1 connection: reads requests, answers them in order, with back-pressure both
     ways."""
@@ -334,18 +339,22 @@ class HttpConnection(asyncio.Protocol):
                 if self._receives(item):  # answered before its body was whole: the rest cannot be told from a request
                     keep_alive, self._reader.has_ended, self._has_refused = False, True, True
                 is_head = isinstance(item, HttpRequest) and item.method == b"HEAD"
-                takes_chunks = isinstance(item, HttpRequest) and item.takes_chunks
-                body = _buffer_of(item)
-                del item  # the request's body must not stay in memory while a slow client reads
-                if body:
-                    free_in_steps(body)
-                if not isinstance(answer, HttpAnswer):
-                    await self._send_stream(answer, keep_alive=keep_alive, takes_chunks=takes_chunks, is_head=is_head)
-                elif is_head or len(answer.body) <= UNCOUNTED_BYTES:
-                    write = self._write_soon if keep_alive else self._write
-                    write(_closing(answer, keep_alive).head + (b"" if is_head else answer.body))
+                buffer = _buffer_of(item)
+                if isinstance(answer, HttpAnswer):
+                    del item  # frees the request's body, which must not stay in memory while a slow client reads
+                    if buffer:
+                        free_in_steps(buffer)
+                    if is_head or len(answer.body) <= UNCOUNTED_BYTES:
+                        write = self._write_soon if keep_alive else self._write
+                        write(_closing(answer, keep_alive).head + (b"" if is_head else answer.body))
+                    else:
+                        await self._send_large(_closing(answer, keep_alive))
                 else:
-                    await self._send_large(_closing(answer, keep_alive))
+                    takes_chunks = isinstance(item, HttpRequest) and item.takes_chunks
+                    del item
+                    if buffer:
+                        free_in_steps(buffer)
+                    await self._send_stream(answer, keep_alive=keep_alive, takes_chunks=takes_chunks, is_head=is_head)
                 self._is_answering = False
                 # A client that pipelines requests and reads no answers has one of them here, not all.
                 if not self._may_write:
@@ -466,11 +475,6 @@ class HttpConnection(asyncio.Protocol):
             self._continue_if_due()
         if self._has_backlog:
             self._server.reads.add(self)
-
-
-def _buffer_of(item: HttpRequest | HttpAnswer) -> list[bytearray]:
-    """The body of a request that came in pieces, for `free_in_steps`."""
-    return [item.body] if isinstance(item, HttpRequest) and isinstance(item.body, bytearray) else []
 
 
 def _closing(answer: HttpAnswer, keep_alive: bool) -> HttpAnswer:
