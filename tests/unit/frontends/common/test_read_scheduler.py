@@ -215,6 +215,17 @@ async def test_of_sockets_that_have_large_bodies_one_is_read_in_a_turn_and_each_
     assert not scheduler._is_running
 
 
+async def test_where_turns_are_long_a_few_such_sockets_are_read_in_one() -> None:
+    clock = Clock()
+    scheduler, read = ReadScheduler(clock), list[Large]()
+    for each in [Large(scheduler, read) for _ in range(10)]:
+        scheduler.put_off(each)
+    for turn in range(3):
+        assert len(read) == 4 * turn
+        clock.now_s += 0.002
+        await asyncio.sleep(0)
+
+
 async def test_a_while_after_the_others_it_reads_as_much_as_before_and_none_is_kept_alive() -> None:
     clock = Clock()
     scheduler, flooding, other = ReadScheduler(clock), Flooding(clock, left=40_000), Flooding(clock, left=0)
