@@ -6,9 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
-from multiprocessing import get_context
 
 from perf.chaos import models
 from perf.chaos.answers import REPEATABLE
@@ -17,7 +15,7 @@ from perf.chaos.flood import flood_for
 from perf.chaos.gateways import Gateway
 from perf.chaos.scene import NotCarriedOut, Scene
 from perf.chaos.sites import LOAD_TIMEOUT_S, LOUD
-from perf.floods.flooder import give_way
+from perf.servers.yielding import yielding
 
 _FROZEN_S = 5.0
 _WEDGED_S = 12.0
@@ -179,7 +177,7 @@ async def ask_for_twenty_cold_models(scene: Scene) -> None:
 async def flood_by_a_client(scene: Scene) -> None:
     """Of another tenant, in a process of its own."""
     address, key = scene.site.gateway.address("http"), scene.site.keys[LOUD]
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=give_way) as flooder:
+    with yielding(1) as flooder:
         await asyncio.get_running_loop().run_in_executor(flooder, int)  # it has started
         scene.begin()
         await asyncio.get_running_loop().run_in_executor(flooder, flood_for, address, key, _FLOOD_S * scene.scale)

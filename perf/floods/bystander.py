@@ -16,7 +16,7 @@ from perf.floods.report import Run
 from perf.load.echo_requests import GRPC_PATH, framed, grpc_request
 from perf.waiting.clients import http_inference
 
-_INTERVAL_S = 0.004
+_INTERVAL_S = 0.003
 _GIVE_UP_S = 5.0
 _TENSOR = np.zeros((1, 384), dtype=np.float32)
 

@@ -1,9 +1,8 @@
-"""The client that floods: plain sockets, in a process of its own that gives way to everybody else's on this machine."""
+"""The client that floods: plain sockets, in a process of its own that gives way (`perf.servers.yielding`)."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import selectors
 import socket
@@ -42,11 +41,6 @@ class _Client:
     tail: bytes = b""
     may_write_s: float = 0.0
     is_awaiting: bool = False
-
-
-def give_way() -> None:
-    """The flood stands for other machines', so it takes of the cores what the gateway and its caller leave."""
-    os.nice(10)
 
 
 def flood(it: Flood, address: str, key: str, goes_on: Callable[[Mapping[str, int]], bool]) -> Flooded:

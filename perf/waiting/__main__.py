@@ -3,8 +3,9 @@
     python -m perf.waiting [--requests 2000] [--only http|grpc] [--rounds 3] [--seconds 4] [--upload-mib 128] [--upload-mib-s 0]
 
 Over HTTP every waiting request has a connection, over gRPC they share 20. Health checks and small requests to another model are
-asked one at a time, every 5 ms. Uploads are 128 MiB each, two at a time, also straight at Triton and through nginx: what
-they cost there is this machine's doing, not the gateway's. An answer that takes longer than 2 s counts as 2 s.
+asked in turns, one at a time, every 5 ms. Uploads are 128 MiB each, two at a time, from processes that yield as if they were on
+another machine; also straight at Triton and through nginx: what they cost there is this machine's doing, not the gateway's. An
+answer that takes longer than 1 s counts as 1 s.
 Writes perf/results/waiting.json and .md.
 """
 
@@ -14,10 +15,10 @@ import argparse
 import asyncio
 import contextlib
 import sys
-import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from concurrent.futures import Executor
 from functools import partial
 
 import numpy as np
@@ -29,7 +30,8 @@ from perf.peers.nginx import nginx
 from perf.servers.processes import usage
 from perf.servers.serving import PROTOCOLS, Tidegate, attached
 from perf.servers.upstreams import triton
-from perf.waiting.clients import CALLERS, Caller, upload_until
+from perf.servers.yielding import yielding
+from perf.waiting.clients import CALLERS, Caller, ready, upload_for
 from perf.waiting.report import (
     FAILED,
     GATEWAY,
@@ -45,13 +47,18 @@ from perf.waiting.report import (
     waiting_p99,
 )
 
-_ASKED = ("live", "ready", "small")
+_SMALL = "small"
+_ASKED = ("live", "ready", _SMALL)
 _GRPC_CONNECTIONS = 20
 _INTERVAL_S = 0.005
-_GIVE_UP_S = 2.0
+_GIVE_UP_S = 1.0
 _SETTLE_S = 1.0
 _MAX_SECONDS = 6.0
 _UPLOADS = 2
+_UPLOADS_SETTLE_S = 1.0
+"""Until they are under way: each makes its message first."""
+_TAIL_S = 0.2
+"""Of the uploads, after they count: they must not end before."""
 
 Runs = dict[Case, list[Run]]
 
@@ -70,7 +77,9 @@ def main() -> None:
 
 def _measure(arguments: argparse.Namespace) -> Result:
     runs: Runs = {}
-    with triton(("echo", "hold", "swallow")) as addresses:
+    with triton(("echo", "hold", "swallow")) as addresses, yielding(_UPLOADS) as uploaders:
+        for started in [uploaders.submit(ready) for _ in range(_UPLOADS)]:
+            started.result()
         for protocol in [arguments.only] if arguments.only else PROTOCOLS:
             with (
                 attached(addresses) as gateway,
@@ -80,24 +89,26 @@ def _measure(arguments: argparse.Namespace) -> Result:
                 ways = {STRAIGHT: addresses[protocol], NGINX: nginx_address, GATEWAY: gateway.addresses[protocol]}
                 for number in range(arguments.rounds):
                     harness.say(f"{protocol}, round {number + 1}")
-                    for what, run in runner.run(_round(protocol, gateway, ways, arguments)).items():
+                    for what, run in runner.run(_round(uploaders, protocol, gateway, ways, arguments)).items():
                         runs.setdefault(Case(protocol, what), []).append(run)
     return Result(runs)
 
 
-async def _round(protocol: str, gateway: Tidegate, ways: Mapping[str, str], arguments: argparse.Namespace) -> dict[str, Run]:
+async def _round(
+    uploaders: Executor, protocol: str, gateway: Tidegate, ways: Mapping[str, str], arguments: argparse.Namespace
+) -> dict[str, Run]:
     """By what was measured."""
     waiting = await _measure_waiting(protocol, gateway, arguments)
-    return waiting | await _measure_uploads(protocol, gateway, ways, arguments)
+    return waiting | await _measure_uploads(uploaders, protocol, gateway, ways, arguments)
 
 
 async def _measure_waiting(protocol: str, gateway: Tidegate, arguments: argparse.Namespace) -> dict[str, Run]:
     address = gateway.addresses[protocol]
     async with _callers(protocol, address, 1) as (prober,):
-        before = await _probe(prober, arguments.seconds)
+        before = await _p99s_ms(prober, _ASKED, arguments.seconds)
         idle = usage(gateway.pid)
         async with _waiting(protocol, address, arguments) as failures:
-            during = await _probe(prober, arguments.seconds)
+            during = await _p99s_ms(prober, _ASKED, arguments.seconds)
             busy = usage(gateway.pid)
     for text, count in Counter(failures).most_common(3):
         print(f"{count} of {arguments.requests} waiting requests failed: {text}", file=sys.stderr)
@@ -120,7 +131,7 @@ async def _waiting(protocol: str, address: str, arguments: argparse.Namespace) -
         except (RuntimeError, OSError, asyncio.IncompleteReadError) as exc:
             failures.append(str(exc))
 
-    hold_s = 3 * _SETTLE_S + len(_ASKED) * (arguments.seconds + _GIVE_UP_S)
+    hold_s = 2.5 * _SETTLE_S + arguments.seconds + len(_ASKED) * _GIVE_UP_S
     count = _GRPC_CONNECTIONS if protocol == "grpc" else arguments.requests
     async with _callers(protocol, address, count) as callers, asyncio.TaskGroup() as tasks:
         held = tasks.create_task(wait(callers[0].hold(hold_s)), name="hold")
@@ -133,21 +144,19 @@ async def _waiting(protocol: str, address: str, arguments: argparse.Namespace) -
             raise RuntimeError("the requests no longer waited when the last figure was taken")
 
 
-async def _probe(caller: Caller, each_s: float) -> dict[str, float]:
-    return {what: await _p99_ms(caller, what, each_s) for what in _ASKED}
-
-
-async def _measure_uploads(protocol: str, gateway: Tidegate, ways: Mapping[str, str], arguments: argparse.Namespace) -> dict[str, Run]:
+async def _measure_uploads(
+    uploaders: Executor, protocol: str, gateway: Tidegate, ways: Mapping[str, str], arguments: argparse.Namespace
+) -> dict[str, Run]:
     """Small requests without and with uploads; `ways` has the address by the way there."""
     runs: dict[str, Run] = {}
     idle_bytes = peak_bytes = usage(gateway.pid).rss_bytes
     for way, address in ways.items():
         async with _callers(protocol, address, 1) as (caller,):
-            alone_ms = await _p99_ms(caller, "small", arguments.seconds)
-            async with _uploading(protocol, address, arguments):
-                beside_ms = await _p99_ms(caller, "small", arguments.seconds)
+            alone = await _p99s_ms(caller, (_SMALL,), arguments.seconds / 2)
+            async with _uploading(uploaders, protocol, address, arguments):
+                beside = await _p99s_ms(caller, (_SMALL,), arguments.seconds)
                 peak_bytes = max(peak_bytes, usage(gateway.pid).rss_bytes)
-        runs[upload_p99(way)] = Run(alone_ms, beside_ms)
+        runs[upload_p99(way)] = Run(alone[_SMALL], beside[_SMALL])
     return runs | {UPLOAD_MEMORY: Run(idle_bytes / 2**20, peak_bytes / 2**20)}
 
 
@@ -162,33 +171,35 @@ async def _callers(protocol: str, address: str, count: int) -> AsyncIterator[Seq
 
 
 @contextlib.asynccontextmanager
-async def _uploading(protocol: str, address: str, arguments: argparse.Namespace) -> AsyncIterator[None]:
-    stop = threading.Event()
-    upload = partial(upload_until, protocol, address, stop, mib=arguments.upload_mib, mib_per_s=arguments.upload_mib_s)
-    async with asyncio.TaskGroup() as tasks:
-        for number in range(_UPLOADS):
-            tasks.create_task(asyncio.to_thread(upload), name=f"upload {number}")
-        try:
-            await asyncio.sleep(_SETTLE_S)
-            yield
-        finally:
-            stop.set()
+async def _uploading(uploaders: Executor, protocol: str, address: str, arguments: argparse.Namespace) -> AsyncIterator[None]:
+    """Inside, for `--seconds`, all of them upload."""
+    lasts_s = _UPLOADS_SETTLE_S + arguments.seconds + _TAIL_S
+    upload = partial(upload_for, protocol, address, lasts_s, mib=arguments.upload_mib, mib_per_s=arguments.upload_mib_s)
+    uploads = [asyncio.get_running_loop().run_in_executor(uploaders, upload) for _ in range(_UPLOADS)]
+    await asyncio.sleep(_UPLOADS_SETTLE_S)
+    yield
+    await asyncio.gather(*uploads)
 
 
-async def _p99_ms(caller: Caller, what: str, seconds: float) -> float:
-    """Ask every 5 ms. One that is not answered in 2 s counts as that, and ends it: what comes after would only wait behind it."""
-    measured_s: list[float] = []
+async def _p99s_ms(caller: Caller, asked: Sequence[str], seconds: float) -> dict[str, float]:
+    """Ask for these in turns, every 5 ms. One that is not answered in 1 s counts as that, and is asked for no more: what comes
+    after would only wait behind it."""
+    measured_s: dict[str, list[float]] = {what: [] for what in asked}
+    left = deque(asked)
     until_s = time.perf_counter() + seconds
-    while (sent_s := time.perf_counter()) < until_s:
+    while left and (sent_s := time.perf_counter()) < until_s:
+        what = left.popleft()
         try:
             async with asyncio.timeout(_GIVE_UP_S):
                 await caller.ask(what)
         except TimeoutError:
-            measured_s.append(_GIVE_UP_S)
-            break
-        measured_s.append(time.perf_counter() - sent_s)
-        await asyncio.sleep(max(0.0, _INTERVAL_S - measured_s[-1]))
-    return float(np.percentile(measured_s, 99)) * 1e3
+            measured_s[what].append(_GIVE_UP_S)
+            continue
+        left.append(what)
+        took_s = time.perf_counter() - sent_s
+        measured_s[what].append(took_s)
+        await asyncio.sleep(max(0.0, _INTERVAL_S - took_s))
+    return {what: float(np.percentile(of_one_s, 99)) * 1e3 for what, of_one_s in measured_s.items()}
 
 
 if __name__ == "__main__":

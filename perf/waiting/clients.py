@@ -1,10 +1,9 @@
-"""Callers for `perf.waiting`: raw connections that cost this process little, on either protocol, and uploads from threads beside them."""
+"""Callers for `perf.waiting`: raw connections that cost this process little, on either protocol, and uploads from processes beside them."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-import threading
 import time
 from typing import Any, Protocol
 
@@ -101,20 +100,27 @@ class GrpcCaller:
 CALLERS = {"http": HttpCaller, "grpc": GrpcCaller}
 
 
-def upload_until(protocol: str, address: str, stop: threading.Event, *, mib: int, mib_per_s: float) -> int:
-    """Upload one tensor of so many MiB after the other until told to stop; how many were answered. Blocks: give it a thread.
+def ready() -> None:
+    """Nothing: the process that it is carried out by has started."""
 
-    Over HTTP at `mib_per_s`, or as fast as it goes when that is 0; over gRPC, whose client sends a message as fast as it can, always so.
+
+def upload_for(protocol: str, address: str, seconds: float, *, mib: int, mib_per_s: float) -> int:
+    """Upload one tensor of so many MiB after the other for so long; how many were answered.
+
+    In a process of its own: gRPC's client copies a message with Python's lock held, 30 ms for 128 MiB, in which no caller of the
+    same process would see his answer. Over HTTP at `mib_per_s`, or as fast as it goes when that is 0; over gRPC, whose client sends
+    a message as fast as it can, always so.
     """
+    until_s = time.monotonic() + seconds
     tensor = np.zeros(((mib << 20) - _HEAD_BYTES) // 4, dtype=np.float32)
-    return _upload_http(address, tensor, stop, mib_per_s) if protocol == "http" else _upload_grpc(address, tensor, stop)
+    return _upload_http(address, tensor, until_s, mib_per_s) if protocol == "http" else _upload_grpc(address, tensor, until_s)
 
 
-def _upload_http(address: str, tensor: Any, stop: threading.Event, mib_per_s: float) -> int:
+def _upload_http(address: str, tensor: Any, until_s: float, mib_per_s: float) -> int:
     request, count = http_inference("swallow", "INPUT0", tensor), 0
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=60) as connection:
-        while not stop.is_set():
+        while time.monotonic() < until_s:
             _send_paced(connection, memoryview(request), mib_per_s)
             answer = connection.recv(65536)
             if not answer.startswith(b"HTTP/1.1 200 "):
@@ -131,11 +137,11 @@ def _send_paced(connection: socket.socket, data: memoryview, mib_per_s: float) -
             time.sleep(max(0.0, started_s + at / 2**20 / mib_per_s - time.monotonic()))
 
 
-def _upload_grpc(address: str, tensor: Any, stop: threading.Event) -> int:
+def _upload_grpc(address: str, tensor: Any, until_s: float) -> int:
     message, count = grpc_inference("swallow", "INPUT0", tensor), 0
     with grpc.insecure_channel(address, options=_UNLIMITED) as channel:
         call = channel.unary_unary(GRPC_PATH)
-        while not stop.is_set():
+        while time.monotonic() < until_s:
             call(message, timeout=60)
             count += 1
     return count

@@ -17,6 +17,7 @@ from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
 from control_plane.frontends.common.status import STATUS, advice_of, message_of
 from control_plane.frontends.grpc.message_stream import MessageConnection, MessageStream
+from control_plane.host.large_buffers import free_in_steps
 from control_plane.protocols.grpc import GrpcAnswer, GrpcHead, GrpcStatus, MessageFrame, MessageReader, read_head, status_answer
 from control_plane.protocols.http2.headers import Fields
 from control_plane.protocols.http2.stream import Stream
@@ -245,6 +246,7 @@ class Call:
     async def _answer(self) -> None:
         """Run the handler and end the call: the one place where the errors of calls become statuses."""
         handler, head, frame, messages = self._handler, self._head, self._frame, self._messages
+        self._frame = None
         assert handler is not None
         assert head is not None
         try:
@@ -264,6 +266,9 @@ class Call:
                 # Later data is dropped (`on_data`); and the two would keep each other alive until a garbage
                 # collection.
                 self._handler = self._messages = None
+        if isinstance(frame, memoryview) and isinstance(frame.obj, bytearray):
+            holder, frame = [frame.obj], None
+            free_in_steps(holder)
         if messages is None:
             self._connection.answer(self._stream, answer)
         else:

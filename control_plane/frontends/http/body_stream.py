@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from control_plane.core.errors import ControlPlaneError
 
-_MOST_BYTES = 256 * 1024
-"""Bytes from which the buffer is full: as much as a socket is read at a time."""
+_MOST_BYTES = 256_000
+"""Bytes from which the buffer is full: as much as uvloop reads of a socket at a time."""
 
 
 class BodyStream:

@@ -21,6 +21,7 @@ from control_plane.frontends.http.known_head import MAX_KNOWN_HEAD_BYTES, KnownH
 from control_plane.frontends.http.limits import MAX_FIELDS, MAX_LINE_BYTES, HttpLimits, StreamedBody, line_too_long, too_many_fields
 from control_plane.frontends.http.request_sink import Admit, RequestSink, Streams, streams_none
 from control_plane.host.exposure import AllowedHosts
+from control_plane.host.large_buffers import free_in_steps
 from control_plane.protocols.head_template import Http1Template
 from control_plane.protocols.http1 import Body, HttpRequest
 from control_plane.protocols.kserve.routes import authority_in
@@ -231,6 +232,9 @@ class RequestReader:
         """
         self.has_ended = True
         self._data, self._at = b"", 0
+        if isinstance(self._body, bytearray):
+            holder, self._body = [self._body], b""
+            free_in_steps(holder)
         self._body, self._request, self._known, self._parser, self.stream = b"", _NO_REQUEST, None, None, None
 
     def _parse(self, data: bytes) -> None:

@@ -44,6 +44,15 @@ _LARGE_JSON_BYTES = 256 * 1024
 _HELD_UP_S = 0.02
 """An answer beside such a request that took so long may have waited for its parsing."""
 
+_WRITE_BYTES = 256 * 1024
+"""Bytes of a large body that are written in one turn of the loop. A socket of loopback takes up to 4 MB in one call,
+and that takes 2 ms."""
+
+_LARGE_READ_BYTES = 64 * 1024
+"""A read of an answer that is followed by no other in the same turn of the loop: uvloop would read up to 8 MB."""
+
+_NOTHING = memoryview(b"")
+
 _KEPT_FREE = 8
 """One of so many connections is not for inference: health and metadata answer whatever the models do."""
 
@@ -258,6 +267,9 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._unsent: Body = b""
         """A request that is written at the end of this turn of the loop."""
+        self._unwritten = _NOTHING
+        """What is left of a large body, of which a piece is written in each turn in which the socket takes one."""
+        self._may_write = True
         self._answer: asyncio.Future[HttpAnswer | TritonHttpStream] | None = None
         self._stream: TritonHttpStream | None = None
         self._reader = AnswerReader()
@@ -295,9 +307,28 @@ class _Connection(asyncio.Protocol):
             self._unsent = pieces[0]
             self._pool.writes.put_off(self)
         else:
-            for piece in pieces:
-                self._transport.write(piece)  # the transport keeps what the socket does not take, without a copy
+            self._transport.write(pieces[0])
+            for body in pieces[1:]:
+                self._unwritten = memoryview(body)
+                self._write_on()
         return self._answer
+
+    def _write_on(self) -> None:
+        if self._transport is None or not self._may_write:
+            return  # `resume_writing` goes on
+        piece, left = self._unwritten[:_WRITE_BYTES], self._unwritten[_WRITE_BYTES:]
+        self._unwritten = left or _NOTHING
+        self._transport.write(piece)  # the transport keeps what the socket does not take, without a copy
+        if left and self._may_write:
+            self._loop.call_soon(self._write_on)
+
+    def pause_writing(self) -> None:
+        self._may_write = False
+
+    def resume_writing(self) -> None:
+        self._may_write = True
+        if self._unwritten:
+            self._loop.call_soon(self._write_on)
 
     def flush(self) -> None:
         """See `turn_writes.Unsent`."""
@@ -348,11 +379,13 @@ class _Connection(asyncio.Protocol):
             self._fail(UpstreamUnavailable(f"Triton's answer cannot be read: {exc}"))
             return
         if answer is None:
+            if len(data) >= _LARGE_READ_BYTES:
+                self._read_later()
             return
         self.is_computing, self._deadline = False, inf
         waited, self._answer = self._answer, None  # an idle connection keeps no answer in memory
         if not isinstance(answer, ChunkedHead):
-            self.is_reusable = not self._reader.closes
+            self.is_reusable = not (self._reader.closes or self._unwritten)
             waited.set_result(answer)
         elif self._takes_stream:
             assert self._transport is not None
@@ -361,8 +394,18 @@ class _Connection(asyncio.Protocol):
         else:
             waited.set_exception(UpstreamUnavailable("Triton's answer cannot be read: it is chunked"))
 
+    def _read_later(self) -> None:
+        """Read more of a large answer in the next turn of the loop."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+            self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        self._transport, self._unwritten = None, _NOTHING
         self._timer.cancel()
         self.is_reusable = self.is_computing = False
         self._pool._closed(self)
@@ -374,7 +417,7 @@ class _Connection(asyncio.Protocol):
 
     def _end_stream(self, is_whole: bool) -> None:
         self._stream = None
-        self.is_reusable = is_whole and self._transport is not None and not self._reader.closes
+        self.is_reusable = is_whole and self._transport is not None and not (self._reader.closes or self._unwritten)
         self._pool._give_back(self)
 
     def _expire(self, now: float) -> float:

@@ -5,15 +5,20 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import cast
 
 import pytest
 
 from control_plane.frontends.grpc.connection import GrpcConnection
 from control_plane.frontends.http.connection import HttpConnection
+from control_plane.host.large_buffers import LARGE_BYTES
+from control_plane.host.process_memory import held_bytes
 from control_plane.protocols.grpc import frame_message
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.protocols.http2 import frames as h2
 from control_plane.protocols.http2 import huffman as http2_huffman
 from control_plane.protocols.http2.frames import Code
@@ -67,6 +72,10 @@ def unread_bytes(connection: HttpConnection | GrpcConnection) -> int:
         return connection._reader.unread_bytes
     frames = connection._state._receiver._frames
     return len(frames._data) - frames._at
+
+
+def _held_bytes() -> int:
+    return held_bytes([os.getpid()]) or 0
 
 
 class Client:
@@ -172,6 +181,63 @@ class TestHttp:
             for _ in range(5):
                 await asyncio.sleep(0)
             assert not transport.is_paused
+
+    async def test_of_large_bodies_one_read_is_made_in_a_turn_whoever_sends_them(self) -> None:
+        """uvloop reads a socket again and again, 8 MB in a turn, as long as it is not told to pause."""
+        async with frontends() as it:
+            head = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: test\r\nContent-Length: 1000000\r\n\r\n"
+            uploads = [it.connect("http") for _ in range(4)]
+            for connection, transport in uploads:
+                connection.data_received(head)
+                assert not transport.is_paused
+                connection.data_received(bytes(READ_BYTES))
+                assert transport.is_paused
+            paused = [4]
+            while paused[-1]:
+                await asyncio.sleep(0)
+                paused.append(sum(transport.is_paused for _, transport in uploads))
+                assert paused[-2] - paused[-1] <= 1
+            small, its_transport = it.connect("http")
+            small.data_received(LIVE)
+            assert not its_transport.is_paused
+            for connection, _ in uploads:
+                for size in (READ_BYTES, READ_BYTES, 1_000_000 - 3 * READ_BYTES):
+                    connection.data_received(bytes(size))
+                    for _ in range(10):
+                        await asyncio.sleep(0)
+            assert it.behind.handled == 5
+
+    async def test_the_memory_of_a_large_body_is_given_back_a_little_at_a_time(self) -> None:
+        async with frontends() as it:
+            size_bytes = 4 * LARGE_BYTES
+            it.http.limits = replace(it.http.limits, max_body_bytes=size_bytes)
+            connection, transport = it.connect("http")
+            connection.data_received(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: test\r\nContent-Length: %d\r\n\r\n" % size_bytes)
+            held = [_held_bytes()]
+            for _ in range(size_bytes // 2**18):
+                connection.data_received(b"\1" * 2**18)
+            held.append(_held_bytes())
+            while held[-1] > held[1] - 3 * LARGE_BYTES:
+                await asyncio.sleep(0)
+                held.append(_held_bytes())
+            assert transport.written
+            assert held[1] - held[0] > 3 * LARGE_BYTES
+            assert max(before - after for before, after in itertools.pairwise(held)) < LARGE_BYTES
+
+    async def test_of_a_large_answer_a_piece_is_written_in_a_turn(self) -> None:
+        async with frontends() as it:
+
+            async def answer(request: HttpRequest) -> HttpAnswer:
+                return make_answer(200, bytes(1_000_000))
+
+            it.http.application = answer
+            connection, transport = it.connect("http")
+            connection.data_received(LIVE)
+            written = [0]
+            while written[-1] < 1_000_000:
+                await asyncio.sleep(0)
+                written.append(len(transport.written))
+            assert max(after - before for before, after in itertools.pairwise(written)) <= 256 * 1024 + 1_000
 
     async def test_a_client_that_leaves_with_a_few_requests_unanswered_is_seen(self) -> None:
         async with frontends() as it:

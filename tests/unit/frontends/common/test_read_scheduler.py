@@ -158,6 +158,74 @@ async def test_while_others_keep_up_many_that_are_behind_read_no_more_than_one_a
         assert max(each.left for each in flooding) - min(each.left for each in flooding) <= 1
 
 
+async def _turns_of_reading(turns: int, *, turn_s: float = 0.0, keeps_up: bool = True) -> list[int]:
+    """The turns, of so many that take so long by the work of others, in which a flood reads."""
+    clock = Clock()
+    scheduler, flooding, read_in = ReadScheduler(clock), Flooding(clock, left=1_000_000), list[int]()
+    scheduler.add(flooding)
+    for turn in range(turns):
+        if keeps_up:
+            scheduler.kept_up = Flooding(clock, left=0)
+        before = len(flooding.reads)
+        await asyncio.sleep(0)
+        clock.now_s += turn_s
+        if len(flooding.reads) > before:
+            read_in.append(turn)
+    scheduler.remove(flooding)
+    return read_in
+
+
+async def test_while_others_keep_up_most_turns_are_theirs_alone() -> None:
+    assert await _turns_of_reading(12) == [0, 4, 8]
+    assert await _turns_of_reading(12, keeps_up=False) == list(range(12))
+
+
+async def test_where_turns_are_long_those_that_are_behind_do_not_wait_for_several() -> None:
+    assert await _turns_of_reading(6, turn_s=0.0004) == [0, 3]
+    assert await _turns_of_reading(6, turn_s=0.002) == list(range(6))
+
+
+@dataclass(eq=False)
+class Large:
+    """Fake connection that has paused after a large read, and does so after each."""
+
+    scheduler: ReadScheduler
+    read: list[Large]
+    left: int = 3
+
+    def read_socket(self) -> None:
+        self.read.append(self)
+        self.left -= 1
+        if self.left:
+            self.scheduler.put_off(self)
+
+
+async def test_of_sockets_that_have_large_bodies_one_is_read_in_a_turn_and_each_in_its_turn() -> None:
+    scheduler, read = ReadScheduler(Clock()), list[Large]()
+    large = [Large(scheduler, read) for _ in range(5)]
+    gone = Large(scheduler, read)
+    for each in (*large, gone, *large):
+        scheduler.put_off(each)
+    scheduler.remove(gone)
+    for turn in range(15):
+        assert len(read) == turn
+        await asyncio.sleep(0)
+    assert read == large * 3
+    await asyncio.sleep(0)
+    assert not scheduler._is_running
+
+
+async def test_where_turns_are_long_a_few_such_sockets_are_read_in_one() -> None:
+    clock = Clock()
+    scheduler, read = ReadScheduler(clock), list[Large]()
+    for each in [Large(scheduler, read) for _ in range(10)]:
+        scheduler.put_off(each)
+    for turn in range(3):
+        assert len(read) == 4 * turn
+        clock.now_s += 0.002
+        await asyncio.sleep(0)
+
+
 async def test_a_while_after_the_others_it_reads_as_much_as_before_and_none_is_kept_alive() -> None:
     clock = Clock()
     scheduler, flooding, other = ReadScheduler(clock), Flooding(clock, left=40_000), Flooding(clock, left=0)

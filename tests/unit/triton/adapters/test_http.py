@@ -9,9 +9,10 @@ import pytest
 from control_plane.core.endpoints import TcpAddress
 from control_plane.core.errors import DeadlineExceeded, UpstreamUnavailable
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
-from control_plane.triton.adapters.http import HttpClient
+from control_plane.triton.adapters.http import HttpClient, _Connection
 from tests.aio import run, settle
 from tests.fakes.held_writes import HeldWrites
+from tests.unit.frontends.frontend_ends import Transport
 from tests.unit.triton.adapters.http_bench import TRACE, Gate, assert_all_slots_are_there, failure, pool, send
 from tests.unit.triton.adapters.scripted_triton import OK, Exchange, answer_ok, scripted_triton
 
@@ -63,6 +64,54 @@ class TestExchange:
         body = bytes(range(256)) * 20_000
         async with pool(back) as (http, _):
             assert (await http.send(HttpRequest(b"POST", b"/v2", [], body), timeout_s=20)).body == body
+
+    async def test_of_a_large_body_a_piece_is_written_in_a_turn_and_only_where_the_socket_takes_it(self) -> None:
+        http, transport = HttpClient(TcpAddress("127.0.0.1", 1), max_connections=1), Transport()
+        connection, body = _Connection(http), bytearray(range(256)) * 6_000
+        connection.connection_made(transport)
+        answer = connection.begin([b"head", body], 1e9, slot=None, takes_stream=False)
+        at = len(transport.written)
+        assert at == 4 + 256 * 1024
+        for _ in range(2):
+            await asyncio.sleep(0)
+            assert len(transport.written) - at == 256 * 1024
+            at = len(transport.written)
+        connection.pause_writing()
+        await settle()
+        assert len(transport.written) == at
+        connection.resume_writing()
+        await settle()
+        assert transport.written == b"head" + body
+        body.clear()  # it is not kept
+        connection.data_received(OK)
+        assert ((await answer).body, connection.is_reusable) == (b"ok", True)
+
+    async def test_of_a_large_answer_one_read_is_made_in_a_turn(self) -> None:
+        http, transport = HttpClient(TcpAddress("127.0.0.1", 1), max_connections=1), Transport()
+        connection = _Connection(http)
+        connection.connection_made(transport)
+        answer = connection.begin([b"head"], 1e9, slot=None, takes_stream=False)
+        connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\r\n")
+        assert not transport.is_paused
+        for _ in range(2):
+            connection.data_received(bytes(100_000))
+            assert transport.is_paused
+            await asyncio.sleep(0)
+            assert not transport.is_paused
+        connection.data_received(bytes(100_000))
+        assert (len((await answer).body), transport.is_paused, connection.is_reusable) == (300_000, False, True)
+
+    async def test_a_connection_answered_before_its_request_was_written_is_not_used_again(self) -> None:
+        http, transport = HttpClient(TcpAddress("127.0.0.1", 1), max_connections=1), Transport()
+        connection = _Connection(http)
+        connection.connection_made(transport)
+        answer = connection.begin([b"head", bytes(2**20)], 1e9, slot=None, takes_stream=False)
+        connection.data_received(OK)
+        assert ((await answer).body, connection.is_reusable) == (b"ok", False)
+        connection.connection_lost(None)
+        written = len(transport.written)
+        await settle()
+        assert len(transport.written) == written
 
     async def test_an_ipv6_address_is_bracketed_in_host(self) -> None:
         async with scripted_triton(host="::1") as triton:
