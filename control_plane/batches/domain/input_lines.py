@@ -129,7 +129,10 @@ def read_line(text: bytes) -> Line:
         raise InvalidRequest(f'url must be "{EMBEDDINGS}", the endpoint of the batch')
     if type(body) is not dict:
         raise InvalidRequest('body must be a JSON object, such as {"model": "...", "input": "..."}')
-    return Line(custom_id, orjson.dumps(body))
+    try:
+        return Line(custom_id, orjson.dumps(body))
+    except orjson.JSONEncodeError as exc:  # less deep than what can be read
+        raise InvalidRequest("body is nested too deeply") from exc
 
 
 def lines_of(content: bytes) -> list[Line]:
