@@ -46,7 +46,9 @@ class InputLines:
 
 
 class InputReader:
-    """Validates an input file piece by piece, in steps, and cuts it into chunks; it keeps one line, and all names."""
+    """Parser of an input file, which validates it piece by piece, in steps, and cuts it into chunks; it keeps one line, and
+    all names.
+    """
 
     def __init__(self) -> None:
         self._chunks: list[Chunk] = []

@@ -40,7 +40,7 @@ class Budget(Protocol):
 
 
 class CallersFiles:
-    """Callers' files below the allowed prefixes."""
+    """Application service for the input and output of jobs in folders and object stores that administrators allow."""
 
     def __init__(
         self,

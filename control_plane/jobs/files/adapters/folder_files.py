@@ -35,7 +35,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class FolderFiles:
-    """Files below a folder."""
+    """File store in a folder of this machine, on threads of its own."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
