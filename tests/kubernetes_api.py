@@ -76,6 +76,8 @@ class ScriptedApi:
     version: int = 100
     before_write: Callable[[dict[str, Any]], None] = lambda it: None
     """Called with the body of each write before it is looked at, such as to have somebody else write first."""
+    invalid: set[str] = field(default_factory=set)
+    """Names of objects whose status breaks a rule of their definition."""
     is_deaf: bool = False
     """Whether requests are read and never answered."""
     oldest: int = 0
@@ -112,6 +114,12 @@ class ScriptedApi:
         """Tell watchers how far the versions are, without a change of theirs."""
         self.version += 50
         self._history.append((self.version, "BOOKMARK", {"kind": "EndpointSlice", "metadata": {"resourceVersion": str(self.version)}}))
+        self._wake()
+
+    def say_nonsense(self) -> None:
+        """Send watchers a bookmark of a form that it should not have."""
+        self.version += 1
+        self._history.append((self.version, "BOOKMARK", {"kind": "EndpointSlice", "metadata": ["nonsense"]}))
         self._wake()
 
     def fail(self, code: int, reason: str) -> None:
@@ -212,6 +220,8 @@ class ScriptedApi:
         if verb == "update":
             if (based_on := body["metadata"].get("resourceVersion")) and based_on != now["metadata"]["resourceVersion"]:
                 return 409, _status(409, "Conflict", "the object has been modified; please apply your changes to the latest version")
+            if part and name in self.invalid:
+                return 422, _status(422, "Invalid", f'{kind} "{name}" is invalid: spec: Invalid value')
             if part:
                 body = {**now, "status": body["status"]}
             elif kind == "Model":

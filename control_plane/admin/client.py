@@ -154,10 +154,14 @@ class JobClient:
 
     def submit(self, model: str, body: bytes, *, key: str, **options: str | None) -> dict[str, Any]:
         """Hand in the body of an infer request; where there is no room, come again when the gateway says so. `options` are further
-        header fields, with those of None left out.
+        header fields, in UTF-8, with those of None left out.
         """
         given = {name.replace("_", "-"): value for name, value in options.items() if value is not None}
-        headers = {"idempotency-key": key, "content-type": "application/json"} | given
+        for name, value in given.items():
+            if not value.isprintable():
+                raise InvalidRequest(f"{name} has a character that no header field can have: {value[:200]!r}")
+        fields = {"idempotency-key": key, "content-type": "application/json"} | given
+        headers = {name.encode(): value.encode() for name, value in fields.items()}
         path = f"/v2/models/{quote(model, safe='')}/jobs"
         while True:
             refused: list[httpx.Response] = []

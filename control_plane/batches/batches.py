@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -83,6 +84,8 @@ class _Follow:
     batch: Batch
     ends: dict[int, ChunkEnd] = field(default_factory=dict)
     open: set[int] = field(default_factory=set)
+    rests_until_s: float = 0.0
+    """When it is looked at again after a defect."""
 
 
 class Batches:
@@ -111,6 +114,8 @@ class Batches:
         self._max_open = max_open
         self._today_s = today_s
         self._follows: dict[str, _Follow] = {}
+        self._being_created: Counter[str] = Counter()
+        """Batches of each tenant whose input is being validated."""
         self._cleaned_s = float("-inf")
         self._is_away = False
         self._wake = asyncio.Event()
@@ -127,8 +132,17 @@ class Batches:
             LimitExceeded: the tenant has as many open batches as it may.
             StoreUnavailable: nothing can be accepted now.
         """
-        if (count := await self._shelf.open_count(principal.tenant)) >= self._max_open:
+        count = await self._shelf.open_count(principal.tenant) + self._being_created[principal.tenant]
+        if count >= self._max_open:
             raise LimitExceeded(f"{count} batches of this tenant have not ended, and no more may be open", retry_after_s=_FULL_RETRY_S)
+        self._being_created[principal.tenant] += 1
+        try:
+            return await self._create(principal, input_file_id, metadata, webhook)
+        finally:
+            self._being_created[principal.tenant] -= 1
+            self._being_created += Counter()  # drops those without any
+
+    async def _create(self, principal: Principal, input_file_id: str, metadata: dict[str, str] | None, webhook: str) -> Batch:
         file = await self._files.get(principal, input_file_id)
         if file.purpose != "batch":
             raise InvalidRequest(f"the input file's purpose must be 'batch'; this one's is {file.purpose!r}", field="input_file_id")
@@ -224,7 +238,7 @@ class Batches:
                     _log.warning("batches wait: %s", exc)
                 self._is_away = True
                 await asyncio.sleep(_PERIOD_S)
-            except Exception:  # one batch must not end the gateway
+            except Exception:  # such as a batch on the shelf that cannot be read; it must not end the gateway
                 _log.exception("batches wait; this is a defect")
                 await asyncio.sleep(_AFTER_DEFECT_S)
             with suppress(TimeoutError):
@@ -252,6 +266,8 @@ class Batches:
         failure: StoreUnavailable | None = None
         for batch in batches:
             follow = self._follows[batch.id]
+            if now_s < follow.rests_until_s:
+                continue
             if is_full:
                 follow.open.clear()
             try:
@@ -259,6 +275,9 @@ class Batches:
                     await self._end(batch, follow)
             except StoreUnavailable as exc:
                 failure = exc
+            except Exception:  # a defect, which one batch must not bring upon all others
+                _log.exception("batch %s waits; this is a defect", batch.id)
+                follow.rests_until_s = now_s + _AFTER_DEFECT_S
         if now_s >= self._cleaned_s + _CLEAN_EVERY_S:
             self._cleaned_s = now_s
             await self._shelf.remove_older(now_s - self._keep_s, unfinished_before_s=now_s - _UNFINISHED_S)

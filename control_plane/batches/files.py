@@ -50,7 +50,7 @@ class Files:
 
     async def _bounded(self, tenant: str, content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Yield the content as far as the tenant has room for it. Raises LimitExceeded."""
-        own_bytes, kept = 0, await self._shelf.files(tenant)
+        own_bytes, kept = 0, await self._kept(tenant)
         try:
             self._require_room(tenant, kept)
             async for piece in content:
@@ -60,17 +60,22 @@ class Files:
                 yield piece
             if not own_bytes:
                 raise InvalidRequest("the file is empty", field="file")
-            self._require_room(tenant, await self._shelf.files(tenant))  # others may have come to their end meanwhile
+            self._require_room(tenant, await self._kept(tenant))  # others may have come to their end meanwhile
         finally:
             self._arriving[tenant] -= own_bytes
             if not self._arriving[tenant]:
                 del self._arriving[tenant]
 
-    def _require_room(self, tenant: str, kept: list[StoredFile]) -> None:
-        total = sum(file.size_bytes for file in kept)
-        if len(kept) >= _MAX_FILES or total + self._arriving[tenant] > self._max_bytes:
+    async def _kept(self, tenant: str) -> tuple[int, int]:
+        """Return how many files a tenant has, and how many bytes of them."""
+        files = await self._shelf.files(tenant)
+        return len(files), sum(file.size_bytes for file in files)
+
+    def _require_room(self, tenant: str, kept: tuple[int, int]) -> None:
+        count, total = kept
+        if count >= _MAX_FILES or total + self._arriving[tenant] > self._max_bytes:
             most = f"{_MAX_FILES} files and {self._max_bytes} bytes"
-            raise LimitExceeded(f"this tenant has {len(kept)} files with {total} bytes, and {most} are allowed; delete some first")
+            raise LimitExceeded(f"this tenant has {count} files with {total} bytes, and {most} are allowed; delete some first")
 
     async def get(self, principal: Principal, file_id: str) -> StoredFile:
         """Return a file. Raises ObjectNotFound."""

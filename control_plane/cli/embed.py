@@ -12,6 +12,7 @@ from rich.progress import track
 
 from control_plane.admin.client import EmbeddingClient
 from control_plane.cli.common.options import StateDirOption, api_key, endpoint
+from control_plane.cli.common.texts import read_texts
 from control_plane.core.errors import InvalidRequest
 
 _LINES_PER_REQUEST = 32
@@ -20,7 +21,7 @@ _SHOWN = 4
 
 def embed(
     text: Annotated[str | None, typer.Argument(help="The text to embed.")] = None,
-    file: Annotated[Path | None, typer.Option(help="Embed every line of this file instead.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Embed every line of this file that is not blank.")] = None,
     model: Annotated[str, typer.Option(help="The embedding ensemble to ask.")] = "text_embedding",
     url: Annotated[str | None, typer.Option(help="Gateway; found through the state folder by default.")] = None,
     state_dir: StateDirOption = None,
@@ -31,7 +32,7 @@ def embed(
     client = EmbeddingClient(endpoint("http", state_dir, url), api_key())
     started_s = time.perf_counter()
     if file is not None:
-        count, first = _embed_lines(client, model, _read_lines(file))
+        count, first = _embed_lines(client, model, read_texts(file))
     else:
         count, first = 1, client.embed([text or ""], model)[0]
     elapsed_s = time.perf_counter() - started_s
@@ -48,13 +49,3 @@ def _embed_lines(client: EmbeddingClient, model: str, lines: list[str]) -> tuple
         embeddings = client.embed(lines[start : start + _LINES_PER_REQUEST], model)
         first = first or embeddings[0]
     return len(lines), first
-
-
-def _read_lines(path: Path) -> list[str]:
-    try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as exc:
-        raise InvalidRequest(f"--file {path} cannot be read as UTF-8 text: {exc}") from exc
-    if not lines:
-        raise InvalidRequest(f"--file {path} has no lines to embed")
-    return lines

@@ -78,6 +78,8 @@ class ModelController:
         """What was compared last; None where that has not been, or not to the end."""
         self._due_s = 0.0
         self._is_away = False
+        self._rejected: dict[str, str] = {}
+        """Resource -> why its status was not taken, so that it is logged once."""
 
     async def run(self) -> None:
         """Follow the resources, and act while this process leads, until cancelled."""
@@ -147,6 +149,7 @@ class ModelController:
             condition = await self._applied(each, owners.get(each.model, "")) if first is each else duplicate(first.name)
             accepted[each.name] = ((each.uid, each.generation), condition)
         self._accepted = accepted
+        self._rejected = {name: why for name, why in self._rejected.items() if name in accepted}
         for model in sorted(model for model, owner in owners.items() if owner == OWNER and model not in counting):
             self._require_leadership()
             with suppress(ObjectNotFound):
@@ -190,8 +193,18 @@ class ModelController:
             status = status_of(each.status, generation=each.generation, accepted=accepted, ready=ready, replicas=replicas, now=self._now())
             if status != each.status:
                 self._require_leadership()
-                # Changed meanwhile: the watch brings it, and the next turn looks again.
-                await self._resources.put_status(each.object, status)
+                await self._put_status(each, status)
+
+    async def _put_status(self, each: ModelResource, status: Mapping[str, Any]) -> None:
+        """Write a status. One that is not taken, such as that of a resource of before its definition was changed, holds up no other."""
+        try:
+            await self._resources.put_status(each.object, status)  # changed meanwhile: the watch brings it, and the next turn looks again
+        except InvalidRequest as exc:
+            if self._rejected.get(each.name) != str(exc):
+                _log.warning("the API server does not take the status of Model %.100s: %s", each.name, exc)
+            self._rejected[each.name] = str(exc)
+        else:
+            self._rejected.pop(each.name, None)
 
     def _require_leadership(self) -> None:
         if not self._is_leader():

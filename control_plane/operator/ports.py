@@ -16,7 +16,8 @@ class ModelResources(Protocol):
         """Have `on_change` called after each change."""
 
     async def put_status(self, it: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
-        """Write the status of a resource; False where it is not as `it` any more. Raises StoreUnavailable."""
+        """Write the status of a resource; False where it is not as `it` any more. Raises StoreUnavailable; InvalidRequest: this
+        one is not taken, others may be."""
 
     async def run(self) -> None:
         """Follow the resources until cancelled, through any outage of the API server."""

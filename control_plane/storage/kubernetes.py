@@ -35,6 +35,8 @@ _PAGE = 500
 _MAX_LINE_BYTES = 32 * 2**20
 """Longest event of a watch: many times a slice of 1,000 endpoints."""
 
+_REJECTED = (httpx.codes.BAD_REQUEST, httpx.codes.REQUEST_ENTITY_TOO_LARGE, httpx.codes.UNPROCESSABLE_ENTITY)
+
 
 class Gone(Exception):
     """The server does not remember this resourceVersion: everything has to be listed again."""
@@ -46,6 +48,10 @@ class ApiUnavailable(Exception):
 
 class NotThere(ApiUnavailable):
     """There is no such object, or the server does not know objects of that kind: their definition is not installed."""
+
+
+class Rejected(ApiUnavailable):
+    """The server does not take what was written, and would not again: it breaks a rule of its definition, or is too large."""
 
 
 class ChangedMeanwhile(Exception):
@@ -110,7 +116,7 @@ class KubernetesApi:
     async def replace(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Replace an object, or with a path that ends in `/status` its status, and return it.
 
-        Raises ChangedMeanwhile: its resourceVersion is not that of `body` any more, or it is gone; ApiUnavailable.
+        Raises ChangedMeanwhile: its resourceVersion is not that of `body` any more, or it is gone; Rejected; ApiUnavailable.
         """
         try:
             return await self._call("PUT", path, body=body)
@@ -169,11 +175,13 @@ class KubernetesApi:
     ) -> AsyncIterator[httpx.Response]:
         """Send one request; the token is read anew each time, since it is replaced every hour."""
         try:
-            token = self._token_file.read_text().strip()
+            token = self._token_file.read_text(encoding="ascii").strip()
         except OSError as exc:
             raise ApiUnavailable(
                 f"{self._token_file} cannot be read: {exc.strerror}; the pod needs automountServiceAccountToken: true"
             ) from None
+        except UnicodeDecodeError:
+            raise ApiUnavailable(f"{self._token_file} has no token") from None
         headers = {"authorization": f"Bearer {token}", "accept": "application/json"}
         content = None
         if body is not None:
@@ -239,7 +247,9 @@ def _refuse(code: int, text: str, *, in_watch: bool = False) -> NoReturn:
     if code == httpx.codes.CONFLICT and not in_watch:
         raise ChangedMeanwhile(text[:500])
     told = f"{code} {text[:500]}".strip()
-    raise NotThere(told) if code == httpx.codes.NOT_FOUND else ApiUnavailable(told)
+    if code == httpx.codes.NOT_FOUND:
+        raise NotThere(told)
+    raise Rejected(told) if code in _REJECTED else ApiUnavailable(told)
 
 
 def api_url(address: str, setting: str) -> str:

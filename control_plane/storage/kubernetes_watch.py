@@ -52,6 +52,8 @@ class Reflector:
                 delay_s = _RETRY_S
             except ApiUnavailable as exc:
                 self._tell(f"the Kubernetes API server does not say which {self._what} there are, they stay as they are: {exc}")
+            except Exception:  # such as an object of another form; the root of a task, which must not end the gateway
+                _log.exception("%s: the %s stay as they are", self._name, self._what)
             await asyncio.sleep(delay_s * self._jitter.uniform(0.5, 1.0))
             delay_s = min(2 * delay_s, _MAX_RETRY_S)
 

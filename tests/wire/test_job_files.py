@@ -128,6 +128,7 @@ async def test_files_of_others_and_those_that_lead_out_are_refused(tmp_path: Pat
             (it.mine, f"{it.folder}/team/../others/x"): 400,
             (it.mine, f"{it.folder}/team/link"): 400,
             (it.mine, f"{it.folder}/team/missing"): 400,
+            (it.mine, f"{it.folder}/team/{'a' * 300}"): 400,
             (it.mine, f"{it.folder}/team/large"): 413,
         }
         for (caller, url), status in expected.items():

@@ -105,6 +105,15 @@ async def test_an_error_in_the_stream_ends_nothing(tmp_path: Path, code: int, re
         await it.sees("triton-a", "triton-b")
 
 
+async def test_an_object_of_another_form_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with bench(tmp_path, endpoint_slice("s1", A)) as it:
+        await it.sees("triton-a")
+        it.api.say_nonsense()
+        await it.until(lambda: "AttributeError" in caplog.text)
+        it.api.apply(endpoint_slice("s2", B))
+        await it.sees("triton-a", "triton-b")
+
+
 async def test_while_the_server_is_away_nothing_changes_and_then_all_is_right(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with bench(tmp_path, endpoint_slice("s1", A)) as it:
         await it.sees("triton-a")
@@ -155,6 +164,8 @@ async def test_a_token_that_was_replaced_is_read_again(tmp_path: Path, caplog: p
         await it.sees("triton-a")
         it.api.token = "another"
         await it.until(lambda: "401" in caplog.text)
+        write_account(it.account, "damagéd")
+        await it.until(lambda: "token has no token" in caplog.text)
         write_account(it.account, "another")
         it.api.apply(endpoint_slice("s2", B))
         await it.sees("triton-a", "triton-b")

@@ -179,6 +179,17 @@ async def test_a_specification_that_changes_under_a_status_wins(tmp_path: Path) 
         assert it.api.objects["a"]["status"]["observedGeneration"] == 2
 
 
+async def test_a_status_that_breaks_a_rule_holds_up_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with bench(tmp_path) as it:
+        it.api.invalid = {"a"}
+        it.api.apply(A)
+        await it.until(lambda: "422" in caplog.text)
+        it.api.apply(B)
+        await it.until(lambda: it.reasons("b") == ["Applied", "OnDemand"])
+        it.api.invalid = set()
+        await it.until(lambda: it.reasons("a") == ["Applied", "Loaded"])
+
+
 async def test_who_does_not_lead_writes_nothing(tmp_path: Path) -> None:
     async with bench(tmp_path) as it:
         it.is_leader = False

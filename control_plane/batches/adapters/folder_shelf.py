@@ -144,7 +144,7 @@ class FolderShelf:
 
 
 class _Reader:
-    """`batches/ports.FileReader` on the threads of a shelf."""
+    """Reader of one file, on the threads of its shelf; implements `batches/ports.FileReader`."""
 
     def __init__(self, shelf: FolderShelf, file: BinaryIO) -> None:
         self._shelf, self._file = shelf, file

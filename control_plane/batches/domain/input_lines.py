@@ -46,7 +46,9 @@ class InputLines:
 
 
 class InputReader:
-    """Validates an input file piece by piece, in steps, and cuts it into chunks; it keeps one line, and all names."""
+    """Parser of an input file, which validates it piece by piece, in steps, and cuts it into chunks; it keeps one line, and
+    all names.
+    """
 
     def __init__(self) -> None:
         self._chunks: list[Chunk] = []
@@ -129,7 +131,10 @@ def read_line(text: bytes) -> Line:
         raise InvalidRequest(f'url must be "{EMBEDDINGS}", the endpoint of the batch')
     if type(body) is not dict:
         raise InvalidRequest('body must be a JSON object, such as {"model": "...", "input": "..."}')
-    return Line(custom_id, orjson.dumps(body))
+    try:
+        return Line(custom_id, orjson.dumps(body))
+    except orjson.JSONEncodeError as exc:  # less deep than what can be read
+        raise InvalidRequest("body is nested too deeply") from exc
 
 
 def lines_of(content: bytes) -> list[Line]:

@@ -20,6 +20,7 @@ from control_plane.admin.client import JobClient
 from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client, api_key, endpoint
 from control_plane.cli.common.output import Shape, ShapeOption, print_found
 from control_plane.cli.common.printing import print_fields, print_table, remark
+from control_plane.cli.common.texts import read_texts
 from control_plane.core.errors import InvalidRequest, UpstreamUnavailable
 
 app = typer.Typer(help="Hand in asynchronous jobs, and follow them.", no_args_is_help=True)
@@ -40,9 +41,9 @@ UrlOption = Annotated[str | None, typer.Option("--url", help="Gateway; found thr
 @app.command()
 def submit(
     model: Annotated[str, typer.Option(help="Model or route to compute with.")],
-    file: Annotated[Path | None, typer.Option(help="Embed every line of this file.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Embed every line of this file that is not blank.")] = None,
     request: Annotated[Path | None, typer.Option(help="JSON body of one infer request, instead of texts.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Wait, and write the embeddings to this .npy file, one row per line.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Wait, and write the embeddings to this .npy file, one row per text.")] = None,
     economy: Annotated[bool, typer.Option("--economy", help="Let standard jobs go first.")] = False,
     input_from: Annotated[
         str | None, typer.Option(metavar="PLACE", help="Body of one infer request in a folder or s3:// store that the gateway reads.")
@@ -61,7 +62,7 @@ def submit(
     """
     if sum(given is not None for given in (file, request, input_from)) != 1 or (out is not None and file is None):
         raise InvalidRequest("give --file PATH of texts, with --out PATH if you like, or --request PATH or --input-from PLACE of one body")
-    bodies = [*_bodies(_read(file))] if file is not None else [_read(request) if request is not None else b""]
+    bodies = [*_bodies(read_texts(file))] if file is not None else [_read(request) if request is not None else b""]
     options = {
         "tidegate_job_class": "economy" if economy else None,
         "tidegate_job_input": input_from,
@@ -155,14 +156,8 @@ def _read(path: Path) -> bytes:
         raise InvalidRequest(f"{path} cannot be read: {exc.strerror}") from exc
 
 
-def _bodies(content: bytes) -> Iterator[bytes]:
-    """The bodies of infer requests for the lines of a file of texts."""
-    try:
-        lines = [line for line in content.decode().splitlines() if line.strip()]
-    except UnicodeDecodeError as exc:
-        raise InvalidRequest(f"--file is not UTF-8 text: {exc}") from exc
-    if not lines:
-        raise InvalidRequest("--file has no lines to embed")
+def _bodies(lines: list[str]) -> Iterator[bytes]:
+    """The bodies of infer requests for texts."""
     for start in range(0, len(lines), _LINES_PER_JOB):
         texts = lines[start : start + _LINES_PER_JOB]
         tensor = {"name": "TEXT", "shape": [len(texts), 1], "datatype": "BYTES", "data": texts}

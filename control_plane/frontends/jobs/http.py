@@ -43,6 +43,7 @@ _OF_THE_JOB = frozenset(
 _NOT_OF_THE_REQUEST = _OF_THE_JOB | frozenset(
     (
         b"authorization",
+        b"proxy-authorization",
         b"x-api-key",
         b"cookie",
         b"host",

@@ -93,7 +93,7 @@ class _Gateway:
 
 
 class GatewayCompute:
-    """Computes jobs by one of several gateways, each in turn."""
+    """Client of the gateways that compute jobs, each in turn."""
 
     def __init__(self, gateways: Sequence[HttpUpstream], *, asked_every_s: float = _ASKED_EVERY_S) -> None:
         """While a gateway computes it is asked every `asked_every_s` whether it lives, and has as long to answer."""

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class PolledTickets:
-    """`jobs/ports.JobQueue` over a job store."""
+    """Queue of tickets that are made by a look at the job store; implements `jobs/ports.JobQueue`."""
 
     def __init__(self, store: JobStore, *, today_s: Callable[[], float] = time.time) -> None:
         """`today_s` is seconds since 1970."""

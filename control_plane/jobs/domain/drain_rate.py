@@ -23,7 +23,7 @@ class _Drain:
 
 @dataclass(slots=True)
 class DrainRate:
-    """Estimates when a refused caller will find room.
+    """Estimator of when a refused caller will find room.
 
     Each is promised a place of its own, one after the other: were all told the same time, one would find it true.
     """

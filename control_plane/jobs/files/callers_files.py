@@ -40,7 +40,7 @@ class Budget(Protocol):
 
 
 class CallersFiles:
-    """Callers' files below the allowed prefixes."""
+    """Application service for the input and output of jobs in folders and object stores that administrators allow."""
 
     def __init__(
         self,
@@ -110,6 +110,8 @@ class CallersFiles:
                     await store.sweep(self._today_s() - _UNFINISHED_S)
                 except (StoreUnavailable, NoSuchFile) as exc:
                     _log.warning("%s is not swept for now: %s", root.url, exc)
+                except Exception:  # such as folders in folders beyond what can be walked; they must not end the gateway
+                    _log.exception("%s is not swept for now; this is a defect", root.url)
             await asyncio.sleep(_SWEEP_EVERY_S)
 
     async def close(self) -> None:

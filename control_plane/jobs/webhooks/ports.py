@@ -9,7 +9,7 @@ from control_plane.jobs.webhooks.domain.url import WebhookUrl
 
 
 class Post(Protocol):
-    """Sends messages to receivers that callers have named."""
+    """Client of webhook receivers that callers have named."""
 
     async def post(self, url: WebhookUrl, headers: Sequence[tuple[str, str]], body: bytes) -> int:
         """Send a message, and return the status of the answer: within ten seconds, whatever the receiver does.

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from control_plane.core.errors import StoreUnavailable
+from control_plane.core.errors import InvalidRequest, StoreUnavailable
 from control_plane.operator.domain.resource import GROUP, KIND, PLURAL, VERSION
-from control_plane.storage.kubernetes import ApiUnavailable, ChangedMeanwhile, Gone, KubernetesApi, api_url, place_of
+from control_plane.storage.kubernetes import ApiUnavailable, ChangedMeanwhile, Gone, KubernetesApi, Rejected, api_url, place_of
 from control_plane.storage.kubernetes_watch import Reflector
 
 SETTING = "--model-resources"
@@ -44,6 +44,8 @@ class KubernetesModels:
             return False
         except TimeoutError:
             raise StoreUnavailable(f"the Kubernetes API server does not answer within {_TIMEOUT_S:g} s") from None
+        except Rejected as exc:
+            raise InvalidRequest(str(exc)) from None
         except (ApiUnavailable, Gone) as exc:
             raise StoreUnavailable(f"the status of Model {metadata['name']} cannot be written: {exc}") from None
         return True

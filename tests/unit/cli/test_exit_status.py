@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.admin.test_administration import Tidegate, tidegate  # noqa: F401 - a fixture
+from tests.unit.cli.command import Tidegate
 
 NOWHERE = ("--admin-url", "http://127.0.0.1:1")
 TIDEGATE = Path(sys.executable).with_name("tidegate")
@@ -28,7 +28,7 @@ TIDEGATE = Path(sys.executable).with_name("tidegate")
         pytest.param(("diff", "-f", "none.yaml", *NOWHERE), 2, id="a difference that cannot be told"),
     ],
 )
-def test_exit_status(tidegate: Tidegate, line: tuple[str, ...], status: int) -> None:  # noqa: F811
+def test_exit_status(tidegate: Tidegate, line: tuple[str, ...], status: int) -> None:
     assert tidegate(*line).status == status
 
 

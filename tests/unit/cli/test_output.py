@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from control_plane.cli import app
 from tests.unit.admin.admin_bench import Bench
-from tests.unit.cli.admin.test_administration import Tidegate, tidegate  # noqa: F401 - a fixture
+from tests.unit.cli.command import Tidegate
 from tests.wire.admin import admin_server
 
 WITHOUT = {
@@ -77,7 +77,7 @@ def served() -> Iterator[tuple[Bench, str]]:
         ("usage", "/usage?by=tenant"),
     ],
 )
-def test_it_is_what_the_admin_api_has(tidegate: Tidegate, served: tuple[Bench, str], line: str, path: str) -> None:  # noqa: F811
+def test_it_is_what_the_admin_api_has(tidegate: Tidegate, served: tuple[Bench, str], line: str, path: str) -> None:
     bench, url = served
     expected = bench.ask("GET", path)[1]
     for option, read in (("json", json.loads), ("yaml", yaml.safe_load)):
@@ -86,7 +86,7 @@ def test_it_is_what_the_admin_api_has(tidegate: Tidegate, served: tuple[Bench, s
         assert read(ended.out) == expected
 
 
-def test_what_is_changed_is_printed_as_one_object_and_remarks_stay_apart(tidegate: Tidegate, served: tuple[Bench, str]) -> None:  # noqa: F811
+def test_what_is_changed_is_printed_as_one_object_and_remarks_stay_apart(tidegate: Tidegate, served: tuple[Bench, str]) -> None:
     ended = tidegate("tenants", "set", "new", "--burst", "3", "-o", "json", "--admin-url", served[1])
     assert json.loads(ended.out)["burst"] == 3
     assert ended.err == "tenant new is new\n"

@@ -27,13 +27,15 @@ T = TypeVar("T")
 _THREADS = 4
 _PARTIAL = re.compile(r"\.[0-9a-f]{32}\.partial")
 """Name of a file until it is whole."""
+_WRONG_NAME = {errno.ELOOP: "symbolic links are not followed", errno.ENAMETOOLONG: "a part of its name is too long"}
+"""What is wrong with a name by the error that it leads to, and would lead to again."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class FolderFiles:
-    """Files below a folder."""
+    """File store in a folder of this machine, on threads of its own."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -60,8 +62,8 @@ class FolderFiles:
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as exc:
             raise NoSuchFile("it cannot be written there" if is_new else "there is no such file") from exc
         except OSError as exc:
-            if exc.errno == errno.ELOOP:  # a symbolic link
-                raise NoSuchFile("symbolic links are not followed") from exc
+            if exc.errno in _WRONG_NAME:
+                raise NoSuchFile(_WRONG_NAME[exc.errno]) from exc
             raise StoreUnavailable(f"the folder of files cannot be used: {exc.strerror}") from exc
 
     def _size(self, path: Sequence[str]) -> int:

@@ -22,7 +22,7 @@ _THREADS = 4
 
 
 class ObjectFiles:
-    """Files at a URL such as `s3://bucket/folder`."""
+    """File store in an object store, at a URL such as `s3://bucket/folder`."""
 
     def __init__(self, url: str) -> None:
         """Prepare without a request. Raises StartupError: no client reads such a URL."""

@@ -65,6 +65,7 @@ def test_chunks_are_bounded(lines: list[bytes], chunks: list[int]) -> None:
         pytest.param(line("b", url="/v1/chat/completions"), 'url must be "/v1/embeddings"', id="url"),
         pytest.param(line("b", body=[]), "body must be a JSON object", id="body"),
         pytest.param(line("b", text=""), "cannot be an empty string", id="input"),
+        pytest.param(line("b")[:-2] + b',"user":' + b"[" * 300 + b"]" * 300 + b"}}", "nested too deeply", id="nested"),
         pytest.param(line("b", body={"model": "n", "input": "a"}), "for one model", id="model"),
         pytest.param(line("b", body={"model": "../x", "input": "a"}), "does not exist", id="no-model"),
     ],

@@ -1,77 +1,22 @@
-"""`tidegate keys | tenants | routes | prices | usage` against the admin API on a real port."""
+"""`tidegate keys | tenants | cache` against the admin API on a real port."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from control_plane.app.stores import open_state_store
 from control_plane.auth.authentication import _KEY_TEXT
-from control_plane.cli import main
-from control_plane.metering.domain.usage import Usage, UsageKey
 from control_plane.objects.domain.stored import Kind
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.objects import Objects
 from tests.aio import run
-from tests.unit.admin.admin_bench import Bench, Clock
-from tests.wire.admin import admin_server
-
-
-class OutcomeCount(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-    @property
-    def table(self) -> list[list[str]]:
-        """Split the output of a table into cells; no cell of it is empty or contains a space."""
-        return [line.split() for line in self.out.splitlines()]
-
-
-Tidegate = Callable[..., OutcomeCount]
-
-
-@pytest.fixture
-def tidegate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tidegate:
-    """Run the whole command line in this process."""
-
-    def call(*arguments: object) -> OutcomeCount:
-        monkeypatch.setattr(sys, "argv", ["tidegate", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        told = capsys.readouterr()
-        return OutcomeCount(int(ended.value.code or 0), told.out, told.err)
-
-    return call
-
-
-@pytest.fixture(scope="module")
-def bench() -> Bench:
-    return Bench(authentication=True, clock=Clock(time.time()))
-
-
-@pytest.fixture(scope="module")
-def url(bench: Bench) -> Iterator[tuple[str, str]]:
-    key = bench.make_key()
-    with admin_server(bench) as found:
-        yield found, key
-
-
-@pytest.fixture(autouse=True)
-def where(monkeypatch: pytest.MonkeyPatch, url: tuple[str, str]) -> tuple[str, str]:
-    monkeypatch.setenv("TIDEGATE_API_KEY", url[1])
-    return "--admin-url", url[0]
+from tests.unit.admin.admin_bench import Bench
+from tests.unit.cli.command import Tidegate
 
 
 class TestKeys:
@@ -223,108 +168,6 @@ class TestTenants:
         assert "is `tidegate serve` running there?" in ended.err
 
 
-class TestRoutes:
-    def test_targets_are_given_in_percent(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
-        more = ("--target", "n:7=5", "--target", "o=0.25%", "--sticky", "header:x-user", "--repeatable")
-        shown = ["r", "m", *["n:7", "5", "%,", "o", "0.25", "%,", "by", "header:x-user"], "everybody", "model"]
-        assert tidegate("routes", "set", "r", "--model", "m", *more, *where).table[1:] == [shown]
-        assert tidegate("routes", "set", "r", "--target", "none", "--sticky", "none", *where).table[1:] == [
-            ["r", "m", "everybody", "model"]
-        ]
-        tidegate("routes", "delete", "r", *where)
-
-    @pytest.mark.parametrize("target", ["n", "n=many", "n=101", "m=5", "n=-1"])
-    def test_what_is_no_target(self, tidegate: Tidegate, where: tuple[str, str], target: str) -> None:
-        ended = tidegate("routes", "set", "r", "--model", "m", "--target", target, *where)
-        assert (ended.status != 0, ended.out) == (True, "")
-
-    @pytest.mark.parametrize("target", ["n", "n=many", "n=101", "n=nan"])
-    def test_a_wrong_target_is_shown_whole_with_what_is_right(self, tidegate: Tidegate, where: tuple[str, str], target: str) -> None:
-        told = " ".join(tidegate("routes", "set", "r", "--model", "m", "--target", target, *where).err.replace("│", " ").split())
-        assert f"'{target}' is not a target as MODEL[:VERSION]=PERCENT, from 0 to 100" in told
-
-    def test_from_making_to_deleting(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
-        more = ("--version", 3, "--deadline-ms", 1500, "--tenant", "acme", "--tenant", "b", "--pool", "short")
-        shown = ["r", "a", "3", "1500", "acme,", "b", "model", "short"]
-        assert tidegate("routes", "set", "r", "--model", "a", *more, *where).table[1:] == [shown]
-        assert tidegate("routes", "list", *where).table[1:] == [shown]
-        changed = tidegate("routes", "set", "r", "--model", "b", "--tenant", "none", "--pool", "none", *where)
-        assert changed.table[1:] == [["r", "b", "3", "1500", "everybody", "model"]]
-        assert changed.err == "route r: model a -> b\nroute r: tenants acme,b -> none\nroute r: pool short -> none\n"
-        changed = tidegate("routes", "set", "r", "--cache-ttl", 60, "--version", "none", "--deadline-ms", "none", *where)
-        assert changed.table[1:] == [["r", "b", "everybody", "model,", "60", "s"]]
-        changed = tidegate("routes", "set", "r", "--cache", "on", *where)
-        assert changed.table[1:] == [["r", "b", "everybody", "on,", "60", "s"]]
-        assert changed.err == "route r: cache.is_on none -> yes\n"
-        assert tidegate("routes", "set", "r", "--replace", "--model", "b", *where).table[1:] == [["r", "b", "everybody", "model"]]
-        assert tidegate("routes", "delete", "r", *where) == (0, "", "route r is deleted\n")
-        assert tidegate("routes", "list", *where).table[1:] == []
-
-    def test_what_there_is_not_yet_is_warned_of(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
-        made = tidegate("routes", "set", "w", "--model", "soon", "--target", "a=5", "--tenant", "nobody", *where)
-        assert (made.status, made.err.splitlines()) == (
-            0,
-            [
-                "route w is new",
-                "warning: there is no model 'soon' now; `tidegate models list` shows those there are",
-                "warning: there is no tenant 'nobody' now; `tidegate tenants list` shows those there are",
-            ],
-        )
-        assert tidegate("routes", "set", "w", "--model", "b", "--tenant", "none", *where).err.count("warning") == 0
-        tidegate("routes", "delete", "w", *where)
-
-    @pytest.mark.parametrize(
-        ("options", "cell"),
-        [
-            ((), "model"),
-            (("--cache", "on"), "on"),
-            (("--cache", "off", "--cache-shared"), "off"),
-            (("--cache", "on", "--cache-ttl", 0.5, "--cache-private", "--cache-min-cost", 12.5), "on, 0.5 s, private, from 12.5 units"),
-            (("--cache-ttl", 86400, "--cache", "model"), "model, 86400 s"),
-        ],
-    )
-    def test_how_answers_are_kept(self, tidegate: Tidegate, where: tuple[str, str], options: tuple[object, ...], cell: str) -> None:
-        made = tidegate("routes", "set", "c", "--model", "m", *options, *where)
-        assert made.table[1][3:] == cell.split()
-        assert tidegate("routes", "list", *where).out == made.out
-        tidegate("routes", "delete", "c", *where)
-
-    @pytest.mark.parametrize("options", [("--cache", "yes"), ("--cache-ttl", 0), ("--cache-min-cost", -1), ("--cache-min-cost", "nan")])
-    def test_how_they_cannot_be(self, tidegate: Tidegate, where: tuple[str, str], options: tuple[object, ...]) -> None:
-        assert tidegate("routes", "set", "c", "--model", "m", *options, *where).status != 0
-
-    @pytest.mark.parametrize(
-        ("options", "cell"),
-        [
-            ((), ""),
-            (("--hedging", "on"), "on"),
-            (("--hedging", "off", "--twice-from-ms", 200), "off, twice from 200 ms"),
-            (("--twice-from-ms", 1.5), "twice from 1.5 ms"),
-            (("--hedging", "gateway", "--twice-from-ms", "none"), ""),
-        ],
-    )
-    def test_what_goes_to_two_servers(self, tidegate: Tidegate, where: tuple[str, str], options: tuple[object, ...], cell: str) -> None:
-        made = tidegate("routes", "set", "h", "--model", "m", "--hedging", "on", "--twice-from-ms", 50, *where)
-        assert made.table[1][-4:] == ["twice", "from", "50", "ms"]
-        made = tidegate("routes", "set", "h", "--replace", "--model", "m", *options, *where)
-        assert made.table[1][4:] == cell.split()
-        tidegate("routes", "delete", "h", *where)
-
-    @pytest.mark.parametrize("option", ["--cache-ttl", "--cache-min-cost", "--deadline-ms", "--twice-from-ms"])
-    @pytest.mark.parametrize("value", ["nan", "inf"])
-    def test_what_is_no_finite_number_is_told(self, tidegate: Tidegate, where: tuple[str, str], option: str, value: str) -> None:
-        ended = tidegate("routes", "set", "c", "--model", "m", option, value, *where)
-        assert (ended.status, option in ended.err, f"'{value}' is not a finite number" in ended.err) == (2, True, True)
-
-    @pytest.mark.parametrize("replace", [(), ("--replace",)])
-    def test_a_new_one_needs_its_model(self, tidegate: Tidegate, where: tuple[str, str], replace: tuple[str, ...]) -> None:
-        assert tidegate("routes", "set", "r", "--cache", "on", *replace, *where).err == "error: a new route needs --model\n"
-
-    def test_a_refusal(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
-        ended = tidegate("routes", "set", "m", "--model", "m", *where)
-        assert (ended.status, "model must be another name" in ended.err) == (1, True)
-
-
 class TestCache:
     def test_purges(self, tidegate: Tidegate, where: tuple[str, str], bench: Bench) -> None:
         said = "cached responses of a and of ensembles that use it are purged\n"
@@ -358,65 +201,3 @@ class TestCache:
         assert (ended.status, ended.out) == (1, "")
         assert said in ended.err
         assert ended.err.count("\n") == 1
-
-
-class TestPrices:
-    def test_from_making_to_deleting(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
-        more = ("--from", "2026-01-02", "--models", "text_*", "--tenant", "acme")
-        shown = ["p", "2026-01-02", "00:00", "0.00000125", "EUR", "text_*", "acme"]
-        assert tidegate("prices", "set", "p", "--per-unit", "0.00000125", "--currency", "EUR", *more, *where).table[1:] == [shown]
-        assert tidegate("prices", "list", *where).table[1:] == [shown]
-        today = datetime.now(UTC).date().isoformat()
-        changed = tidegate("prices", "set", "p", "--per-unit", 2, *where)
-        assert changed.table[1:] == [["p", "2026-01-02", "00:00", "2", "EUR", "text_*", "acme"]]
-        assert changed.err == "price p: per_unit 1.25e-06 -> 2\n"
-        assert tidegate("prices", "set", "q", "--per-unit", 2, *where).err == "error: a new price needs --currency\n"
-        replaced = tidegate("prices", "set", "p", "--replace", "--per-unit", 2, "--currency", "USD", *where)
-        assert replaced.table[1][:2] == ["p", today]
-        assert tidegate("prices", "delete", "p", *where) == (0, "", "price p is deleted\n")
-        assert tidegate("prices", "list", *where).table[1:] == []
-
-    @pytest.mark.parametrize(("option", "value"), [("--from", "tomorrow"), ("--currency", "euro"), ("--per-unit", "-1")])
-    def test_a_refusal(self, tidegate: Tidegate, where: tuple[str, str], option: str, value: str) -> None:
-        given = {"--per-unit": "1", "--currency": "EUR", option: value}
-        ended = tidegate("prices", "set", "p", *(word for pair in given.items() for word in pair), *where)
-        assert (ended.status, ended.out) == (1, "")
-
-
-class TestUsage:
-    @pytest.fixture(autouse=True)
-    def used(self, bench: Bench) -> None:
-        today = datetime.now(UTC).date().isoformat()
-        bench.usage.usage.sums = {
-            UsageKey(today, "acme", "a"): Usage(requests=3, refused=1, compute_units=12.5),
-            UsageKey(today, "b", "a"): Usage(requests=4, compute_units=2.0),
-        }
-
-    def test_as_a_table(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
-        tidegate("prices", "set", "u", "--per-unit", 2, "--currency", "EUR", "--tenant", "acme", *where)
-        ends_s = time.monotonic() + 100
-        while (table := tidegate("usage", *where).table)[1][-1] != "EUR":  # until it is known
-            assert time.monotonic() < ends_s, table
-        assert table == [
-            ["tenant", "requests", "failed", "refused", "rows", "elements", "compute_units", "cache_hits", "cost"],
-            ["acme", "3", "0", "1", "0", "0", "12.5", "0", "25.00", "EUR"],
-            ["b", "4", "0", "0", "0", "0", "2", "0", "2", "units", "without", "a", "price"],
-        ]
-        tidegate("prices", "delete", "u", *where)
-
-    def test_as_csv(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
-        ended = tidegate("usage", "--by", "model,tenant", "--since", "today", "--tenant", "acme", "--format", "csv", *where)
-        head, *rows = csv.reader(io.StringIO(ended.out))
-        assert head[:3] == ["model", "tenant", "requests"]
-        assert [row[:3] for row in rows] == [["a", "acme", "3"]]
-
-    def test_as_json(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
-        report = json.loads(tidegate("usage", "--by", "", "--model", "a", "--format", "json", *where).out)
-        assert (report["by"], [row["requests"] for row in report["rows"]]) == ([], [7])
-
-    def test_nothing_used(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
-        assert len(tidegate("usage", "--until", "1d", *where).table) == 1
-
-    def test_a_refusal(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
-        ended = tidegate("usage", "--by", "month", *where)
-        assert (ended.status, ended.out, "error: by: " in ended.err) == (1, "", True)

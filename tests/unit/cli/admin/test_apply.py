@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.admin.admin_bench import Bench
-from tests.unit.cli.admin.test_administration import Tidegate, tidegate  # noqa: F401 - a fixture
+from tests.unit.cli.command import Tidegate
 from tests.wire.admin import admin_server
 
 FILE = """
@@ -44,7 +44,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_what_others_refer_to_is_made_first_and_a_second_time_changes_nothing(
-    tidegate: Tidegate,  # noqa: F811
+    tidegate: Tidegate,
     where: tuple[str, str],
     file: Path,
 ) -> None:
@@ -65,7 +65,7 @@ def test_what_others_refer_to_is_made_first_and_a_second_time_changes_nothing(
 
 
 def test_what_a_file_names_that_there_is_not_is_warned_of_with_its_line(
-    tidegate: Tidegate,  # noqa: F811
+    tidegate: Tidegate,
     where: tuple[str, str],
     file: Path,
 ) -> None:
@@ -76,7 +76,7 @@ def test_what_a_file_names_that_there_is_not_is_warned_of_with_its_line(
 
 
 def test_for_programs_each_command_prints_one_list_and_its_exit_status_stays(
-    tidegate: Tidegate,  # noqa: F811
+    tidegate: Tidegate,
     where: tuple[str, str],
     file: Path,
 ) -> None:
@@ -99,7 +99,7 @@ def test_for_programs_each_command_prints_one_list_and_its_exit_status_stays(
 
 @pytest.mark.parametrize("output", ["yaml", "json"])
 def test_what_is_exported_can_be_applied_elsewhere(
-    tidegate: Tidegate,  # noqa: F811
+    tidegate: Tidegate,
     where: tuple[str, str],
     file: Path,
     output: str,
@@ -113,7 +113,7 @@ def test_what_is_exported_can_be_applied_elsewhere(
     assert tidegate("export", "-o", output, *where).out == exported
 
 
-def test_one_and_all_of_a_kind(tidegate: Tidegate, where: tuple[str, str], file: Path) -> None:  # noqa: F811
+def test_one_and_all_of_a_kind(tidegate: Tidegate, where: tuple[str, str], file: Path) -> None:
     tidegate("apply", "-f", file, *where)
     one = {"kind": "Tenant", "name": "acme", "spec": {"burst": 5}}
     assert json.loads(tidegate("get", "tenant", "acme", "-o", "json", *where).out) == one
@@ -123,7 +123,7 @@ def test_one_and_all_of_a_kind(tidegate: Tidegate, where: tuple[str, str], file:
     assert tidegate("get", "Tenant", "acme", *where)[0] == 1
 
 
-def test_with_one_mistake_nothing_is_applied(tidegate: Tidegate, where: tuple[str, str], file: Path) -> None:  # noqa: F811
+def test_with_one_mistake_nothing_is_applied(tidegate: Tidegate, where: tuple[str, str], file: Path) -> None:
     file.write_text(FILE.replace("burst", "brust"))
     refused = tidegate("apply", "-f", file, *where)
     assert (refused.status, refused.out) == (1, "")
@@ -133,7 +133,7 @@ def test_with_one_mistake_nothing_is_applied(tidegate: Tidegate, where: tuple[st
 
 
 def test_what_is_refused_of_one_does_not_keep_the_others_from_being_applied(
-    tidegate: Tidegate,  # noqa: F811
+    tidegate: Tidegate,
     where: tuple[str, str],
     file: Path,
 ) -> None:
@@ -145,16 +145,16 @@ def test_what_is_refused_of_one_does_not_keep_the_others_from_being_applied(
     assert tidegate("apply", "-f", file, "--owner", "me", "--force", *where).status == 0
 
 
-def test_an_api_that_is_not_there_is_no_difference(tidegate: Tidegate, file: Path) -> None:  # noqa: F811
+def test_an_api_that_is_not_there_is_no_difference(tidegate: Tidegate, file: Path) -> None:
     gone = ("--admin-url", "http://127.0.0.1:1")
     assert (tidegate("diff", "-f", file, *gone).status, tidegate("apply", "-f", file, *gone).status) == (2, 1)
 
 
 @pytest.mark.parametrize("arguments", [(), ("Route",), ("Route", "x", "-f", "y")])
-def test_delete_wants_one_way_of_saying_what(tidegate: Tidegate, where: tuple[str, str], arguments: tuple[str, ...]) -> None:  # noqa: F811
+def test_delete_wants_one_way_of_saying_what(tidegate: Tidegate, where: tuple[str, str], arguments: tuple[str, ...]) -> None:
     refused = tidegate("delete", *arguments, *where)
     assert (refused.status, "either `delete KIND NAME`" in refused.err) == (1, True)
 
 
-def test_the_schema_is_the_admin_apis(tidegate: Tidegate, served: tuple[Bench, str]) -> None:  # noqa: F811
+def test_the_schema_is_the_admin_apis(tidegate: Tidegate, served: tuple[Bench, str]) -> None:
     assert json.loads(tidegate("schema").out) == served[0].ask("GET", "/schema")[1]

@@ -12,7 +12,7 @@ from control_plane.audit.domain.entry import Actor, change_of
 from control_plane.cli.admin import audit
 from tests.aio import run
 from tests.unit.admin.admin_bench import Bench
-from tests.unit.cli.admin.test_administration import Tidegate, tidegate  # noqa: F401 - a fixture
+from tests.unit.cli.command import Tidegate
 from tests.wire.admin import admin_server
 
 
@@ -29,7 +29,7 @@ def where(served: tuple[Bench, str]) -> tuple[str, str]:
     return "--admin-url", served[1]
 
 
-def test_who_what_and_why(tidegate: Tidegate, where: tuple[str, str]) -> None:  # noqa: F811
+def test_who_what_and_why(tidegate: Tidegate, where: tuple[str, str]) -> None:
     assert tidegate("tenants", "set", "acme", "--burst", 5, "--reason", "the fair, ü [x]", *where).status == 0
     assert tidegate("tenants", "set", "acme", "--burst", 9, *where).status == 0
     listed = tidegate("audit", "list", *where).out.splitlines()
@@ -40,7 +40,7 @@ def test_who_what_and_why(tidegate: Tidegate, where: tuple[str, str]) -> None:  
     assert len(tidegate("audit", "list", "--last", 1, *where).out.splitlines()) == 2
 
 
-def test_a_log_of_several_pages_is_read_to_its_end(tidegate: Tidegate, where: tuple[str, str], served: tuple[Bench, str]) -> None:  # noqa: F811
+def test_a_log_of_several_pages_is_read_to_its_end(tidegate: Tidegate, where: tuple[str, str], served: tuple[Bench, str]) -> None:
     for _ in range(2 * audit._PAGE + 1):
         run(served[0].audit.append(change_of(Actor("me"), "create", "tenant", "x")))
     assert len(tidegate("audit", "export", *where).out.splitlines()) == 2 * audit._PAGE + 1
@@ -48,7 +48,7 @@ def test_a_log_of_several_pages_is_read_to_its_end(tidegate: Tidegate, where: tu
 
 
 def test_what_was_written_is_verified_and_what_was_changed_is_found(
-    tidegate: Tidegate,  # noqa: F811
+    tidegate: Tidegate,
     where: tuple[str, str],
     served: tuple[Bench, str],
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from control_plane.admin.event_lines import parsed_events
 from tests.unit.admin.admin_bench import Bench
-from tests.unit.cli.admin.test_administration import Tidegate, tidegate  # noqa: F401 - a fixture
+from tests.unit.cli.command import Tidegate
 from tests.wire.admin import admin_server
 
 TIDEGATE = Path(sys.executable).with_name("tidegate")
@@ -28,7 +28,7 @@ def served() -> Iterator[tuple[Bench, str]]:
         yield bench, url
 
 
-def test_what_has_happened_lately(tidegate: Tidegate, served: tuple[Bench, str]) -> None:  # noqa: F811
+def test_what_has_happened_lately(tidegate: Tidegate, served: tuple[Bench, str]) -> None:
     ended = tidegate("events", "--admin-url", served[1])
     assert ended.status == 0
     assert [line.split()[2:] for line in ended.out.splitlines()[1:]] == [
@@ -52,12 +52,12 @@ def test_following_prints_each_event_once_as_it_happens(served: tuple[Bench, str
     assert kinds == ["model.loaded", "model.failed", "rollout.canary"]
 
 
-def test_nobody_there_is_said_at_once(tidegate: Tidegate) -> None:  # noqa: F811
+def test_nobody_there_is_said_at_once(tidegate: Tidegate) -> None:
     ended = tidegate("events", "--follow", "--admin-url", "http://127.0.0.1:1")
     assert (ended.status, "has broken off" in ended.err) == (1, True)
 
 
-def test_top_once_shows_models_and_events_without_a_fleet(tidegate: Tidegate, served: tuple[Bench, str]) -> None:  # noqa: F811
+def test_top_once_shows_models_and_events_without_a_fleet(tidegate: Tidegate, served: tuple[Bench, str]) -> None:
     ended = tidegate("top", "--once", "--admin-url", served[1])
     assert (ended.status, ended.err) == (0, "")
     lines = [line.split() for line in ended.out.splitlines()]

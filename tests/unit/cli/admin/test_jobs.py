@@ -147,6 +147,13 @@ def test_what_is_in_a_file_is_a_new_job_each_time(jobs: Submissions, tidegate: T
     assert jobs.fields == [{f"tidegate-job-{name}": value for name, value in given.items()}] * 2
 
 
+def test_a_place_is_sent_in_utf_8_and_what_no_field_can_have_is_refused(jobs: Submissions, tidegate: Tidegate) -> None:
+    tidegate("submit", "--model", "m", "--input-from", "/data/größe")
+    assert jobs.fields == [{"tidegate-job-input": "/data/größe".encode().decode("latin-1")}]
+    told = tidegate("submit", "--model", "m", "--input-from", "/data/a\nb", is_refused=True)
+    assert "tidegate-job-input has a character that no header field can have: '/data/a\\nb'" in told.err
+
+
 @pytest.mark.parametrize("words", [(), ("--request", "a", "--input-from", "/b"), ("--input-from", "/b", "--out", "c")])
 def test_a_job_has_one_input(words: tuple[str, ...], tidegate: Tidegate) -> None:
     assert "--input-from" in tidegate("submit", "--model", "m", *words, is_refused=True).err

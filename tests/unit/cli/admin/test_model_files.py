@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.admin.test_administration import Tidegate, tidegate  # noqa: F401 - a fixture
+from tests.unit.cli.command import Tidegate
 
 
 @pytest.mark.parametrize("kind", ["python", "onnx", "ensemble"])
-def test_what_init_writes_is_valid_and_the_next_steps_are_told(tidegate: Tidegate, tmp_path: Path, kind: str) -> None:  # noqa: F811
+def test_what_init_writes_is_valid_and_the_next_steps_are_told(tidegate: Tidegate, tmp_path: Path, kind: str) -> None:
     made = tidegate("models", "init", "mine", "--like", kind, "-r", tmp_path)
     assert made.status == 0
     assert all(Path(line).is_file() for line in made.out.splitlines())
@@ -21,7 +21,7 @@ def test_what_init_writes_is_valid_and_the_next_steps_are_told(tidegate: Tidegat
     assert checked.err.startswith("nothing wrong with mine")
 
 
-def test_mistakes_are_told_by_file_and_line_and_by_the_exit_status(tidegate: Tidegate, tmp_path: Path) -> None:  # noqa: F811
+def test_mistakes_are_told_by_file_and_line_and_by_the_exit_status(tidegate: Tidegate, tmp_path: Path) -> None:
     tidegate("models", "init", "mine", "-r", tmp_path)
     config = tmp_path / "mine" / "config.pbtxt"
     config.write_text(config.read_text().replace("dims: [ 4 ]", "dims: [ 0 ]", 1))
@@ -31,6 +31,6 @@ def test_mistakes_are_told_by_file_and_line_and_by_the_exit_status(tidegate: Tid
     assert [(each["file"], each["line"]) for each in told] == [(str(config), 5)]
 
 
-def test_where_there_are_no_models_it_says_what_one_is(tidegate: Tidegate, tmp_path: Path) -> None:  # noqa: F811
+def test_where_there_are_no_models_it_says_what_one_is(tidegate: Tidegate, tmp_path: Path) -> None:
     found = tidegate("models", "validate", tmp_path)
     assert (found.status, "has no models: a model is a folder with config.pbtxt" in found.err) == (1, True)

@@ -1,0 +1,63 @@
+"""Batches of one process beside each other: what one meets is no other's, and those that are created at once are counted."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control_plane.batches.domain.batch import Batch
+from control_plane.core.errors import LimitExceeded
+from tests.unit.batches.world import CALLER, BatchWorld, batch_world, batches_of
+
+
+class Broken:
+    """A shelf that meets a defect over one batch."""
+
+    def __init__(self, here: BatchWorld) -> None:
+        self._shelf: Any = here.shelf
+        self.broken_id = ""
+        self.met = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shelf, name)
+
+    async def read_chunk(self, batch: Batch, chunk: Any) -> Any:
+        if batch.id == self.broken_id:
+            self.met += 1
+            raise ZeroDivisionError
+        return await self._shelf.read_chunk(batch, chunk)
+
+
+async def test_a_defect_over_one_batch_holds_up_no_other_and_it_goes_on_afterwards(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with batch_world(tmp_path) as here:
+        shelf = Broken(here)
+        batches = batches_of(here.jobs, shelf, here.files())
+        first = await here.create()
+        shelf.broken_id = first.id
+        here.jobs.clock_s += 1.0
+        second = await here.create()
+        await here.live_through(second, batches)
+        assert (await batches.progress(first)).ended is None
+        assert "ZeroDivisionError" in caplog.text
+        met = shelf.met
+        await batches.advance()
+        assert shelf.met == met, "it rests for a while"
+        shelf.broken_id = ""
+        here.jobs.clock_s += 60.0
+        await here.live_through(first, batches)
+
+
+async def test_batches_that_are_created_at_once_are_counted(tmp_path: Path) -> None:
+    async with batch_world(tmp_path) as here:
+        batches = batches_of(here.jobs, here.shelf, here.files(), max_open=2)
+        file_id = await here.upload()
+        made = await asyncio.gather(*(batches.create(CALLER, file_id, None) for _ in range(6)), return_exceptions=True)
+        assert [type(each) for each in made].count(Batch) == 2
+        assert {type(each) for each in made} == {Batch, LimitExceeded}
+        with pytest.raises(LimitExceeded, match="2 batches"):
+            await batches.create(CALLER, file_id, None)
