@@ -17,6 +17,7 @@ from tests.contract.stores import NAMES, Opening, address, empty_redis, handles
 from tests.fakes.audit_log import FakeAuditLog
 
 WRITERS, EACH = 4, 10
+AT_ONCE = 32
 
 
 @pytest.fixture(params=NAMES)
@@ -77,6 +78,18 @@ async def test_those_who_append_at_once_make_one_chain(opening: Opening[AuditLog
     assert all(
         [name for name in names if name.startswith(f"w{writer}-")] == [f"w{writer}-{n}" for n in range(EACH)] for writer in range(WRITERS)
     )
+
+
+async def test_no_writer_of_a_process_loses_to_its_others(opening: Opening[AuditLog]) -> None:
+    """If all tried at once, one of so many would by chance lose each of its tries."""
+    async with handles(opening, 1) as (log,):
+
+        async def write() -> None:
+            for _ in range(EACH):
+                await log.append(change())
+
+        await asyncio.gather(*(write() for _ in range(AT_ONCE)))
+        assert await log.newest() == AT_ONCE * EACH
 
 
 async def test_a_file_refuses_that_an_entry_is_changed_or_deleted(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ been added meanwhile.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -19,7 +20,9 @@ _LAYOUT = "tidegate:audit:layout"
 _ENTRIES = "tidegate:audit:entries"
 _MIGRATIONS = ("",)  # nothing to do for the first layout: the first entry creates it
 _ATTEMPTS = 50
-"""Tries against others who append at the same time; of those that try at once one succeeds each time."""
+"""Tries against other processes that append at the same time; of those that try at once one succeeds each time."""
+_TURN_S = 5.0
+"""Longest append, with the wait for those of this process that came before it."""
 
 # ARGV: an entry, and the count of entries before it. Returns whether it was added.
 _APPEND = """
@@ -36,14 +39,17 @@ class RedisAuditLog:
         self._link = link
         self._now_s = now_s
         self._append_script = link.client.register_script(_APPEND)
+        self._turn = asyncio.Lock()
 
     async def append(self, change: Change) -> Entry:
-        for _ in range(_ATTEMPTS):
-            async with self._link.calling():
-                last = await self._link.client.lindex(_ENTRIES, -1)
-                entry = sealed(from_json(last) if last else None, change, at_s=self._now_s())
-                if await self._append_script(keys=[_ENTRIES], args=[to_json(entry), entry.number - 1]):
-                    return entry
+        # One after the other: those of one process would only make each other's tries vain.
+        async with self._link.calling(timeout_s=_TURN_S), self._turn:
+            for _ in range(_ATTEMPTS):
+                async with self._link.calling():
+                    last = await self._link.client.lindex(_ENTRIES, -1)
+                    entry = sealed(from_json(last) if last else None, change, at_s=self._now_s())
+                    if await self._append_script(keys=[_ENTRIES], args=[to_json(entry), entry.number - 1]):
+                        return entry
         raise StoreUnavailable(f"{self._link.place}: others append to the audit log without a pause; try again")
 
     async def page(self, after: int, *, limit: int) -> list[Entry]:
