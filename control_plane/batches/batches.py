@@ -242,7 +242,9 @@ class Batches:
                 _log.exception("batches wait; this is a defect")
                 await asyncio.sleep(_AFTER_DEFECT_S)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), max(0.0, looked_s + _PERIOD_S - asyncio.get_running_loop().time()))
+                # Not `wait_for`, which on Python 3.11 swallows a cancellation that comes just as it is woken.
+                async with asyncio.timeout_at(looked_s + _PERIOD_S):
+                    await self._wake.wait()
             await asyncio.sleep(_GATHER_S)
 
     def job_ended(self, job: Job) -> None:

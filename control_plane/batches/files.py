@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from uuid import uuid4
 
 from control_plane.batches.domain.batch import StoredFile
@@ -46,9 +47,11 @@ class Files:
         """
         file = StoredFile(f"file-{uuid4().hex}", principal.tenant, filename[:_MAX_NAME_CHARS], "batch", 0, self._today_s())
         with self._slots.take(principal.tenant):
-            return await self._shelf.add_file(file, self._bounded(principal.tenant, content))
+            # Closed here: by itself what it counts would be given back some time after a disk has failed.
+            async with aclosing(self._bounded(principal.tenant, content)) as pieces:
+                return await self._shelf.add_file(file, pieces)
 
-    async def _bounded(self, tenant: str, content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def _bounded(self, tenant: str, content: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         """Yield the content as far as the tenant has room for it. Raises LimitExceeded."""
         own_bytes, kept = 0, await self._kept(tenant)
         try:

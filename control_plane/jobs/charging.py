@@ -56,7 +56,9 @@ class Charger:
             await self._is_wanted.wait()
             if len(self._due) < _AT_ONCE:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._is_urgent.wait(), _PAUSE_S)
+                    # Not `wait_for`, which on Python 3.11 swallows a cancellation that comes just as it is woken.
+                    async with asyncio.timeout(_PAUSE_S):
+                        await self._is_urgent.wait()
             jobs = [self._due.popleft() for _ in range(min(len(self._due), _AT_ONCE))]
             try:
                 await charge(jobs, store=self._store, usage=self._usage)

@@ -11,7 +11,8 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -235,12 +236,14 @@ class Jobs:
         """Keep a small body for the record, and write another to the spool; a large one as it arrives."""
         if wanted.rest is not None:
             with self._slots.take(tenant):
-                return await self._spool.receive(job_id, "body", self._bounded(tenant, wanted, wanted.rest))
+                # Closed here: by itself what it counts would be given back some time after a disk has failed.
+                async with aclosing(self._bounded(tenant, wanted, wanted.rest)) as pieces:
+                    return await self._spool.receive(job_id, "body", pieces)
         if len(wanted.body) <= self._store.carries_bytes:
             return carried(job_id, "body", bytes(wanted.body))
         return await self._spool.write(job_id, "body", [wanted.body])
 
-    async def _bounded(self, tenant: str, wanted: Submission, rest: BodyPieces) -> AsyncIterator[bytes | bytearray]:
+    async def _bounded(self, tenant: str, wanted: Submission, rest: BodyPieces) -> AsyncGenerator[bytes | bytearray, None]:
         """Yield a large body as far as the tenant has room for it beside its others. Raises LimitExceeded."""
         piece: bytes | bytearray | None = wanted.body
         own_bytes, loads = 0, await self._store.load(tenant)

@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 _PERIOD_S = 0.5
 _AFTER_DEFECT_S = 30.0
 _AT_ONCE, _MOST_BATCHES = 200, 20
+_TICKETS_AT_ONCE = 500
+"""Tickets of a sweep: each is confirmed by the broker, whose connection is given up where all take longer than 10 s."""
 _ORPHANS_EVERY_S = 600.0
 _ORPHAN_AFTER_S = 3600.0
 """Age from which files without a record are removed: longer than any body takes to be accepted."""
@@ -106,10 +108,9 @@ class Sweeper:
     async def _write_missing_tickets(self, now_s: float) -> None:
         """Write tickets for ready jobs that have none, once they were missing twice: some may be on their way."""
         missing = max(0, await self._store.ready(now_s, limit=EVERY_JOB) - await self._queue.depth())
-        if missing and self._were_missing:
-            await self._queue.publish(min(missing, self._were_missing))
-            missing = 0
-        self._were_missing = missing
+        if (writes := min(missing, self._were_missing, _TICKETS_AT_ONCE)) > 0:
+            await self._queue.publish(writes)
+        self._were_missing = missing - writes
 
     async def _remove_orphans(self, now_s: float) -> None:
         for job_id in await self._spool.jobs(before_s=now_s - _ORPHAN_AFTER_S):

@@ -67,7 +67,9 @@ class ReplicaRepairs:
         key, is_over = (server.name, replica.model), asyncio.Event()
         self._pauses[key] = replica, is_over
         try:
-            await asyncio.wait_for(is_over.wait(), delay_s)
+            # Not `wait_for`, which on Python 3.11 swallows a cancellation that comes just as it is woken.
+            async with asyncio.timeout(delay_s):
+                await is_over.wait()
         except TimeoutError:
             pass
         finally:

@@ -50,7 +50,9 @@ class PolledTickets:
                 _log.warning("the store of jobs cannot be read: %s", exc)
                 pause_s = _RETRY_S
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), pause_s)
+                # Not `wait_for`, which on Python 3.11 swallows a cancellation that comes just as it is woken.
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
                 await asyncio.sleep(_GATHER_S)
 
     async def depth(self) -> int:

@@ -10,7 +10,7 @@ import pytest
 
 from control_plane.batches.domain.batch import StoredFile
 from control_plane.batches.files import Files
-from control_plane.core.errors import LimitExceeded, Overloaded
+from control_plane.core.errors import LimitExceeded, Overloaded, StoreUnavailable
 from control_plane.core.principal import Principal
 from control_plane.core.scope import Scopes, parse_scope
 from control_plane.jobs.upload_slots import MAX_UPLOADS, MAX_UPLOADS_OF_TENANT
@@ -59,3 +59,22 @@ async def test_uploads_at_a_time_are_bounded_and_those_that_end_make_room() -> N
             await add("another")
         shelf.may_write.set()
     await add("one")
+
+
+async def test_an_upload_that_a_full_disk_has_ended_takes_no_room_from_the_next() -> None:
+    class Full(SlowShelf):
+        is_full = True
+
+        async def add_file(self, file: StoredFile, pieces: AsyncIterator[bytes]) -> StoredFile:
+            async for _ in pieces:
+                if self.is_full:
+                    raise StoreUnavailable("the disk is full", is_full=True)
+            return file
+
+    shelf = Full()
+    adapter: Any = shelf
+    files, caller = Files(adapter, max_bytes=1), Principal("one", "k", Scopes((parse_scope("infer:*"),)))
+    with pytest.raises(StoreUnavailable):
+        await files.add(caller, filename="f", content=content())
+    shelf.is_full = False
+    await files.add(caller, filename="f", content=content())

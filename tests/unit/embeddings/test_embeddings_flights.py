@@ -11,7 +11,7 @@ from control_plane.core.infer_call import Outcome
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
 from tests.aio import settle
 from tests.fakes.text_model import embedding_of
-from tests.unit.embeddings.test_embeddings import HIT, JOINED, MISS, Bench, Shared, said, vectors, with_bench
+from tests.unit.embeddings.embeddings_bench import HIT, JOINED, MISS, Bench, Shared, said, vectors, with_bench
 
 
 def test_a_thousand_calls_for_the_same_compute_it_once() -> None:

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from control_plane.core.errors import IdempotencyKeyReused
+from control_plane.core.errors import IdempotencyKeyReused, StoreUnavailable
 from control_plane.jobs.domain.delivery import Delivery
-from control_plane.jobs.domain.job import JobState
-from tests.unit.jobs.world import world
+from control_plane.jobs.domain.job import Blob, JobState
+from control_plane.jobs.jobs import Submission
+from control_plane.jobs.ports import Bounds, Load
+from tests.unit.jobs.world import CALLER, world
 
 
 async def test_while_the_process_drains_a_job_that_nobody_has_begun_is_not_waited_for(tmp_path: Path) -> None:
@@ -40,3 +43,28 @@ async def test_an_idempotency_key_is_for_one_request_with_what_is_told_and_writt
         assert (await here.submit(**wanted)).id == first.id
         with pytest.raises(IdempotencyKeyReused):
             await here.submit(**(wanted | other))
+
+
+async def test_a_body_that_a_full_disk_has_ended_takes_no_room_from_the_next(tmp_path: Path) -> None:
+    class Rest:
+        """A body of whose end nothing comes."""
+
+        async def receive(self) -> None:
+            return None
+
+    async with world(tmp_path) as here:
+        jobs = here.jobs(bounds=Bounds(Load(9, 4), Load(9, 4)))
+        wanted = Submission(model="m", target="/v2/models/m/infer", headers=(), body=b"body", rest=Rest())
+        spool = here.spool.receive
+
+        async def full(job_id: str, name: str, pieces: AsyncIterator[bytes | bytearray]) -> Blob:
+            async for _ in pieces:
+                raise StoreUnavailable("the disk is full", is_full=True)
+            raise AssertionError
+
+        here.spool.receive = full  # type: ignore[method-assign]
+        with pytest.raises(StoreUnavailable) as kept:
+            await jobs.submit(CALLER, wanted)
+        here.spool.receive = spool  # type: ignore[method-assign]
+        await jobs.submit(CALLER, wanted)
+        assert kept.tb, "the error is still there, and with it all that had a part in it"

@@ -48,6 +48,20 @@ async def test_tickets_that_are_missing_twice_are_written_and_no_more(tmp_path: 
         assert queue.tickets == 3
 
 
+async def test_of_many_missing_tickets_a_sweep_writes_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("control_plane.jobs.sweeper._TICKETS_AT_ONCE", 2)
+    async with world(tmp_path) as here:
+        queue = CountingQueue()
+        own = sweeper(here, queue)
+        for number in range(5):
+            await here.submit(number)
+        written = []
+        for _ in range(6):
+            await own.sweep()
+            written.append(queue.tickets)
+        assert written == [0, 2, 4, 5, 5, 5]
+
+
 async def test_a_job_whose_time_is_over_expires_and_leaves_no_body(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         jobs: Jobs = here.jobs()

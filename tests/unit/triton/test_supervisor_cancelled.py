@@ -10,7 +10,7 @@ import pytest
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.triton.ports import Upstream
 from control_plane.triton.supervisor import CLOSE_TIMEOUT_S, STOP_GRACE_S
-from tests.unit.triton.test_supervisor import ORDERLY_END, SOURCE, Lab, cancelled_after, run
+from tests.unit.triton.supervisor_lab import ORDERLY_END, SOURCE, Lab, cancelled_after, run
 
 
 def test_cancelled_while_it_is_started() -> None:
