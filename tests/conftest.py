@@ -7,6 +7,7 @@ Hypothesis draws the same examples each time, so that a test fails for what a ch
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 from typing import Any
 
@@ -50,6 +51,14 @@ BEGUN_FIRST = (
 nothing left to do."""
 
 _TURNS = {name: turn for turn, name in enumerate(BEGUN_FIRST)}
+
+
+gc.disable()  # of what is imported and collected nothing becomes garbage, and the collector would look at all of it again and again
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
