@@ -3,6 +3,20 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def garbage_collector_paused() -> Iterator[None]:
+    """No garbage collections within the block, which is for imports: what they make stays, and collections that
+    look for garbage among it take a seventh of a start's time.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def freeze_garbage_collector() -> None:

@@ -12,6 +12,21 @@ freeze_garbage_collector()
 print(before, gc.get_freeze_count(), len(gc.get_objects()))
 """
 
+_START = """
+import gc
+collections = []
+gc.callbacks.append(lambda phase, info: collections.append(gc.isenabled()))
+import control_plane.__main__
+print(len(collections), gc.isenabled())
+"""
+
+
+def test_a_start_is_not_held_up_by_collections() -> None:
+    printed = subprocess.run([sys.executable, "-c", _START], capture_output=True, text=True, check=True).stdout
+    made, is_enabled = printed.split()
+    assert int(made) < 20, "without the pause hundreds"
+    assert is_enabled == "True"
+
 
 def test_a_collection_looks_only_through_what_came_later() -> None:
     """Runs in a process of its own, since freezing would change the tests that come after it."""
