@@ -24,7 +24,7 @@ from perf.measurement import harness
 from perf.measurement.report import Result
 from perf.rollouts import models
 from perf.rollouts.assigned import Period, misassigned, torn
-from perf.rollouts.callers import PAUSE_S, PLAIN, SEQUENCE, Answered, Callers
+from perf.rollouts.callers import PLAIN, SEQUENCE, Answered, Callers
 from perf.rollouts.cost import cost_of_shadow
 from perf.rollouts.fleet import Fleet, fleet, periods_of
 from perf.rollouts.report import COST, IN_A_ROW, NO_SHADOW, SHADOW, Case, Report, Run
@@ -44,7 +44,6 @@ def main() -> None:
     parser.add_argument("--bad", nargs="*", choices=[*models.BAD], default=list(models.BAD), help="bad versions")
     parser.add_argument("--cost", type=int, default=8, help="turns with a shadow and without; 0 for none")
     parser.add_argument("--turn-s", type=float, default=6.0, help="of one turn")
-    parser.add_argument("--pause-s", type=float, default=PAUSE_S, help="of each caller, after an answer")
     harness.carry_out(Report, parser.parse_args(), _measure)
 
 
@@ -54,7 +53,7 @@ def _measure(arguments: argparse.Namespace) -> Result:
     wrong: list[str] = []
     for _ in range(arguments.rounds):
         with tempfile.TemporaryDirectory(prefix="tidegate-rollouts-", ignore_cleanup_errors=True) as name, fleet(Path(name)) as site:
-            drill = _Drill(site, arguments.pause_s)
+            drill = _Drill(site)
             if arguments.rollouts:
                 runs.setdefault(Case(IN_A_ROW), []).append(drill.in_a_row(arguments.rollouts))
             for kind, way in itertools.product(arguments.bad, (SHADOW, NO_SHADOW)):
@@ -70,8 +69,8 @@ def _measure(arguments: argparse.Namespace) -> Result:
 class _Drill:
     """Rollouts on one fleet."""
 
-    def __init__(self, site: Fleet, pause_s: float) -> None:
-        self._site, self._pause_s = site, pause_s
+    def __init__(self, site: Fleet) -> None:
+        self._site = site
         self._now = {PLAIN: models.ONE, SEQUENCE: models.SEQUENCE_ONE}
         self._ways = itertools.cycle((SHADOW, NO_SHADOW))
         self.reasons: dict[str, str] = {}
@@ -135,7 +134,7 @@ class _Drill:
 
     @contextmanager
     def _asking(self) -> Iterator[list[Answered]]:
-        with Callers(self._site.address("http"), self._site.address("grpc"), self._pause_s) as callers:
+        with Callers(self._site.address("http"), self._site.address("grpc")) as callers:
             yield callers.answered
 
     def _one(self, route: str, ending: str) -> dict[str, Any]:

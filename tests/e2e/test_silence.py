@@ -41,7 +41,7 @@ ANSWERS = 3
 """So many show that a caller goes on."""
 
 
-@pytest.fixture(scope="module", params=[(EMBEDDED, 1), (EMBEDDED, 2), (NODES, 1)], ids=["one process", "two workers", "nodes"])
+@pytest.fixture(scope="module", params=[(EMBEDDED, 2), (NODES, 1)], ids=["two workers", "nodes"])
 def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
     repository = tmp_path_factory.mktemp("models")
     write_models(repository, (MODEL, ONCE))
