@@ -67,7 +67,7 @@ def callers(running: Tidegate, model: str) -> Iterator[Calls]:
     headers = [("tidegate-timeout-ms", str(_DEADLINE_MS))]
 
     def call() -> None:
-        while not done.wait(0.05):
+        while not done.wait(0.02):
             raw = exchange(running.port("http"), "POST", f"/v2/models/{model}/infer", body(), headers, timeout_s=LONG_S)
             calls.seen.append((time.monotonic(), status(raw) == 200, raw))
 
