@@ -1,7 +1,7 @@
 """One worker process of `tidegate serve --workers N`: the frontends, and a link to the parent, which has
 everything else.
 
-    python -m control_plane.app.worker LINK_DESCRIPTOR PARENT_PID
+    python -m control_plane.app.worker_program LINK_DESCRIPTOR PARENT_PID
 
 A worker never outlives its parent: the kernel kills it when the parent ends, and it ends when the link
 closes.
@@ -324,7 +324,3 @@ def main() -> None:
     freeze_garbage_collector()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         sys.exit(runner.run(_serve(end)))
-
-
-if __name__ == "__main__":
-    main()

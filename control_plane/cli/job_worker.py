@@ -9,6 +9,7 @@ import typer
 import uvloop
 from rich.console import Console
 
+from control_plane.host.garbage import garbage_collector_paused
 from control_plane.settings import load_settings, without_user
 from control_plane.telemetry.adapters.logs import configure_logging
 
@@ -36,7 +37,8 @@ def run(
 
     async def work() -> None:
         # Imported here, as in `serve`.
-        from control_plane.app.job_worker import JobWorker
+        with garbage_collector_paused():
+            from control_plane.app.job_worker import JobWorker
 
         await JobWorker(settings).run(announce)
 

@@ -10,7 +10,7 @@ import uvloop
 from rich.console import Console
 
 from control_plane.cli.common.serve_options import node_signature
-from control_plane.host.garbage import freeze_garbage_collector
+from control_plane.host.garbage import freeze_garbage_collector, garbage_collector_paused
 from control_plane.settings import load_settings
 from control_plane.telemetry.adapters.logs import configure_logging
 
@@ -30,7 +30,8 @@ def node(**options: object) -> None:
 
     async def run() -> None:
         # Imported here, as in `serve`.
-        from control_plane.app.node import Node
+        with garbage_collector_paused():
+            from control_plane.app.node import Node
 
         await Node(settings).run(announce)
 

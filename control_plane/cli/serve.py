@@ -10,7 +10,7 @@ import uvloop
 from rich.console import Console
 
 from control_plane.cli.common.serve_options import serve_signature
-from control_plane.host.garbage import freeze_garbage_collector
+from control_plane.host.garbage import freeze_garbage_collector, garbage_collector_paused
 from control_plane.models.model_service import LoadFailure
 from control_plane.settings import Settings, load_settings, without_user
 from control_plane.telemetry.adapters.logs import configure_logging
@@ -44,7 +44,8 @@ serve.__signature__ = serve_signature()  # type: ignore[attr-defined]
 
 async def _run(settings: Settings, announce: Callable[[Mapping[str, str], list[LoadFailure]], None]) -> None:
     # Imported here: `app` imports every adapter, which other commands and `--help` do not need.
-    from control_plane.app.application import App
+    with garbage_collector_paused():
+        from control_plane.app.application import App
 
     await App(settings).run(announce)
 

@@ -3,6 +3,22 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def garbage_collector_paused() -> Iterator[None]:
+    """No garbage collections within the block, which is for imports, nor any later that look at what it has made.
+
+    Of 250,000 objects a thousand become garbage; looking for them takes a quarter of a start's time.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def freeze_garbage_collector() -> None:

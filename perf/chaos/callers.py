@@ -164,11 +164,11 @@ class Either:
 CALLERS: dict[str, Callable[[str, str], Caller]] = {"http": HttpCaller, "grpc": GrpcCaller}
 
 
-async def keep_asking(timeline: Timeline, caller: Caller, asked: Sequence[Asked]) -> None:
-    """One after the other, in turns, until cancelled."""
+async def keep_asking(timeline: Timeline, caller: Caller, asked: Sequence[Asked], *, pause_s: float = _PAUSE_S) -> None:
+    """One after the other, in turns, until cancelled; with a pause after each answer."""
     try:
         for each in itertools.cycle(asked):
             answer = await timeline.ask(caller, each)
-            await asyncio.sleep(_AFTER_FAILURE_S if answer.wrong else _PAUSE_S)
+            await asyncio.sleep(_AFTER_FAILURE_S if answer.wrong else pause_s)
     finally:
         await caller.close()

@@ -40,6 +40,8 @@ NOTICE_S = 2.0
 """The manifest's 35 s are for a watch that says nothing; here gateways see a change at once."""
 LAG_S = 1.0
 """For which a Service still gives new connections to a pod that ends."""
+PAUSE_S = 0.02
+"""Of a caller, after each answer: it is the restarts that are tested, not the load."""
 PROTOCOLS = ("http", "grpc")
 KINDS = ((REPEATABLE, models.REPEATABLE_MODEL), (ONCE, models.ONCE_MODEL))
 
@@ -113,7 +115,7 @@ async def load(pods: Pods, key: str) -> AsyncIterator[Timeline]:
         for protocol, make in (("http", HttpCaller), ("grpc", GrpcCaller)):
             for kind, model in KINDS:
                 caller = make(f"127.0.0.1:{pods.service[protocol].port}", key)
-                asking.append(tasks.create_task(keep_asking(timeline, caller, [Asked(kind, model, deadline_s=LONG_S)])))
+                asking.append(tasks.create_task(keep_asking(timeline, caller, [Asked(kind, model, deadline_s=LONG_S)], pause_s=PAUSE_S)))
         async with asyncio.timeout(LONG_S):
             while not have_all_answered(timeline.answers, [kind for kind, _ in KINDS], 20):
                 await asyncio.sleep(0.05)

@@ -164,7 +164,7 @@ def rolled_out(tidegate: Tidegate, model: str, *options: str) -> str:
         history[:] = cli(tidegate, "rollouts", "history", "route").splitlines()
         return any(word in history[-1] for word in ("rolled back", "aborted", " promoted ")) and "promoted: " not in history[-1]
 
-    wait_for(has_ended, what=f"the end of the rollout to {model}")
+    wait_for(has_ended, what=f"the end of the rollout to {model}", every_s=0.5)
     return history[-1]
 
 
@@ -223,9 +223,9 @@ def test_when_the_leader_is_killed_another_gateway_goes_on(running: Tidegate, tm
                 leader, "rollouts", "start", "route", "--to", "good", "--steps", "20,50", "--samples", "50", "--seconds", "3", "--no-shadow"
             )
             # The leader serves none of these requests: it goes forward by what the other has seen.
-            wait_for(lambda: "2 of 2" in cli(other, "rollouts", "status", "route"), what="the second step")
+            wait_for(lambda: "2 of 2" in cli(other, "rollouts", "status", "route"), what="the second step", every_s=0.2)
             leader.kill()
-            wait_for(lambda: " promoted" in cli(other, "rollouts", "status", "route"), what="the end of the rollout")
+            wait_for(lambda: " promoted" in cli(other, "rollouts", "status", "route"), what="the end of the rollout", every_s=0.5)
         assert callers.wrong == []
         events = [line.split("%")[1].split() for line in cli(other, "rollouts", "history", "route").splitlines()[1:]]
         assert [words[0].rstrip(":") for words in events] == ["began", "step", "promoted", "promoted"]

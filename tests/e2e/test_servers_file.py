@@ -46,7 +46,7 @@ def asking(gateway: Tidegate, models: Sequence[str]) -> Iterator[dict[str, int]]
 
     def keep_asking(model: str) -> None:
         try:
-            while not done.wait(0.01):
+            while not done.wait(0.05):
                 assert answer_of(ask(gateway, model)) == 1 + int(model[1:])
                 answers[model] += 1
                 assert status(exchange(gateway.port("http"), "GET", "/v2/health/ready")) == 200

@@ -35,6 +35,8 @@ MODEL, ONCE = "m1", "m2"
 CALLERS = 8
 ONCE_TAKES_S = 0.2
 """How long a model computes that may be asked once only: each server has requests to it at every moment, also when one freezes."""
+PAUSE_S = 0.02
+"""After an answer: it is not the load that is tested, and the machine has other things to do."""
 ANSWERS = 3
 """So many show that a caller goes on."""
 
@@ -81,6 +83,7 @@ class Callers:
                     assert said != 200 or answer_of(answer) == number + float(model[1:])
                 finally:
                     self.answers.append((caller, self.began_s[caller], time.monotonic(), said))
+                self._is_over.wait(PAUSE_S)
 
     @contextmanager
     def calling(self) -> Iterator[None]:

@@ -151,7 +151,7 @@ class TestMemory:
                 await wait_until_still(lambda: upstream.http.calls.answered)
                 await client.close()
                 upstream.http.requests.clear()
-                await wait_until_still(lambda: len(frontend.server._connections))
+                assert await wait_until_still(lambda: len(frontend.server._connections)) == 0
 
     @pytest.mark.parametrize("when", ["upload", "call", "answer"])
     def test_is_free_at_once_when_a_client_leaves_during(self, when: str) -> None:

@@ -1,7 +1,7 @@
 """Starts worker processes: `workers/ports.WorkerLauncher` and `workers/ports.WorkerProcess`, for
 `workers/workers`.
 
-A worker is a program of its own (`control_plane.app.worker`), started afresh and not forked, so that it
+A worker is a program of its own (`control_plane.app.worker_program`), started afresh and not forked, so that it
 shares nothing with the parent but the sockets it is given. The kernel kills it when the parent ends, however
 the parent ends.
 """
@@ -25,7 +25,7 @@ from control_plane.settings import GatewaySettings, Settings, to_plain
 from control_plane.workers.adapters.link import WorkerLink
 from control_plane.workers.messages import Configure, FromWorker, ToWorker
 
-WORKER_MODULE = "control_plane.app.worker"
+WORKER_MODULE = "control_plane.app.worker_program"
 
 
 class WorkerProcessLauncher:

@@ -112,9 +112,13 @@ def answer_of(bench: Bench, call: str, **headers: str) -> httpx.Response:
     return bench.response(method, path.replace("{name}", "..%2e").replace("{id}", "nobody"), **headers)
 
 
-@pytest.mark.parametrize("shown", ["", "wrong", "expired", "revoked", "a token", *Right])
 @pytest.mark.parametrize("call", NEEDS)
-def test_who_may_call(bench: Bench, keys: dict[str, str], call: str, shown: str) -> None:
+def test_who_may_call(bench: Bench, keys: dict[str, str], call: str) -> None:
+    for shown in ("", "wrong", "expired", "revoked", "a token", *Right):
+        require_right(bench, keys, call, shown)
+
+
+def require_right(bench: Bench, keys: dict[str, str], call: str, shown: str) -> None:
     text = keys.get(shown, "eyJhbGciOiJub25lIn0.e30.")
     response = answer_of(bench, call, **({"authorization": f"Bearer {text}"} if shown else {}))
     is_key = shown in set(Right)

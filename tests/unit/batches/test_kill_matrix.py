@@ -110,11 +110,15 @@ def test_a_process_takes_these_steps(tmp_path: Path, life: Life) -> None:
 
 
 def points() -> list[Any]:
-    return [pytest.param(life, at, id=f"{life.__name__}-{at}-{name}") for life, names in STEPS.items() for at, name in enumerate(names, 1)]
+    """Before each step, which is after the one before it, and after the last."""
+    return [
+        pytest.param(life, min(at, len(names)), at > len(names), id=f"{life.__name__}-{at}-{name}")
+        for life, names in STEPS.items()
+        for at, name in enumerate((*names, "end"), 1)
+    ]
 
 
-@pytest.mark.parametrize("is_after", [pytest.param(False, id="before"), pytest.param(True, id="after")])
-@pytest.mark.parametrize(("life", "at"), points())
+@pytest.mark.parametrize(("life", "at", "is_after"), points())
 async def test_a_process_that_dies_at_any_step_costs_nothing(tmp_path: Path, life: Life, at: int, is_after: bool) -> None:
     async with batch_world(tmp_path) as here:
         fate = Fate(at, is_after)

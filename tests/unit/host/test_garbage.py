@@ -3,6 +3,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 _PROGRAM = """
 import gc
 import control_plane.app.data_plane
@@ -11,6 +13,23 @@ before = len(gc.get_objects())
 freeze_garbage_collector()
 print(before, gc.get_freeze_count(), len(gc.get_objects()))
 """
+
+_START = """
+import gc
+collections = []
+gc.callbacks.append(lambda phase, info: collections.append(gc.isenabled()))
+import {module}
+print(len(collections), gc.isenabled(), gc.get_freeze_count())
+"""
+
+
+@pytest.mark.parametrize("module", ["control_plane.__main__", "control_plane.app.worker_program"])
+def test_a_start_is_not_held_up_by_collections(module: str) -> None:
+    printed = subprocess.run([sys.executable, "-c", _START.format(module=module)], capture_output=True, text=True, check=True).stdout
+    made, is_enabled, frozen = printed.split()
+    assert int(made) < 20, "without the pause hundreds"
+    assert is_enabled == "True"
+    assert int(frozen) > 50_000
 
 
 def test_a_collection_looks_only_through_what_came_later() -> None:

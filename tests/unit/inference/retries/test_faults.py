@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import product
 
 import pytest
 from hypothesis import given
@@ -100,9 +99,10 @@ def test_whatever_http_says_is_one_fault(text: str, status: int) -> None:
     assert (fault_in(HttpAnswer(status, b"", text.encode())) in FAULTS) is (status != 200)
 
 
-@pytest.mark.parametrize(("code", "text"), list(product(GrpcStatus, ["", *(param.values[0] for param in TOLD)])))
-def test_whatever_grpc_says_is_one_fault(code: GrpcStatus, text: str) -> None:
-    assert (fault_in(status_answer(code, text)) in FAULTS) is (code is not GrpcStatus.OK)
+@pytest.mark.parametrize("code", GrpcStatus)
+def test_whatever_grpc_says_is_one_fault(code: GrpcStatus) -> None:
+    for text in ("", *(param.values[0] for param in TOLD)):
+        assert (fault_in(status_answer(code, text)) in FAULTS) is (code is not GrpcStatus.OK), text
 
 
 @pytest.mark.parametrize(

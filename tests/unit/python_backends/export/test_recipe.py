@@ -41,7 +41,11 @@ def test_a_library_that_is_not_installed_is_no_input_but_is_required_to_build(tm
 
 
 def test_installed_libraries_are_enough(tmp_path: Path) -> None:
-    load_recipe(model_folder(tmp_path)).require_libraries()
+    recipe = load_recipe(model_folder(tmp_path))
+
+    recipe.require_libraries()
+
+    assert recipe.libraries == ("numpy",), "it had one to look for"
 
 
 def test_a_variant_depends_on_the_kind_of_machine_too(tmp_path: Path) -> None:
@@ -83,7 +87,10 @@ def test_a_recipe_depends_on_its_calibration_texts(tmp_path: Path, calibration: 
     ("cosine_p1", "relative_loss"), [pytest.param(0.99, 0.01, id="just"), pytest.param(1.0, -0.2, id="better-than-the-reference")]
 )
 def test_a_gate_is_met_at_its_limits(cosine_p1: float, relative_loss: float) -> None:
-    Gate(0.99, 0.01).require({"against_fp32": {"cosine_p1": cosine_p1}, "similarity": {"relative_loss": relative_loss}})
+    measured = {"against_fp32": {"cosine_p1": cosine_p1}, "similarity": {"relative_loss": relative_loss}}
+
+    assert Gate(0.99, 0.01).shortfall(measured) is None
+    Gate(0.99, 0.01).require(measured)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_missing_libraries_are_read_from_the_trace_each_once() -> None:
 
 
 def test_a_program_with_all_its_libraries_passes() -> None:
-    require_loadable(Path(sys.executable), os.environ)
+    assert missing_libraries(require_loadable(Path(sys.executable), os.environ)) == []
 
 
 def test_a_missing_library_is_named(tmp_path: Path) -> None:
@@ -54,7 +54,10 @@ def test_the_library_path_counts(tmp_path: Path) -> None:
     program = patched_program(tmp_path, b"libq.so.9")
     libc = next(line.split("=> ")[1].split(" (")[0] for line in _trace(sys.executable).splitlines() if "libc.so.6 =>" in line)
     (tmp_path / "libq.so.9").symlink_to(libc)
-    require_loadable(program, {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)})
+
+    trace = require_loadable(program, {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)})
+
+    assert f"libq.so.9 => {tmp_path}/libq.so.9" in trace
 
 
 def _trace(program: str) -> str:

@@ -1,0 +1,9 @@
+"""Program of a worker process, which `workers/adapters/process` starts: imports `app/worker` without the garbage collector."""
+
+from control_plane.host.garbage import garbage_collector_paused
+
+with garbage_collector_paused():
+    from control_plane.app.worker import main
+
+if __name__ == "__main__":
+    main()
