@@ -1,11 +1,11 @@
 """What hedged requests gain and cost: a model that straggles on three real Tritons, asked at several loads, with hedging, without, and
 without once more, whose difference is the noise of this machine.
 
-    python -m perf.hedging [--rounds 5] [--requests 10000] [--works stragglers even ...] [--loads 0.2 0.8 ...] [--half-s 90]
+    python -m perf.hedging [--rounds 5] [--requests 1200] [--works stragglers even ...] [--loads 0.2 0.8 ...] [--half-s 45]
 
 The model sleeps, so that client, gateway and Tritons, which share this machine's cores, leave each other alone. Requests come over gRPC,
-independently of each other. Before each work is measured, so many requests are sent that the gateway knows its latencies, and before
-each case with hedging as many as it remembers, at that load.
+independently of each other. Each work at each load has a size of its own, so the gateway learns the latencies of each apart; before all
+it is sent as many requests of each as it remembers.
 Beside each run stands what the simulator foretells of it. At last half of all requests go to two servers for a while, and processes and
 memory are compared. Writes perf/results/hedging.json and .md.
 """
@@ -16,7 +16,7 @@ import argparse
 import asyncio
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from math import nan
@@ -31,7 +31,7 @@ from control_plane.objects.objects import Objects
 from perf.hedging.clients import Answered, Work, ask
 from perf.hedging.counters import Counters
 from perf.hedging.forecast import LEARNED_BY, Forecast, Sample, foretold
-from perf.hedging.report import BIMODAL, HALF, LOADS, OFF, OFF_AGAIN, ON, SLOW, TWICE, WAYS, WORKS, Case, Report, Run
+from perf.hedging.report import BIMODAL, EVEN, HALF, LOADS, OFF, OFF_AGAIN, ON, STRAGGLERS, TWICE, WAYS, WORKS, Case, Report, Run
 from perf.measurement import harness
 from perf.measurement.interleaved import interleave
 from perf.measurement.report import Result
@@ -46,22 +46,23 @@ _POLICIES = {
     TWICE: HedgingPolicy(is_on=True, twice_from_s=0.2),
     _ALWAYS_TWICE: HedgingPolicy(is_on=False, twice_from_s=1e-6),
 }
-_SETTLE_S = 1.0
-"""Whatever was cancelled has ended then, and its statistics can be read."""
+_SETTLE_S = 0.2
+"""Whatever was cancelled has ended so long after the longest time that a request may take, and its statistics can be read."""
 _HEEDS_AFTER_S = 0.005
 """The model looks every 10 ms whether it was cancelled."""
 _FEWER = 50
 """Times fewer requests of the work that takes so much longer."""
-_HALF_LOAD, _HALF_PART_S = 0.25, 30.0
+_HALF_LOAD, _HALF_PART_S = 0.25, 15.0
+_LEAST_NUMBERS = 4
 
 
 def main() -> None:
     parser = harness.parser(__doc__, rounds=5)
-    parser.add_argument("--requests", type=int, default=10_000, help="of one case in one round")
-    parser.add_argument("--learn", type=int, default=5_000, help="requests before, by which the gateway learns latencies")
-    parser.add_argument("--works", nargs="+", choices=list(LOADS), default=[work for work in LOADS if work != SLOW])
+    parser.add_argument("--requests", type=int, default=1_200, help="of one case in one round")
+    parser.add_argument("--learn", type=int, default=LEARNED_BY, help="requests before, by which the gateway learns latencies")
+    parser.add_argument("--works", nargs="+", choices=list(LOADS), default=[STRAGGLERS, EVEN], help="those that have targets, by default")
     parser.add_argument("--loads", nargs="+", type=float, default=None, help="instead of each work's own; 1 is all that the servers can do")
-    parser.add_argument("--half-s", type=float, default=90.0, help="how long half of all requests go to two servers; 0 for not at all")
+    parser.add_argument("--half-s", type=float, default=45.0, help="how long half of all requests go to two servers; 0 for not at all")
     harness.carry_out(Report, parser.parse_args(), _measure)
 
 
@@ -72,13 +73,9 @@ def _measure(arguments: argparse.Namespace) -> Result:
         flags = ["--model-repository", str(PROJECT / "perf" / "models"), "--load", _MODEL, "--servers", str(_SERVERS)]
         flags += ["--model-parameter", f"{_MODEL}:tidegate_min_replicas={_SERVERS}"]
         with tidegate(flags, state=state) as started:
-            runs = _Runs(client, started, arguments)
-            ways = {
-                Case(work, load, way): partial(runs.run, Case(work, load, way))
-                for work in arguments.works
-                for load in arguments.loads or LOADS[work]
-                for way in WAYS[work]
-            }
+            asked = [(work, load) for work in arguments.works for load in arguments.loads or LOADS[work]]
+            runs = _Runs(client, started, asked, arguments)
+            ways = {Case(work, load, way): partial(runs.run, Case(work, load, way)) for work, load in asked for way in WAYS[work]}
             runs.learn()
             found = interleave(ways, arguments.rounds)
             return Result(found, more={"half": runs.half(arguments.half_s)} if arguments.half_s else {})
@@ -101,33 +98,33 @@ def _route(way: str) -> str:
 class _Runs:
     """Runs of one started tidegate, whose client is a process of its own."""
 
-    def __init__(self, client: ProcessPoolExecutor, started: Tidegate, arguments: argparse.Namespace) -> None:
-        self._client, self._started, self._arguments = client, started, arguments
+    def __init__(
+        self, client: ProcessPoolExecutor, started: Tidegate, asked: Sequence[tuple[str, float]], arguments: argparse.Namespace
+    ) -> None:
+        self._client, self._started, self._asked, self._arguments = client, started, asked, arguments
+        self._numbers = {each: _LEAST_NUMBERS << place for place, each in enumerate([*asked, (HALF, _HALF_LOAD)])}
+        """In the input of each work at each load: by them the gateway tells kinds of requests apart."""
         self._counters = Counters(started, _MODEL)
         self._counters.wait_for_replicas(_SERVERS)
         self._samples: dict[str, tuple[float, Sample]] = {}
         """Of each work the load and latencies of its last run without hedging at the least load."""
 
     def learn(self) -> None:
-        for work in self._arguments.works:
-            harness.say(f"{work}: learning")
-            self._ask(WORKS[work], ON, requests=_requests(work, self._arguments.learn), load=0.3)
+        for work, load in self._asked:
+            harness.say(f"{work} at {load:.0%}: learning")
+            self._ask(work, load, WAYS[work][1], requests=_requests(work, self._arguments.learn))
+            self._settle(work)
 
     def run(self, case: Case) -> Run:
         harness.say(f"{case.work} at {case.load:.0%}, {case.way}")
         requests = _requests(case.work, self._arguments.requests)
-        if case.way in (ON, TWICE):  # what was learned last was so at another load, with other delays than the forecast's
-            learned_by = _requests(case.work, min(LEARNED_BY, self._arguments.learn))
-            self._ask(WORKS[case.work], case.way, requests=learned_by, load=case.load)
-        time.sleep(_SETTLE_S)
         before = self._counters.read()
-        answered = self._ask(WORKS[case.work], case.way, requests=requests, load=case.load)
-        time.sleep(_SETTLE_S)
+        answered = self._ask(case.work, case.load, case.way, requests=requests)
+        self._settle(case.work)
         counted = _difference(self._counters.read(), before, requests)
         latencies_ms = np.array(answered.latencies_ms)
         if case.way == OFF and case.load <= self._samples.get(case.work, (case.load,))[0]:
-            kinds_s = WORKS[case.work].kinds_s
-            self._samples[case.work] = case.load, Sample((latencies_ms / 1e3).tolist(), counted["compute_ms"] / 1e3, kinds_s)
+            self._samples[case.work] = case.load, _sample(answered, counted["compute_ms"] / 1e3)
         forecast = self._forecast(case, requests)
         return Run(
             p50_ms=answered.percentile_ms(50),
@@ -145,15 +142,15 @@ class _Runs:
         """Send every second request to two servers; processes and memory before and after, and what was sent twice."""
         work, sent = WORKS[HALF], 0
         requests = round(min(_HALF_PART_S, for_s) * self._per_s(work, _HALF_LOAD))
-        self._ask(work, _ALWAYS_TWICE, OFF, requests=requests, load=_HALF_LOAD)  # until memory is as it stays
+        self._ask(HALF, _HALF_LOAD, _ALWAYS_TWICE, OFF, requests=requests)  # until memory is as it stays
         processes, was = len(tree(self._started.pid)), usage(self._started.pid)
         before, errors = self._counters.read(), 0
         until_s = time.monotonic() + for_s
         while time.monotonic() < until_s:
             harness.say(f"half of all requests go to two servers, {until_s - time.monotonic():.0f} s more")
-            answered = self._ask(work, _ALWAYS_TWICE, OFF, requests=requests, load=_HALF_LOAD)
+            answered = self._ask(HALF, _HALF_LOAD, _ALWAYS_TWICE, OFF, requests=requests)
             sent, errors = sent + requests, errors + answered.errors
-        time.sleep(_SETTLE_S)
+        self._settle(HALF)
         hedged = self._counters.read()["hedged"] - before["hedged"]
         now = usage(self._started.pid)
         return {
@@ -176,11 +173,15 @@ class _Runs:
             instances=_INSTANCES, heeds_after_s=_HEEDS_AFTER_S if work.heeds else None, seed=requests,
         )  # fmt: skip
 
-    def _ask(self, work: Work, *ways: str, requests: int, load: float) -> Answered:
-        frames = [work.frame(_route(way)) for way in ways]
+    def _settle(self, work: str) -> None:
+        """Wait until what was cancelled has ended."""
+        time.sleep(_SETTLE_S + max(WORKS[work].kinds_s))
+
+    def _ask(self, work: str, load: float, *ways: str, requests: int) -> Answered:
+        frames = [WORKS[work].frame(_route(way), self._numbers[work, load]) for way in ways]
         # In each round and each way other moments, but the same ones for the same command.
         asked = self._client.submit(
-            ask, self._started.addresses["grpc"], frames, requests=requests, per_s=self._per_s(work, load), seed=requests
+            ask, self._started.addresses["grpc"], frames, requests=requests, per_s=self._per_s(WORKS[work], load), seed=requests
         )
         return asked.result()
 
@@ -190,6 +191,10 @@ class _Runs:
 
 def _requests(work: str, count: int) -> int:
     return count // _FEWER if work == BIMODAL else count
+
+
+def _sample(answered: Answered, compute_s: float) -> Sample:
+    return Sample([each / 1e3 for each in answered.latencies_ms], compute_s, [each / 1e3 for each in answered.late_ms])
 
 
 def _difference(after: Mapping[str, float], before: Mapping[str, float], requests: int) -> dict[str, float]:

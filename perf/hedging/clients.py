@@ -33,8 +33,6 @@ class Work:
     more_s: float
     heeds: bool
     """Whether a request that takes longer ends when it is cancelled."""
-    numbers: int
-    """In its input: by them the gateway tells kinds of requests apart."""
 
     @property
     def mean_s(self) -> float:
@@ -45,9 +43,9 @@ class Work:
         """The times that a request may take."""
         return (self.usual_s, self.usual_s + self.more_s) if self.part else (self.usual_s,)
 
-    def frame(self, name: str) -> bytes:
-        """The message to the model or route of this name."""
-        numbers = np.zeros(self.numbers, dtype=np.float32)
+    def frame(self, name: str, count: int) -> bytes:
+        """The message to the model or route of this name, with so many numbers, at least four."""
+        numbers = np.zeros(count, dtype=np.float32)
         numbers[:4] = (self.usual_s, self.part, self.more_s, self.heeds)
         return framed(grpc_request(name, "SECONDS", numbers))
 
@@ -57,6 +55,8 @@ class Answered:
     """One run."""
 
     latencies_ms: Sequence[float]
+    late_ms: Sequence[float]
+    """Of each of these, how late the client itself sent it."""
     errors: int
 
     def percentile_ms(self, percent: float) -> float:
@@ -73,11 +73,13 @@ async def _ask(address: str, frames: Sequence[bytes], requests: int, per_s: floa
     client = GrpcClient(TcpAddress(host, int(port)))
     head = GrpcHead(GRPC_PATH, ((b"content-type", b"application/grpc"),))
     calls = [GrpcCall(head, frame) for frame in frames]
-    latencies_ms, errors = [], 0
+    latencies_ms, late_ms, errors = [], [], 0
 
     async def one(call: GrpcCall, due_s: float) -> None:
         nonlocal errors
+        sent_late_ms = 1e3 * (time.perf_counter() - due_s)
         answer = await client.unary(call, timeout_s=_DEADLINE_S)
+        late_ms.append(sent_late_ms)
         latencies_ms.append(1e3 * (time.perf_counter() - due_s))
         errors += answer.code != 0
 
@@ -91,4 +93,4 @@ async def _ask(address: str, frames: Sequence[bytes], requests: int, per_s: floa
                 tasks.create_task(one(calls[number % len(calls)], due_s))
     finally:
         await client.close()
-    return Answered(latencies_ms, errors)
+    return Answered(latencies_ms, late_ms, errors)

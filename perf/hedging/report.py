@@ -16,12 +16,12 @@ OFF, OFF_AGAIN, ON, TWICE = "off", "off again", "on", "twice"
 """Ways: without hedging, once more so, with it, and with two servers from the start."""
 STRAGGLERS, DEAF, EVEN, BIMODAL, HALF, SLOW = "stragglers", "deaf stragglers", "even", "bimodal", "half", "slow stragglers"
 WORKS = {
-    STRAGGLERS: Work(0.005, 0.01, 0.2, heeds=True, numbers=4),
-    DEAF: Work(0.005, 0.01, 0.2, heeds=False, numbers=8),
-    EVEN: Work(0.005, 0.0, 0.0, heeds=False, numbers=16),
-    BIMODAL: Work(0.05, 0.5, 0.45, heeds=True, numbers=32),
-    HALF: Work(0.005, 0.3, 0.2, heeds=True, numbers=64),
-    SLOW: Work(0.05, 0.01, 2.0, heeds=True, numbers=128),
+    STRAGGLERS: Work(0.005, 0.01, 0.2, heeds=True),
+    DEAF: Work(0.005, 0.01, 0.2, heeds=False),
+    EVEN: Work(0.005, 0.0, 0.0, heeds=False),
+    BIMODAL: Work(0.05, 0.5, 0.45, heeds=True),
+    HALF: Work(0.005, 0.3, 0.2, heeds=True),
+    SLOW: Work(0.05, 0.01, 2.0, heeds=True),
 }
 WAYS = {
     STRAGGLERS: (OFF, ON, OFF_AGAIN),

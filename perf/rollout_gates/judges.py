@@ -56,8 +56,9 @@ class Gates:
         arms = tick.is_canary[first]
         for gate, bad in zip(self._gates, tick.bad, strict=True):
             canary_bad, stable_bad = bad[first][arms], bad[first][~arms]
-            parts = max(1, min(len(canary_bad), len(stable_bad)) // _CHUNK)
-            for canary_part, stable_part in zip(np.array_split(canary_bad, parts), np.array_split(stable_bad, parts), strict=True):
+            parts = min(len(canary_bad), len(stable_bad)) // _CHUNK
+            blocks = zip(np.array_split(canary_bad, parts), np.array_split(stable_bad, parts), strict=True) if parts > 1 else ()
+            for canary_part, stable_part in blocks or ((canary_bad, stable_bad),):
                 if len(canary_part) and len(stable_part):
                     gate.add_block(len(canary_part), int(canary_part.sum()), len(stable_part), int(stable_part.sum()))
         return any(gate.has_failed(self._alpha) for gate in self._gates)

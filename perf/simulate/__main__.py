@@ -37,8 +37,11 @@ def _measure(arguments: argparse.Namespace) -> Result:
         Case(fleet, policy) for fleet in arguments.cases for policy in arguments.policies if not (CASES[fleet].is_large and policy in SLOW)
     ]
     with ProcessPoolExecutor(arguments.processes) as processes:
-        running = {case: [processes.submit(run, case, seed, files) for seed in _seeds(case, arguments.seeds)] for case in cases}
-        return Result({case: [each.result() for each in seeds] for case, seeds in running.items()}, _sources(files))
+        running = {
+            case: [processes.submit(run, case, seed, files) for seed in _seeds(case, arguments.seeds)]
+            for case in sorted(cases, key=lambda case: not CASES[case.fleet].is_large)  # the longest first, or one process ends alone
+        }
+        return Result({case: [each.result() for each in running[case]] for case in cases}, _sources(files))
 
 
 def _seeds(case: Case, count: int) -> range:

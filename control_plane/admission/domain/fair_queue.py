@@ -22,6 +22,7 @@ from heapq import heappop, heappush, heapreplace
 from typing import Generic, TypeVar
 
 from control_plane.admission.domain.patience_lanes import PatienceLanes
+from control_plane.admission.domain.recent_turns import RecentTurns
 
 Item = TypeVar("Item", bound=Hashable)
 
@@ -258,6 +259,7 @@ class _PriorityLevel(Generic[Item]):
         """Weights of the flows with waiting requests."""
         self._open_weights = 0.0
         """Weights of all flows."""
+        self._recent = RecentTurns()
 
     def open_flow(self, claim: Ticket, number: int) -> _Flow[Item]:
         """Add a flow that starts at the present virtual time."""
@@ -293,6 +295,7 @@ class _PriorityLevel(Generic[Item]):
         flow.start += cost / flow.weight
         heapreplace(self._order, self._place(flow))
         self._left(flow, cost)
+        self._recent.served(flow.tenant, flow.weight, cost)
         return item, cost
 
     def bypass(self, claim: Ticket, slots: int, number: int) -> bool:
@@ -305,6 +308,7 @@ class _PriorityLevel(Generic[Item]):
         if flow is None:
             flow = self.open_flow(claim, number)
         flow.start += claim.cost / weight
+        self._recent.served(claim.tenant, weight, claim.cost)
         return True
 
     def withdraw(self, flow: _Flow[Item], item: Item) -> None:
@@ -312,7 +316,8 @@ class _PriorityLevel(Generic[Item]):
 
     def ahead(self, claim: Ticket) -> float:
         """Estimate the cost of the work done before a request's end in virtual time, which advances more
-        slowly the more weight waits.
+        slowly the more weight waits; at least what others get until then if they go on as of late, though nothing of
+        theirs may wait just now.
         """
         flow = self.flows.get(claim.tenant)
         start, waits, own, at_most = self._now, 0.0, 0.0, self.cost
@@ -320,7 +325,9 @@ class _PriorityLevel(Generic[Item]):
             start, waits, own = flow.start, flow.weight if flow.waiting else 0.0, flow.waiting.ahead(claim.lane)
             at_most += own - flow.waiting.cost
         end = start + (own + claim.cost) / claim.weight
-        return min(at_most, (end - self._now) * (self._weights - waits + claim.weight) - claim.cost)
+        of_waiting = min(at_most, (end - self._now) * (self._weights - waits + claim.weight) - claim.cost)
+        turns = max(0.0, start - self._now) * claim.weight + own  # what its tenant gets until it is served
+        return max(of_waiting, own + turns * (1 / self._recent.least_share(claim.tenant, claim.weight) - 1))
 
     def _close(self, start: float, flow: _Flow[Item]) -> None:
         """Drop a flow whose service virtual time has caught up with."""

@@ -66,10 +66,11 @@ class SimulatedHedging:
         model, now_s, other = job.request.model, self._clock.now_s, job.other
         if not self._is_any:
             return
+        noticed_s = now_s + job.request.noticed_late_s
         if job.is_hedge and other is not None:
-            self._delays.note_censored(model, _SIZE, now_s - other.sent_s)
+            self._delays.note_censored(model, _SIZE, noticed_s - other.sent_s)
         else:
-            self._delays.note_answer(model, _SIZE, now_s - job.sent_s)
+            self._delays.note_answer(model, _SIZE, noticed_s - job.sent_s)
         if other is not None:
             self._outcome.hedges[Hedge.WON if job.is_hedge else Hedge.LOST] += 1
             if not other.has_ended:

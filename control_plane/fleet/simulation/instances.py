@@ -123,7 +123,7 @@ class SimulatedInstances:
             return
         self._end(job)
         if not job.has_lost:
-            self._around.outcome.answer(now_s - job.request.at_s)
+            self._around.outcome.answer(now_s - job.request.at_s + job.request.noticed_late_s)
             self._around.hedging.answered(job)
             for held in [each for each in self._lingering if each[0] <= job.sent_s]:
                 self._release_held(held)

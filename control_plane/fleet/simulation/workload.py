@@ -21,6 +21,9 @@ class Request(NamedTuple):
     again_s: float | None = None
     """Time that a second server works on it, if it is sent to two: what makes one slow need not do so to the other.
     None: the same."""
+    noticed_late_s: float = 0.0
+    """Time after its end at which its gateway notices the answer: what gateway and network add, no server is busy with it and no hedge
+    is sent meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)

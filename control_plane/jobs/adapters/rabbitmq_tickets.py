@@ -264,7 +264,9 @@ async def _there(link: _Link, most: int) -> list[AbstractIncomingMessage]:
     connection, and so come again."""
     found: list[AbstractIncomingMessage] = []
     while len(found) < most:
-        message = await asyncio.wait_for(link.queue.get(fail=False, timeout=_GET_TIMEOUT_S), 2 * _GET_TIMEOUT_S)
+        # Not `wait_for`, which on Python 3.11 swallows a cancellation that comes just as it is woken.
+        async with asyncio.timeout(2 * _GET_TIMEOUT_S):
+            message = await link.queue.get(fail=False, timeout=_GET_TIMEOUT_S)
         if message is None:
             break
         found.append(message)

@@ -129,7 +129,8 @@ async def test_deadlines_of_few_service_times_are_met_beside_longer_ones_of_othe
     deadlines_s: tuple[float, ...], least: tuple[float, ...]
 ) -> None:
     """Within their shares the others' requests went on to Triton beyond what keeps it busy, and each estimate for who
-    comes behind was too long: 0.01 of the capacity for the shortest deadline, where others had 0.82."""
+    comes behind was too long: 0.01 of the capacity for the shortest deadline, where others had 0.82. Those who hardly
+    wait were forgotten in the estimates of who does: 4 to 18 % of the refusals came at the end of the deadline."""
     triton = Triton(1, jitter(0.2))
     benches = [Bench(LIMITED, triton, (tenant,), leaves_after_s=s) for tenant, s in zip(TENANTS, deadlines_s, strict=True)]
     benches[0].admission = Admission(Tenants(*TENANTS), slots=LIMITED, queue=QueueLimits(), now_s=benches[0].loop.time)
@@ -140,6 +141,8 @@ async def test_deadlines_of_few_service_times_are_met_beside_longer_ones_of_othe
     got = [bench.seen.per_s(2.0, 40.0) / PEAK_PER_S for bench in benches]
     assert sum(got) >= 0.9, got
     assert all(part >= wanted for part, wanted in zip(got, least, strict=True)), got
+    refused = [after_s for bench in benches for after_s in bench.seen.refused_after_s]
+    assert sum(after_s <= 0.02 for after_s in refused) >= 0.99 * len(refused)
 
 
 @pytest.mark.parametrize(("short_s", "least"), [(0.2, 0.15), (0.3, 0.2)])

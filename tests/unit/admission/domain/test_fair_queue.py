@@ -8,23 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control_plane.admission.domain.fair_queue import PASSED_OVER, FairQueue, QueueLimits, Ticket
-
-PLENTY = QueueLimits(max_waiting=10**6, max_waiting_per_tenant=10**6)
-
-weights = st.floats(0.1, 10)
-costs = st.floats(0.01, 100)
-
-
-def claim(tenant: str = "a", *, weight: float = 1.0, priority: int = 0, cost: float = 1.0, lane: int = 0) -> Ticket:
-    return Ticket(tenant=tenant, weight=weight, priority=priority, cost=cost, lane=lane)
-
-
-def queue_of(claims: Iterable[Ticket], limits: QueueLimits = PLENTY) -> tuple[FairQueue[int], dict[int, Ticket]]:
-    """Fair queue of items that are numbered in the order in which they came."""
-    queue, by_item = FairQueue[int](limits), dict(enumerate(claims))
-    for item, each in by_item.items():
-        assert queue.push(item, each) is None
-    return queue, by_item
+from tests.unit.admission.domain.fair_queues import PLENTY, backlogs_of_tenants, claim, costs, queue_of, weights
 
 
 def order(claims: Iterable[Ticket]) -> str:
@@ -85,16 +69,7 @@ class TestTenants:
         assert Counter(by_item[queue.pop()].tenant for _ in range(20))["b"] == 18
 
 
-@st.composite
-def _backlogs(draw: st.DrawFn) -> list[list[Ticket]]:
-    """Strategy: some tenants of one priority, each with costs of its own."""
-    return [
-        [claim(name, weight=weight, cost=cost) for cost in draw(st.lists(costs, min_size=10, max_size=30))]
-        for name, weight in zip("abcd", draw(st.lists(weights, min_size=2, max_size=4)), strict=False)
-    ]
-
-
-@given(_backlogs(), st.data())
+@given(backlogs_of_tenants(), st.data())
 def test_over_any_time_in_which_two_wait_they_get_by_weight_the_same_within_one_request_each(
     backlogs: list[list[Ticket]], data: st.DataObject
 ) -> None:
@@ -338,47 +313,6 @@ class TestRoom:
                 assert waiting[tenants[refused]] > share[tenants[refused]] * 0.999999
                 waiting[tenants[refused]] -= 1
             assert len(queue) == waiting.total() <= room
-
-
-class TestAhead:
-    @pytest.mark.parametrize(
-        ("claims", "expected"),
-        [
-            pytest.param([], 0.0, id="nobody"),
-            pytest.param([claim("a", cost=3)] * 4, 12.0, id="one's own"),
-            pytest.param([claim("b", cost=3)] * 4, 1.0, id="another's, of which as much is done meanwhile as of one's own"),
-            pytest.param([claim("b", cost=0.25)] * 2, 0.5, id="no more than there is"),
-            pytest.param([claim("b", cost=3, priority=1)] * 4, 12.0, id="all of a higher priority"),
-            pytest.param([claim("b", cost=3, priority=-1)] * 4, 0.0, id="nothing of a lower"),
-            pytest.param([claim("b", cost=3, weight=5)] * 4, 5.0, id="of a weightier tenant more"),
-        ],
-    )
-    def test_estimate(self, claims: list[Ticket], expected: float) -> None:
-        queue, _ = queue_of(claims)
-        assert queue.ahead(claim("a", cost=1.0)) == pytest.approx(expected)
-
-    def test_what_the_other_lanes_of_a_tenant_get_meanwhile_counts(self) -> None:
-        queue, _ = queue_of([claim("a", lane=4)] * 4 + [claim("a", lane=0)])
-        assert queue.ahead(claim("a", lane=4)) == pytest.approx(8.0)
-
-    def test_who_has_left_slows_nobody_down(self) -> None:
-        queue, _ = queue_of([claim("b", weight=5), claim("b", weight=5), claim("c", cost=3), claim("c", cost=3)])
-        queue.remove(0)
-        queue.remove(1)
-        assert queue.ahead(claim("a")) == pytest.approx(1.0)
-
-    @given(_backlogs(), st.integers(0, 40), costs)
-    def test_it_is_what_is_done_before_within_one_request_of_each(self, backlogs: list[list[Ticket]], served: int, cost: float) -> None:
-        queue, by_item = queue_of(each for backlog in backlogs for each in backlog)
-        for _ in range(min(served, len(queue) - 1)):
-            queue.pop()
-        new = claim("a", weight=backlogs[0][0].weight, cost=cost)
-        estimate, done = queue.ahead(new), 0.0
-        queue.push(-1, new)
-        while (item := queue.pop()) != -1:
-            done += by_item[item].cost
-        one_of_each = sum(max(each.cost for each in backlog) for backlog in backlogs)
-        assert done <= estimate + one_of_each + 1e-6
 
 
 @given(

@@ -171,3 +171,17 @@ def test_what_has_no_stragglers_is_not_hedged() -> None:
     off, on = (drawn(hedging=policy, load=0.4, part=0.0) for policy in (HedgingPolicy(is_on=False), LATE))
     assert on.executions <= 1.002 * off.executions
     assert on.quantile_s(0.999) <= 1.01 * off.quantile_s(0.999) < inf
+
+
+def test_what_is_noticed_late_takes_longer_and_keeps_no_server_busy() -> None:
+    """The next one begins when the one before has ended, and not when its answer is noticed."""
+
+    def outcome_of(noticed_late_s: float) -> Outcome:
+        requests = [Request(READY_S + 0.05 * number, "a", 0.03 + 0.3 * (number % 100 == 99), 0.03, noticed_late_s) for number in range(600)]
+        shape = FleetShape(2, SLOT, counted_from_s=READY_S)
+        cost = ModelCost(SLOT, 0.1, min_replicas=2, is_repeatable=True)
+        return simulate(Workload(requests, {"a": cost}), shape, ProductionRouter(Random(1)), hedging=LATE)
+
+    at_once, late = outcome_of(0.0), outcome_of(0.2)
+    assert late.quantile_s(0.5) == pytest.approx(at_once.quantile_s(0.5) + 0.2)
+    assert late.computed_s == pytest.approx(at_once.computed_s, rel=0.1)

@@ -36,21 +36,31 @@ def test_with_hedging_a_straggler_takes_a_delay_and_another_service() -> None:
     assert 1.005 <= on.executions <= 1.025
 
 
-def test_noise_of_client_and_gateway_is_not_hedged_where_services_are_known() -> None:
-    """It is in the latencies from which services are drawn, and 1.8 % more executions were foretold where there were 1.1 %."""
+def foretold_on(sample: Sample, *, seed: int = 1) -> Forecast:
+    return foretold(
+        sample, HedgingPolicy(is_on=True), requests=3_000, per_s=0.2 * 6 / 0.007, servers=3, instances=2, heeds_after_s=0.005, seed=seed
+    )  # fmt: skip
+
+
+def test_what_the_client_is_late_by_is_not_hedged() -> None:
+    """The gateway sees none of it: taken for service time it made hedges go out later."""
     draw = Random(3)
-    services_s = [0.0054 + 0.2 * (draw.random() < 0.01) for _ in range(8_000)]
-    noisy = Sample([each + 0.0015 + draw.expovariate(1 / 0.0015) for each in services_s], sum(services_s) / 8_000, (0.005, 0.205))
-    unknown = Sample(noisy.latencies_s, noisy.compute_s)
-    more = [
-        foretold(
-            each, HedgingPolicy(is_on=True), requests=8_000, per_s=0.2 * 6 / 0.007, servers=3, instances=2, heeds_after_s=0.005, seed=1
-        )
-        for each in (noisy, unknown)
-    ]
-    assert more[0].executions - 1 == pytest.approx(0.011, rel=0.2)
-    assert more[1].executions - 1 > 1.3 * 0.011
-    assert more[0].p999_s > 0.0054 + 0.005 + 0.0015
+    services_s = [0.0054 + draw.expovariate(1 / 0.0003) + 0.2 * (number % 100 == 0) for number in range(3_000)]
+    late_s = [draw.expovariate(1 / 0.0015) for _ in services_s]
+    latencies_s = [service_s + OVERHEAD_S + each_s for service_s, each_s in zip(services_s, late_s, strict=True)]
+    compute_s = sum(services_s) / len(services_s)
+    known, unknown = foretold_on(Sample(latencies_s, compute_s, late_s)), foretold_on(Sample(latencies_s, compute_s))
+    assert known.executions - 1 == pytest.approx(0.011, rel=0.2)
+    assert 0.0054 + 0.005 + OVERHEAD_S + 0.0015 < known.p999_s < unknown.p999_s / 1.2
+
+
+def test_stragglers_come_as_regularly_as_the_model_has_them() -> None:
+    """Drawn each by itself 15 to 28 of 2,000 straggled, and with more than 20 a hedge pays that does not: 0.9 to 2.0 %."""
+    draw = Random(4)
+    services_s = [0.0054 + draw.expovariate(1 / 0.00005) + 0.2 * (number % 100 == 0) for number in range(3_000)]
+    one = Sample([each_s + OVERHEAD_S for each_s in services_s], sum(services_s) / len(services_s))
+    more = [foretold_on(one, seed=seed).executions - 1 for seed in range(4)]
+    assert max(more) <= 1.2 * min(more)
 
 
 def test_what_has_no_stragglers_is_left_alone() -> None:
