@@ -348,8 +348,10 @@ class TestBackground:
         assert first is not None
         assert other is not None
         assert request.try_acquire_slot("m", cost_units=1.0, deadline_s=SOON_S, now_s=0.0)
-        await turn(first)
         async with asyncio.TaskGroup() as tasks:
+            begun = tasks.create_task(turn(first))
+            await settle()
+            assert begun.done(), "at once, beside the request"
             waits = tasks.create_task(other.acquire_slot("not-preempted", cost_units=1.0, deadline_s=SOON_S))
             first.release()
             await settle()
