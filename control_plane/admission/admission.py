@@ -9,8 +9,9 @@ to wait, frontends render it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from copy import copy
+from functools import partial
 
 from control_plane.admission.background import BackgroundGate
 from control_plane.admission.concurrency_limiter import ConcurrencyLimiter, SlotLimits
@@ -72,6 +73,7 @@ class Admission:
         self._models: dict[str, ConcurrencyLimiter] = {}
         self.background = BackgroundGate(servers, now_s)
         self.is_in_background = False
+        self.is_preempted: Callable[[str], Awaitable[bool]] | None = None
 
     @property
     def counts(self) -> Mapping[tuple[str, ShedReason], int]:
@@ -171,10 +173,15 @@ class Admission:
         if len(self._models) > _MAX_IDLE_MODELS and self._models[model].are_idle:
             del self._models[model]
 
-    def in_background(self) -> Admission:
-        """Return this admission for work that yields to all requests; it shares limits, slots and counts with it."""
+    def in_background(self, is_preempted: Callable[[str], Awaitable[bool]] | None = None) -> Admission:
+        """Return this admission for work that yields to all requests; it shares limits, slots and counts with it.
+
+        `is_preempted` says of a model whether callers' requests interrupt what it computes of this work; None: it is not to
+        be interrupted.
+        """
         background = copy(self)
         background.is_in_background = True
+        background.is_preempted = is_preempted
         return background
 
     def priority_of(self, tenant: Tenant) -> int:
@@ -203,6 +210,7 @@ class Permit:
         "_deadline_s",
         "_forsaken",
         "_has_left",
+        "_is_preempted",
         "_is_released",
         "_kept",
         "_model",
@@ -234,8 +242,8 @@ class Permit:
 
     @property
     def yields(self) -> bool:
-        """Whether the request is in the background, and there are callers to whom it is to yield."""
-        return self._admission.is_in_background and self._admission.background.are_callers_present
+        """Whether the request is work in the background that models may interrupt for callers."""
+        return self._admission.is_preempted is not None
 
     def renewed(self) -> Permit:
         """Return another permit of the same request, for a turn at another model; this one is to be released."""
@@ -253,8 +261,10 @@ class Permit:
         """
         gate = self._admission.background
         if self._admission.is_in_background:
-            await gate.begin()
-            end = gate.end
+            asks = self._admission.is_preempted
+            is_preempted = self._is_preempted = asks is not None and await asks(model)
+            await gate.begin(is_preempted=is_preempted)
+            end: Callable[[], None] = partial(gate.end, is_preempted=is_preempted)
         else:
             gate.request_began()  # before it has its turn: what waits is not to be passed by work in the background
             end = gate.request_ended
@@ -308,7 +318,7 @@ class Permit:
             account.units_ended += self._cost
             background = self._admission.background
             if self._admission.is_in_background:
-                background.end()
+                background.end(is_preempted=self._is_preempted)
             else:
                 background.request_ended(now_s)
             self._sent_s = sent_s if sent_s > self._started_s else self._started_s

@@ -1,8 +1,9 @@
 """Gate between callers' requests and work in the background: that begins only where a server would be idle otherwise.
 
-What Triton computes cannot be interrupted, so a request waits for whatever was begun before it came. While there are
+What most models compute cannot be interrupted, so a request waits for whatever was begun before it came. While there are
 callers, work in the background is begun one by one, at moments in which none of their requests is under way; once none
-came for a while, nothing holds it up here. So that it never stands still, some is begun without such a moment.
+came for a while, nothing holds it up here. So that it never stands still, some is begun without such a moment. Work that
+is preempted, since its model has a lane for it (`python_backends/batching/background`), is begun at any moment.
 
 `admission/admission` tells it of each request. It knows those of this process only.
 """
@@ -12,9 +13,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from control_plane.admission.domain.idle_capacity import PATIENCE_S, is_alone, may_begin
+from control_plane.admission.domain.idle_capacity import PATIENCE_S, is_alone, may_begin, may_begin_preempted
 
 
 class BackgroundGate:
@@ -24,9 +25,9 @@ class BackgroundGate:
         """`servers` is how many compute side by side; `now_s` is the event loop's clock."""
         self._servers = servers
         self._now_s = now_s
-        self._requests = self._begun = 0
+        self._requests = 0
         self._seen_s = float("-inf")
-        self._waiting: deque[_Waiter] = deque()
+        self._plain, self._preempted = _Line(), _Line()
 
     @property
     def are_callers_present(self) -> bool:
@@ -42,45 +43,49 @@ class BackgroundGate:
         just read it."""
         self._requests -= 1
         self._seen_s = self._now_s() if now_s is None else now_s
-        if self._waiting:
-            self._wake()
+        if self._plain.waiting:
+            self._wake(self._plain)
 
-    async def begin(self) -> None:
+    async def begin(self, *, is_preempted: bool = False) -> None:
         """Wait until work may begin, and count it as begun until `end`. Cancelled it has not begun."""
-        if not self._waiting and self._may_begin(0.0):
-            self._begun += 1
+        line = self._preempted if is_preempted else self._plain
+        if not line.waiting and self._may_begin(line, 0.0):
+            line.begun += 1
             return
         waiter = _Waiter(asyncio.get_running_loop().create_future(), self._now_s())
-        self._waiting.append(waiter)
+        line.waiting.append(waiter)
         try:
             while not waiter.turn.done():
                 await asyncio.wait((waiter.turn,), timeout=PATIENCE_S)
-                self._wake()
+                self._wake(line)
         except asyncio.CancelledError:
             if waiter.turn.done():
-                self.end()
+                self.end(is_preempted=is_preempted)
             else:
-                self._waiting.remove(waiter)
+                line.waiting.remove(waiter)
             raise
 
-    def end(self) -> None:
+    def end(self, *, is_preempted: bool = False) -> None:
         """Note that a piece of background work has ended."""
-        self._begun -= 1
-        self._wake()
+        line = self._preempted if is_preempted else self._plain
+        line.begun -= 1
+        self._wake(line)
 
     @property
     def _unseen_s(self) -> float:
         return 0.0 if self._requests else self._now_s() - self._seen_s
 
-    def _may_begin(self, waited_s: float) -> bool:
-        unseen_s = self._unseen_s
-        return may_begin(requests=self._requests, begun=self._begun, servers=self._servers, unseen_s=unseen_s, waited_s=waited_s)
+    def _may_begin(self, line: _Line, waited_s: float) -> bool:
+        begun, servers, unseen_s = line.begun, self._servers, self._unseen_s
+        if line is self._preempted:
+            return may_begin_preempted(begun=begun, servers=servers, unseen_s=unseen_s)
+        return may_begin(requests=self._requests, begun=begun, servers=servers, unseen_s=unseen_s, waited_s=waited_s)
 
-    def _wake(self) -> None:
+    def _wake(self, line: _Line) -> None:
         """Begin what waits, the first first, as far as it may begin now."""
-        while self._waiting and self._may_begin(self._now_s() - self._waiting[0].since_s):
-            self._begun += 1
-            self._waiting.popleft().turn.set_result(None)
+        while line.waiting and self._may_begin(line, self._now_s() - line.waiting[0].since_s):
+            line.begun += 1
+            line.waiting.popleft().turn.set_result(None)
 
 
 @dataclass(slots=True, eq=False)
@@ -89,3 +94,11 @@ class _Waiter:
 
     turn: asyncio.Future[None]
     since_s: float
+
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    """Work of one kind: how much has begun, and what waits."""
+
+    begun: int = 0
+    waiting: deque[_Waiter] = field(default_factory=deque)

@@ -35,6 +35,7 @@ from control_plane.frontends.http.request_sink import streams_none
 from control_plane.frontends.http.server import HttpServer
 from control_plane.frontends.jobs.compute import JobCompute
 from control_plane.frontends.jobs.http import JobsHttp
+from control_plane.frontends.jobs.yielding import Yielding
 from control_plane.frontends.kserve.grpc import V2Grpc
 from control_plane.frontends.kserve.http import V2Http
 from control_plane.frontends.kserve.http_infer import HttpInferContext
@@ -43,6 +44,7 @@ from control_plane.host.exposure import allowed_hosts
 from control_plane.host.listening import allow_restart
 from control_plane.host.open_files import allow_open_files
 from control_plane.host.tls import GRPC, HTTP, Tls
+from control_plane.inference.background_lanes import BackgroundLanes
 from control_plane.inference.caching.cached_inference import CachedInference
 from control_plane.inference.dispatch import Dispatch
 from control_plane.inference.domain.observation import Observation
@@ -122,6 +124,7 @@ class DataPlane:
             is_idle=lambda model: governance.admission.slots(model).are_idle,
         )
         self._text_models = TextModels(self._inference.dispatch, fingerprints, governance.access)
+        self._fingerprints = fingerprints
         self._embeddings = self._embeddings_of(self._inference)
         budget = BodyBudget(gateway.max_buffered_bytes)
         self._reads = ReadScheduler()
@@ -224,17 +227,10 @@ class DataPlane:
     def _make_http_frontend(
         self, gateway: GatewaySettings, budget: BodyBudget, models: ModelAdministration, servers: Servers
     ) -> HttpServer:
-        jobs = (
-            None
-            if self._jobs is None
-            else JobsHttp(
-                self._jobs.jobs,
-                webhooks=self._jobs.webhooks,
-                files=self._jobs.callers_files,
-                budget=budget,
-                max_input_bytes=gateway.max_body_bytes,
-            )
-        )
+        jobs, own = None, self._jobs
+        if own is not None:
+            most = gateway.max_body_bytes
+            jobs = JobsHttp(own.jobs, webhooks=own.webhooks, files=own.callers_files, budget=budget, max_input_bytes=most)
         v2 = V2Http(
             inference=self._inference,
             access=self._governance.access,
@@ -288,39 +284,44 @@ class DataPlane:
 
     def _job_compute(self, context: HttpInferContext, budget: BodyBudget, *, max_attempts: int) -> JobCompute:
         """Make what computes jobs: the same inference, below everybody else's requests and with meters of its own."""
-        below = replace(self._governance, admission=self._governance.admission.in_background())
         catalogue = self._inference.dispatch.catalogue
+        is_loaded = self._models.__contains__ if catalogue is None else catalogue.is_ready
+        lanes = BackgroundLanes(self._inference.dispatch, self._fingerprints, is_loaded=is_loaded)
+        admission, dispatch = self._governance.admission, self._inference.dispatch
+        below, last = (replace(self._governance, admission=admission.in_background(has)) for has in (lanes.has, None))
+        interrupted, plain = (self._inference_with(each, dispatch) for each in (below, last))
 
         def is_alone() -> bool:
             return not below.admission.background.are_callers_present
 
-        inference = self._inference_with(below, self._inference.dispatch)
+        yielding = Yielding(is_alone)
 
         def may_join(tenant: str, model: str) -> bool:
             """Whether nothing counts or assigns a tenant's requests for a model one by one."""
             return not (below.admission.is_limited(tenant) or below.meter.has_log or below.access.route(model) is not None)
 
-        def embeddings_with(meter: Meter, may_yield: bool) -> Embeddings:
-            return self._embeddings_of(inference.metered_by(meter), may_yield=may_yield)
+        def inference_with(meter: Meter, yields: bool) -> InferenceService:
+            return (interrupted if yields else plain).metered_by(meter)
+
+        def embeddings_with(meter: Meter, yields: bool) -> Embeddings:
+            return self._embeddings_of(inference_with(meter, yields))
 
         return JobCompute(
-            inference.metered_by,
+            inference_with,
             context,
             budget,
             meter=below.meter,
-            is_loaded=self._models.__contains__ if catalogue is None else catalogue.is_ready,
+            is_loaded=is_loaded,
             is_alone=is_alone,
-            lines=LinesCompute(embeddings_with, meter=below.meter, max_attempts=max_attempts, is_alone=is_alone, may_join=may_join),
+            yielding=yielding,
+            lines=LinesCompute(
+                embeddings_with, below.meter, max_attempts=max_attempts, is_alone=is_alone, yielding=yielding, may_join=may_join
+            ),
         )
 
-    def _embeddings_of(self, inference: InferenceService, *, may_yield: bool = True) -> Embeddings:
-        return Embeddings(
-            inference=inference,
-            models=self._text_models,
-            cache=self._cache,
-            default_timeout_s=self._gateway.request_timeout_s,
-            may_yield=may_yield,
-        )
+    def _embeddings_of(self, inference: InferenceService) -> Embeddings:
+        timeout_s = self._gateway.request_timeout_s
+        return Embeddings(inference=inference, models=self._text_models, cache=self._cache, default_timeout_s=timeout_s)
 
     def _make_grpc_frontend(
         self, gateway: GatewaySettings, budget: BodyBudget, models: ModelAdministration, servers: Servers

@@ -120,15 +120,13 @@ class Embeddings:
         models: TextModels,
         cache: ResponseCache,
         default_timeout_s: float,
-        may_yield: bool = True,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`may_yield` says whether models may interrupt work in the background for callers; `now_s` is the loop's time."""
+        """`now_s` is the loop's time."""
         self._inference = inference
         self._models = models
         self._cache = cache
         self._default_timeout_s = default_timeout_s
-        self._may_yield = may_yield
         self._now_s = now_s
         self._singleflight: Singleflight[_FlightResult] = Singleflight()
 
@@ -297,7 +295,7 @@ class Embeddings:
                 job.are_tokens,
                 lambda: self._left_s(job.deadline_s),
                 permit,
-                yields=self._may_yield and permit.yields,
+                yields=permit.yields,
             )
             try:
                 return await batches.compute(inputs)

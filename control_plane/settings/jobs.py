@@ -47,7 +47,7 @@ class JobSettings(Group):
 
     jobs_spool: Path | None = None
     """Folder for the bodies and results of jobs, on a disk that keeps what is flushed to it. Gateways that share a
-    `state_url` must share this folder, too. Without a `state_url` those up to 16 KiB are in the store of jobs itself.
+    `state_url` must share this folder, too. Without a `state_url` those up to 32 KiB are in the store of jobs itself.
     Not given: `spool` in `state_dir`."""
 
     jobs_at_once: int = Field(32, ge=1, le=1024)

@@ -12,16 +12,17 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import SecretStr
 
 from control_plane.app.stores import open_job_store, open_usage_store
 from control_plane.batches.adapters.folder_shelf import FolderShelf
 from control_plane.batches.batches import Batches
-from control_plane.batches.domain.batch import StoredFile
+from control_plane.batches.domain.batch import Batch, StoredFile
 from control_plane.batches.files import Files
 from control_plane.core.errors import StoreUnavailable
 from control_plane.jobs.adapters.folder_spool import FolderSpool
@@ -38,7 +39,10 @@ from tests.fakes.jobs import PLENTY, ROOMY, FakeCompute
 from tests.unit.batches.world import content_of_input, pieces_of
 from tests.unit.jobs.world import CALLER, WANTED
 
+T = TypeVar("T")
+
 POLICY = RetryPolicy(lease_s=3.0, first_delay_s=0.2)
+PATIENCE_S = 100.0
 FILE_ID = f"file-{1:032x}"
 
 
@@ -75,7 +79,8 @@ async def main(redis: str, broker: str, folder: Path, step: str = "", when: str 
     def deadly(outside: Any) -> Any:
         return Deadly(outside, step, when)
 
-    store, usage = await open_job_store(SecretStr(redis), folder), await open_usage_store(SecretStr(redis), folder)
+    store = await _once_it_answers(lambda: open_job_store(SecretStr(redis), folder))
+    usage = await _once_it_answers(lambda: open_usage_store(SecretStr(redis), folder))
     queue = RabbitmqTickets(SecretStr(broker))
     shelf = deadly(FolderShelf(folder / "spool" / "batches"))
     own = {"store": deadly(store), "queue": deadly(queue), "spool": deadly(FolderSpool(folder / "spool"))}
@@ -87,29 +92,48 @@ async def main(redis: str, broker: str, folder: Path, step: str = "", when: str 
     sweeper = Sweeper(**own, usage=charged, policy=POLICY, kept=PLENTY)
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(work) for work in (queue.run(), sweeper.run(), batches.run(), runner.run())]
-        await jobs.submit(CALLER, WANTED)
+        await _once_it_answers(lambda: jobs.submit(CALLER, WANTED))  # the same job, however often: it has a key
         if await shelf.file(CALLER.tenant, FILE_ID) is None:
             file = StoredFile(FILE_ID, CALLER.tenant, "in.jsonl", "batch", 0, time.time())
             await shelf.add_file(file, pieces_of(content_of_input()))
-        if not await batches.batches_of(CALLER, after="", limit=1):
-            await batches.create(CALLER, FILE_ID, None)
-        (batch,) = await batches.batches_of(CALLER, after="", limit=10)
-        while (await batches.progress(batch)).ended is None or not await _is_all_settled(store) or await _depth(queue) != 0:
+        (batch,) = await _once_it_answers(lambda: _batch(batches))
+        until_s = time.monotonic() + PATIENCE_S
+        while open_yet := await _open_yet(batches, batch, store, queue):
+            if time.monotonic() > until_s:
+                raise TimeoutError(f"after {PATIENCE_S:g} s {open_yet}")
             await asyncio.sleep(0.05)
         for task in running:
             task.cancel()
     await queue.close()
 
 
-async def _is_all_settled(store: Any) -> bool:
-    found = await store.jobs_of(None, state=None, before="", limit=100)
-    return not any(job.is_open or (job.charge is not None and not job.is_charged) for job in found)
+async def _once_it_answers(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask until Redis has answered: on a busy machine it takes longer than the second that it is given."""
+    while True:
+        with suppress(StoreUnavailable):
+            return await ask()
+        await asyncio.sleep(0.1)
 
 
-async def _depth(queue: RabbitmqTickets) -> int | None:
-    with suppress(StoreUnavailable):  # it connects in the background
-        return await queue.depth()
-    return None
+async def _batch(batches: Batches) -> Sequence[Batch]:
+    """Create the batch if it is not there."""
+    if not await batches.batches_of(CALLER, after="", limit=1):
+        await batches.create(CALLER, FILE_ID, None)
+    return await batches.batches_of(CALLER, after="", limit=10)
+
+
+async def _open_yet(batches: Batches, batch: Batch, store: Any, queue: RabbitmqTickets) -> str:
+    """Return what is to come to an end yet; empty when all has."""
+    try:
+        if (await batches.progress(batch)).ended is None:
+            return "the batch has not ended"
+        for job in await store.jobs_of(None, state=None, before="", limit=100):
+            if job.is_open or (job.charge is not None and not job.is_charged):
+                return f"this job is not settled: {job}"
+        depth = await queue.depth()
+    except StoreUnavailable as exc:  # the queue connects in the background
+        return str(exc)
+    return f"{depth} tickets are left" if depth else ""
 
 
 if __name__ == "__main__":

@@ -54,6 +54,13 @@ async def test_each_piece_goes_on_as_it_comes_and_the_connection_is_kept(verb: b
         assert frontend.upstream.http.requests[0].body == BODY
 
 
+@pytest.mark.parametrize("body", [b'{"text":"a","tidegate-background":"1"}', b'{"text":"a","parameters":{"tidegate-background":"1"}}'])
+async def test_what_would_become_a_parameter_of_the_gateways_own_is_refused(body: bytes) -> None:
+    async with gateway(upstream(FakeHttpStream())) as frontend:
+        answer = await (await frontend.connect()).ask(request(body=body))
+        assert (answer.status, b"gateway's own" in answer.body, frontend.upstream.http.requests) == (400, True, [])
+
+
 @pytest.mark.parametrize(
     ("version", "headers", "is_chunked"),
     [(b"1.0", b"", False), (b"1.0", b"Connection: keep-alive\r\n", False), (b"1.1", b"Connection: close\r\n", True)],

@@ -5,6 +5,8 @@ from __future__ import annotations
 PATIENCE_S = 0.25
 """Time after which work in the background begins without a moment of idleness: a busy server still gets four pieces of
 it a second."""
+PREEMPTED_AT_ONCE = 2
+"""Pieces of preempted work that a server has at a time: one is computed while the next is on its way."""
 _PRESENT_S = 1.0
 """For so long after the last request callers are reckoned with: the next one comes as soon."""
 
@@ -14,11 +16,16 @@ def is_alone(unseen_s: float) -> bool:
     return unseen_s >= _PRESENT_S
 
 
-def may_begin(*, requests: int, begun: int, servers: int, unseen_s: float, waited_s: float) -> bool:
-    """Whether another piece of work may begin.
+def may_begin_preempted(*, begun: int, servers: int, unseen_s: float) -> bool:
+    """Whether another piece of work may begin that callers' requests interrupt: any moment is as good as an idle one."""
+    return is_alone(unseen_s) or begun < PREEMPTED_AT_ONCE * servers
 
-    `requests` of callers and `begun` pieces are under way at `servers` servers; the last request ended `unseen_s` ago, and
-    the piece has waited for `waited_s`.
+
+def may_begin(*, requests: int, begun: int, servers: int, unseen_s: float, waited_s: float) -> bool:
+    """Whether another piece of work may begin that nothing interrupts.
+
+    `requests` of callers and `begun` such pieces are under way at `servers` servers; the last request ended `unseen_s` ago,
+    and the piece has waited for `waited_s`.
     """
     if is_alone(unseen_s):
         return True

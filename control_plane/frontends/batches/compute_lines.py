@@ -25,6 +25,7 @@ from control_plane.frontends.batches.joint_lines import JointCall, JointLines, j
 from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.common.status import STATUS, message_of
 from control_plane.frontends.jobs.job_meter import JobMeter
+from control_plane.frontends.jobs.yielding import Yielding
 from control_plane.frontends.openai import HttpEmbeddingsCall
 from control_plane.inference.governance import Meter
 from control_plane.inference.run_steps import run_in_steps
@@ -43,17 +44,19 @@ class LinesCompute:
     def __init__(
         self,
         embeddings_with: Callable[[Meter, bool], Embeddings],
-        *,
         meter: Meter,
+        *,
         max_attempts: int,
         is_alone: Callable[[], bool],
+        yielding: Yielding,
         may_join: Callable[[str, str], bool],
     ) -> None:
-        """`embeddings_with` makes the embeddings service that yields to others and counts by the given meter, and says whether
-        models may interrupt it for them, which on a busy host can end it: a second attempt is not interrupted. `is_alone`
-        says whether there is nobody to yield to, `may_join` whether a tenant's lines for a model may be one request.
+        """`embeddings_with` makes the embeddings service that counts by the given meter, and is told whether models may
+        interrupt it for callers, as `yielding` says. `is_alone` says whether there is nobody to yield to,
+        `may_join` whether a tenant's lines for a model may be one request.
         """
         self._is_alone = is_alone
+        self._yielding = yielding
         self._may_join = may_join
         self._embeddings_with = embeddings_with
         self._meter = meter
@@ -102,11 +105,14 @@ class LinesCompute:
     ) -> list[tuple[int, _Done]]:
         """Compute lines together; none where their error would be met again, so that each is told its own."""
         meter = JobMeter(self._meter)
-        embeddings = self._embeddings_with(meter, job.attempts <= 1)
+        yields = self._yielding.yields(job)
+        embeddings = self._embeddings_with(meter, yields)
         embeddings.begin(tasks)
         try:
             embedded = await embeddings.embed(JointCall(group, principal))
         except ControlPlaneError as exc:
+            if yields:
+                self._yielding.failed(exc)
             if STATUS[exc.code].retryable:
                 raise _try_again(exc, was_sent=meter.usage is not None and meter.usage.rows > 0) from exc
             return []
@@ -119,7 +125,8 @@ class LinesCompute:
 
     async def _line(self, job: Job, principal: Principal, number: int, line: Line, tasks: asyncio.TaskGroup, *, is_last: bool) -> _Done:
         meter = JobMeter(self._meter)
-        embeddings = self._embeddings_with(meter, job.attempts <= 1)
+        yields = self._yielding.yields(job)
+        embeddings = self._embeddings_with(meter, yields)
         embeddings.begin(tasks)
         http = HttpRequest(b"POST", EMBEDDINGS.encode(), [], line.body)
         try:
@@ -128,6 +135,8 @@ class LinesCompute:
             answer = await run_in_steps(answer_steps(embedded.rows, model=wanted.model, is_base64=wanted.is_base64))
             status = 200
         except ControlPlaneError as exc:
+            if yields:
+                self._yielding.failed(exc)
             was_sent = meter.usage is not None and meter.usage.rows > 0
             if STATUS[exc.code].retryable and not (is_last and was_sent):
                 raise _try_again(exc, was_sent=was_sent) from exc

@@ -20,6 +20,7 @@ from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudg
 from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.common.status import STATUS, message_of
 from control_plane.frontends.jobs.job_meter import JobMeter
+from control_plane.frontends.jobs.yielding import Yielding
 from control_plane.frontends.kserve.http_infer import HttpInferContext, HttpInferRequest, decode
 from control_plane.inference.governance import Meter
 from control_plane.inference.inference import InferenceService
@@ -41,13 +42,11 @@ class ComputeLines(Protocol):
 
 
 class _JobRequest(HttpInferRequest):
-    """A job's request, which notes when it was sent to a server, and is marked there where it is to yield to callers'."""
+    """A job's request, which notes when it was sent to a server, and is marked there if it is to yield to callers'."""
 
     __slots__ = ("_yields", "sent_s")
 
-    def __init__(
-        self, http: HttpRequest, route: V2Route, principal: Principal, context: HttpInferContext, *, yields: Callable[[], bool]
-    ) -> None:
+    def __init__(self, http: HttpRequest, route: V2Route, principal: Principal, context: HttpInferContext, *, yields: bool) -> None:
         super().__init__(http, route, principal, context)
         self._yields = yields
         self.sent_s: float | None = None
@@ -59,7 +58,7 @@ class _JobRequest(HttpInferRequest):
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer]:
         self.sent_s = asyncio.get_running_loop().time()
         http = self.http
-        if self._yields():
+        if self._yields:
             http = HttpRequest(http.method, http.target, [*http.headers, BACKGROUND_MARK], http.body)
         return server.http.send(http, timeout_s=timeout_s, slot=self.slot)
 
@@ -69,20 +68,24 @@ class JobCompute:
 
     def __init__(
         self,
-        inference_with: Callable[[Meter], InferenceService],
+        inference_with: Callable[[Meter, bool], InferenceService],
         context: HttpInferContext,
         budget: BodyBudget,
         *,
         meter: Meter,
         is_loaded: Callable[[str], bool],
         is_alone: Callable[[], bool],
+        yielding: Yielding,
         lines: ComputeLines | None = None,
     ) -> None:
-        """`inference_with` makes the inference service that yields and counts by the given meter; `is_loaded` says of a
-        model or route whether it needs no load, `is_alone` whether there are no callers to yield to; `lines` computes chunks of batches.
+        """`inference_with` makes the inference service that counts by the given meter, and is told whether models may interrupt
+        it for callers; `is_loaded` says of a
+        model or route whether it needs no load, `is_alone` whether there are no callers to yield to, `yielding` which attempts
+        are marked; `lines` computes chunks of batches.
         """
         self._lines = lines
         self._is_alone = is_alone
+        self._yielding = yielding
         self._inference_with = inference_with
         self._context = context
         self._budget = budget
@@ -109,15 +112,13 @@ class JobCompute:
         meter = JobMeter(self._meter)
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in job.headers]
         http = HttpRequest(b"POST", job.target.encode(), headers, body)
-
-        def yields() -> bool:
-            """What yields may get nothing of a busy host, so a second attempt does not."""
-            return job.attempts <= 1 and not self._is_alone()
-
+        yields = self._yielding.yields(job)
         request = _JobRequest(http, read_route(http.method, http.target), _principal_of(job), self._context, yields=yields)
         try:
-            answer = await self._answer(request, meter)
+            answer = await self._answer(request, self._inference_with(meter, yields))
         except ControlPlaneError as exc:
+            if yields:
+                self._yielding.failed(exc)
             if STATUS[exc.code].retryable:
                 raise _try_again(exc, was_sent=request.was_sent) from exc
             answer = render_error(exc, job.target.encode())
@@ -127,8 +128,7 @@ class JobCompute:
         seconds = asyncio.get_running_loop().time() - request.sent_s if request.sent_s is not None and self._is_alone() else None
         return Computed(answer, meter.model, meter.usage, seconds=seconds)
 
-    async def _answer(self, request: HttpInferRequest, meter: JobMeter) -> HttpAnswer:
-        inference = self._inference_with(meter)
+    async def _answer(self, request: HttpInferRequest, inference: InferenceService) -> HttpAnswer:
         if request.http.header(b"content-encoding") is None:
             return await inference.infer(request)
         async with decode(request, self._budget, self._context.limits):

@@ -32,6 +32,7 @@ from control_plane.protocols.header_forwarding import HeaderForwarding
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
 from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
 from control_plane.protocols.kserve.infer_json import infer_request_steps, json_object_steps, small_infer_request
+from control_plane.protocols.kserve.reserved_parameters import refuse_reserved
 from control_plane.protocols.kserve.routes import V2Route, target_for
 from control_plane.protocols.kserve.same_inputs import inputs_of_body
 from control_plane.triton.ports import HttpStream, Slot, Upstream
@@ -222,5 +223,8 @@ def is_all_json(http: HttpRequest) -> bool:
 
 def _generate_steps(http: HttpRequest, name: str, version: str, limits: BodyLimits) -> Steps[InferCall]:
     limits.check_json_bytes(len(http.body))
-    yield from json_object_steps(http.body, limits)
+    fields = yield from json_object_steps(http.body, limits)
+    refuse_reserved(fields)  # what is no input becomes a parameter
+    if type(parameters := fields.get("parameters")) is dict:
+        refuse_reserved(parameters)
     return InferCall(name, version, "", (), text_bytes=len(http.body))

@@ -82,7 +82,7 @@ _COUNT = (
 _WAITING = (
     "SELECT id, model, due_s, price_class FROM jobs WHERE state = 'queued' AND tenant = ? AND ready_s <= ? ORDER BY due_s, id LIMIT ?"
 )
-_CARRIES_BYTES = 16_384
+_CARRIES_BYTES = 32_768
 """Beyond some pages of the file a file of its own costs less than what each change of the record copies."""
 _PATIENCE_S = 0.003
 """So long a change waits for others, which are flushed to disk with it: a flush costs as much CPU as a change, or more."""

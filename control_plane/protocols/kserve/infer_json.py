@@ -30,6 +30,7 @@ from control_plane.protocols.kserve.body_limits import BodyLimits
 from control_plane.protocols.kserve.bytes_tensor import bytes_tensor_steps
 from control_plane.protocols.kserve.json_elements import check_element_count
 from control_plane.protocols.kserve.json_outline import outline_steps
+from control_plane.protocols.kserve.reserved_parameters import refuse_reserved
 
 _BOM = b"\xef\xbb\xbf"
 _MAX_KEPT_BYTES = 1024
@@ -154,14 +155,17 @@ def _read_header(fields: dict[str, Any], json_bytes: int, model_name: str, model
         if tensor.datatype == "BYTES"
     )
     tensors = tuple(tensor for tensor, _ in inputs)
+    parameters = fields.get("parameters")
+    if type(parameters) is dict:
+        refuse_reserved(parameters)
     call = InferCall(
         model_name,
         model_version,
         request_id,
         tensors,
-        sequence_id=_sequence_id(fields.get("parameters")),
-        starts_sequence=_is_flagged(fields.get("parameters"), "sequence_start"),
-        ends_sequence=_is_flagged(fields.get("parameters"), "sequence_end"),
+        sequence_id=_sequence_id(parameters),
+        starts_sequence=_is_flagged(parameters, "sequence_start"),
+        ends_sequence=_is_flagged(parameters, "sequence_end"),
         uses_shared_memory=uses_shared_memory,
         text_bytes=text_bytes,
         elements=sum(element_count(tensor.shape) for tensor in tensors),

@@ -20,6 +20,7 @@ from control_plane.protocols.kserve.body_limits import BodyLimits
 from control_plane.protocols.kserve.bytes_tensor import bytes_tensor_steps
 from control_plane.protocols.kserve.infer_json import make_tensor
 from control_plane.protocols.kserve.message_outline import RAW_INPUT_CONTENTS, outline_steps
+from control_plane.protocols.kserve.reserved_parameters import refuse_reserved
 from control_plane.protocols.protobuf_fields import fields
 
 _LARGE_BYTES = 64 * 1024
@@ -184,7 +185,10 @@ def _check_count(request: ModelInferRequest, in_message: list[Tensor], contents:
 
 def _call(request: ModelInferRequest, tensors: list[Tensor], in_message: list[Tensor], contents: Contents, message_bytes: int) -> InferCall:
     uses_shared_memory = len(in_message) < len(tensors) or (bool(request.outputs) and _any_in_shared_memory(request.outputs))
-    sequence_id = _sequence_id(request.parameters) if request.parameters else ""
+    sequence_id = ""
+    if request.parameters:
+        refuse_reserved(request.parameters)
+        sequence_id = _sequence_id(request.parameters)
     elements, has_strings = 0, False
     for tensor in tensors:
         elements += element_count(tensor.shape)

@@ -336,6 +336,31 @@ class TestBackground:
         assert permits[1] is not None
         permits[1].release()
 
+    async def test_for_a_model_that_is_preempted_it_begins_beside_a_callers_request(self) -> None:
+        frontend = admission(capacity=9)
+
+        async def is_preempted(model: str) -> bool:
+            return model == "m"
+
+        below = frontend.in_background(is_preempted)
+        request, first, other = frontend.admit(""), below.admit(""), below.admit("")
+        assert request is not None
+        assert first is not None
+        assert other is not None
+        assert request.try_acquire_slot("m", cost_units=1.0, deadline_s=SOON_S, now_s=0.0)
+        async with asyncio.TaskGroup() as tasks:
+            begun = tasks.create_task(turn(first))
+            await settle()
+            assert begun.done(), "at once, beside the request"
+            waits = tasks.create_task(other.acquire_slot("not-preempted", cost_units=1.0, deadline_s=SOON_S))
+            first.release()
+            await settle()
+            assert not waits.done(), "what is not preempted waits for a moment without requests"
+            request.release()
+            await settle()
+            assert waits.done()
+        other.release()
+
     async def test_a_request_that_waits_for_its_turn_is_a_callers_too_until_it_is_shed(self) -> None:
         frontend = admission(capacity=1)
         below = frontend.in_background().admit("")

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from control_plane.admission.background import BackgroundGate
-from control_plane.admission.domain.idle_capacity import PATIENCE_S, may_begin
+from control_plane.admission.domain.idle_capacity import PATIENCE_S, PREEMPTED_AT_ONCE, may_begin, may_begin_preempted
 from tests.aio import settle
 
 pytestmark = pytest.mark.virtual_time
@@ -32,6 +32,19 @@ def test_work_begins_where_a_server_is_idle(
     assert may_begin(requests=requests, begun=begun, servers=servers, unseen_s=unseen_s, waited_s=waited_s) is expected
 
 
+@pytest.mark.parametrize(
+    ("begun", "servers", "unseen_s", "expected"),
+    [
+        pytest.param(PREEMPTED_AT_ONCE - 1, 1, 0.0, True, id="at-any-moment"),
+        pytest.param(PREEMPTED_AT_ONCE, 1, 0.0, False, id="a-few-at-a-time-while-callers-are-there"),
+        pytest.param(PREEMPTED_AT_ONCE, 2, 0.0, True, id="as-many-for-each-server"),
+        pytest.param(99, 1, 1.0, True, id="nobody-asks-any-more"),
+    ],
+)
+def test_work_that_is_interrupted_begins_at_any_moment(begun: int, servers: int, unseen_s: float, expected: bool) -> None:
+    assert may_begin_preempted(begun=begun, servers=servers, unseen_s=unseen_s) is expected
+
+
 class Work:
     """Work in the background that goes through a gate, and what has begun of it."""
 
@@ -40,17 +53,17 @@ class Work:
         self.begun: list[int] = []
 
     @asynccontextmanager
-    async def waiting(self, count: int) -> AsyncIterator[list[asyncio.Task[None]]]:
+    async def waiting(self, count: int, *, is_preempted: bool = False) -> AsyncIterator[list[asyncio.Task[None]]]:
         """So many pieces that ask to begin, each until the end of the block."""
         async with asyncio.TaskGroup() as tasks:
-            made = [tasks.create_task(self._begin(number)) for number in range(count)]
+            made = [tasks.create_task(self._begin(number, is_preempted=is_preempted)) for number in range(count)]
             await settle()
             yield made
             for task in made:
                 task.cancel()
 
-    async def _begin(self, number: int) -> None:
-        await self.gate.begin()
+    async def _begin(self, number: int, *, is_preempted: bool) -> None:
+        await self.gate.begin(is_preempted=is_preempted)
         self.begun.append(number)
 
 
@@ -91,6 +104,36 @@ async def test_behind_requests_without_end_some_begins_all_the_same() -> None:
         work.gate.end()
         await settle()
         assert work.begun == [0, 1]
+
+
+async def test_what_is_interrupted_begins_beside_requests_and_the_next_when_one_ends() -> None:
+    work = Work()
+    work.gate.request_began()
+    async with work.waiting(PREEMPTED_AT_ONCE + 2, is_preempted=True):
+        assert work.begun == list(range(PREEMPTED_AT_ONCE))
+        work.gate.end(is_preempted=True)
+        await settle()
+        assert work.begun == list(range(PREEMPTED_AT_ONCE + 1))
+
+
+async def test_what_is_interrupted_keeps_no_other_work_from_an_idle_moment() -> None:
+    work = Work()
+    work.gate.request_began()
+    async with work.waiting(PREEMPTED_AT_ONCE, is_preempted=True), work.waiting(1):
+        assert len(work.begun) == PREEMPTED_AT_ONCE
+        work.gate.request_ended()
+        await settle()
+        assert len(work.begun) == PREEMPTED_AT_ONCE + 1
+
+
+async def test_what_is_interrupted_and_cancelled_leaves_its_turn_to_the_next() -> None:
+    work = Work()
+    work.gate.request_began()
+    async with work.waiting(PREEMPTED_AT_ONCE + 2, is_preempted=True) as tasks:
+        work.gate.end(is_preempted=True)  # the turn of the next one, who is cancelled before it knows
+        tasks[PREEMPTED_AT_ONCE].cancel()
+        await settle()
+        assert work.begun[PREEMPTED_AT_ONCE:] == [PREEMPTED_AT_ONCE + 1]
 
 
 async def test_once_callers_have_gone_all_of_it_begins() -> None:

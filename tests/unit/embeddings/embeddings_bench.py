@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from control_plane.admission.admission import Admission
 from control_plane.cache.domain.eviction import EvictingCache
 from control_plane.cache.ports import SharedCache
 from control_plane.cache.response_cache import ResponseCache
@@ -86,7 +87,14 @@ class Shared:
 class Bench:
     """The service with a fake Triton; a model's answers are cached unless its fingerprint forbids it."""
 
-    def __init__(self, tasks: asyncio.TaskGroup, *, shared: SharedCache | None = None, routes: tuple[Route, ...] = ()) -> None:
+    def __init__(
+        self,
+        tasks: asyncio.TaskGroup,
+        *,
+        shared: SharedCache | None = None,
+        routes: tuple[Route, ...] = (),
+        enter: Callable[[Admission], Admission] = lambda own: own,
+    ) -> None:
         now_s = asyncio.get_running_loop().time
         self.triton, self.upstream, self.servers = FakeTextModel(), FakeUpstream(), Servers()
         self.upstream.http.answer = self.triton
@@ -95,6 +103,7 @@ class Bench:
         self.load()
         known = known_state(routes=routes, tenants=TENANTS)
         rights = governance(known, now_s=now_s, meter=self.meter)
+        rights = replace(rights, admission=enter(rights.admission))
         self.admission = rights.admission
         self.inference = InferenceService(
             servers=self.servers, recorder=self.recorder, governance=rights, default_timeout_s=30.0, now_s=now_s

@@ -1,5 +1,4 @@
-"""Which models embed texts: asked once per load (without a fingerprint every few seconds), and who may see
-which."""
+"""Which models embed texts, and who may see which."""
 
 from __future__ import annotations
 
@@ -13,7 +12,6 @@ from control_plane.core.errors import (
     InvalidRequest,
     ModelNotFound,
     PermissionDenied,
-    UpstreamFailed,
     UpstreamUnavailable,
 )
 from control_plane.core.fingerprint import Fingerprint
@@ -30,7 +28,7 @@ from control_plane.triton.servers import Servers
 from tests.aio import run
 from tests.fakes import FakeUpstream
 from tests.fakes.governance import governance, known_state
-from tests.fakes.text_model import DIMENSIONS, FakeTextModel
+from tests.fakes.text_model import FakeTextModel
 
 OTHER = {"name": "m", "input": [], "output": []}
 
@@ -57,61 +55,6 @@ class World:
         self.fingerprints.change({name: Fingerprint(bytes(32), is_cacheable=False)})
 
 
-def test_a_model_that_is_loaded_is_asked_for_once_however_long_it_is() -> None:
-    world = World()
-    world.load()
-
-    first = world.of()
-    world.now_s = 1e6
-
-    assert world.of() is first
-    assert (first.dimensions, world.triton.configs_asked) == (DIMENSIONS, 1)
-
-
-def test_a_model_that_is_loaded_anew_is_asked_for_anew() -> None:
-    world = World()
-    world.load()
-    assert world.of().max_batch_size == 4
-
-    world.triton.max_batch_size = 16
-    world.load()
-
-    assert world.of().max_batch_size == 16
-
-
-def test_a_model_of_which_nobody_knows_when_it_is_loaded_is_remembered_for_a_moment() -> None:
-    world = World()
-    world.of()
-    world.now_s = 1.9
-    world.of()
-    assert world.triton.configs_asked == 1
-
-    world.now_s = 2.1
-    world.of()
-
-    assert world.triton.configs_asked == 2
-
-
-def test_what_was_asked_before_a_load_does_not_count_after_it() -> None:
-    world = World()
-    world.load()
-    answer, world.upstream.http.answer = world.triton, lambda request: (world.load(), world.triton(request))[1]
-    world.of()
-    world.upstream.http.answer = answer
-
-    world.of()
-
-    assert world.triton.configs_asked == 2
-
-
-def test_versions_are_models_of_their_own() -> None:
-    world = World()
-    world.of(version="3")
-    world.of()
-
-    assert world.triton.targets == [b"/v2/models/m/versions/3/config", b"/v2/models/m/config"]
-
-
 def test_a_model_of_another_kind_is_refused_with_what_it_would_take_and_remembered() -> None:
     world = World()
     world.load()
@@ -122,28 +65,6 @@ def test_a_model_of_another_kind_is_refused_with_what_it_would_take_and_remember
             world.of()
         assert caught.value.field == "model"
     assert world.triton.configs_asked == 1
-
-
-@pytest.mark.parametrize(
-    ("answer", "error"),
-    [
-        pytest.param(make_answer(404, b"{}"), ModelNotFound, id="unknown"),
-        pytest.param(make_answer(400, b"{}"), ModelNotFound, id="bad-version"),
-        pytest.param(make_answer(503, b"{}"), UpstreamUnavailable, id="not-ready"),
-        pytest.param(make_answer(500, b"{}"), UpstreamFailed, id="failed"),
-        pytest.param(make_answer(200, b"no json"), UpstreamFailed, id="no-configuration"),
-    ],
-)
-def test_what_triton_does_not_tell_is_asked_again(answer: HttpAnswer, error: type[ControlPlaneError]) -> None:
-    world = World()
-    world.load()
-    world.upstream.http.answer = lambda request: answer
-
-    with pytest.raises(error):
-        world.of()
-    world.upstream.http.answer = world.triton
-
-    assert world.of().dimensions == DIMENSIONS
 
 
 TEAM = Principal("team", "key", Scopes((parse_scope("infer:r*"), parse_scope("infer:other"))))

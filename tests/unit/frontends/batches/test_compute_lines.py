@@ -8,12 +8,13 @@ from typing import Any
 import orjson
 import pytest
 
-from control_plane.core.errors import InvalidRequest, UpstreamUnavailable
+from control_plane.core.errors import DeadlineExceeded, InvalidRequest, UpstreamUnavailable
 from control_plane.core.infer_call import Outcome
 from control_plane.core.principal import ANONYMOUS
 from control_plane.embeddings.domain.embedding_tensors import EmbeddedText
 from control_plane.embeddings.embeddings import EmbeddingsAnswer
 from control_plane.frontends.batches.compute_lines import LinesCompute
+from control_plane.frontends.jobs.yielding import Yielding
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.jobs.domain.job import Job
 from control_plane.jobs.ports import Computed, TryAgain
@@ -48,7 +49,12 @@ class FakeEmbeddings:
 
 
 async def computed(
-    here: FakeEmbeddings, *texts: str, of: Job | None = None, is_alone: bool = True, may_join: bool = True
+    here: FakeEmbeddings,
+    *texts: str,
+    of: Job | None = None,
+    is_alone: bool = True,
+    may_join: bool = True,
+    yielding: Yielding | None = None,
 ) -> tuple[Computed, list[Any]]:
     lines = [
         orjson.dumps({"custom_id": text, "method": "POST", "url": "/v1/embeddings", "body": {"model": "m", "input": text}})
@@ -59,6 +65,7 @@ async def computed(
         meter=FakeMeter(has_log=False),
         max_attempts=3,
         is_alone=lambda: is_alone,
+        yielding=yielding or Yielding(lambda: is_alone),
         may_join=lambda tenant, model: may_join,
     )
     found = await compute.compute(of or job(attempts=1), ANONYMOUS, b"\n".join(lines))
@@ -102,6 +109,16 @@ async def test_a_model_may_interrupt_a_first_attempt_for_callers_and_no_later_on
     here = FakeEmbeddings()
     await computed(here, "a", of=job(attempts=attempts), is_alone=False)
     assert here.may_yield == (attempts == 1)
+
+
+@pytest.mark.parametrize("may_join", [True, False])
+async def test_after_an_attempt_in_vain_the_next_ones_are_for_callers_only(may_join: bool) -> None:
+    here, yielding = FakeEmbeddings(lambda inputs: DeadlineExceeded("late") if b"slow" in inputs else None), Yielding(lambda: True)
+    with pytest.raises(TryAgain):
+        await computed(here, "slow", may_join=may_join, yielding=yielding)
+    assert here.may_yield
+    await computed(here, "a", may_join=may_join, yielding=yielding)
+    assert here.may_yield is False
 
 
 async def test_an_error_of_one_is_not_the_others() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -11,6 +12,7 @@ import pytest
 
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, UpstreamUnavailable
 from control_plane.frontends.jobs.compute import JobCompute
+from control_plane.frontends.jobs.yielding import Yielding
 from control_plane.frontends.kserve.http import V2Http
 from control_plane.inference.inference import InferenceService
 from control_plane.jobs.ports import TryAgain
@@ -19,6 +21,7 @@ from control_plane.objects.domain.tenant import Tenant
 from control_plane.protocols.header_forwarding import BACKGROUND_MARK
 from control_plane.protocols.http1 import HttpRequest, make_answer
 from control_plane.protocols.kserve.body_limits import BodyLimits
+from tests.aio import settle
 from tests.fakes.governance import FakeMeter, api_key, governance, known_state
 from tests.fakes.jobs import job
 from tests.wire.gateway import INFER
@@ -34,10 +37,17 @@ async def computing(*, tenant: Tenant = TEAM, budget_bytes: int = 1 << 20) -> As
     known = known_state(keys=(api_key(1, "infer:m"),), tenants=(tenant,))
     governed = governance(known, authentication=True, meter=meter)
     it = Services(governed=governed, body_limits=BodyLimits(), max_buffered_bytes=budget_bytes)
-    below = replace(governed, admission=governed.admission.in_background())
 
-    def inference_with(own: Any) -> InferenceService:
-        return InferenceService(servers=it.servers, recorder=it.recorder, governance=replace(below, meter=own), default_timeout_s=1.0)
+    async def is_preempted(model: str) -> bool:
+        return True
+
+    def inference_with(own: Any, yields: bool) -> InferenceService:
+        admission = governed.admission.in_background(is_preempted if yields else None)
+        below = replace(governed, admission=admission, meter=own)
+        return InferenceService(servers=it.servers, recorder=it.recorder, governance=below, default_timeout_s=1.0)
+
+    def is_alone() -> bool:
+        return not governed.admission.background.are_callers_present
 
     compute = JobCompute(
         inference_with,
@@ -45,7 +55,8 @@ async def computing(*, tenant: Tenant = TEAM, budget_bytes: int = 1 << 20) -> As
         it.budget,
         meter=meter,
         is_loaded=lambda model: True,
-        is_alone=lambda: not below.admission.background.are_callers_present,
+        is_alone=is_alone,
+        yielding=Yielding(is_alone),
     )
     async with it.running():
         yield it, compute, meter
@@ -60,7 +71,7 @@ async def test_its_usage_is_the_jobs_and_is_not_counted_when_it_ends() -> None:
     assert meter.added == []
     (sent,) = it.upstream.http.requests
     assert (sent.target, sent.body, sent.header(b"x-a")) == (b"/v2/models/m/infer", INFER, "ö".encode("latin-1"))
-    assert sent.header(b"tidegate-background") is None, "nobody is there to whom it could yield"
+    assert sent.header(b"tidegate-background") == BACKGROUND_MARK[1], "callers may come while it is computed"
 
 
 @pytest.mark.parametrize(("attempts", "marked"), [pytest.param(1, BACKGROUND_MARK[1], id="first"), pytest.param(2, None, id="second")])
@@ -74,6 +85,38 @@ async def test_beside_callers_a_first_attempt_is_marked_so_that_a_model_lets_it_
     assert computed.answer.body == INFER
     (sent,) = it.upstream.http.requests
     assert (sent.header(b"tidegate-background"), sent.header(b"x-a")) == (marked, "ö".encode("latin-1"))
+
+
+async def test_a_second_attempt_which_is_not_interrupted_waits_for_a_moment_without_callers_requests() -> None:
+    async with computing() as (it, compute, _), asyncio.TaskGroup() as tasks:
+        gate = it.governed.admission.background
+        gate.request_began()
+        await compute.compute(JOB, INFER)
+        waits = tasks.create_task(compute.compute(replace(JOB, attempts=2), INFER))
+        await settle()
+        assert len(it.upstream.http.requests) == 1
+        gate.request_ended()
+        await waits
+        assert len(it.upstream.http.requests) == 2
+
+
+async def test_where_a_marked_attempt_was_in_vain_the_next_ones_are_for_callers_only() -> None:
+    def fail(request: HttpRequest) -> Any:
+        raise DeadlineExceeded("late")
+
+    async with computing() as (it, compute, _):
+        succeed, it.upstream.http.answer = it.upstream.http.answer, fail
+        with pytest.raises(TryAgain):
+            await compute.compute(JOB, INFER)
+        it.upstream.http.answer = succeed
+        await compute.compute(JOB, INFER)
+        gate = it.governed.admission.background
+        gate.request_began()
+        gate.request_ended()
+        await compute.compute(JOB, INFER)
+
+    marks = [sent.header(b"tidegate-background") for sent in it.upstream.http.requests]
+    assert marks == [BACKGROUND_MARK[1], None, BACKGROUND_MARK[1]]
 
 
 @pytest.mark.parametrize(

@@ -200,6 +200,8 @@ def test_refuses_a_repeated_key(body: bytes) -> None:
         pytest.param(with_input(shape=[2**64 - 1]), "more elements", id="the largest unsigned dimension"),
         pytest.param(with_input(shape=[2**32, 2**32, 0]), "more elements", id="an overflow before an empty dimension"),
         pytest.param(with_input(shape=[0, 2**32, 2**32]), "more elements", id="an overflow behind an empty dimension"),
+        pytest.param(b'{"inputs":[],"parameters":{"a":1,"tidegate-background":"x"}}', "gateway's own", id="a parameter of the gateway's"),
+        pytest.param(b'{"inputs":[],"parameters":{"\\u0074idegate-x":1}}', "gateway's own", id="one that is spelt otherwise"),
     ],
 )
 def test_refuses_as_invalid(body: bytes, text: str) -> None:

@@ -167,6 +167,15 @@ def test_refuses_as_invalid(request_: service_pb2.ModelInferRequest, text: str) 
         read(request_.SerializeToString())
 
 
+def test_refuses_a_parameter_of_the_gateways_own_and_passes_others() -> None:
+    request = message()
+    request.parameters["a"].string_param = "x"
+    assert read(request.SerializeToString()).inputs == (Tensor("X", "FP32", (1,)),)
+    request.parameters["tidegate-background"].bool_param = True
+    with pytest.raises(InvalidRequest, match="gateway's own"):
+        read(request.SerializeToString())
+
+
 def test_refuses_a_negative_dimension() -> None:
     with pytest.raises(UnparsableRequest, match="-1 is not an unsigned"):
         read(message(shape=(-1,)).SerializeToString())
