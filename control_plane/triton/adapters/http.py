@@ -132,7 +132,10 @@ class HttpClient:
         finally:
             self._large_json -= is_large
         if isinstance(answer, HttpAnswer):
-            self._give_back(connection, is_avoided=is_large or (is_beside_large and self._now_s() - now > _HELD_UP_S))
+            is_held_up = is_beside_large and self._now_s() - now > _HELD_UP_S
+            # Large JSON that is in flight comes back to the first place; where none is, one that was late, perhaps for another
+            # reason, must not take it.
+            self._give_back(connection, at=0 if is_large else int(not self._large_json) if is_held_up else None)
         else:
             answer.timeout_s = timeout_s  # the stream gives the connection back
         return answer
@@ -174,11 +177,10 @@ class HttpClient:
         if is_inference:
             self._allowed_inference.release()
 
-    def _give_back(self, connection: _Connection, *, is_avoided: bool = False) -> None:
-        if connection.is_reusable and is_avoided:
-            self._idle.insert(0, connection)
-        elif connection.is_reusable:
-            self._idle.append(connection)
+    def _give_back(self, connection: _Connection, *, at: int | None = None) -> None:
+        """Put a connection where it is taken next, or `at` a place far from there; the first one is that of large JSON."""
+        if connection.is_reusable:
+            self._idle.insert(len(self._idle) if at is None else at, connection)
         else:
             connection.close()
         self._allowed.release()
