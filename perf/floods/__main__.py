@@ -31,11 +31,11 @@ _HARMLESS, _HARMFUL = "harmless", "harmful"
 _KEYS_ARE_KNOWN_S = 1.0
 _ALONE_EVERY = 8
 """Floods from one look at the bystander alone to the next, which also shows that the floods before left nothing behind."""
-_LEAD_S = 0.3
+_LEAD_S = 0.25
 """Of the flood, before it counts."""
 _TAIL_S = 0.1
 """Of the flood, after it counts: it must not end before."""
-_REST_S = 0.1
+_REST_S = 0.05
 """After a flood, for what is left of it."""
 
 

@@ -1,6 +1,6 @@
 """What waiting costs: 2,000 requests that wait for a slow model, and large uploads beside small requests, against the real Triton.
 
-    python -m perf.waiting [--requests 2000] [--only http|grpc] [--rounds 3] [--seconds 4] [--upload-mib 128] [--upload-mib-s 0]
+    python -m perf.waiting [--requests 2000] [--only http|grpc] [--rounds 3] [--seconds 3.5] [--upload-mib 128] [--upload-mib-s 0]
 
 Over HTTP every waiting request has a connection, over gRPC they share 20. Health checks and small requests to another model are
 asked in turns, one at a time, every 5 ms. Uploads are 128 MiB each, two at a time, from processes that yield as if they were on
@@ -64,7 +64,7 @@ Runs = dict[Case, list[Run]]
 
 
 def main() -> None:
-    parser = harness.parser(__doc__, rounds=3, seconds=4.0)
+    parser = harness.parser(__doc__, rounds=3, seconds=3.5)
     parser.add_argument("--requests", type=int, default=2000, help="that wait at the same time")
     parser.add_argument("--only", choices=PROTOCOLS, help="one protocol")
     parser.add_argument("--upload-mib", type=int, default=128, help="of one upload")

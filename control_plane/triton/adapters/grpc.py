@@ -18,6 +18,7 @@ from math import inf
 from typing import cast
 
 from control_plane.concurrency.deadline_timer import DeadlineTimer
+from control_plane.concurrency.paced_writes import PacedWriter
 from control_plane.core.algorithms.bounded_cache import BoundedCache
 from control_plane.core.endpoints import GRPC_CONTROL_FIELD, Address
 from control_plane.core.errors import UpstreamUnavailable
@@ -35,7 +36,6 @@ from control_plane.protocols.http2.connection import Http2Connection
 from control_plane.protocols.http2.frames import Code, Http2Error
 from control_plane.protocols.http2.headers import Fields, KnownBlocks, encode_varying, size_of
 from control_plane.protocols.http2.limits import Http2Limits
-from control_plane.protocols.http2.output import write_output
 from control_plane.protocols.http2.stream import Stream
 from control_plane.triton.adapters.abandoned import patience_s, told_after_s
 from control_plane.triton.adapters.connecting import open_connection
@@ -245,6 +245,7 @@ class _Connection(asyncio.Protocol):
         self.lane = lane
         self._all_open = open_
         self._transport: asyncio.Transport | None = None
+        self._writer: PacedWriter
         self._is_behind = False
         """Whether more has come than was read; reading from the socket is paused then."""
         self.state = Http2Connection(known, _LIMITS)
@@ -310,6 +311,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by behaviour, not by class
+        self._writer = PacedWriter(self._transport)
         self.state.start()
         self._flush()
 
@@ -350,8 +352,15 @@ class _Connection(asyncio.Protocol):
         elif self.state.peer_is_draining and not self.state.streams:
             self.close()
 
+    def pause_writing(self) -> None:
+        self._writer.pause()
+
+    def resume_writing(self) -> None:
+        self._writer.resume()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._writer.clear()
         self.timer.cancel()
         self._all_open.discard(self)
         self.state.end_reason = self.state.end_reason or str(exc or "")
@@ -363,7 +372,8 @@ class _Connection(asyncio.Protocol):
         transport = self._transport
         if transport is not None:
             try:
-                write_output(transport, self.state.output)
+                if self.state.output:
+                    self._writer.write(self.state.output)
             except RuntimeError as exc:  # uvloop's, of a transport that it has closed without connection_lost
                 self.connection_lost(exc)
         self.state.output.clear()

@@ -14,6 +14,7 @@ from math import inf
 from typing import Any, cast
 
 from control_plane.concurrency.deadline_timer import DeadlineTimer
+from control_plane.concurrency.paced_writes import PacedWriter
 from control_plane.concurrency.turn_writes import TurnWrites
 from control_plane.concurrency.weighted_semaphore import WeightedSemaphore
 from control_plane.core.endpoints import CONTROL_FIELD, Address
@@ -44,14 +45,8 @@ _LARGE_JSON_BYTES = 256 * 1024
 _HELD_UP_S = 0.02
 """An answer beside such a request that took so long may have waited for its parsing."""
 
-_WRITE_BYTES = 256 * 1024
-"""Bytes of a large body that are written in one turn of the loop. A socket of loopback takes up to 4 MB in one call,
-and that takes 2 ms."""
-
 _LARGE_READ_BYTES = 64 * 1024
 """A read of an answer that is followed by no other in the same turn of the loop: uvloop would read up to 8 MB."""
-
-_NOTHING = memoryview(b"")
 
 _KEPT_FREE = 8
 """One of so many connections is not for inference: health and metadata answer whatever the models do."""
@@ -137,7 +132,10 @@ class HttpClient:
         finally:
             self._large_json -= is_large
         if isinstance(answer, HttpAnswer):
-            self._give_back(connection, is_avoided=is_large or (is_beside_large and self._now_s() - now > _HELD_UP_S))
+            is_held_up = is_beside_large and self._now_s() - now > _HELD_UP_S
+            # Large JSON that is in flight comes back to the first place; where none is, one that was late, perhaps for another
+            # reason, must not take it.
+            self._give_back(connection, at=0 if is_large else int(not self._large_json) if is_held_up else None)
         else:
             answer.timeout_s = timeout_s  # the stream gives the connection back
         return answer
@@ -179,11 +177,10 @@ class HttpClient:
         if is_inference:
             self._allowed_inference.release()
 
-    def _give_back(self, connection: _Connection, *, is_avoided: bool = False) -> None:
-        if connection.is_reusable and is_avoided:
-            self._idle.insert(0, connection)
-        elif connection.is_reusable:
-            self._idle.append(connection)
+    def _give_back(self, connection: _Connection, *, at: int | None = None) -> None:
+        """Put a connection where it is taken next, or `at` a place far from there; the first one is that of large JSON."""
+        if connection.is_reusable:
+            self._idle.insert(len(self._idle) if at is None else at, connection)
         else:
             connection.close()
         self._allowed.release()
@@ -267,9 +264,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._unsent: Body = b""
         """A request that is written at the end of this turn of the loop."""
-        self._unwritten = _NOTHING
-        """What is left of a large body, of which a piece is written in each turn in which the socket takes one."""
-        self._may_write = True
+        self._writer: PacedWriter
         self._answer: asyncio.Future[HttpAnswer | TritonHttpStream] | None = None
         self._stream: TritonHttpStream | None = None
         self._reader = AnswerReader()
@@ -307,28 +302,14 @@ class _Connection(asyncio.Protocol):
             self._unsent = pieces[0]
             self._pool.writes.put_off(self)
         else:
-            self._transport.write(pieces[0])
-            for body in pieces[1:]:
-                self._unwritten = memoryview(body)
-                self._write_on()
+            self._writer.write(pieces)
         return self._answer
 
-    def _write_on(self) -> None:
-        if self._transport is None or not self._may_write:
-            return  # `resume_writing` goes on
-        piece, left = self._unwritten[:_WRITE_BYTES], self._unwritten[_WRITE_BYTES:]
-        self._unwritten = left or _NOTHING
-        self._transport.write(piece)  # the transport keeps what the socket does not take, without a copy
-        if left and self._may_write:
-            self._loop.call_soon(self._write_on)
-
     def pause_writing(self) -> None:
-        self._may_write = False
+        self._writer.pause()
 
     def resume_writing(self) -> None:
-        self._may_write = True
-        if self._unwritten:
-            self._loop.call_soon(self._write_on)
+        self._writer.resume()
 
     def flush(self) -> None:
         """See `turn_writes.Unsent`."""
@@ -363,6 +344,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by behaviour, not by class
+        self._writer = PacedWriter(self._transport)
 
     def data_received(self, data: bytes) -> None:
         """Feed the bytes to the response in progress; bytes that no request asked for end the connection."""
@@ -385,7 +367,7 @@ class _Connection(asyncio.Protocol):
         self.is_computing, self._deadline = False, inf
         waited, self._answer = self._answer, None  # an idle connection keeps no answer in memory
         if not isinstance(answer, ChunkedHead):
-            self.is_reusable = not (self._reader.closes or self._unwritten)
+            self.is_reusable = not (self._reader.closes or self._writer.is_behind)
             waited.set_result(answer)
         elif self._takes_stream:
             assert self._transport is not None
@@ -405,7 +387,8 @@ class _Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport, self._unwritten = None, _NOTHING
+        self._transport = None
+        self._writer.clear()
         self._timer.cancel()
         self.is_reusable = self.is_computing = False
         self._pool._closed(self)
@@ -417,7 +400,7 @@ class _Connection(asyncio.Protocol):
 
     def _end_stream(self, is_whole: bool) -> None:
         self._stream = None
-        self.is_reusable = is_whole and self._transport is not None and not (self._reader.closes or self._unwritten)
+        self.is_reusable = is_whole and self._transport is not None and not (self._reader.closes or self._writer.is_behind)
         self._pool._give_back(self)
 
     def _expire(self, now: float) -> float:

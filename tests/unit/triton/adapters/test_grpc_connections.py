@@ -62,7 +62,7 @@ class TestConnections:
             assert (await client.unary(call(), timeout_s=10)).code == 0
             (connection,) = client._open
             written = _CountedTransport(connection._transport)
-            connection._transport = written  # type: ignore[assignment]
+            _put_in_place(connection, written)
             assert (await client.unary(call(), timeout_s=10)).code == 0
             alone = written.writes
             assert {answer.code for answer in await asyncio.gather(*(client.unary(call(), timeout_s=10) for _ in range(20)))} == {0}
@@ -81,7 +81,7 @@ class TestFailedWrites:
             assert (await client.unary(call(), timeout_s=10)).code == 0
             real = [(each, each._transport) for each in client._open]
             for each, _ in real:
-                each._transport = _ClosedTransport()  # type: ignore[assignment]
+                _put_in_place(each, _ClosedTransport())
             yield client
             for each, transport in real:
                 transport.abort()  # type: ignore[union-attr]
@@ -110,7 +110,8 @@ class TestFailedWrites:
     async def test_a_message_of_an_open_stream_ends_it(self) -> None:
         async with triton(stream=_nothing) as (client, _):
             it = await client.open_stream(STREAM_HEAD, timeout_s=10)
-            transport, it.connection._transport = it.connection._transport, _ClosedTransport()  # type: ignore[assignment]
+            transport = it.connection._transport  # type: ignore[attr-defined]
+            _put_in_place(it.connection, _ClosedTransport())
             await it.send(frame_message(b"message"))
             assert await it.receive() is None
             assert answer_of(it.headers, (), it.trailers).code == UNAVAILABLE
@@ -122,6 +123,10 @@ class TestFailedWrites:
             next(iter(client._open)).close()
             answer = await client.unary(call(), timeout_s=10)
             assert (answer.code, answer.loss) == (UNAVAILABLE, SendFailure.NOT_SENT)
+
+
+def _put_in_place(connection: Any, transport: Any) -> None:
+    connection._transport = connection._writer._transport = transport
 
 
 class _CountedTransport:
