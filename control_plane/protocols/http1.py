@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from control_plane.core.errors import InvalidRequest
+from control_plane.core.infer_call import InferCall
 from control_plane.core.principal import Identified
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
 
@@ -41,6 +42,12 @@ class _Derived:
     """The request of the same head for another target, as last asked for by `with_target`."""
     head: bytes = b""
     """The head as it came, where its connection recognises repeats of it; else empty."""
+    infer_json: bytes = b""
+    """The JSON of the last inference request with this head, whose binary data followed it, ..."""
+    infer_bytes: int = 0
+    """... the size of its body, ..."""
+    infer_call: InferCall | None = None
+    """... and what it asked for: a body of that size that begins with the same JSON asks for the same."""
 
 
 class BodyPieces(Protocol):
