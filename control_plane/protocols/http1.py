@@ -36,6 +36,10 @@ class _Derived:
     """Field values by lower-case name."""
     upstream_host: bytes = b""
     upstream_head: bytes = b""
+    upstream_bytes: int = -1
+    """The size of the body that `upstream_head` was last written for: ..."""
+    upstream_whole: bytes = b""
+    """... and that head to its end."""
     caller: Identified | None = None
     """The caller that the head authenticates; None where that is to be asked for each request."""
     readdressed: HttpRequest | None = None
@@ -200,9 +204,12 @@ def upstream_pieces(request: HttpRequest, host: bytes, forwarding: HeaderForward
     # The host of a control call has the control secret with it, so a head with the secret serves only those.
     if derived.upstream_host != host:
         derived.upstream_host, derived.upstream_head = host, _upstream_head(request, host, forwarding)
-    if len(request.body) <= _SMALL_BYTES:
-        return [b"%b%d\r\n\r\n" % (derived.upstream_head, len(request.body)) + request.body]
-    return [b"%b%d\r\n\r\n" % (derived.upstream_head, len(request.body)), request.body]
+        derived.upstream_bytes = -1
+    body = request.body
+    size = len(body)
+    if derived.upstream_bytes != size:
+        derived.upstream_bytes, derived.upstream_whole = size, b"%b%d\r\n\r\n" % (derived.upstream_head, size)
+    return [derived.upstream_whole + body] if size <= _SMALL_BYTES else [derived.upstream_whole, body]
 
 
 def _upstream_head(request: HttpRequest, host: bytes, forwarding: HeaderForwarding) -> bytes:
