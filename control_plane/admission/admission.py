@@ -70,7 +70,8 @@ class Admission:
         self.room = WaitingRoom(waiting, self._sheds)
         self._leases = leases or RateLeases(now_s=now_s)
         self._limits = TenantLimits(known, self._sheds, leases=self._leases, today_s=today_s)
-        self._models: dict[str, ConcurrencyLimiter] = {}
+        self.models: dict[str, ConcurrencyLimiter] = {}
+        """Slots of the models that requests have needed; see `slots`."""
         self.background = BackgroundGate(servers, now_s)
         self.is_in_background = False
         self.is_preempted: Callable[[str], Awaitable[bool]] | None = None
@@ -161,17 +162,17 @@ class Admission:
 
     def slots(self, model: str) -> ConcurrencyLimiter:
         """Return the slots of a model, made when they are first needed."""
-        slots = self._models.get(model)
+        slots = self.models.get(model)
         if slots is None:
-            slots = self._models[model] = ConcurrencyLimiter(self._slots, self._queue, self.now_s)
+            slots = self.models[model] = ConcurrencyLimiter(self._slots, self._queue, self.now_s)
         return slots
 
     def forget_if_idle(self, model: str) -> None:
         """Forget a model that is idle if too many are remembered; called when one of its requests has
         ended.
         """
-        if len(self._models) > _MAX_IDLE_MODELS and self._models[model].are_idle:
-            del self._models[model]
+        if len(self.models) > _MAX_IDLE_MODELS and self.models[model].are_idle:
+            del self.models[model]
 
     def in_background(self, is_preempted: Callable[[str], Awaitable[bool]] | None = None) -> Admission:
         """Return this admission for work that yields to all requests; it shares limits, slots and counts with it.
@@ -289,8 +290,8 @@ class Permit:
         assert self._slots is None, "a permit is for one turn"
         assert not self._is_released, "the permit was released before"
         cost = cost_units if cost_units > _MIN_COST else _MIN_COST
-        slots = self._admission.slots(model)
-        if not slots.try_acquire(self._account.tenant.name, cost=cost, deadline_s=deadline_s, now_s=now_s):
+        slots = self._admission.models.get(model) or self._admission.slots(model)
+        if not slots.try_acquire(self._account.tenant.name, cost, deadline_s, now_s):
             return False
         self._hold(slots, model, cost, deadline_s, now_s)
         return True
@@ -363,18 +364,9 @@ class Permit:
         self._forsaken, self._kept = self._forsaken + self._kept, 0
 
     def _release_slot(self, slots: ConcurrencyLimiter, now_s: float) -> None:
-        sent_s = self._sent_s
-        tenant, allowed_s = self._account.tenant.name, self._deadline_s - sent_s
-        slots.release(
-            tenant,
-            cost=self._cost,
-            held_s=now_s - sent_s,
-            ahead=self._ahead,
-            allowed_s=allowed_s,
-            has_left=self._has_left,
-            claim=self._claim,
-            now_s=now_s,
-        )
+        sent_s, tenant = self._sent_s, self._account.tenant.name
+        # By position: Python 3.11 calls by names take the slow way.
+        slots.release(tenant, self._cost, now_s - sent_s, self._ahead, self._deadline_s - sent_s, self._has_left, self._claim, now_s)
         self._admission.forget_if_idle(self._model)
 
     async def _wait(self, slots: ConcurrencyLimiter, model: str, cost: float, deadline_s: float) -> None:

@@ -109,7 +109,7 @@ class ConcurrencyLimiter:
         needed_s = self._service.drained_s(self._queue.cost, at_triton=self.work) + self._service.left_s(at_triton=self.work)
         return min(max(needed_s, _SOONEST_RETRY_S), _LATEST_RETRY_S)
 
-    def try_acquire(self, tenant: str, *, cost: float = 1.0, deadline_s: float = _NO_DEADLINE_S, now_s: float | None = None) -> bool:
+    def try_acquire(self, tenant: str, cost: float = 1.0, deadline_s: float = _NO_DEADLINE_S, now_s: float | None = None) -> bool:
         """Take a free slot without waiting; False if there is none, or if the answer would come too late.
         While requests wait there is none: they are first. `now_s` is the loop's time, if the caller has just read it.
         """
@@ -126,7 +126,9 @@ class ConcurrencyLimiter:
                 return False
             if not can_be_met(deadline_s, now_s=now_s, needed_s=self._service.answer_s(cost, ahead=self.work)):
                 return False
-        self._hold(tenant, cost)
+        self._taken += 1  # `_hold`, without a call
+        self.work += cost
+        self._held[tenant] = self._held.get(tenant, 0) + 1
         return True
 
     async def acquire(self, claim: Ticket, deadline_s: float) -> ShedReason | None:
@@ -157,7 +159,6 @@ class ConcurrencyLimiter:
     def release(
         self,
         tenant: str,
-        *,
         cost: float,
         held_s: float,
         ahead: float = 0.0,

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from control_plane.admission.domain import rate_lease
 from control_plane.admission.domain.rate_lease import LeaseDecision, TokenLease
-from control_plane.admission.domain.rate_limit import Draw, RateDecision, RateLimit, RateState, admit
+from control_plane.admission.domain.rate_limit import Draw, RateDecision, RateLimit, RateState, admit, state_after
 from control_plane.admission.ports import TokenBuckets
 from control_plane.core.errors import StoreUnavailable
 
@@ -168,9 +168,12 @@ class RateLeases:
         """Decide by this process's own bucket, which has its share of the rate."""
         own = account.own_rate
         assert own is not None, "it has no rate"
-        decision = admit(account.rate, own, self._now_s())
-        account.rate = decision.state
-        return None if decision.is_admitted else decision
+        now_s = self._now_s()
+        after = state_after(account.rate, own, now_s)
+        if after is None:
+            return admit(account.rate, own, now_s)
+        account.rate = after
+        return None
 
     def _refusal(self, account: RatedAccount, whole: RateLimit) -> RateDecision:
         now_s, lease = self._now_s(), account.lease

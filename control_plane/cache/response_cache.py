@@ -75,7 +75,8 @@ class ResponseCache:
         Level one expires by the monotonic clock `now_s`; level two by the wall clock, since gateways share no
         other.
         """
-        self._fingerprints = fingerprints
+        self.fingerprints = fingerprints
+        """What is loaded; its `generation` grows whenever that may have changed."""
         self._kept = kept
         self._shared = shared
         self._generation_of = generation_of
@@ -104,7 +105,7 @@ class ResponseCache:
         """Return the scope for a caller of `tenant` who came by `route`, or None where responses of `model`
         are not cached.
         """
-        fingerprint = self._fingerprints.get(model)
+        fingerprint = self.fingerprints.get(model)
         if fingerprint is None or not _caches(fingerprint, policy := _policy_of(route)):
             return None  # what is loaded is unknown, or may answer equal requests differently
         return self._scope(model, fingerprint, route, tenant if policy.is_private else "")
@@ -112,7 +113,7 @@ class ResponseCache:
     def is_repeatable(self, model: str, route: Route | None) -> bool:
         """Whether computing a request twice does no harm: responses of the model are cached, or were until a load
         began. Just then, when a replica has died, requests have to be sent again."""
-        fingerprint = self._fingerprints.latest(model)
+        fingerprint = self.fingerprints.latest(model)
         return fingerprint is not None and _caches(fingerprint, _policy_of(route))
 
     def is_current(self, scope: CacheScope) -> bool:
@@ -121,12 +122,7 @@ class ResponseCache:
         """
         # By identity: a model that was unloaded and loaded again may have an equal fingerprint, yet in
         # between another one may have computed the response.
-        return self._fingerprints.get(scope.model) is scope.fingerprint and self._generation_of(scope.model) == scope.generation
-
-    @property
-    def generation(self) -> int:
-        """Counter that grows whenever what is loaded may have changed."""
-        return self._fingerprints.generation
+        return self.fingerprints.get(scope.model) is scope.fingerprint and self._generation_of(scope.model) == scope.generation
 
     def entry(self, key: bytes) -> CacheEntry | None:
         """Return the level-one entry of `key`, a handle for `reuse`, without counting a use; None on a
@@ -137,7 +133,7 @@ class ResponseCache:
     def reuse(self, kept: CacheEntry) -> bool:
         """Count another hit of an entry and return whether it is still valid.
 
-        The caller checks that `generation` has not changed since it got the entry: then the key is still the
+        The caller checks that the `generation` of `fingerprints` has not changed since it got the entry: then the key is still the
         right one.
         """
         return self._kept.reuse(kept, self._now_s())

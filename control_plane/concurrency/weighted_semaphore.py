@@ -28,6 +28,14 @@ class WeightedSemaphore:
         self.free -= units
         return True
 
+    def try_acquire_both(self, other: WeightedSemaphore) -> bool:
+        """Take a unit of this and one of `other` without waiting, or neither: `try_acquire` of two in one call."""
+        if self._waiting or other._waiting or self.free < 1 or other.free < 1:
+            return False
+        self.free -= 1
+        other.free -= 1
+        return True
+
     async def acquire(self, units: int = 1, *, deadline_s: float) -> None:
         """Wait in turn for units until the loop's time `deadline_s` at most. Raises TimeoutError.
 
@@ -46,6 +54,15 @@ class WeightedSemaphore:
         self.free += units
         if self._waiting:
             self._grant()
+
+    def release_both(self, other: WeightedSemaphore) -> None:
+        """Give back a unit of this and one of `other`."""
+        self.free += 1
+        other.free += 1
+        if self._waiting:
+            self._grant()
+        if other._waiting:
+            other._grant()
 
     def _grant(self) -> None:
         # Only the first is looked at: were those behind it let by, a large one might wait for ever.

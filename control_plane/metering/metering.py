@@ -103,7 +103,11 @@ class Metering:
         """Count a request that ends now. If too many sums wait, one with a new day, tenant or model is
         dropped.
         """
-        tally = self._tally(tenant, model)
+        # Each request that ends is added: the sums that are there already are found without a call.
+        is_today = self._day_began_s <= self._today_s() < self._day_ends_s
+        tally = self._tallies.get((self._day, tenant, model)) if is_today else None
+        if tally is None:
+            tally = self._tally(tenant, model)
         if tally is None:
             self.dropped += 1
             return

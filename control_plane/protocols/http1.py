@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from control_plane.core.errors import InvalidRequest
+from control_plane.core.infer_call import InferCall
 from control_plane.core.principal import Identified
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
 
@@ -35,12 +36,22 @@ class _Derived:
     """Field values by lower-case name."""
     upstream_host: bytes = b""
     upstream_head: bytes = b""
+    upstream_bytes: int = -1
+    """The size of the body that `upstream_head` was last written for: ..."""
+    upstream_whole: bytes = b""
+    """... and that head to its end."""
     caller: Identified | None = None
     """The caller that the head authenticates; None where that is to be asked for each request."""
     readdressed: HttpRequest | None = None
     """The request of the same head for another target, as last asked for by `with_target`."""
     head: bytes = b""
     """The head as it came, where its connection recognises repeats of it; else empty."""
+    infer_json: bytes = b""
+    """The JSON of the last inference request with this head, whose binary data followed it, ..."""
+    infer_bytes: int = 0
+    """... the size of its body, ..."""
+    infer_call: InferCall | None = None
+    """... and what it asked for: a body of that size that begins with the same JSON asks for the same."""
 
 
 class BodyPieces(Protocol):
@@ -193,9 +204,12 @@ def upstream_pieces(request: HttpRequest, host: bytes, forwarding: HeaderForward
     # The host of a control call has the control secret with it, so a head with the secret serves only those.
     if derived.upstream_host != host:
         derived.upstream_host, derived.upstream_head = host, _upstream_head(request, host, forwarding)
-    if len(request.body) <= _SMALL_BYTES:
-        return [b"%b%d\r\n\r\n" % (derived.upstream_head, len(request.body)) + request.body]
-    return [b"%b%d\r\n\r\n" % (derived.upstream_head, len(request.body)), request.body]
+        derived.upstream_bytes = -1
+    body = request.body
+    size = len(body)
+    if derived.upstream_bytes != size:
+        derived.upstream_bytes, derived.upstream_whole = size, b"%b%d\r\n\r\n" % (derived.upstream_head, size)
+    return [derived.upstream_whole + body] if size <= _SMALL_BYTES else [derived.upstream_whole, body]
 
 
 def _upstream_head(request: HttpRequest, host: bytes, forwarding: HeaderForwarding) -> bytes:

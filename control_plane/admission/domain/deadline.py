@@ -76,13 +76,6 @@ class ServiceTime:
                 self._is_proven, self._alone_s, self._work = True, 0.0, 0.0
         elif held_s > _OF_ANOTHER_KIND * (self.answer_s(cost, ahead=ahead, caution=1.0) or 0.0):
             self._stall_ended_s, self._stall_until_s, self._is_proven = now_s, now_s + _DOUBTED * held_s, False
-        self._count(cost, held_s, ahead)
-
-    def is_in_doubt(self, now_s: float) -> bool:
-        """Whether all that is known is from before the end of a stall that is just over."""
-        return not self._is_proven and now_s < self._stall_until_s
-
-    def _count(self, cost: float, held_s: float, ahead: float) -> None:
         pace = held_s / cost
         if _OF_ANOTHER_KIND * pace < self._alone_s:
             self._alone_s, self._work = pace, 0.0
@@ -95,14 +88,25 @@ class ServiceTime:
         self._work += _NEWEST * (ahead + cost - self._work)
         self._held_s += _NEWEST * (held_s - self._held_s)
 
+    def is_in_doubt(self, now_s: float) -> bool:
+        """Whether all that is known is from before the end of a stall that is just over."""
+        return not self._is_proven and now_s < self._stall_until_s
+
     def answer_s(self, cost: float, *, ahead: float, caution: float = _CAUTION) -> float | None:
         """Estimate the seconds from the sending of a request until its answer, with work of `ahead` units at
         Triton before it; None if nothing was measured yet.
         """
         if not self._work:
             return None
-        alone_s = cost * self._each_s()
-        return alone_s + caution * ahead * self._delay_s() if ahead else alone_s
+        # `_each_s` and `_delay_s` without calls, since each request that ends asks.
+        mean, each_s = self._cost, self._held_s / self._work
+        if each_s < self._alone_s:
+            each_s = self._alone_s
+        behind_s = self._held_s - mean * each_s
+        if not ahead or behind_s <= 0.0:
+            return cost * each_s
+        before = self._work - mean
+        return cost * each_s + caution * ahead * behind_s / (before if before > mean else mean)
 
     def queued_answer_s(self, cost: float, *, queued: float, at_triton: float) -> float | None:
         """Estimate the same for a request that waits behind `queued` units until it can be sent."""

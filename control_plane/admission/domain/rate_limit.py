@@ -75,10 +75,24 @@ def admit(state: RateState, limit: RateLimit, now_s: float) -> RateDecision:
     interval_s = 1.0 / limit.requests_per_s
     refill_s = max(0.0, state.full_at_s - now_s)
     room_s = limit.burst * interval_s - refill_s - interval_s
-    if room_s < -_ROUNDING_S:
+    after = state_after(state, limit, now_s)
+    if after is None:
         return RateDecision(False, state, 0, refill_s, -room_s)
     remaining = int(max(0.0, room_s + _ROUNDING_S) / interval_s)
-    return RateDecision(True, RateState(now_s + refill_s + interval_s), remaining, refill_s + interval_s, 0.0)
+    return RateDecision(True, after, remaining, refill_s + interval_s, 0.0)
+
+
+def state_after(state: RateState, limit: RateLimit, now_s: float) -> RateState | None:
+    """Return the state that includes a request that comes at `now_s`; None where the limit refuses it. It is `admit`
+    without the numbers for a refusal, which hardly any request needs.
+    """
+    if limit.requests_per_s <= 0:
+        return None
+    interval_s = 1.0 / limit.requests_per_s
+    refill_s = state.full_at_s - now_s
+    if refill_s < 0.0:
+        refill_s = 0.0
+    return None if limit.burst * interval_s - refill_s - interval_s < -_ROUNDING_S else RateState(now_s + refill_s + interval_s)
 
 
 @dataclass(frozen=True, slots=True)

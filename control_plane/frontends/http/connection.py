@@ -336,7 +336,8 @@ class HttpConnection(asyncio.Protocol):
                     if held_bytes:
                         self._room.release(held_bytes)
                 keep_alive = keep_alive and not self._server.is_draining  # a drain may have begun while the answer was made
-                if self._receives(item):  # answered before its body was whole: the rest cannot be told from a request
+                # Answered before its body was whole: the rest cannot be told from a request.
+                if self._reader.stream is not None and self._receives(item):
                     keep_alive, self._reader.has_ended, self._has_refused = False, True, True
                 is_head = isinstance(item, HttpRequest) and item.method == b"HEAD"
                 buffer = _buffer_of(item)
@@ -345,10 +346,12 @@ class HttpConnection(asyncio.Protocol):
                     if buffer:
                         free_in_steps(buffer)
                     if is_head or len(answer.body) <= UNCOUNTED_BYTES:
-                        write = self._write_soon if keep_alive else self._write
-                        write(_closing(answer, keep_alive).head + (b"" if is_head else answer.body))
+                        if keep_alive:
+                            self._write_soon(answer.head if is_head else answer.head + answer.body)
+                        else:
+                            self._write(_closing(answer).head + (b"" if is_head else answer.body))
                     else:
-                        await self._send_large(_closing(answer, keep_alive))
+                        await self._send_large(answer if keep_alive else _closing(answer))
                 else:
                     takes_chunks = isinstance(item, HttpRequest) and item.takes_chunks
                     del item
@@ -477,5 +480,5 @@ class HttpConnection(asyncio.Protocol):
             self._server.reads.add(self)
 
 
-def _closing(answer: HttpAnswer, keep_alive: bool) -> HttpAnswer:
-    return answer if keep_alive else with_header(answer, b"Connection: close")
+def _closing(answer: HttpAnswer) -> HttpAnswer:
+    return with_header(answer, b"Connection: close")

@@ -31,7 +31,7 @@ from control_plane.protocols.content_encoding import decoded_pieces, is_encoded
 from control_plane.protocols.header_forwarding import HeaderForwarding
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
 from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
-from control_plane.protocols.kserve.infer_json import infer_request_steps, json_object_steps, small_infer_request
+from control_plane.protocols.kserve.infer_json import MAX_KEPT_BYTES, infer_request_steps, json_object_steps, small_infer_request
 from control_plane.protocols.kserve.reserved_parameters import refuse_reserved
 from control_plane.protocols.kserve.routes import V2Route, target_for
 from control_plane.protocols.kserve.same_inputs import inputs_of_body
@@ -79,8 +79,14 @@ class HttpInferRequest:
     def read_at_once(self) -> InferCall | None:
         if self._failure is not None or self._route.action is _GENERATE:
             return None
-        name, version = self._route.model_name, self._route.model_version
-        return small_infer_request(self.http.body, self._json_length(), model_name=name, model_version=version, limits=self._context.limits)
+        body, derived = self.http.body, self.http.derived
+        if derived.infer_call is not None and len(body) == derived.infer_bytes and body.startswith(derived.infer_json):
+            return derived.infer_call
+        name, version, length = self._route.model_name, self._route.model_version, self._json_length()
+        call = small_infer_request(body, length, model_name=name, model_version=version, limits=self._context.limits)
+        if call is not None and derived.head and 0 < (json_bytes := int(length or 0)) <= MAX_KEPT_BYTES:
+            derived.infer_json, derived.infer_bytes, derived.infer_call = bytes(body[:json_bytes]), len(body), call
+        return call
 
     def read(self) -> Steps[InferCall]:
         if self._failure is not None:

@@ -67,6 +67,7 @@ class VerbatimCache(Generic[AnswerT]):
         self._running = running
         self._cache = cache
         self._access = running.governance.access
+        self._fingerprints = None if cache is None else cache.fingerprints
         self._admission = running.governance.admission
         self._today_s = today_s
         self._hits: BoundedCache[MessageKey, _VerbatimEntry[AnswerT]] = BoundedCache(_MAX_BYTES, max_entry_bytes=_MAX_ENTRY_BYTES)
@@ -113,7 +114,7 @@ class VerbatimCache(Generic[AnswerT]):
         kept = None if self._cache is None else self._cache.entry(key)
         if kept is not None and self._cache is not None:
             account = self._admission.account(principal.tenant)
-            hit = _VerbatimEntry(answer, kept, principal, account, call, self._access.generation, self._cache.generation)
+            hit = _VerbatimEntry(answer, kept, principal, account, call, self._access.generation, self._cache.fingerprints.generation)
             self._hits.keep(message, hit, size_bytes=size_bytes)
 
     def flush_counts(self) -> None:
@@ -131,11 +132,12 @@ class VerbatimCache(Generic[AnswerT]):
     def _holds(self, hit: _VerbatimEntry[AnswerT]) -> bool:
         """Whether rules, contents, the caller's key and the cached entry are as they were; refreshes the
         entry's last use."""
-        cache, expires_s = self._cache, hit.principal.expires_s
+        cache, fingerprints, expires_s = self._cache, self._fingerprints, hit.principal.expires_s
         return (
             cache is not None
+            and fingerprints is not None
             and hit.access_generation == self._access.generation
-            and hit.contents_generation == cache.generation
+            and hit.contents_generation == fingerprints.generation
             and (expires_s is None or self._today_s() < expires_s)
             and cache.reuse(hit.kept)
         )

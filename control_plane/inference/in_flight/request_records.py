@@ -112,7 +112,7 @@ class RequestRecords:
         Triton's counts."""
         if request.outcome is _ANSWERED and not request.steps:
             return request.table_units
-        ending = _ending_of(request)
+        ending = _LEFT if request.continues_at_triton else _ENDINGS.get(request.outcome, _LEFT)
         at_triton_ms = (ended_s - sent_s) * 1e3 * request.parts_at_once
         if request.steps:
             self._costs.charge(request.principal.tenant, request.model_name, request.steps, ending, request.computed_rows, at_triton_ms)
@@ -153,9 +153,6 @@ def _expected(request: AuthorizedRequest, by_table: float, at_triton_s: float) -
     """
     if request.units is None:
         return None
-    most = inf if _ending_of(request) is Ending.LEFT else at_triton_s * 1e3 * request.parts_at_once
+    has_left = request.continues_at_triton or request.outcome not in _ENDINGS
+    most = inf if has_left else at_triton_s * 1e3 * request.parts_at_once
     return by_table + min(request.units - request.table_units, most)
-
-
-def _ending_of(request: AuthorizedRequest) -> Ending:
-    return _LEFT if request.continues_at_triton else _ENDINGS.get(request.outcome, _LEFT)

@@ -33,7 +33,7 @@ from control_plane.protocols.kserve.json_outline import outline_steps
 from control_plane.protocols.kserve.reserved_parameters import refuse_reserved
 
 _BOM = b"\xef\xbb\xbf"
-_MAX_KEPT_BYTES = 1024
+MAX_KEPT_BYTES = 1024
 """Longest JSON header that is cached; with the cache's number of entries this bounds it to a few MB."""
 
 _LARGE_JSON_BYTES = 256 * 1024
@@ -89,7 +89,7 @@ def small_infer_request(
     json_bytes = _json_length(body, header_length)
     if not 0 < json_bytes <= _LARGE_JSON_BYTES:
         return None
-    if json_bytes > _MAX_KEPT_BYTES:
+    if json_bytes > MAX_KEPT_BYTES:
         limits.check_json_bytes(json_bytes)
     header = _small_header(body, json_bytes, model_name, model_version, limits)
     return header.call if header.data_bytes == len(body) - json_bytes else None
@@ -134,7 +134,7 @@ def _small_header(body: Body, json_bytes: int, model_name: str, model_version: s
     """Parse the header; a short one that binary data follows is looked up first, since clients repeat such
     headers."""
     text = bytes(body) if json_bytes == len(body) else bytes(body[:json_bytes])
-    if json_bytes != len(body) and json_bytes <= _MAX_KEPT_BYTES:
+    if json_bytes != len(body) and json_bytes <= MAX_KEPT_BYTES:
         return _read_known_header(text, model_name, model_version)
     return _read_header(_expect_object(_parse_small(text, limits)), json_bytes, model_name, model_version)
 

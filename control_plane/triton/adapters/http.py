@@ -106,7 +106,7 @@ class HttpClient:
         now = self._now_s()
         deadline = now + timeout_s
         # Permission comes first, the connection second: so there are never more connections than allowed.
-        if not self._try_allow(slot is not None):
+        if not (self._allowed.try_acquire() if slot is None else self._allowed.try_acquire_both(self._allowed_inference)):
             await self._allow(slot is not None, deadline)
         connection: _Connection | None = None
         is_large, is_beside_large = len(request.body) > _LARGE_JSON_BYTES and _has_large_json(request), self._large_json > 0
@@ -148,16 +148,6 @@ class HttpClient:
         for connection in tuple(self._open):
             connection.close()
 
-    def _try_allow(self, is_inference: bool) -> bool:
-        """Allow the use of one more connection; False: all that may be used are."""
-        if is_inference and not self._allowed_inference.try_acquire():
-            return False
-        if self._allowed.try_acquire():
-            return True
-        if is_inference:
-            self._allowed_inference.release()
-        return False
-
     async def _allow(self, is_inference: bool, deadline: float) -> None:
         """Wait until one more connection may be used. Raises DeadlineExceeded."""
         try:
@@ -173,9 +163,10 @@ class HttpClient:
             raise DeadlineExceeded("all connections to Triton were busy until the request's deadline") from exc
 
     def _disallow(self, is_inference: bool) -> None:
-        self._allowed.release()
         if is_inference:
-            self._allowed_inference.release()
+            self._allowed.release_both(self._allowed_inference)
+        else:
+            self._allowed.release()
 
     def _give_back(self, connection: _Connection, *, at: int | None = None) -> None:
         """Put a connection where it is taken next, or `at` a place far from there; the first one is that of large JSON."""
@@ -183,9 +174,10 @@ class HttpClient:
             self._idle.insert(len(self._idle) if at is None else at, connection)
         else:
             connection.close()
-        self._allowed.release()
         if connection.slot is not None:
-            self._allowed_inference.release()
+            self._allowed.release_both(self._allowed_inference)
+        else:
+            self._allowed.release()
 
     async def _connect(self, deadline: float) -> _Connection:
         """Open a connection. Raises UpstreamUnavailable."""

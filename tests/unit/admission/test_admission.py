@@ -290,7 +290,7 @@ async def test_any_number_of_model_names_leaves_a_bounded_number_behind() -> Non
         permit = frontend.admit("")
         await turn(permit, f"m{number}")
         permit.release()
-    assert len(frontend._models) <= 1025
+    assert len(frontend.models) <= 1025
     one_more, again = frontend.admit(""), frontend.admit("")
     await turn(one_more, "one more")
     ending.release()

@@ -159,6 +159,13 @@ def test_a_large_body_goes_on_by_itself_and_is_not_copied(size: int, pieces: int
     assert pieces == 1 or found[1] is body
 
 
+def test_requests_that_share_a_head_have_lengths_and_hosts_of_their_own() -> None:
+    first = HttpRequest(b"POST", b"/v2", [], b"a")
+    for body, host in ((b"a", HOST), (b"bb", HOST), (b"bb", b"other"), (b"c", b"other"), (b"d", b"other")):
+        expected = b"POST /v2 HTTP/1.1\r\nHost: %b\r\nContent-Length: %d\r\n\r\n%b" % (host, len(body), body)
+        assert upstream_bytes(first.with_body(body), host) == expected
+
+
 def test_the_next_request_of_a_connection_comes_from_where_the_first_came() -> None:
     first = HttpRequest(b"POST", b"/v2", [], b"a", peer_is_local=True, takes_chunks=False)
     second = first.with_body(b"b")
