@@ -20,6 +20,7 @@ def garbage_collector_paused() -> Iterator[None]:
         gc.freeze()
         gc.enable()
 
+
 _YOUNG_OBJECTS = 5_000
 """Objects that are made before the young ones are scanned, 700 by default. Requests in flight have some twenty each: with
 64 of them there were always so many, and every scan went through all that was alive. What is in a cycle is freed later by
