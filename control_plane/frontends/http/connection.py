@@ -15,9 +15,11 @@ from typing import cast
 from control_plane.core.errors import ControlPlaneError, GatewayStopping, HeadTooLarge, InvalidRequest, RequestTimeout
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES
 from control_plane.frontends.common.connection_server import address_of, is_local
+from control_plane.frontends.http.answer_writer import AnswerWriter
 from control_plane.frontends.http.body_room import BodyRoom
 from control_plane.frontends.http.connection_host import ConnectionHost
 from control_plane.frontends.http.request_reader import RequestReader
+from control_plane.frontends.http.stalls import StallClock
 from control_plane.frontends.http.streams import error_event, forward
 from control_plane.host.large_buffers import free_in_steps
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, with_header
@@ -33,9 +35,6 @@ and then the end of a client that disconnects goes unnoticed."""
 _LARGE_READ_BYTES = 64 * 1024
 """A read of a body that is followed by no other in the same turn of the loop. Of what a socket holds uvloop would read
 up to 8 MB before anybody else is served, and that takes 5 ms."""
-
-_WRITE_BYTES = 256 * 1024
-"""Bytes of a large answer that are written at a time, since TLS encrypts each write in one go."""
 
 _LINGER_S = 2.0
 """Seconds that a refused client may go on sending. Closing a socket with unread bytes resets the connection,
@@ -66,10 +65,7 @@ class HttpConnection(asyncio.Protocol):
         self._queue: deque[_Item] = deque()
         self._arrival: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
-        self._may_write = True
-        """Whether the client reads what it is sent; `_writable` wakes who waits for that."""
-        self._writable = asyncio.Event()
-        self._writable.set()
+        self._writer = AnswerWriter(server.writes, server.connected)
         self._is_answering = False
         self._is_leaving = False
         self._is_paused = False
@@ -81,11 +77,8 @@ class HttpConnection(asyncio.Protocol):
         self._is_put_off = False
         """Whether the socket is not read until the scheduler says so (`read_scheduler.PausedConnection`)."""
         self._taken = 0
-        self._unsent = b""
-        """An answer that is written at the end of this turn of the loop."""
         self._room = BodyRoom(server.budget, tasks, patience_s=server.limits.body_timeout_s, granted=self._on_room, refused=self.refuse)
-        self._progress: tuple[object, ...] = ()
-        self._progress_at_s = 0.0
+        self._stall = StallClock()
         self._ended_by: ControlPlaneError | None = None
         """The error that answers the request in flight, whose work has been cancelled."""
 
@@ -97,6 +90,7 @@ class HttpConnection(asyncio.Protocol):
         if not self._server.opened(self, peer):
             self._transport.abort()
             return
+        self._writer.begin(self._transport)
         self._server.begin_reading(self, self._transport)
         self._reader = RequestReader(
             self,
@@ -150,7 +144,7 @@ class HttpConnection(asyncio.Protocol):
     @property
     def _may_read_backlog(self) -> bool:
         """Whether there is a backlog to parse, and nothing that must be done before."""
-        return self._reader.has_backlog and not self._is_held and self._may_write and self._transport is not None
+        return self._reader.has_backlog and not self._is_held and self._writer.may_write and self._transport is not None
 
     @property
     def _is_held(self) -> bool:
@@ -164,6 +158,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._writer.end()
         self._server.closed(self)
         self._server.reads.remove(self)
         if self._task is not None:
@@ -176,12 +171,10 @@ class HttpConnection(asyncio.Protocol):
         self._queue.clear()
 
     def pause_writing(self) -> None:
-        self._may_write = False
-        self._writable.clear()
+        self._writer.pause()
 
     def resume_writing(self) -> None:
-        self._may_write = True
-        self._writable.set()
+        self._writer.resume()
         if self._may_read_backlog:
             self._server.reads.add(self)
 
@@ -190,7 +183,7 @@ class HttpConnection(asyncio.Protocol):
     def answer_verbatim(self, head: bytes, body: bytes) -> bool:
         """See `request_sink.RequestSink`; False also if the answer would come before earlier ones, or while the
         client reads none."""
-        if self._queue or self._is_answering or not self._may_write or self._server.is_draining:
+        if self._queue or self._is_answering or not self._writer.may_write or self._server.is_draining:
             return False
         try:
             answer = self._verbatim.answer(head, body)
@@ -200,7 +193,7 @@ class HttpConnection(asyncio.Protocol):
         if answer is None:
             return False
         self._taken += 1
-        self._write(answer)
+        self._writer.write(answer)
         return True
 
     def accept(self, request: HttpRequest, *, keep_alive: bool) -> None:
@@ -243,7 +236,7 @@ class HttpConnection(asyncio.Protocol):
     def is_idle(self) -> bool:
         """See `connection_server.Connection`; also true before the first request."""
         is_busy = self._is_answering or self._queue or self._room.waiting is not None or self._has_refused or self._has_backlog
-        return not is_busy and not self._unsent and self._reader.is_between_requests and self._may_write
+        return not is_busy and not self._writer.has_unsent and self._reader.is_between_requests and self._writer.may_write
 
     def leave(self) -> None:
         """Drain: close now, or after the request in flight has been answered completely.
@@ -254,7 +247,7 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is None or self._is_answering or self._queue:
             return
         if self._lingers or (self._reader.is_between_requests and not self._has_backlog):
-            self.flush()
+            self._writer.flush()
             self._transport.close()
         elif not self._reader.head_is_read and not self._has_backlog:
             self.refuse(GatewayStopping())
@@ -280,33 +273,27 @@ class HttpConnection(asyncio.Protocol):
         limits, transport, reader = self._server.limits, self._transport, self._reader
         if transport is None:
             return
-        if not self._may_write:
-            if self._has_stalled(now_s, limits.body_timeout_s, "writing", transport.get_write_buffer_size()):
+        if not self._writer.may_write:
+            if self._stall.has_stalled(now_s, limits.body_timeout_s, "writing", transport.get_write_buffer_size()):
                 transport.abort()
         elif reader.stream is not None and not (reader.stream.is_full or self._has_backlog or self._has_refused):
             self._enforce_body_timeout(now_s)
         elif self._is_answering or self._queue or self._room.waiting or self._has_refused or self._has_backlog:
             # It is not the client that is waited for.
-            self._progress = ()
+            self._stall.clear()
         elif reader.is_between_requests:
-            if limits.idle_timeout_s and self._has_stalled(now_s, limits.idle_timeout_s, "idle", self._taken):
+            if limits.idle_timeout_s and self._stall.has_stalled(now_s, limits.idle_timeout_s, "idle", self._taken):
                 transport.close()
         elif not reader.head_is_read:
-            if self._has_stalled(now_s, limits.header_timeout_s, "head", self._taken):
+            if self._stall.has_stalled(now_s, limits.header_timeout_s, "head", self._taken):
                 self.refuse(RequestTimeout(f"the request's head did not come within {limits.header_timeout_s:g} s"))
         else:
             self._enforce_body_timeout(now_s)
 
     def _enforce_body_timeout(self, now_s: float) -> None:
         reader, limit_s = self._reader, self._server.limits.body_timeout_s
-        if self._has_stalled(now_s, limit_s, "body", self._taken, reader.body_bytes // reader.body_step_bytes):
+        if self._stall.has_stalled(now_s, limit_s, "body", self._taken, reader.body_bytes // reader.body_step_bytes):
             self.refuse(RequestTimeout(f"the request's body came too slowly, or not at all, for {limit_s:g} s"))
-
-    def _has_stalled(self, now_s: float, limit_s: float, *progress: object) -> bool:
-        """Whether `progress`, any values that change with it, has been the same for `limit_s`."""
-        if progress != self._progress:
-            self._progress, self._progress_at_s = progress, now_s
-        return now_s - self._progress_at_s >= limit_s
 
     # Answering
 
@@ -347,11 +334,11 @@ class HttpConnection(asyncio.Protocol):
                         free_in_steps(buffer)
                     if is_head or len(answer.body) <= UNCOUNTED_BYTES:
                         if keep_alive:
-                            self._write_soon(answer.head if is_head else answer.head + answer.body)
+                            self._writer.write_soon(answer.head if is_head else answer.head + answer.body)
                         else:
-                            self._write(_closing(answer).head + (b"" if is_head else answer.body))
+                            self._writer.write(_closing(answer).head + (b"" if is_head else answer.body))
                     else:
-                        await self._send_large(answer if keep_alive else _closing(answer))
+                        await self._writer.write_large(answer if keep_alive else _closing(answer))
                 else:
                     takes_chunks = isinstance(item, HttpRequest) and item.takes_chunks
                     del item
@@ -360,8 +347,8 @@ class HttpConnection(asyncio.Protocol):
                     await self._send_stream(answer, keep_alive=keep_alive, takes_chunks=takes_chunks, is_head=is_head)
                 self._is_answering = False
                 # A client that pipelines requests and reads no answers has one of them here, not all.
-                if not self._may_write:
-                    await self._writable.wait()
+                if not self._writer.may_write:
+                    await self._writer.writable.wait()
             await self._close()
         except asyncio.CancelledError:
             if self._transport is not None:
@@ -402,20 +389,12 @@ class HttpConnection(asyncio.Protocol):
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
 
-    async def _send_large(self, answer: HttpAnswer) -> None:
-        """Send an answer in pieces, one in a turn of the loop, waiting for the client to read each."""
-        self._write(answer.head)
-        body = memoryview(answer.body)
-        for at in range(0, len(body), _WRITE_BYTES):
-            if at:
-                await asyncio.sleep(0)  # a socket of loopback takes 4 MB at once
-            self._write(body[at : at + _WRITE_BYTES])
-            await self._writable.wait()
-
     async def _send_stream(self, stream: HttpStream, *, keep_alive: bool, takes_chunks: bool, is_head: bool) -> None:
         """Forward a streamed answer; break it off, or end it with an error, where it cannot come to its end."""
         try:
-            await forward(stream, self._write, self._writable, keep_alive=keep_alive, takes_chunks=takes_chunks, is_head=is_head)
+            await forward(
+                stream, self._writer.write, self._writer.writable, keep_alive=keep_alive, takes_chunks=takes_chunks, is_head=is_head
+            )
         except ControlPlaneError as exc:
             _log.info("an answer broke off: %s", exc)
             self.abort()  # without the last chunk, by which the client knows that the answer is incomplete
@@ -423,29 +402,9 @@ class HttpConnection(asyncio.Protocol):
             event = None if self._ended_by is None else error_event(stream.head, self._ended_by)
             if event is None:
                 raise
-            self._write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event) if takes_chunks else event)
+            self._writer.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event) if takes_chunks else event)
         finally:
             stream.close()
-
-    def _write(self, data: bytes | memoryview) -> None:
-        if self._unsent:
-            self.flush()
-        if self._transport is not None:
-            self._transport.write(data)
-
-    def _write_soon(self, data: bytes) -> None:
-        """Write an answer at the end of this turn of the loop, with those to others; at once if there are none."""
-        if len(self._server.connected) == 1 or self._unsent:
-            self._write(data)
-        else:
-            self._unsent = data
-            self._server.writes.put_off(self)
-
-    def flush(self) -> None:
-        """See `turn_writes.Unsent`."""
-        unsent, self._unsent = self._unsent, b""
-        if unsent and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(unsent)
 
     # Reading only as much as there is room for
 
@@ -469,7 +428,7 @@ class HttpConnection(asyncio.Protocol):
         """Send `100 Continue`, unless earlier answers or memory for the body are still waited for."""
         if not self._room.waiting and not self._queue and not self._is_answering:
             self._reader.wants_continue = False
-            self._write(_CONTINUE)
+            self._writer.write(_CONTINUE)
 
     def _on_room(self) -> None:
         """There is room for the body now: go on reading it."""
