@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
+import re
 import sqlite3
 from pathlib import Path
 
@@ -58,6 +61,25 @@ async def test_what_is_no_board_is_put_aside_and_begun_anew(tmp_path: Path, cont
     assert told.levelname == "WARNING"
     for each in (board, *others):
         await each.close()
+
+
+async def test_who_cannot_open_it_while_another_process_puts_it_aside_opens_the_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "demand.sqlite"
+    path.mkdir()  # it cannot be opened
+    folder = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(folder, fcntl.LOCK_EX)  # as the other process does
+    opening = asyncio.get_running_loop().run_in_executor(None, lambda: asyncio.run(_open_and_close(path)))
+    waits = re.compile(rf"-> FLOCK .*:{os.fstat(folder).st_ino} ")
+    while not opening.done() and not waits.search(Path("/proc/locks").read_text()):
+        await asyncio.sleep(0.001)
+    path.rmdir()
+    os.close(folder)
+    await opening
+    assert path.is_file()
+
+
+async def _open_and_close(path: Path) -> None:
+    await (await open_sqlite_demand(path)).close()
 
 
 def test_what_cannot_be_opened_at_all_is_refused(tmp_path: Path) -> None:
