@@ -7,7 +7,6 @@ write-ahead log leaves the file intact when power fails), and a file that is dam
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import sqlite3
@@ -20,7 +19,7 @@ import orjson
 
 from control_plane.admission.domain.demand import LIVE_S, Exchange, exchange_of
 from control_plane.core.errors import StartupError
-from control_plane.storage.sqlite import SqliteFile, open_sqlite, transaction
+from control_plane.storage.sqlite import SqliteFile, open_sqlite, opened_alone, transaction
 
 _log = logging.getLogger(__name__)
 
@@ -53,8 +52,10 @@ async def open_sqlite_demand(path: Path) -> SqliteDemandBoard:
     try:
         file = await open_sqlite(path, _MIGRATIONS)
     except StartupError as exc:
-        if not isinstance(exc.__cause__, sqlite3.DatabaseError) or not _is_another(path, before, exc.__cause__):
+        # An OperationalError is no damage: the folder cannot be written, or the disk is full.
+        if not isinstance(exc.__cause__, sqlite3.DatabaseError) or isinstance(exc.__cause__, sqlite3.OperationalError):
             raise
+        _put_aside(path, before, exc.__cause__)
         file = await open_sqlite(path, _MIGRATIONS)
     try:
         await file.run(lambda connection: connection.execute("PRAGMA synchronous = NORMAL"))
@@ -64,30 +65,16 @@ async def open_sqlite_demand(path: Path) -> SqliteDemandBoard:
     return SqliteDemandBoard(file)
 
 
-def _is_another(path: Path, inode: int | None, why: sqlite3.DatabaseError) -> bool:
-    """Put the file aside if it is damaged, unless another process was faster; return whether the name is a new file's now.
-
-    While another process does it, opening the file fails in ways that look like a broken disk.
-    """
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+def _put_aside(path: Path, inode: int | None, why: sqlite3.DatabaseError) -> None:
+    """Rename the file, unless another process was faster: the file of that name is then a new one."""
+    with opened_alone(path.parent):
         if _inode(path) != inode:
-            return True
-        if isinstance(why, sqlite3.OperationalError):
-            return False  # no damage: the folder cannot be written, or the disk is full
-        _put_aside(path, why)
-        return True
-    finally:
-        os.close(folder)
-
-
-def _put_aside(path: Path, why: sqlite3.DatabaseError) -> None:
-    aside = path.with_name(f"{path.name}.damaged")
-    for log in ("-wal", "-shm"):
-        path.with_name(path.name + log).unlink(missing_ok=True)  # or it would be taken for the new file's
-    path.rename(aside)
-    _log.warning("%s was damaged (%s): it is put aside as %s and begun anew; nothing of it is needed", path, why, aside.name)
+            return
+        aside = path.with_name(f"{path.name}.damaged")
+        for log in ("-wal", "-shm"):
+            path.with_name(path.name + log).unlink(missing_ok=True)  # or it would be taken for the new file's
+        path.rename(aside)
+        _log.warning("%s was damaged (%s): it is put aside as %s and begun anew; nothing of it is needed", path, why, aside.name)
 
 
 def _inode(path: Path) -> int | None:

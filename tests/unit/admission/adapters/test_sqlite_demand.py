@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
-import re
 import sqlite3
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 from control_plane.admission.adapters.sqlite_demand import SqliteDemandBoard, open_sqlite_demand
 from control_plane.admission.domain.demand import LIVE_S, Exchange
 from control_plane.core.errors import StartupError, StoreUnavailable
+from control_plane.storage.sqlite import opened_alone
 from tests.aio import run
 
 
@@ -63,19 +62,21 @@ async def test_what_is_no_board_is_put_aside_and_begun_anew(tmp_path: Path, cont
         await each.close()
 
 
-async def test_who_cannot_open_it_while_another_process_puts_it_aside_opens_the_new_one(tmp_path: Path) -> None:
+async def test_who_opens_it_waits_for_another_process_that_puts_it_aside(tmp_path: Path) -> None:
     path = tmp_path / "demand.sqlite"
     path.mkdir()  # it cannot be opened
-    folder = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
-    fcntl.flock(folder, fcntl.LOCK_EX)  # as the other process does
-    opening = asyncio.get_running_loop().run_in_executor(None, lambda: asyncio.run(_open_and_close(path)))
-    waits = re.compile(rf"-> FLOCK .*:{os.fstat(folder).st_ino} ")
-    while not opening.done() and not waits.search(Path("/proc/locks").read_text()):
-        await asyncio.sleep(0.001)
-    path.rmdir()
-    os.close(folder)
+    with opened_alone(tmp_path):  # as the other process does
+        opening = asyncio.get_running_loop().run_in_executor(None, lambda: asyncio.run(_open_and_close(path)))
+        while not opening.done() and _openings(tmp_path) < 2:
+            await asyncio.sleep(0.001)
+        path.rmdir()
     await opening
     assert path.is_file()
+
+
+def _openings(folder: Path) -> int:
+    """How many descriptors this process has of the folder."""
+    return sum(os.path.realpath(each) == str(folder.resolve()) for each in Path("/proc/self/fd").iterdir())
 
 
 async def _open_and_close(path: Path) -> None:
