@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import sqlite3
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -197,10 +199,15 @@ def _fail(works: Sequence[_Work], why: BaseException) -> None:
 
 def _open(path: Path, migrations: Migrations) -> _Connection:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Created before SQLite does, to set its mode. Not by open(): closing a descriptor of the file drops all
-    # POSIX locks that this process holds on it, also those of another connection.
-    with contextlib.suppress(FileExistsError):
-        os.mknod(path, mode=0o600)
+    with opened_alone(path.parent):
+        # Created before SQLite does, to set its mode. Not by open(): closing a descriptor of the file drops all
+        # POSIX locks that this process holds on it, also those of another connection.
+        with contextlib.suppress(FileExistsError):
+            os.mknod(path, mode=0o600)
+        return _connect(path, migrations)
+
+
+def _connect(path: Path, migrations: Migrations) -> _Connection:
     connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False, factory=_Connection)
     try:
         connection.execute("PRAGMA synchronous = FULL")
@@ -211,6 +218,32 @@ def _open(path: Path, migrations: Migrations) -> _Connection:
         connection.close()
         raise
     return connection
+
+
+@contextmanager
+def opened_alone(folder: Path) -> Iterator[None]:
+    """Keep other processes from opening databases of this folder during the block, or for `_BUSY_S` where one that does so
+    is held still.
+
+    Of two that make the same file or set its mode one fails: there SQLite does not wait. And what one does to files by
+    their names, such as putting a damaged one aside, is not to be done to another's.
+    """
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        until_s = time.monotonic() + _BUSY_S
+        while not _has_locked(lock) and time.monotonic() < until_s:
+            time.sleep(0.002)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _has_locked(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _migrate(connection: sqlite3.Connection, path: Path, migrations: Migrations) -> None:

@@ -39,7 +39,7 @@ _MINIMUM_COSINE = 0.97
 
 
 def main() -> None:
-    parser = harness.parser(__doc__, rounds=5, seconds=1)
+    parser = harness.parser(__doc__, rounds=5, seconds=1.0)
     parser.add_argument("--callers", type=int, default=64)
     parser.add_argument("--instances", type=int, default=1, help="of the others' models; they share the threads")
     parser.add_argument("--variants", nargs="+", default=["fp32", "int8"], help="of text_encoder")

@@ -134,7 +134,7 @@ class Report(report.Report):
         if (alone := self.median(Case(ALONE))) is None:
             return math.nan
         return self.over_rounds(
-            Case(BESIDE), Case(JOBS), lambda beside, jobs: beside.jobs_per_s * (jobs.busy_cpus / jobs.per_s) / alone.idle_cpus
+            Case(BESIDE), Case(JOBS), lambda beside, jobs: beside.jobs_per_s * (jobs.busy_cpus / jobs.per_s) / (alone.idle_cpus or math.nan)
         )
 
     def _spike_p99_times(self) -> float:

@@ -1,4 +1,4 @@
-"""Two gateways, one with workers, before two Tritons with nodes: cached answers are right whatever is loaded, frozen or killed."""
+"""Two gateways, one with workers, before three Tritons with nodes: cached answers are right whatever is loaded, frozen or killed."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         code.write_text(text.replace("int(self.name[1:])", "int(self.name[1:]) + self.more"))
     with ExitStack() as ends, redis_server(root) as redis, ThreadPoolExecutor(2) as threads:
         flags = ("--model-repository", str(models))
-        starts = [threads.submit(start_node, root / f"node-{number}/state", *flags) for number in range(2)]
+        starts = [threads.submit(start_node, root / f"node-{number}/state", *flags) for number in range(3)]
         nodes = [each.result() for each in starts]
         for node in nodes:
             ends.callback(lambda node=node: node.tidegate.kill())
         site = Site(nodes, models, root / "servers.yaml")
-        site.list_nodes(0, 1)
+        site.list_nodes(0, 1, 2)
         where = ("--servers-file", str(site.listed), "--node-secret-file", str(secret_file(root)))
         flags = (*where, "--state-url", redis.url, "--memory-budget", "120MiB")
         started = [

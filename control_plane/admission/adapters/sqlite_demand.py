@@ -7,7 +7,6 @@ write-ahead log leaves the file intact when power fails), and a file that is dam
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import sqlite3
@@ -20,7 +19,7 @@ import orjson
 
 from control_plane.admission.domain.demand import LIVE_S, Exchange, exchange_of
 from control_plane.core.errors import StartupError
-from control_plane.storage.sqlite import SqliteFile, open_sqlite, transaction
+from control_plane.storage.sqlite import SqliteFile, open_sqlite, opened_alone, transaction
 
 _log = logging.getLogger(__name__)
 
@@ -68,9 +67,7 @@ async def open_sqlite_demand(path: Path) -> SqliteDemandBoard:
 
 def _put_aside(path: Path, inode: int | None, why: sqlite3.DatabaseError) -> None:
     """Rename the file, unless another process was faster: the file of that name is then a new one."""
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+    with opened_alone(path.parent):
         if _inode(path) != inode:
             return
         aside = path.with_name(f"{path.name}.damaged")
@@ -78,8 +75,6 @@ def _put_aside(path: Path, inode: int | None, why: sqlite3.DatabaseError) -> Non
             path.with_name(path.name + log).unlink(missing_ok=True)  # or it would be taken for the new file's
         path.rename(aside)
         _log.warning("%s was damaged (%s): it is put aside as %s and begun anew; nothing of it is needed", path, why, aside.name)
-    finally:
-        os.close(folder)
 
 
 def _inode(path: Path) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from control_plane.admission.adapters.sqlite_demand import SqliteDemandBoard, open_sqlite_demand
 from control_plane.admission.domain.demand import LIVE_S, Exchange
 from control_plane.core.errors import StartupError, StoreUnavailable
+from control_plane.storage.sqlite import opened_alone
 from tests.aio import run
 
 
@@ -58,6 +60,27 @@ async def test_what_is_no_board_is_put_aside_and_begun_anew(tmp_path: Path, cont
     assert told.levelname == "WARNING"
     for each in (board, *others):
         await each.close()
+
+
+async def test_who_opens_it_waits_for_another_process_that_puts_it_aside(tmp_path: Path) -> None:
+    path = tmp_path / "demand.sqlite"
+    path.mkdir()  # it cannot be opened
+    with opened_alone(tmp_path):  # as the other process does
+        opening = asyncio.get_running_loop().run_in_executor(None, lambda: asyncio.run(_open_and_close(path)))
+        while not opening.done() and _openings(tmp_path) < 2:
+            await asyncio.sleep(0.001)
+        path.rmdir()
+    await opening
+    assert path.is_file()
+
+
+def _openings(folder: Path) -> int:
+    """How many descriptors this process has of the folder."""
+    return sum(os.path.realpath(each) == str(folder.resolve()) for each in Path("/proc/self/fd").iterdir())
+
+
+async def _open_and_close(path: Path) -> None:
+    await (await open_sqlite_demand(path)).close()
 
 
 def test_what_cannot_be_opened_at_all_is_refused(tmp_path: Path) -> None:
