@@ -16,7 +16,7 @@ from control_plane.node.ports import NodeFiles
 _LOOK_EVERY_S, _MAX_PAUSE_S = 5.0, 30.0
 _GLANCE_EVERY_S = 1.0
 """Time between two glances at what has come or gone, which cost microseconds."""
-_SHARE = 0.003
+_SHARE = 0.002
 """Part of a core that looks take at most, for as long as the longest pause allows: a thousand models take 40 ms."""
 
 ValueT = TypeVar("ValueT")
