@@ -75,6 +75,7 @@ class Admission:
         self.background = BackgroundGate(servers, now_s)
         self.is_in_background = False
         self.is_preempted: Callable[[str], Awaitable[bool]] | None = None
+        """See `in_background`."""
 
     @property
     def counts(self) -> Mapping[tuple[str, ShedReason], int]:

@@ -288,8 +288,9 @@ class DataPlane:
         is_loaded = self._models.__contains__ if catalogue is None else catalogue.is_ready
         lanes = BackgroundLanes(self._inference.dispatch, self._fingerprints, is_loaded=is_loaded)
         admission, dispatch = self._governance.admission, self._inference.dispatch
-        below, last = (replace(self._governance, admission=admission.in_background(has)) for has in (lanes.has, None))
-        interrupted, plain = (self._inference_with(each, dispatch) for each in (below, last))
+        below = replace(self._governance, admission=admission.in_background(lanes.has))
+        interrupted = self._inference_with(below, dispatch)
+        uninterrupted = self._inference_with(replace(self._governance, admission=admission.in_background()), dispatch)
 
         def is_alone() -> bool:
             return not below.admission.background.are_callers_present
@@ -301,7 +302,7 @@ class DataPlane:
             return not (below.admission.is_limited(tenant) or below.meter.has_log or below.access.route(model) is not None)
 
         def inference_with(meter: Meter, yields: bool) -> InferenceService:
-            return (interrupted if yields else plain).metered_by(meter)
+            return (interrupted if yields else uninterrupted).metered_by(meter)
 
         def embeddings_with(meter: Meter, yields: bool) -> Embeddings:
             return self._embeddings_of(inference_with(meter, yields))

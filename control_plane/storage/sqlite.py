@@ -231,19 +231,22 @@ def opened_alone(folder: Path) -> Iterator[None]:
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         until_s = time.monotonic() + _BUSY_S
-        while not _has_locked(lock) and time.monotonic() < until_s:
+        while _is_held(lock) and time.monotonic() < until_s:
             time.sleep(0.002)
         yield
     finally:
         os.close(lock)
 
 
-def _has_locked(lock: int) -> bool:
+def _is_held(lock: int) -> bool:
+    """Lock it, or say that another process has."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        return True
+    except OSError:  # such as NFS, where folders cannot be locked: opened as if alone there
         return False
-    return True
+    return False
 
 
 def _migrate(connection: sqlite3.Connection, path: Path, migrations: Migrations) -> None:

@@ -32,9 +32,9 @@ _KEYS_ARE_KNOWN_S = 1.0
 _ALONE_EVERY = 8
 """Floods from one look at the bystander alone to the next, which also shows that the floods before left nothing behind."""
 _LEAD_S = 0.25
-"""Of the flood, before it counts."""
+"""Seconds for which the flood runs before the bystander is measured."""
 _TAIL_S = 0.1
-"""Of the flood, after it counts: it must not end before."""
+"""Seconds for which the flood goes on after that, so that it does not end while the bystander is measured."""
 _REST_S = 0.05
 """After a flood, for what is left of it."""
 

@@ -56,7 +56,7 @@ class Answered:
 
     latencies_ms: Sequence[float]
     late_ms: Sequence[float]
-    """Of each of these, how late the client itself sent it."""
+    """For each latency, how much later than planned the client sent the request."""
     errors: int
 
     def percentile_ms(self, percent: float) -> float:

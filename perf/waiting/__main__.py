@@ -58,7 +58,7 @@ _UPLOADS = 2
 _UPLOADS_SETTLE_S = 1.0
 """Until they are under way: each makes its message first."""
 _TAIL_S = 0.2
-"""Of the uploads, after they count: they must not end before."""
+"""Seconds for which uploads go on after small requests were measured, so that they do not end meanwhile."""
 
 Runs = dict[Case, list[Run]]
 

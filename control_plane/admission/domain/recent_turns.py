@@ -34,7 +34,7 @@ class RecentTurns:
         self._got: OrderedDict[str, _Got] = OrderedDict()
         """Of each tenant with one of the remembered turns; whose last turn is longest ago is first."""
         self._weights = 0.0
-        """Of all of these tenants."""
+        """Sum of the weights of the tenants in `_got`."""
 
     def served(self, tenant: str, weight: float, cost: float) -> None:
         """Note a turn in which a request of the tenant was served."""

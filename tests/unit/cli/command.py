@@ -1,4 +1,4 @@
-"""What a call of the command line comes to."""
+"""Result of one call of the command line in a test: its exit status and what it wrote."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 
-class OutcomeCount(NamedTuple):
+class CommandResult(NamedTuple):
     status: int
     out: str
     err: str
@@ -17,4 +17,4 @@ class OutcomeCount(NamedTuple):
         return [line.split() for line in self.out.splitlines()]
 
 
-Tidegate = Callable[..., OutcomeCount]
+Tidegate = Callable[..., CommandResult]

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import sqlite3
 import subprocess
 import sys
@@ -11,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from control_plane.core.errors import StartupError, StoreUnavailable
-from control_plane.storage.sqlite import open_sqlite, transaction
+from control_plane.storage import sqlite
+from control_plane.storage.sqlite import open_sqlite, opened_alone, transaction
 from tests.aio import run
 
 FIRST = ("CREATE TABLE seen (what TEXT)", "INSERT INTO seen VALUES ('first')")
@@ -104,6 +107,22 @@ def test_several_processes_may_open_a_new_one_at_once(tmp_path: Path) -> None:
     processes = [subprocess.Popen([sys.executable, "-c", _OPEN, path], stderr=subprocess.PIPE, text=True) for _ in range(6)]
     assert [process.communicate(timeout=50.0)[1] for process in processes] == [""] * 6
     assert run(opened_and_read(path, FIRST)) == ["first"]
+
+
+async def test_another_process_that_is_held_still_while_it_opens_one_keeps_nobody_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "_BUSY_S", 0.01)
+    with opened_alone(tmp_path):
+        await (await open_sqlite(tmp_path / "seen.sqlite", [FIRST])).close()
+
+
+async def test_a_folder_that_cannot_be_locked_is_no_hindrance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EBADF, "of NFS")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    await (await open_sqlite(tmp_path / "seen.sqlite", [FIRST])).close()
 
 
 async def test_a_full_disk_is_told_from_a_store_that_is_away(tmp_path: Path) -> None:
