@@ -34,7 +34,7 @@ DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "perf/README.md", "
 """Globs; each must find something."""
 TARGETS, DRILLS, DRILLS_NAMED, DRILLS_OF_JOBS = "targets", "drills", "drills-named", "drills-of-jobs"
 BLOCK = re.compile(r"(<!-- perf ([a-z-]+) -->)\n(?:.*?\n)??(<!-- perf end -->)", re.DOTALL)
-FIGURE = re.compile(r'\[([^\[\]]*)\]\(((?:[\w./-]*/)?results/([a-z-]+)\.json) "(\w+)"\)')
+FIGURE = re.compile(r'\[([^\[\]]*)\]\(((?:[\w./-]*/)?results/([a-z-]+)\.json)(\s+)"(\w+)"\)')
 
 
 def renewed(document: Path, results: Path = RESULTS) -> str:
@@ -114,12 +114,12 @@ def _drilled(results: Path) -> chaos_report.Report | None:
 
 
 def _figure(found: re.Match[str], results: Path) -> str:
-    shown, path, scenario, name = found.groups()
+    shown, path, scenario, space, name = found.groups()  # a paragraph may be wrapped within a link
     if not measured(scenario, results):
         return found[0]
     value = json.loads((results / f"{scenario}.json").read_text())["figures"][name]
     decimals = len(shown.partition(".")[2])
-    return f'[{value:,.{decimals}f}]({path} "{name}")'
+    return f'[{value:,.{decimals}f}]({path}{space}"{name}")'
 
 
 if __name__ == "__main__":
