@@ -127,14 +127,16 @@ class Report(report.Report):
     def _of_what_was_idle(self) -> float:
         """Interactive requests leave what the same number of synchronous ones would have needed to fill the server."""
         share = self.result.more.get("interactive_share", math.nan)
-        return self.over_rounds(Case(BESIDE), Case(JOBS), lambda beside, jobs: beside.jobs_per_s / (jobs.per_s * (1 - share)))
+        return self.over_rounds(Case(BESIDE), Case(JOBS), lambda beside, jobs: beside.jobs_per_s / ((jobs.per_s or math.nan) * (1 - share)))
 
     def _of_the_idle_cpus(self) -> float:
         """The share above is of what 32 callers get, in larger batches: interactive requests need more than it of the CPUs."""
         if (alone := self.median(Case(ALONE))) is None:
             return math.nan
         return self.over_rounds(
-            Case(BESIDE), Case(JOBS), lambda beside, jobs: beside.jobs_per_s * (jobs.busy_cpus / jobs.per_s) / (alone.idle_cpus or math.nan)
+            Case(BESIDE),
+            Case(JOBS),
+            lambda beside, jobs: beside.jobs_per_s * (jobs.busy_cpus / (jobs.per_s or math.nan)) / (alone.idle_cpus or math.nan),
         )
 
     def _spike_p99_times(self) -> float:

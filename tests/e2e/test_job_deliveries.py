@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook as Verifier
 
+from control_plane.jobs.domain.delivery import LEASE_S
 from tests.e2e.conftest import MODELS, Start
 from tests.e2e.test_jobs import ask, ended, result, seconds, submit
-from tests.e2e.tidegate import run_cli, wait_for
+from tests.e2e.tidegate import LONG_S, run_cli, wait_for
 from tests.s3_server import BUCKET, SECRET, s3_server
 
 
@@ -53,6 +54,7 @@ def receiver() -> Iterator[Receiver]:
         serving.join()
 
 
+@pytest.mark.timeout(600)
 def test_a_job_is_told_after_the_gateway_was_killed_between_its_end_and_the_delivery(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,7 +82,8 @@ def test_a_job_is_told_after_the_gateway_was_killed_between_its_end_and_the_deli
         again = start(tmp_path / "state", *flags)
 
         job_id = json.loads(there.requests[0][1])["data"]["id"]
-        wait_for(lambda: ended(again, job_id)["webhook"]["state"] == "delivered", what="the delivery")
+        # One that was killed before it had noted the answer still has the attempt, for so long.
+        wait_for(lambda: ended(again, job_id)["webhook"]["state"] == "delivered", what="the delivery", timeout_s=LEASE_S + LONG_S)
         seen = ended(again, job_id)
         assert (seen["state"], seen["output"]["state"], seen["webhook"]["attempts"] >= 2) == ("succeeded", "delivered", True)
         assert len({fields["webhook-id"] for fields, _ in there.requests}) == 1
