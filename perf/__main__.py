@@ -19,6 +19,7 @@ from perf import documents
 from perf.measurement.provenance import CLEAN, tree_state
 from perf.scenarios import SCENARIOS, Scenario
 from perf.servers.processes import PROJECT
+from python_backends.runtime.machine import gpu_name
 
 _QUIET = 0.3
 """Load average at most, for each CPU, of a machine that is said to be quiet."""
@@ -55,7 +56,9 @@ def _warn() -> None:
 
 
 def _run(scenario: Scenario, arguments: argparse.Namespace) -> str:
-    """How long it took, or that it failed."""
+    """How long it took, or that it failed, or why it did not begin."""
+    if scenario.needs_gpu and gpu_name() is None:
+        return f"{scenario.name:<14} skipped: it needs an NVIDIA GPU"
     print(f"==> {scenario.name}: {scenario.told}", file=sys.stderr, flush=True)
     began_s = time.monotonic()
     done = subprocess.run([sys.executable, "-m", scenario.module, *scenario.flags(arguments.data, arguments.rounds)], cwd=PROJECT)

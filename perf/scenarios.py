@@ -20,6 +20,7 @@ from perf.eviction import report as eviction_report
 from perf.fleet import report as fleet_report
 from perf.floods import report as floods_report
 from perf.gateway import report as gateway_report
+from perf.gpu import report as gpu_report
 from perf.hedging import report as hedging_report
 from perf.jobs import report as jobs_report
 from perf.long_documents import report as long_documents_report
@@ -48,6 +49,7 @@ class Scenario:
     trace_folder: str = ""
     """Its option that takes the folder itself."""
     has_rounds: bool = True
+    needs_gpu: bool = False
 
     @property
     def name(self) -> str:
@@ -81,6 +83,7 @@ SCENARIOS = {
         Scenario("what one client that floods costs everybody else", floods_report.Report),
         Scenario("what a tenant that floods a model costs another", tenants_report.Report),
         Scenario("embedding texts beside what people first write", embedding_report.Report),
+        Scenario("embedding texts on a GPU", gpu_report.Report, needs_gpu=True),
         Scenario("documents of many pages beside a plain server, part by part", long_documents_report.Report),
         Scenario("length-aware batching beside other ways of batching", batching_report.Report),
         Scenario("what an answer from the cache costs", cache_hits_report.Report, ("wrk", "nginx", "h2load")),

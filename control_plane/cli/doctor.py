@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from importlib import metadata
 from pathlib import Path
 
 import typer
@@ -30,6 +31,7 @@ from control_plane.host.state_dir import read_endpoints
 from control_plane.models.adapters.profile import NO_DEVICE, Profile, choose_profile
 from control_plane.settings import Settings, load_settings, parse_triton_url, parse_triton_urls
 from control_plane.triton.adopted.control_lock import flags_missing
+from control_plane.triton.embedded.installation import numpy_refusal
 from control_plane.triton.embedded.shared_libraries import own_libpython
 
 _MIN_GLIBC = (2, 35)
@@ -76,6 +78,7 @@ def run_checks(settings: Settings) -> Iterator[Check]:
     yield _python()
     yield _glibc()
     yield _libpython()
+    yield _numpy(metadata.version("numpy"))
     yield _triton(settings.triton.cache_dir)
     yield from _builds(settings.triton.model_repository)
     yield from _ports(settings)
@@ -108,6 +111,11 @@ def _libpython() -> Check:
     except OSError:
         return Check("libpython", Verdict.MISSING, f"no {package}.so.1.0", f"apt-get install {package} (Triton's Python stub links it)")
     return Check("libpython", Verdict.OK, f"{package}.so.1.0")
+
+
+def _numpy(found: str) -> Check:
+    refusal = numpy_refusal(found)
+    return Check("NumPy", Verdict.OK if refusal is None else Verdict.MISSING, found, refusal or "")
 
 
 def _triton(cache_dir: Path) -> Check:

@@ -66,7 +66,7 @@ def _measure(arguments: argparse.Namespace) -> Result:
     texts = Texts(arguments.queries, arguments.paragraphs)
     with contextlib.ExitStack() as stack:
         peers = start_peers(stack, arguments)
-        agreement = _require_agreement(peers, texts)
+        agreement = require_agreement(peers, texts)
         scenario = _Scenario(texts, arguments)
         scenario.warm_up(peers)
         served = _served(peers)
@@ -142,7 +142,7 @@ class _Scenario:
         return Run.of_bare(bare.throughput(token_ids, best), alone_ms, best)
 
 
-def _require_agreement(peers: list[Peer], texts: Texts) -> dict[str, dict[str, float]]:
+def require_agreement(peers: list[Peer], texts: Texts) -> dict[str, dict[str, float]]:
     """The cosines between each peer's answers and PyTorch's: fast but different would be no peer. Raises SystemExit."""
     sample = [text.text for text in itertools.islice(texts.deck("80/20", seed=-1), _CHECKED_TEXTS)]
     answers = {peer.name: _vectors(peer, sample) for peer in peers}

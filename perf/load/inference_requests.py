@@ -51,6 +51,18 @@ def tokens_post(model: str, token_ids: Sequence[int]) -> bytes:
     return binary_post(model, f'{{"inputs":[{inputs}],{_BINARY_OUTPUT}}}', data)
 
 
+def texts_post(model: str, texts: Sequence[str]) -> bytes:
+    """A v2 inference of TEXT, [number of texts, 1]."""
+    data = b"".join(map(_element, texts))
+    tensor = f'{{"name":"TEXT","datatype":"BYTES","shape":[{len(texts)},1],"parameters":{{"binary_data_size":{len(data)}}}}}'
+    return binary_post(model, f'{{"inputs":[{tensor}],{_BINARY_OUTPUT}}}', data)
+
+
+def naive_post(texts: Sequence[str]) -> bytes:
+    """As the servers that people first write take texts."""
+    return http_post("/embed", json.dumps({"texts": list(texts)}).encode())
+
+
 def binary_vector(body: bytes) -> Vector:
     """The embedding of a v2 answer with binary tensors, which follow its JSON in the order in which that lists them.
 
@@ -64,12 +76,7 @@ def binary_vector(body: bytes) -> Vector:
 
 
 def triton_binary(model: str) -> Form:
-    def encode(text: str) -> bytes:
-        element = _element(text)
-        tensor = f'{{"name":"TEXT","datatype":"BYTES","shape":[1,1],"parameters":{{"binary_data_size":{len(element)}}}}}'
-        return binary_post(model, f'{{"inputs":[{tensor}],{_BINARY_OUTPUT}}}', element)
-
-    return Form("http", encode, binary_vector)
+    return Form("http", lambda text: texts_post(model, [text]), binary_vector)
 
 
 def triton_json(model: str) -> Form:
@@ -101,10 +108,7 @@ def triton_grpc(model: str) -> Form:
 def naive_json() -> Form:
     """`POST /embed` of `peers/naive`."""
 
-    def encode(text: str) -> bytes:
-        return http_post("/embed", json.dumps({"texts": [text]}).encode())
-
-    return Form("http", encode, lambda body: _vector(json.loads(body)["embeddings"][0]))
+    return Form("http", lambda text: naive_post([text]), lambda body: _vector(json.loads(body)["embeddings"][0]))
 
 
 def _element(text: str) -> bytes:

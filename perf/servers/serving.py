@@ -47,7 +47,9 @@ def serving(repositories: Sequence[Path], models: Sequence[str]) -> Iterator[dic
 
 
 @contextlib.contextmanager
-def serving_models(repositories: Sequence[Path], models: Sequence[str]) -> Iterator[Tidegate]:
+def serving_models(
+    repositories: Sequence[Path], models: Sequence[str], *, variables: Mapping[str, str] | None = None
+) -> Iterator[Tidegate]:
     """A tidegate of its own with these models; of two of one name the first repository's counts, without any the shipped ones.
 
     Its Triton listens on ports, as it does not by itself, so that it can be measured straight by the same programs.
@@ -55,7 +57,7 @@ def serving_models(repositories: Sequence[Path], models: Sequence[str]) -> Itera
     flags = ["--triton-transport", "tcp"]
     flags += [part for repository in repositories for part in ("--model-repository", str(repository))]
     flags += [part for model in models for part in ("--load", model)]
-    with tidegate(flags) as started:
+    with tidegate(flags, variables=variables) as started:
         yield started
 
 

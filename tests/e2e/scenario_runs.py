@@ -18,6 +18,7 @@ import pytest
 from perf.measurement.report import Report
 from perf.scenarios import SCENARIOS
 from perf.servers.processes import missing_packages
+from python_backends.runtime.machine import gpu_name
 from tests.e2e.tidegate import PROJECT
 
 TIMEOUT_S = 300
@@ -33,6 +34,8 @@ def carry_out(name: str, flags: tuple[str, ...], check: Callable[[Any], None], t
     scenario = SCENARIOS[name]
     if missing := missing_packages(scenario.programs):
         pytest.skip(f"Debian packages are missing: {', '.join(missing)}")
+    if scenario.needs_gpu and gpu_name() is None:
+        pytest.skip("no NVIDIA GPU")
     command = [sys.executable, "-m", scenario.module, *flags, "--output", str(tmp_path)]
     assert_carried_out(command)
     report = scenario.report.read(tmp_path)

@@ -47,6 +47,10 @@ RUNS = [
         "embedding", *ONE_ROUND, "--seconds", "0.2", "--callers", "1", "--peers", "flask", "triton-http", "tidegate-http", "tidegate-grpc",
         check=repeats_are_hits,
     ),
+    pytest.param(
+        "gpu", (*ONE_ROUND, "--seconds", "0.2", "--callers", "1", "--batch-callers", "1"), lambda report: None, id="gpu",
+        marks=pytest.mark.gpu,
+    ),
     run(
         "long-documents", *ONE_ROUND, "--documents", "4", "--pages", "2", "--repeats", "0.5", "--callers", "1", "2",
         "--ways", FLASK, AS_SHIPPED, check=copies_are_hits,

@@ -17,6 +17,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from control_plane.core.errors import StartupError
@@ -31,10 +32,14 @@ _MIN_GLIBC = (2, 35)
 _LIBPYTHON = {
     "3.11": "libpython3.11.so.1.0",
     "3.12": "libpython3.12.so.1.0",
-    "3.13": "libpython3-419a3a08.13.so.1.0",
 }
-"""Supported Python versions with the library that the stub for each links against; the last library is in the
-wheel.
+"""Supported Python versions with the library that the stub for each links against. The wheel has a stub for 3.13 as
+well, for which there is no NumPy 1.
+"""
+
+_NUMPY_MAJOR = "1"
+"""Of the NumPy that the wheel's stubs were compiled against. Under NumPy 2 they read the strides of every array as 0:
+they end at the first text, and compute other tensors from one repeated byte.
 """
 
 _SERVER = "pytriton/tritonserver"
@@ -102,6 +107,8 @@ def ensure_installed(cache_dir: Path, *, python: str | None = None) -> TritonIns
     """
     version = python or running_python()
     _require_platform(version)
+    if python is None and (refusal := numpy_refusal(metadata.version("numpy"))) is not None:
+        raise StartupError(refusal)
     root = cache_dir / f"triton-{TRITON_VERSION}-cp{version.replace('.', '')}"
     if not root.exists():
         _install(cache_dir, root, version)
@@ -132,6 +139,16 @@ def _glibc_refusal(library: str, version: str) -> str | None:
     if tuple(int(part) for part in version.split(".")[:2]) < _MIN_GLIBC:
         return f"the embedded Triton needs glibc {needed}, this system has {version} (Debian 12 and Ubuntu 22.04 fit); use --triton-url"
     return None
+
+
+def numpy_refusal(found: str) -> str | None:
+    """Return why stubs of the wheel cannot use this version of NumPy; None if they can."""
+    if found.partition(".")[0] == _NUMPY_MAJOR:
+        return None
+    return (
+        f"the embedded Triton's Python models need NumPy {_NUMPY_MAJOR}, and {sys.executable} has {found}, under which they read "
+        "garbage: install 'numpy<2' there, or use --tritonserver or --triton-url"
+    )
 
 
 def _install(cache_dir: Path, root: Path, version: str) -> None:
@@ -170,7 +187,7 @@ def _unpack(wheel: Path, root: Path, version: str) -> None:
 
 
 def _extract(archive: zipfile.ZipFile, building: Path, version: str) -> None:
-    archive.extractall(building, _members(archive, version))
+    archive.extractall(building, _members(archive))
     stub = _parts(building).stub
     with archive.open(f"{_SERVER}/python_backend_stubs/{version}/{stub.name}") as source, stub.open("wb") as target:
         shutil.copyfileobj(source, target)
@@ -178,10 +195,9 @@ def _extract(archive: zipfile.ZipFile, building: Path, version: str) -> None:
         program.chmod(0o755)
 
 
-def _members(archive: zipfile.ZipFile, version: str) -> Iterator[str]:
+def _members(archive: zipfile.ZipFile) -> Iterator[str]:
     for name in archive.namelist():
-        other_pythons = name.startswith(f"{_LIBS}/libpython") and not name.endswith(_LIBPYTHON[version])
-        if name.startswith(_WANTED) and not other_pythons:
+        if name.startswith(_WANTED) and not name.startswith(f"{_LIBS}/libpython"):
             yield name
 
 

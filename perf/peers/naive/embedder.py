@@ -12,17 +12,19 @@ _FOLDER = PROJECT / ".cache" / "all-MiniLM-L6-v2"
 
 
 class Embedder:
-    """`padding` and `max_length` are the tokenizer's; the model itself takes 512 tokens."""
+    """`padding` and `max_length` are the tokenizer's; the model itself takes 512 tokens. `device` is PyTorch's."""
 
-    def __init__(self, *, padding: bool | str = True, max_length: int = 256) -> None:
+    def __init__(self, *, padding: bool | str = True, max_length: int = 256, device: str = "cpu") -> None:
         folder = unpacked()
         self._tokenizer = AutoTokenizer.from_pretrained(folder)
-        self._model = AutoModel.from_pretrained(folder)
+        self._model = AutoModel.from_pretrained(folder).to(device)
         self._model.eval()
+        self._device = device
         self._padding, self._max_length = padding, max_length
 
     def embed(self, texts: list[str]) -> list[list[float]]:
         inputs = self._tokenizer(texts, padding=self._padding, truncation=True, max_length=self._max_length, return_tensors="pt")
+        inputs = inputs.to(self._device)
         with torch.no_grad():
             hidden = self._model(**inputs).last_hidden_state
         mask = inputs["attention_mask"].unsqueeze(-1).float()

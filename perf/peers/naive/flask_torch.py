@@ -9,17 +9,21 @@ from flask import Flask, Response, jsonify, request
 
 from perf.peers.naive.embedder import Embedder
 
-app = Flask(__name__)
-embedder = Embedder()
 
+def make_app(embedder: Embedder) -> Flask:
+    app = Flask(__name__)
 
-@app.post("/embed")
-def embed() -> Response:
-    return jsonify(embeddings=embedder.embed(request.get_json()["texts"]))
+    @app.post("/embed")
+    def embed() -> Response:
+        return jsonify(embeddings=embedder.embed(request.get_json()["texts"]))
+
+    return app
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line per request would only slow it down
-    app.run(port=parser.parse_args().port, threaded=True)
+    make_app(Embedder(device=options.device)).run(port=options.port, threaded=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from control_plane.cli.doctor import Check, Verdict, _attached, _control_locks, _disk, _gpu, _gpu_memory, _ports
+from control_plane.cli.doctor import Check, Verdict, _attached, _control_locks, _disk, _gpu, _gpu_memory, _numpy, _ports
 from control_plane.host.gpu_memory import GpuMemory
 from control_plane.models.adapters.profile import NO_DEVICE, Profile
 from control_plane.settings import load_settings
@@ -51,6 +51,13 @@ def test_whether_models_are_weighed_by_gpu_memory(tmp_path: Path, gpu: FakeGpu, 
     assert found in check.found
     assert bool(check.advice) == (verdict is Verdict.NOTE)
     assert not list(_gpu_memory(GpuMemory(driver=tmp_path / "none"))), "said once, by the line of the GPU"
+
+
+@pytest.mark.parametrize(("version", "verdict"), [("1.26.4", Verdict.OK), ("2.5.5", Verdict.MISSING)])
+def test_whether_python_models_can_use_this_numpy(version: str, verdict: Verdict) -> None:
+    check = _numpy(version)
+    assert (check.found, check.verdict) == (version, verdict)
+    assert ("numpy<2" in check.advice) == (verdict is Verdict.MISSING)
 
 
 @contextmanager

@@ -1,0 +1,1 @@
+"""Embedding texts on a GPU; `python -m perf.gpu`."""
