@@ -1,6 +1,6 @@
 """What a request costs to a server on a node beside the same one embedded, and what a node takes at rest.
 
-    python -m perf.nodes [--rounds 18] [--seconds 1] [--starts 3] [--connections 1 32] [--models 5 1000] [--rest-s 20]
+    python -m perf.nodes [--rounds 18] [--seconds 1] [--starts 3] [--connections 1 32] [--models 5 1000] [--rest-s 30]
 
 The three gateways are fleets of one Triton that listens on TCP, with the echo model and `384` floats over HTTP (wrk): one
 before a node, two that embed it and are alike, which shows what two differ by without a node. They take turns, in another
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--starts", type=int, default=3, help="of the gateways, among which the rounds are divided")
     parser.add_argument("--connections", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--models", type=int, nargs="*", default=[5, 1000], help="on nodes at rest")
-    parser.add_argument("--rest-s", type=float, default=20.0)
+    parser.add_argument("--rest-s", type=float, default=30.0, help="a node looks at all its models every 5 to 30 s: a whole period")
     harness.carry_out(Report, parser.parse_args(), _measure)
 
 
