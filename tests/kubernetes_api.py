@@ -144,6 +144,11 @@ class ScriptedApi:
     def asked(self, verb: str) -> int:
         return sum(line.startswith(verb) for line in self.log)
 
+    @property
+    def connected(self) -> int:
+        """Connections that nobody has closed."""
+        return len(self._connections)
+
     # What the server does.
 
     def _note(self, kind: str, it: dict[str, Any]) -> None:

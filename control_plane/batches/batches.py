@@ -16,7 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-from control_plane.batches.domain.batch import EMBEDDINGS, Batch, BatchState, Ended, StoredFile
+from control_plane.batches.domain.batch import Batch, BatchState, Ended, StoredFile
+from control_plane.batches.domain.chunk_job import chunk_job
 from control_plane.batches.domain.input_lines import InputLines, InputReader, lines_of
 from control_plane.batches.domain.output_lines import (
     ChunkEnd,
@@ -34,7 +35,7 @@ from control_plane.core.errors import InvalidRequest, LimitExceeded, ModelNotFou
 from control_plane.core.principal import Principal
 from control_plane.core.visible_items import visible_items
 from control_plane.inference.run_steps import run_in_steps
-from control_plane.jobs.domain.job import Job, JobState, PriceClass, due_s_of
+from control_plane.jobs.domain.job import Job, JobState
 from control_plane.jobs.domain.transitions import RetryPolicy, cancelled, expired
 from control_plane.jobs.ports import Bounds, JobQueue, JobsFull, JobStore, Spool, SpoolDamaged
 
@@ -52,8 +53,6 @@ _GATHER_S = 0.02
 _OPEN_CHUNKS = 128
 """Most jobs that a batch has open at a time: enough to keep every runner busy for a period, and no more room in the
 spool."""
-_RESULTS_KEPT_S = 3600.0
-"""How much longer than the batch's window the results of its chunks are kept, for whoever writes the output."""
 _GRACE_S = 2.0
 """From a cancellation to the end of the batch, where chunks have no job: another process that has not seen it may be
 about to make one."""
@@ -327,26 +326,8 @@ class Batches:
         """
         job_id = batch.job_id(number)
         body = await self._spool.write(job_id, "body", [await self._shelf.read_chunk(batch, batch.chunks[number])])
-        now_s = self._today_s()
-        job = Job(
-            id=job_id,
-            tenant=batch.tenant,
-            key_id=batch.key_id,
-            scopes=batch.scopes,
-            model=batch.model,
-            target=EMBEDDINGS,
-            headers=(),
-            body=body,
-            submitted_s=now_s,
-            due_s=due_s_of(PriceClass.ECONOMY, submitted_s=batch.created_s, deadline_s=batch.expires_s),
-            deadline_s=batch.expires_s,
-            price_class=PriceClass.ECONOMY,
-            idempotency_key=f"{batch.id} {number}",  # with a blank, which no caller's has
-            ready_s=now_s,
-            keep_at_least_until_s=batch.expires_s + _RESULTS_KEPT_S,
-        )
         try:
-            await self._store.add(job, self._bounds)
+            await self._store.add(chunk_job(batch, number, body, now_s=self._today_s()), self._bounds)
         except JobsFull:
             return False
         return True

@@ -122,7 +122,10 @@ class Jobs:
         return await self._store.place(job) if job.state is JobState.QUEUED else None
 
     async def visible_to(self, principal: Principal, *, state: JobState | None, before: str, limit: int) -> list[Job]:
-        """Return jobs that a caller may see, the newest first, from the one after `before` on."""
+        """Return jobs that a caller may see, the newest first, from the one after `before` on. Raises Conflict: the
+        tenant has no such job, or no more, and so the list has no place after it."""
+        if before and ((last := await self._store.get(before)) is None or last.tenant != principal.tenant):
+            raise Conflict("the job that the list before ended with is gone, and with it the place where this one begins; list anew")
 
         def read(before: str, limit: int) -> Awaitable[list[Job]]:
             return self._store.jobs_of(principal.tenant, state=state, before=before, limit=limit)

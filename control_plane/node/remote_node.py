@@ -50,6 +50,9 @@ _GOODBYE_S = 0.2
 _FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 2.0
 _TIMES_TURNED_AWAY = 2
 """More than one: it may have closed one by chance. A way on which everything is lost turns nobody away."""
+_MAX_UNTAKEN = 16
+"""Messages that have come and are not taken in yet; then no more are read, so what a node says without an end waits on its
+own host. Each may be as large as a message may be."""
 _NO_INDEX: tuple[int, list[ModelVersion]] = (0, [])
 _NOT_YET = "it has not been reached yet"
 
@@ -225,12 +228,12 @@ class RemoteNode:
         """Use one connection until it ends; returns whether the node has said everything over it. Raises
         WrongMessage."""
         self._link, self._wrong, self._named, was_complete = link, None, set(), False
-        inbox: asyncio.Queue[Message | None] = asyncio.Queue()
+        inbox: asyncio.Queue[Message | None] = asyncio.Queue(_MAX_UNTAKEN)
         try:
             async with asyncio.TaskGroup() as tasks:
                 receiving = tasks.create_task(self._receive(link, inbox), name=f"from-node-{self.name}")
                 pinging = tasks.create_task(self._ping(link), name=f"ping-node-{self.name}")
-                while (message := await inbox.get()) is not None and self._wrong is None:
+                while self._wrong is None and (message := await inbox.get()) is not None:
                     await self._take(link, message)
                     was_complete = was_complete or self._state is not None
                 receiving.cancel()
@@ -283,13 +286,13 @@ class RemoteNode:
                         if number:
                             self._answered(number, message)
                         else:
-                            inbox.put_nowait(message)
+                            await inbox.put(message)
                     case _:
-                        inbox.put_nowait(message)
+                        await inbox.put(message)
+                await asyncio.sleep(0)  # what has come already is read without a wait, however much it is
         except WrongMessage as exc:
             self._wrong = exc
-        finally:
-            inbox.put_nowait(None)
+        await inbox.put(None)
 
     def _note_models(self, described: Described) -> None:
         self._named |= described.models.keys() | described.costs.keys()

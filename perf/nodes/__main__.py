@@ -1,23 +1,27 @@
 """What a request costs to a server on a node beside the same one embedded, and what a node takes at rest.
 
-    python -m perf.nodes [--rounds 5] [--seconds 3] [--connections 1 32] [--models 5 1000] [--rest-s 20]
+    python -m perf.nodes [--rounds 18] [--seconds 1] [--starts 3] [--connections 1 32] [--models 5 1000] [--rest-s 30]
 
-The gateways are fleets of one Triton that listens on TCP, with the echo model and `384` floats over HTTP (wrk), all run to
-the end, and take turns. A second embedded one shows by how much two that are alike differ. The nodes at rest have so many
-Python models, of which one is loaded, and a gateway connected, whose pings they answer. Writes perf/results/nodes.json and .md.
+The three gateways are fleets of one Triton that listens on TCP, with the echo model and `384` floats over HTTP (wrk): one
+before a node, two that embed it and are alike, which shows what two differ by without a node. They take turns, in another
+order each round. Gateways that are alike but were started one after the other differ for as long as they run, so all are
+started anew `--starts` times, another one first each time. The nodes at rest have so many Python models, of which one is
+loaded, and a gateway connected, whose pings they answer. Writes perf/results/nodes.json and .md.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import math
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +29,6 @@ from control_plane.host.process_memory import held_bytes
 from perf.load.echo_requests import MODEL, Echo
 from perf.load.load_generators import Http
 from perf.measurement import harness
-from perf.measurement.interleaved import interleave
 from perf.measurement.report import Result
 from perf.nodes.report import ALIKE, AT_REST, EMBEDDED, NODE, Case, Report, Run
 from perf.servers.processes import PROJECT, end, free_port, own_cpu_s
@@ -39,33 +42,53 @@ _SECRET = "a secret of measurements"
 
 
 def main() -> None:
-    parser = harness.parser(__doc__, rounds=5, seconds=3)
+    parser = harness.parser(__doc__, rounds=18, seconds=1)
+    parser.add_argument("--starts", type=int, default=3, help="of the gateways, among which the rounds are divided")
     parser.add_argument("--connections", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--models", type=int, nargs="*", default=[5, 1000], help="on nodes at rest")
-    parser.add_argument("--rest-s", type=float, default=20.0)
+    parser.add_argument("--rest-s", type=float, default=30.0, help="a node looks at all its models every 5 to 30 s: a whole period")
     harness.carry_out(Report, parser.parse_args(), _measure)
 
 
 def _measure(arguments: argparse.Namespace) -> Result:
+    runs: dict[Case, list[Run]] = defaultdict(list)
+    orders = itertools.cycle(itertools.permutations((EMBEDDED, NODE, ALIKE)))
+    for start, rounds in enumerate(_divided(arguments.rounds, arguments.starts)):
+        for case, found in _started(start, itertools.islice(orders, rounds), arguments.connections, arguments.seconds).items():
+            runs[case] += found
+    for count in arguments.models:
+        runs[Case(AT_REST, models=count)] = [_rest(count, arguments.rest_s)]
+    return Result(runs)
+
+
+def _divided(rounds: int, starts: int) -> list[int]:
+    """Return how many rounds each start has."""
+    each, more = divmod(rounds, starts)
+    return [each + (start < more) for start in range(min(starts, rounds))]
+
+
+def _started(start: int, orders: Iterable[Sequence[str]], connections: Sequence[int], seconds: int) -> dict[Case, list[Run]]:
+    """Start the three gateways, another one first at each start, and ask them in each of these orders."""
     echo = Echo(384 * 4)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-perf-")))
         models = _models(folder / "models", 1)
         flags = ["--triton-transport", "tcp", "--model-repository", str(models), "--load", MODEL, "--memory-budget", _BUDGET]
-        embedded, alike = (stack.enter_context(tidegate(flags)) for _ in range(2))
-        _, _, gateway = stack.enter_context(_on_node(folder / "node", models))
+        gateways: dict[str, Tidegate] = {}
+        begun = (EMBEDDED, NODE, ALIKE)
+        for where in (*begun[start % 3 :], *begun[: start % 3]):
+            on_node = where == NODE
+            gateways[where] = stack.enter_context(_on_node(folder / "node", models))[2] if on_node else stack.enter_context(tidegate(flags))
         generator = Http(echo, folder)
-        ways: dict[Case, Callable[[], Run]] = {
-            Case(where, connections): partial(_run, started, where, echo, generator, connections, int(arguments.seconds))
-            for connections in arguments.connections
-            for where, started in ((EMBEDDED, embedded), (NODE, gateway), (ALIKE, alike))
-        }
-        for way in ways.values():
-            way()  # warm
-        runs = interleave(ways, arguments.rounds)
-    for count in arguments.models:
-        runs[Case(AT_REST, models=count)] = [_rest(count, arguments.rest_s)]
-    return Result(runs)
+        cases = [Case(where, count) for count in connections for where in begun]
+        ask = {case: partial(_run, gateways[case.where], case.where, echo, generator, case.connections, seconds) for case in cases}
+        for case in cases:
+            ask[case]()  # warm
+        runs: dict[Case, list[Run]] = {case: [] for case in cases}
+        for order, count in itertools.product(orders, connections):
+            for where in order:
+                runs[Case(where, count)].append(ask[Case(where, count)]())
+        return runs
 
 
 def _run(gateway: Tidegate, where: str, echo: Echo, generator: Http, connections: int, seconds: int) -> Run:

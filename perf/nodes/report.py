@@ -1,11 +1,15 @@
-"""The report of `perf.nodes`: a request to a server with a node beside the same embedded, and nodes at rest."""
+"""The report of `perf.nodes`: a request to a server with a node beside the same embedded twice, and nodes at rest.
+
+Ratios are of one round, and their median over rounds is what counts. The node's is to the geometric mean of both embedded
+ones: beside one alone it would carry how far that one is from the other. What those two differ by is the noise floor.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import quantiles
+from statistics import median, quantiles
 
 from perf.measurement import report
 from perf.measurement.markdown import figure, table
@@ -45,8 +49,8 @@ class Report(report.Report):
 
     def figures(self) -> dict[str, float]:
         callers = sorted({case.connections for case in self.runs} - {0})
-        found = {f"{what}_percent_{count}": self._more_percent(NODE, what, count) for count in callers for what in _COMPARED}
-        found |= {f"{what}_noise_percent_{count}": self._more_percent(ALIKE, what, count) for count in callers for what in _COMPARED}
+        found = {f"{what}_percent_{count}": median(self._node(what, count)) for count in callers for what in _COMPARED}
+        found |= {f"{what}_noise_percent_{count}": median(self._noise(what, count)) for count in callers for what in _COMPARED}
         for case in self.runs:
             if case.where == AT_REST and (run := self.median(case)) is not None:
                 found |= {
@@ -57,10 +61,17 @@ class Report(report.Report):
         found["errors"] = float(sum(run.errors for runs in self.runs.values() for run in runs))
         return {name: value for name, value in found.items() if not math.isnan(value)}
 
-    def _more_percent(self, where: str, what: str, connections: int) -> float:
-        """Return the percentage by which a figure is larger there than embedded: the median over rounds."""
-        cases = Case(where, connections), Case(EMBEDDED, connections)
-        return 100 * (self.over_rounds(*cases, lambda one, two: getattr(one, what) / getattr(two, what)) - 1)
+    def _node(self, what: str, connections: int) -> list[float]:
+        """Return by how many percent a figure is larger on the node than the mean of both embedded ones, for each round."""
+        return self._more_percent(what, connections, lambda one, other, node: node / math.sqrt(one * other))
+
+    def _noise(self, what: str, connections: int) -> list[float]:
+        """Return by how many percent a figure of the second embedded one is larger than the first one's, for each round."""
+        return self._more_percent(what, connections, lambda one, other, node: other / one)
+
+    def _more_percent(self, what: str, connections: int, ratio: Callable[[float, float, float], float]) -> list[float]:
+        rounds = zip(*(self.runs[Case(where, connections)] for where in (EMBEDDED, ALIKE, NODE)), strict=True)
+        return [100 * (ratio(*(getattr(run, what) for run in each)) - 1) for each in rounds]
 
     def targets(self) -> Sequence[Target]:
         callers = sorted({case.connections for case in self.runs} - {0})
@@ -84,22 +95,22 @@ class Report(report.Report):
             else:
                 asked.append((case.where, str(case.connections), *map(figure, (run.per_s, run.p50_ms, run.p99_ms, run.cpu_us, run.errors))))
         asking = table(("server", "callers", "a second", "p50 ms", "p99 ms", "the gateway's CPU us each", "errors"), asked)
-        noise = self._noise()
+        beside = self._beside()
         resting = table(("models on a node at rest", "% of a core", "MiB", "ready after s"), rested)
-        return "\n\n".join(part for part in (asking, noise, resting if rested else "") if part)
+        return "\n\n".join(part for part in (asking, beside, resting if rested else "") if part)
 
-    def _noise(self) -> str:
-        """What two servers that are alike differ by, beside what the one on a node does."""
-        callers = sorted({case.connections for case in self.runs if case.where == ALIKE})
-        more = [
-            (title, str(count), *(self._spread(where, what, count) for where in (NODE, ALIKE)))
+    def _beside(self) -> str:
+        """What the node costs beside both embedded ones, and what those differ by."""
+        callers = sorted({case.connections for case in self.runs} - {0})
+        rows = [
+            (title, str(count), _spread(self._node(what, count)), _spread(self._noise(what, count)))
             for what, title in _COMPARED.items()
             for count in callers
         ]
-        return table(("% more than embedded: median (quartiles) of rounds", "callers", "on a node", "another alike"), more) if more else ""
+        head = ("% more: median (quartiles) of rounds", "callers", "on a node than both embedded", "one embedded than the other: noise")
+        return table(head, rows) if rows else ""
 
-    def _spread(self, where: str, what: str, connections: int) -> str:
-        pairs = zip(self.runs[Case(where, connections)], self.runs[Case(EMBEDDED, connections)], strict=True)
-        more = [100 * (getattr(one, what) / getattr(two, what) - 1) for one, two in pairs]
-        low, middle, high = quantiles(more, n=4, method="inclusive") if len(more) > 1 else 3 * more
-        return f"{figure(middle)} ({figure(low)} to {figure(high)})"
+
+def _spread(more: Sequence[float]) -> str:
+    low, middle, high = quantiles(more, n=4, method="inclusive") if len(more) > 1 else 3 * list(more)
+    return f"{figure(middle)} ({figure(low)} to {figure(high)})"

@@ -61,5 +61,6 @@ async def test_a_store_that_is_away_is_said_without_its_credentials(s3: S3Server
         with pytest.raises(StoreUnavailable) as away:
             await store.size(("a",))
         assert SECRET not in str(away.value)
+        assert "127.0.0.1" not in str(away.value), "nor where it is"
     finally:
         await store.close()

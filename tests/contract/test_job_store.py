@@ -239,6 +239,12 @@ async def test_jobs_are_listed_newest_first_by_page_tenant_and_state(opening: Op
         assert await listed("a", JobState.CANCELLED) == [2, 0]
         assert await listed("b", JobState.QUEUED, limit=2) == [7, 5]
         assert await listed("c") == []
+        # The list goes on where the job was that has left its state or is another tenant's, and ends where it is gone.
+        assert await listed(None, JobState.QUEUED, before=job_id(2)) == []
+        assert await listed(None, JobState.CANCELLED, before=job_id(4)) == [2, 1, 0]
+        assert await listed("a", before=job_id(5)) == [4, 2, 0]
+        assert await store.remove(jobs[7])
+        assert await listed(None, before=job_id(7)) == await listed("b", JobState.QUEUED, before=job_id(7)) == []
 
 
 async def test_nothing_of_a_removed_job_is_left(opening: Opening[JobStore], request: pytest.FixtureRequest) -> None:

@@ -18,7 +18,7 @@ import redis
 
 from tests.chaos_proxy import ChaosProxy, chaos_proxy
 from tests.e2e import tidegate as servers
-from tests.e2e.test_response_cache import SIX, Client, write_models
+from tests.e2e.cached_probe import SIX, Client, write_models
 from tests.e2e.tidegate import Tidegate, wait_for
 from tests.redis_server import ESCAPED_PASSWORD, PASSWORD, RedisServer, redis_server
 

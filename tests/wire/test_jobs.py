@@ -93,6 +93,14 @@ async def test_jobs_for_other_models_between_its_own_cost_a_caller_no_line_of_th
         assert found == [each.id for each in reversed(own)]
 
 
+async def test_a_list_that_would_go_on_from_a_job_that_is_gone_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (here, mine, _, _):
+        await here.store.add(theirs := replace(job(1, tenant="theirs"), deadline_s=4e9), ROOMY)
+        for before in (theirs.id, job(2).id):
+            refused = await mine.ask("GET", f"/v2/jobs?before={before}")
+            assert (refused.status, b"is gone" in refused.body) == (409, True)
+
+
 async def test_a_header_field_of_jobs_that_there_is_not_is_refused(tmp_path: Path) -> None:
     async with serving(tmp_path) as (_, mine, _others, _same_tenant):
         refused = await mine.ask("POST", "/v2/models/m/jobs", INFER, Tidegate_Job_Expire_S="5")

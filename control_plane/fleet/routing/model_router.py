@@ -22,11 +22,11 @@ from control_plane.fleet.domain.counts import LOADING
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import NEVER_S, ModelFacts, Replica
 from control_plane.fleet.domain.leadership.report import Wanted
-from control_plane.fleet.domain.placement.limits import LIMITS
 from control_plane.fleet.domain.placement.placement import Obstacle, Refusal, place
 from control_plane.fleet.domain.routing.routing import Choice, choose
 from control_plane.fleet.loading.dead_stubs import DeadStubDetector
 from control_plane.fleet.loading.replica_loader import ReplicaLoader
+from control_plane.fleet.routing.load_requests import LoadRequests
 from control_plane.fleet.routing.workloads import ANY, RoutingHint
 from control_plane.fleet.view.reservations import Reservation, waiting_at
 from control_plane.fleet.view.sequences import Sequences
@@ -73,11 +73,7 @@ class ModelRouter:
         """Told of a server and a model that seems to hang there; None where nothing could be done about it."""
         self._given_up: dict[tuple[str, str], Replica] = {}
         """(server, model) -> the replica there that has answered nothing since a request was given up."""
-        self._no_room: dict[str, tuple[float, Refusal]] = {}
-        """Negative cache: model on trial -> (when to search for room again, the last refusal)."""
-        self._no_further_replica: dict[str, tuple[float, float]] = {}
-        """Negative cache: model -> (when to ask again for one more replica, the expected wait above which one
-        would help even before that)."""
+        self._requests = LoadRequests(state, loads)
 
     async def acquire(
         self, call: InferCall, *, deadline_s: float, aim: RoutingHint = ANY, enter_room: Callable[[float], Place] | None = None
@@ -142,7 +138,7 @@ class ModelRouter:
         """Choose a replica, among those too whose loads begin now, since a request may be served sooner
         there."""
         choice = self._choice(facts, aim)
-        if choice.needs_placement and self._consider(facts, must_beat_s=choice.expected_s, pool=aim.pool):
+        if choice.needs_placement and self._requests.one_more(facts, must_beat_s=choice.expected_s, pool=aim.pool):
             choice = self._choice(facts, aim)
         if choice.is_probe and choice.server is not None:
             # Noted at once, so that the next request is not sent as a probe as well.
@@ -309,9 +305,9 @@ class ModelRouter:
         # Decided anew with this process's view, which includes what the other one sees.
         choice = self._choice(facts, RoutingHint(wanted.pool))
         if choice.server is not None and choice.needs_placement:
-            self._consider(facts, must_beat_s=choice.expected_s, pool=wanted.pool)
+            self._requests.one_more(facts, must_beat_s=choice.expected_s, pool=wanted.pool)
         elif choice.server is None and not self.loads.is_loading(facts.name):
-            self._refusal(facts, wanted.pool)
+            self._requests.begin(facts, wanted.pool)
 
     def repair(self, server: str, model: str) -> None:
         """Take over another process's verdict that the stub of a replica has died."""
@@ -326,7 +322,7 @@ class ModelRouter:
         """Wait until the view has changed, for a request that came at `since_s`. Raises Overloaded: there is
         no time for that."""
         now_s = self.state.now_s()
-        refusal = None if self.loads.is_loading(facts.name) else self._refusal(facts, pool)
+        refusal = None if self.loads.is_loading(facts.name) else self._requests.begin(facts, pool)
         left_s = deadline_s - now_s
         expected_s = self.loads.expected_s(facts) if refusal is None else self._retry_s(refusal)
         # The leader sees more than this process, so it is given a moment to load the model in spite of this
@@ -350,30 +346,11 @@ class ModelRouter:
         reason = self.state.measurements.why_failed(facts.name)
         if reason is None or self.state.fleet.ready_replicas(facts.name):
             return
-        refusal = None if self.loads.is_loading(facts.name) else self._try_again(facts, pool)
+        refusal = None if self.loads.is_loading(facts.name) else self._requests.begin_unless_in_vain(facts, pool)
         self.state.counts.refused[(Obstacle.QUARANTINED if refusal is None else refusal.obstacle).value] += 1
         again_s = max(_MIN_RETRY_S, self.loads.expected_s(facts) if refusal is None else refusal.retry_after_s)
         what = f"'{facts.name}' failed to load and is being tried again" if refusal is None else refusal.text
         raise Overloaded(f"model {what}: {reason}; try again in {again_s:.1f} s", retry_after_s=again_s)
-
-    def _try_again(self, facts: ModelFacts, pool: str | None) -> Refusal | None:
-        """Begin a load as `_refusal` does, through a negative cache: while many ask in vain, the servers are
-        not searched for each of them."""
-        until_s, refusal = self._no_room.get(facts.name, (NEVER_S, None))
-        if refusal is None or self.state.now_s() >= until_s:
-            refusal = self._refusal(facts, pool)
-            if refusal is not None and refusal.obstacle is Obstacle.ON_TRIAL:
-                self._no_room[facts.name] = self.state.now_s() + LIMITS.negative_cache_loads * facts.load_s, refusal
-            else:
-                self._no_room.pop(facts.name, None)
-        return refusal
-
-    def _refusal(self, facts: ModelFacts, pool: str | None = None) -> Refusal | None:
-        """Begin a load; returns why it cannot begin, or None if it has."""
-        refusal = self.loads.load_replica(facts, pool=pool)
-        if refusal is not None:
-            self.state.measurements.begin_refusals(facts)
-        return refusal
 
     def _retry_s(self, refusal: Refusal) -> float:
         """Seconds after which another try may succeed. That no server is up usually passes sooner than the
@@ -385,19 +362,3 @@ class ModelRouter:
         if refusal is None:
             return f"model '{facts.name}' is being loaded, which is expected to take {expected_s:.1f} s; try again then"
         return f"model {refusal.text}; try again in {max(_MIN_RETRY_S, refusal.retry_after_s):.1f} s"
-
-    # Loading
-
-    def _consider(self, facts: ModelFacts, *, must_beat_s: float, pool: str | None = None) -> bool:
-        """Load one more replica if a request would be served sooner there; also beside one that is being
-        loaded, since a burst cannot wait."""
-        now_s = self.state.now_s()
-        # The negative cache holds until its time is over, unless this request would wait longer than a new
-        # replica costs.
-        before_s, unless_longer_than_s = self._no_further_replica.get(facts.name, (now_s, math.inf))
-        if now_s < before_s and must_beat_s <= unless_longer_than_s:
-            return False
-        refusal = self.loads.load_replica(facts, must_beat_s=must_beat_s, pool=pool)
-        if refusal is not None:
-            self._no_further_replica[facts.name] = now_s + LIMITS.negative_cache_loads * facts.load_s, refusal.must_beat_s
-        return refusal is None

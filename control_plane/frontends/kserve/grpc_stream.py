@@ -10,7 +10,7 @@ forwarded but implemented here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -24,7 +24,7 @@ from control_plane.frontends.common.inflating import inflated
 from control_plane.frontends.common.status import message_of
 from control_plane.frontends.grpc.call import failure
 from control_plane.frontends.grpc.message_stream import MessageStream
-from control_plane.frontends.kserve.grpc_infer import InferMessage, content_of, outcome_of_code
+from control_plane.frontends.kserve.grpc_infer import InferMessage, outcome_of_code
 from control_plane.frontends.kserve.grpc_stream_messages import (
     ERRORS_END_STREAM,
     StreamEnded,
@@ -32,6 +32,7 @@ from control_plane.frontends.kserve.grpc_stream_messages import (
     inflated_answer,
     raise_model_error,
 )
+from control_plane.frontends.kserve.grpc_streamed_infer import StreamedInfer
 from control_plane.inference.in_flight.running_request import AuthorizedRequest, RunningRequest
 from control_plane.inference.inference import InferenceService
 from control_plane.inference.retries.faults import model_fault_in, model_fault_of_error
@@ -40,7 +41,6 @@ from control_plane.inference.run_steps import run_in_steps
 from control_plane.inference.transaction_policies import TransactionPolicies
 from control_plane.protocols.grpc import (
     HEAD,
-    PREFIX_BYTES,
     GrpcAnswer,
     GrpcHead,
     answer_of,
@@ -49,7 +49,7 @@ from control_plane.protocols.grpc import (
 )
 from control_plane.protocols.kserve.body_limits import BodyLimits
 from control_plane.protocols.kserve.stream_answer import stream_answer
-from control_plane.triton.ports import GrpcCall, GrpcStream, Slot, Upstream
+from control_plane.triton.ports import GrpcCall, GrpcStream, Upstream
 from control_plane.triton.servers import Servers
 
 _MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -59,23 +59,6 @@ _MAX_UNANSWERED = 64
 """Ordinary requests of one stream that may be in flight; then no more of its messages are received."""
 
 _ENDED_WELL = GrpcAnswer(0, HEAD, (), status_fields(0, ""))
-
-
-@dataclass(frozen=True, slots=True)
-class _Infer:
-    """A request to an ordinary model, sent as a ModelInfer call: `inference/inference.ServerRequest`."""
-
-    call: GrpcCall
-    slot: Slot | None
-
-    def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[GrpcAnswer]:
-        return server.grpc.unary(self.call, timeout_s=timeout_s, slot=self.slot)
-
-    def outcome(self, answer: GrpcAnswer) -> Outcome:
-        return outcome_of_code(answer.code)
-
-    def content(self, call: InferCall) -> tuple[bytes, ...]:
-        return content_of(memoryview(self.call.frame)[PREFIX_BYTES:])
 
 
 class StreamRelay:
@@ -324,7 +307,7 @@ class _StreamCall:
         return await self._send(asked.message, arm.stable, running, left_s)
 
     async def _send(self, message: InferMessage, call: InferCall, running: AuthorizedRequest, timeout_s: float) -> GrpcAnswer:
-        infer = _Infer(GrpcCall(self._infer_head, message.frame), running.permit)
+        infer = StreamedInfer(GrpcCall(self._infer_head, message.frame), running.permit)
         return await self._relay.inference.dispatch.send(infer, call, timeout_s=timeout_s, running=running)
 
     async def _is_decoupled_once_loaded(self, model: str, timeout_s: float) -> bool:

@@ -7,6 +7,7 @@ record before and the record after.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -234,14 +235,24 @@ class RedisJobStore:
 
     async def jobs_of(self, tenant: str | None, *, state: JobState | None, before: str, limit: int) -> list[Job]:
         key = f"{_PREFIX}of:{tenant}" if tenant is not None else f"{_PREFIX}in:{state}" if state is not None else _ALL
-        found: list[Job] = []
+        found, at, newest = list[Job](), 0, math.inf
         async with self._link.calling():
-            rank: Any = await self._link.client.zrevrank(key, before) if before else None
-            at = 0 if rank is None else rank + 1
-            while len(found) < limit and (ids := await self._link.client.zrevrange(key, at, at + _PAGE - 1)):
+            if before:
+                place: Any = await self._link.client.zscore(_ALL, before)
+                if place is None:
+                    return []
+                newest = place
+            # By time and id, not by rank: this set may not have the job any more, as its state has changed.
+            while len(found) < limit and (page := await self._by_time(key, newest, at)):
+                ids = [job_id for job_id, score in page if not before or (score, job_id) < (newest, before)]
                 found += [job for job in await self._records(ids) if state is None or job.state is state]
                 at += _PAGE
         return found[:limit]
+
+    async def _by_time(self, key: str, newest_s: float, at: int) -> list[tuple[str, float]]:
+        """Return a page of ids and times of submission, the newest first."""
+        page: Any = await self._link.client.zrevrangebyscore(key, newest_s, "-inf", at, _PAGE, withscores=True)
+        return page  # type: ignore[no-any-return]
 
     async def load(self, tenant: str) -> tuple[Load, Load]:
         async with self._link.calling(), self._link.client.pipeline(transaction=False) as asking:

@@ -2,82 +2,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from control_plane.auth import authentication as module
-from control_plane.auth.authentication import Authentication
-from control_plane.auth.domain.auth_backoff import AuthBackoff
-from control_plane.auth.keys import Keys
 from control_plane.core.errors import ControlPlaneError, LimitExceeded, Unauthenticated
 from control_plane.core.principal import Credentials, Principal
 from control_plane.core.scope import Right, Scope, Scopes
-from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.stored import Kind
 from control_plane.objects.domain.stored_objects import to_body
-from control_plane.objects.domain.tenant import Tenant
-from control_plane.objects.mirror import ObjectMirror
 from tests.aio import run
-from tests.fakes.state_store import FakeStateStore
-
-SCOPES = (Scope(Right.INFER, "text_*"),)
-TOKEN = "eyJhbGciOiJFUzI1NiJ9.e30.c2lnbmF0dXJl"
-HERE, THERE = "192.0.2.1", "192.0.2.2"
-
-
-@dataclass
-class FakeTokens:
-    """Fake `auth/ports.TokenVerifier` that knows one token."""
-
-    tenant: str = "acme"
-    valid: str = TOKEN
-    asked: int = 0
-    signatures: int = 0
-
-    def verify(self, token: str, *, before_signature: Callable[[], None]) -> Principal:
-        self.asked += 1
-        before_signature()
-        self.signatures += 1
-        if token != self.valid:
-            raise Unauthenticated("the token is not valid")
-        return Principal(self.tenant, "somebody", Scopes(SCOPES))
-
-
-@dataclass
-class Bench:
-    store: FakeStateStore = field(default_factory=FakeStateStore)
-    now_s: float = 1000.0
-    tokens: FakeTokens = field(default_factory=FakeTokens)
-
-    def __post_init__(self) -> None:
-        self.known = ObjectMirror(self.store, now_s=lambda: self.now_s)
-        self.keys = Keys(self.store, now_s=lambda: self.now_s)
-        self.authentication = self.make(self.tokens)
-
-    def make(self, tokens: FakeTokens | None) -> Authentication:
-        return Authentication(self.known, tokens, attempts=AuthBackoff(), now_s=lambda: self.now_s)
-
-    async def start(self) -> tuple[ApiKey, str]:
-        await self.store.put(Kind.TENANT, "acme", to_body(Tenant("acme")))
-        made = await self.keys.create("acme", SCOPES, expires_s=5000.0)
-        await self.known.start()
-        return made
-
-    def bearer(self, text: str, source: str = HERE) -> Principal:
-        return self.authentication.authenticate(Credentials(f"Bearer {text}", None, source))
-
-    def refusal(self, text: str, source: str = HERE) -> ControlPlaneError:
-        with pytest.raises(ControlPlaneError) as raised:
-            self.bearer(text, source)
-        return raised.value
-
-    def fail(self, times: int, source: str = HERE) -> None:
-        for _ in range(times):
-            assert isinstance(self.refusal("tg_wrong", source), Unauthenticated)
-
+from tests.unit.auth.authentication_bench import HERE, SCOPES, THERE, TOKEN, Bench
 
 # What is shown, and how
 
@@ -250,111 +188,6 @@ async def test_tokens_are_refused_without_an_issuer_or_with_a_tenant_that_does_n
     assert str(bench.refusal(TOKEN)) == "the token's tenant does not exist here"
     bench.authentication = bench.make(None)
     assert str(bench.refusal(TOKEN)) == "tokens are not accepted here; show an API key"
-
-
-# Slowing
-
-
-async def test_a_source_that_keeps_failing_is_slowed(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench()
-    await bench.start()
-    bench.fail(10)
-    for attempt in ("tg_wrong", "forged.token.x"):
-        refusal = bench.refusal(attempt)
-        assert isinstance(refusal, LimitExceeded)
-        assert refusal.retry_after_s == 1.0
-    assert isinstance(bench.refusal("tg_wrong", THERE), Unauthenticated), "others are not slowed"
-    bench.now_s += 1.0
-    assert isinstance(bench.refusal("tg_wrong"), Unauthenticated), "once more, and then for longer"
-    assert isinstance(bench.refusal("tg_wrong"), LimitExceeded)
-    assert caplog.text.count("which is slowed") == 2
-    assert [getattr(record, "source", None) for record in caplog.records if "slowed" in record.message] == [HERE, HERE]
-
-
-@pytest.mark.parametrize("failures", [10, 30, 1000])
-async def test_a_fresh_key_and_a_fresh_token_are_accepted_where_others_are_slowed(failures: int) -> None:
-    """A client that shares its address with one that guesses keys, behind a router or on one machine, is not
-    refused for it.
-    """
-    bench = Bench()
-    _, text = await bench.start()
-    for _ in range(failures):
-        bench.refusal("tg_wrong")
-    assert isinstance(bench.refusal("tg_wrong"), LimitExceeded)
-    assert bench.bearer(text).tenant == "acme"
-    assert bench.bearer(TOKEN).tenant == "acme"
-
-
-async def test_a_key_that_ended_is_slowed_like_a_wrong_one() -> None:
-    bench = Bench()
-    key, text = await bench.start()
-    bench.bearer(text)
-    await bench.keys.revoke(key.id)
-    await bench.known.start()
-    for _ in range(10):
-        assert isinstance(bench.refusal(text), Unauthenticated)
-    assert isinstance(bench.refusal(text), LimitExceeded)
-
-
-async def test_forged_tokens_cost_a_bounded_number_of_signature_checks() -> None:
-    bench = Bench()
-    _, text = await bench.start()
-    for number in range(5000):
-        bench.refusal(f"forged.token.{number}")
-    assert bench.tokens.signatures == 50
-    refusal = bench.refusal(TOKEN)
-    assert isinstance(refusal, LimitExceeded), "nobody can tell a fresh one from those"
-    assert refusal.retry_after_s == pytest.approx(0.1)
-    assert bench.bearer(text).tenant == "acme", "a key costs no signature"
-    assert bench.bearer(TOKEN, THERE).tenant == "acme", "others are not concerned"
-    for _ in range(600):
-        bench.now_s += 0.1
-        for number in range(10):
-            bench.refusal(f"forged.token.{number}")
-    assert 600 <= bench.tokens.signatures - 51 <= 601, "ten a second from then on"
-    bench.now_s += 0.1
-    assert bench.bearer(TOKEN).tenant == "acme", "once there is room for one"
-
-
-async def test_tokens_that_hold_cost_none_of_those_checks() -> None:
-    bench = Bench()
-    await bench.start()
-    for number in range(500):
-        bench.tokens.valid = f"token{number}"
-        assert bench.bearer(f"token{number}").tenant == "acme"
-
-
-async def test_a_token_in_use_goes_on_among_forged_ones_until_it_fails() -> None:
-    bench = Bench()
-    await bench.start()
-    bench.bearer(TOKEN)
-    for number in range(100):
-        bench.refusal(f"forged.token.{number}")
-    assert bench.bearer(TOKEN).tenant == "acme"
-    bench.tokens.valid = "another"
-    assert isinstance(bench.refusal(TOKEN), LimitExceeded)
-    bench.tokens.valid = TOKEN
-    assert isinstance(bench.refusal(TOKEN), LimitExceeded), "now it is as any"
-
-
-async def test_a_success_does_not_make_up_for_others_failures() -> None:
-    bench = Bench()
-    _, text = await bench.start()
-    for _ in range(10):
-        bench.bearer(text)
-        bench.fail(1)
-    assert isinstance(bench.refusal("tg_wrong"), LimitExceeded)
-
-
-async def test_failed_tokens_count_and_nothing_shown_does_not() -> None:
-    bench = Bench()
-    await bench.start()
-    for _ in range(20):
-        with pytest.raises(Unauthenticated):
-            bench.authentication.authenticate(Credentials(None, None, HERE))
-    for _ in range(10):
-        assert isinstance(bench.refusal("forged.token.x"), Unauthenticated)
-    assert isinstance(bench.refusal("forged.token.x"), LimitExceeded)
 
 
 # What must not be kept or told

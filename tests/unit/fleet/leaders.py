@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import heapq
 import random
-import selectors
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Literal, TypeVar, cast
+from typing import TypeVar, cast
 
-from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, StoreUnavailable
+from control_plane.core.errors import ControlPlaneError, ModelLoadFailed
 from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.domain.fleet import ModelFacts, Server
 from control_plane.fleet.domain.leadership.election import LeaseLimits
@@ -26,18 +25,15 @@ from control_plane.fleet.loading.load_plans import LoadPlans, PlanLimits
 from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.models.domain.description import ModelSpec
 from control_plane.triton.ports import ModelControl
-from tests.fakes.lease import FakeLeaseStore, FakeRecord
+from tests.fakes.lease import FakeRecord
 from tests.fakes.server_models import PlainModels
+from tests.unit.fleet.leaders_ports import LIMITS, PLANS, STORE_TIMEOUT_S, Control, Point, Store
+from tests.unit.fleet.stepped_loop import SteppedLoop
 
 T = TypeVar("T")
-Point = Literal["between check and send", "before the store's answer"]
 
-LIMITS = LeaseLimits(ttl_s=6.0, margin_s=1.0)
-PLANS = PlanLimits(load_timeout_s=20.0, release_timeout_s=8.0, call_visible_after_s=2 * LIMITS.margin_s)
 BUDGET = 10
 BYTES = {"a": 4, "b": 4, "c": 4, "d": 3, "e": 6}
-STORE_TIMEOUT_S = 1.0
-UNLOAD_TIMEOUT_S = 10.0
 HANGS_S = 90.0
 """Duration of a load that hangs: it is given up long before it ends, and its memory is taken all that
 time."""
@@ -198,7 +194,7 @@ class Process:
         """Until when the process cannot reach the store."""
         self.pauses_at: dict[Point, float] = {}
         """Where the process is to be paused, once, and for how long."""
-        self._loop = _Loop(world)
+        self._loop = SteppedLoop(lambda: world.now_s)
         self._loop.set_exception_handler(lambda loop, context: world.violations.append(str(context)))
         rate, offset_s = 1 + world.random.uniform(-1e-3, 1e-3), world.random.uniform(0, 1e6)
 
@@ -313,132 +309,6 @@ class Process:
 
 def facts(name: str, size: int | None = None) -> ModelFacts:
     return ModelFacts(ModelSpec(name), size if size is not None else BYTES[name], load_s=1.0, service_s=0.01)
-
-
-@dataclass
-class Control:
-    """The part of `triton/ports.ModelControl` that plans need, over the simulated network."""
-
-    process: Process
-
-    async def index(self) -> list[ModelVersion]:
-        return await self.process.calling(self.process.world.triton.index)
-
-    async def load(self, name: str) -> None:
-        answer: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-        triton, send = self.process.world.triton, self.process.sender(answer)
-        await self.process.leave(lambda: triton.load(name, send))
-        await _raised(answer, PLANS.load_timeout_s)
-
-    async def unload(self, name: str) -> None:
-        answer: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-        triton, send = self.process.world.triton, self.process.sender(answer)
-
-        def unload() -> None:
-            triton.unload(name)
-            send(None)
-
-        await self.process.leave(unload)
-        await _raised(answer, UNLOAD_TIMEOUT_S)
-
-
-async def _raised(answer: asyncio.Future[Exception | None], timeout_s: float) -> None:
-    try:
-        async with asyncio.timeout(timeout_s):
-            error = await answer
-    except TimeoutError:
-        raise DeadlineExceeded("no answer") from None
-    if error is not None:
-        raise error
-
-
-@dataclass
-class Store:
-    """`fleet/ports.LeaseStore` over the simulated network; while the store is away, calls or answers are
-    lost."""
-
-    process: Process
-    token: int = 0
-
-    async def read(self) -> Lease | None:
-        return await self._ask(lambda store: store.read())
-
-    async def acquire(self, seen: Lease | None, *, holder: str, ttl_s: float) -> Lease | None:
-        return await self._ask(lambda store: store.acquire(seen, holder=holder, ttl_s=ttl_s))
-
-    async def renew(self, lease: Lease) -> Lease | None:
-        return await self._ask(lambda store: store.renew(lease))
-
-    async def resume(self, lease: Lease) -> Lease | None:
-        return await self._ask(lambda store: store.resume(lease))
-
-    async def release(self, lease: Lease) -> None:
-        await self._ask(lambda store: store.release(lease))
-
-    async def close(self) -> None: ...
-
-    async def _ask(self, what: Callable[[FakeLeaseStore], Awaitable[T]]) -> T:
-        record = self.process.world.record
-        call = self.process.calling(
-            lambda: None if self._is_away() else _at_once(what(FakeLeaseStore(record))), "before the store's answer"
-        )
-        done = await self._in_time(call)
-        if done is None or self._is_away():
-            raise StoreUnavailable("it is away")
-        return done[0]
-
-    async def _in_time(self, work: Awaitable[T]) -> T:
-        try:
-            async with asyncio.timeout(STORE_TIMEOUT_S):
-                return await work
-        except TimeoutError:
-            raise StoreUnavailable("no answer") from None
-
-    def _is_away(self) -> bool:
-        return self.process.world.now_s < max(self.process.world.store_is_away_until_s, self.process.cut_off_until_s)
-
-
-def _at_once(work: Awaitable[T]) -> tuple[T]:
-    """Return the result of a coroutine that awaits nothing, in a tuple."""
-    try:
-        cast("Any", work).send(None)
-    except StopIteration as done:
-        return (done.value,)
-    raise AssertionError("it waits")
-
-
-_TICK_S = 1e-9
-"""The event loop runs timers early by up to this time."""
-
-
-class _Loop(asyncio.SelectorEventLoop):
-    """Event loop on the world's clock, which stops instead of waiting."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(_Idle(self))
-        self._world = world
-        self.next_s = 0.0
-
-    def time(self) -> float:
-        return self._world.now_s
-
-    def run_now(self) -> float:
-        while True:
-            self.run_forever()
-            if self.next_s > self.time() + 2 * _TICK_S:
-                return self.next_s
-
-
-class _Idle(selectors.DefaultSelector):
-    def __init__(self, loop: _Loop) -> None:
-        super().__init__()
-        self._loop = loop
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout != 0:
-            self._loop.next_s = self._loop.time() + (timeout if timeout is not None else 1e6)
-            self._loop.stop()
-        return []
 
 
 Event = Callable[[World], None]

@@ -12,8 +12,8 @@ from control_plane.frontends.grpc.connection import GrpcConnection
 from control_plane.protocols.http2 import frames as h2
 from tests.aio import settle
 from tests.fakes.held_writes import HeldWrites
+from tests.unit.frontends.flooded_ends import OPENING, call, frames_of
 from tests.unit.frontends.frontend_ends import Frontends, Transport
-from tests.unit.frontends.test_flooded_connections import OPENING, call, frames_of
 
 ENDED = (h2.HEADERS, h2.END_STREAM | h2.END_HEADERS)
 """Type and flags of the trailers that end an answer."""

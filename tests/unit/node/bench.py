@@ -4,12 +4,13 @@ be cut, frozen, or broken."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from uuid import uuid4
 
 from control_plane.core.errors import UpstreamUnavailable
+from control_plane.core.fingerprint import Fingerprint
 from control_plane.core.held_memory import HeldMemory
 from control_plane.fleet.adapters.own_instance import OwnInstance
 from control_plane.metering.domain.compute_units import ModelCost
@@ -176,6 +177,25 @@ class Bench:
             await asyncio.wait([*self.serving, *owners])
 
 
+class Workers:
+    """`models/ports.FingerprintBoard` of all of a gateway's processes, which may be late to apply what they are told."""
+
+    def __init__(self, fingerprints: Fingerprints) -> None:
+        self._fingerprints = fingerprints
+        self.are_quick = asyncio.Event()
+        self.are_quick.set()
+
+    async def publish(self, changes: Mapping[str, Fingerprint | None]) -> None:
+        await self.are_quick.wait()
+        await self._fingerprints.publish(changes)
+
+    async def make_unknown(self, models: Iterable[str]) -> None:
+        await self._fingerprints.make_unknown(models)
+
+    async def forget(self, models: Iterable[str]) -> None:
+        await self._fingerprints.forget(models)
+
+
 class Gateway:
     """One gateway of a node: the services of its side, and its own fingerprints."""
 
@@ -195,7 +215,8 @@ class Gateway:
         self._bench = bench
         self._fleet = fleet
         reliance = NodeReliance(self.fingerprints.rely_until)
-        self.board = FleetFingerprints(self.fingerprints)
+        self.workers = Workers(self.fingerprints)
+        self.board = FleetFingerprints(self.workers)
         self.node = RemoteNode(
             SERVER,
             self,

@@ -7,6 +7,7 @@ their own, which a store that does not answer may take all of.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,6 +19,8 @@ from control_plane.core.errors import StoreUnavailable
 from control_plane.jobs.files.ports import NoSuchFile
 from control_plane.storage.object_stores import close_object_store, open_object_store, said
 
+_log = logging.getLogger(__name__)
+
 _THREADS = 4
 
 
@@ -26,8 +29,11 @@ class ObjectFiles:
 
     def __init__(self, url: str) -> None:
         """Prepare without a request. Raises StartupError: no client reads such a URL."""
+        self._url = url
         self._fs, root = open_object_store(url, setting="TIDEGATE_JOBS_STORES")
         self._root = root.rstrip("/")
+        self._why_away = ""
+        """What was logged last of a store that cannot be used; empty once it was used again."""
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="job-objects")
 
     async def size(self, path: Sequence[str]) -> int:
@@ -59,10 +65,21 @@ class ObjectFiles:
         try:
             if isinstance(self._fs, AsyncFileSystem):
                 calling = asyncio.run_coroutine_threadsafe(getattr(self._fs, f"_{method}")(*args, **options), self._fs.loop)
-                return await asyncio.wrap_future(calling)
-            call = partial(getattr(self._fs, method), *args, **options)
-            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+                answer = await asyncio.wrap_future(calling)
+            else:
+                call = partial(getattr(self._fs, method), *args, **options)
+                answer = await asyncio.get_running_loop().run_in_executor(self._threads, call)
         except FileNotFoundError as exc:
             raise NoSuchFile("there is no such file") from exc
         except Exception as exc:  # each client raises errors of its own; botocore's are not even OSErrors
-            raise StoreUnavailable(f"the store of files cannot be used: {said(exc)}") from None
+            self._note_away(exc)
+            raise StoreUnavailable(f"the store of files cannot be used ({type(exc).__name__}); the gateway's log says more") from None
+        self._why_away = ""
+        return answer
+
+    def _note_away(self, exc: Exception) -> None:
+        """Log what the client says, which callers are not shown: it may name hosts and buckets that are none of their
+        business."""
+        if type(exc).__name__ != self._why_away:
+            _log.warning("the store of files %s cannot be used: %s", self._url, said(exc))
+        self._why_away = type(exc).__name__

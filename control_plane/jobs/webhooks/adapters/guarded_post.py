@@ -24,7 +24,7 @@ _TIMEOUT_S = 10.0
 _MAX_LINE_BYTES, _MAX_INTERIM_LINES = 8192, 100
 _STATUS = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})(?: [^\r\n]*)?\r?\n")
 _MOST_ADDRESSES = 4
-"""Addresses that are tried one after the other, while there is time."""
+"""Addresses that are tried one after the other; each gets an equal share of the time, and the exchange one, too."""
 _NO_HTTP = "it does not speak HTTP/1.1"
 _NOWHERE = "its name leads to no address of the public Internet"
 """Said of every name that is not connected to, whatever it is: a caller could else find out which names exist inside."""
@@ -46,7 +46,7 @@ class GuardedPost:
         addresses = await self._addresses(url.host, until_s)
         try:
             async with asyncio.timeout_at(until_s):
-                return await self._exchange(addresses, url, _message(url, headers, body))
+                return await self._exchange(addresses, url, _message(url, headers, body), until_s)
         except TimeoutError as exc:
             raise NotDelivered(f"no answer within {self._timeout_s:g} s") from exc
         except ssl.SSLCertVerificationError as exc:
@@ -71,8 +71,8 @@ class GuardedPost:
             raise NotDelivered(_NOWHERE)
         return found[:_MOST_ADDRESSES]
 
-    async def _exchange(self, addresses: Sequence[str], url: WebhookUrl, message: bytes) -> int:
-        reader, writer = await self._connect(addresses, url)
+    async def _exchange(self, addresses: Sequence[str], url: WebhookUrl, message: bytes, until_s: float) -> int:
+        reader, writer = await self._connect(addresses, url, until_s)
         try:
             writer.write(message)
             await writer.drain()
@@ -80,13 +80,17 @@ class GuardedPost:
         finally:
             writer.transport.abort()  # the answer's rest is not of interest, and a close could take as long as the peer likes
 
-    async def _connect(self, addresses: Sequence[str], url: WebhookUrl) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to the first address that takes a connection. Raises OSError."""
+    async def _connect(
+        self, addresses: Sequence[str], url: WebhookUrl, until_s: float
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to the first address that takes a connection in its share of the time. Raises OSError."""
         tls = self._context() if url.is_tls else None
         *others, last = addresses
-        for address in others:
-            with suppress(OSError):
-                return await self._open(address, url, tls)
+        for tried, address in enumerate(others):
+            left_s = until_s - asyncio.get_running_loop().time()
+            with suppress(OSError):  # of which TimeoutError is one
+                async with asyncio.timeout(left_s / (len(addresses) - tried + 1)):
+                    return await self._open(address, url, tls)
         return await self._open(last, url, tls)
 
     async def _open(self, address: str, url: WebhookUrl, tls: ssl.SSLContext | None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -20,7 +20,8 @@ from control_plane.fleet.domain.leadership.election import Following, Leading, R
 from control_plane.fleet.domain.leadership.lease import Lease
 from control_plane.fleet.loading.load_plans import LoadPlans
 from control_plane.fleet.ownership.election import LeaderElection
-from tests.unit.fleet.leaders import LIMITS, PLANS, Event, Kind, Point, Process, World, play
+from tests.unit.fleet.leaders import Event, Kind, Process, World, play
+from tests.unit.fleet.leaders_ports import LIMITS, PLANS, Point
 
 CALM_S = LIMITS.ttl_s + LIMITS.margin_s + 4.0
 """Time within which there is a leader again after any fault: a lost lease is waited out, and each call takes a

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from control_plane.core.algorithms.steps import finish
-from control_plane.core.errors import InvalidRequest, PayloadTooLarge, UnparsableRequest
+from control_plane.core.errors import InvalidRequest, UnparsableRequest
 from control_plane.core.infer_call import InferCall
 from control_plane.core.tensor import MAX_ELEMENTS, Tensor, element_count
 from control_plane.protocols.kserve.infer_json import infer_request_steps
@@ -357,53 +357,3 @@ class TestSharedMemory:
     def test_is_found_however_its_name_is_written(self) -> None:
         body = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1], **self.REGION}]}).encode()
         assert read(body.replace(b"shared_", b"\\u0073hared_")).uses_shared_memory
-
-
-class TestLarge:
-    """JSON so large that it is outlined before it is parsed."""
-
-    DATA = "[" + ",".join(["1.5"] * 200_000) + "]"
-
-    def large(self, **changes: str) -> bytes:
-        fields = {"name": '"X"', "datatype": '"FP32"', "shape": "[200000]", "data": self.DATA, **changes}
-        inner = ",".join(f'"{name}":{value}' for name, value in fields.items())
-        return f'{{"id":"7","inputs":[{{{inner}}}]}}'.encode()
-
-    def test_says_what_it_says_when_small(self) -> None:
-        call = read(self.large())
-        assert (call.request_id, call.inputs, call.uses_shared_memory) == ("7", (Tensor("X", "FP32", (200_000,)),), False)
-
-    def test_is_read_in_steps(self) -> None:
-        assert sum(1 for _ in infer_request_steps(self.large(), None, model_name="m", model_version="")) >= 2
-
-    def test_before_binary_data_too(self) -> None:
-        text = self.large()[:-2] + b',{"name":"B","datatype":"UINT8","shape":[3],"parameters":{"binary_data_size":3}}]}'
-        assert [tensor.name for tensor in read(text + b"abc", b"%d" % len(text)).inputs] == ["X", "B"]
-        with pytest.raises(InvalidRequest, match="additional input data"):
-            read(text + b"abcd", b"%d" % len(text))
-
-    @pytest.mark.parametrize(
-        "changes",
-        [
-            pytest.param({"shape": "[" + ",".join(["1"] * 2000) + "]"}, id="a shape that is passed over"),
-            pytest.param({"data": '"' + "\\ud800" * 10, "shape": "[1]"}, id="a string without an end"),
-            pytest.param({"data": "[" * 200_000}, id="nested too deep"),
-            pytest.param({"data": "[" * 1001 + DATA}, id="data nested too deep"),
-            pytest.param({"name": '"X","name":"Y"'}, id="a key twice"),
-            pytest.param({"data": DATA[:-1] + ',{"a":1}]'}, id="an object within data"),
-            pytest.param({"data": DATA + DATA}, id="not JSON"),
-        ],
-    )
-    def test_is_refused_when_it_cannot_be_read(self, changes: dict[str, str]) -> None:
-        with pytest.raises(UnparsableRequest):
-            read(self.large(**changes))
-
-    def test_is_refused_when_it_is_large_without_its_data(self) -> None:
-        with pytest.raises(PayloadTooLarge):
-            read(self.large(parameters="{" + ",".join(f'"p{number}":1' for number in range(200_000)) + "}"))
-
-
-def test_bytes_of_many_elements_are_walked_in_steps() -> None:
-    text = b'{"inputs":[{"name":"X","datatype":"BYTES","shape":[100000],"parameters":{"binary_data_size":400000}}]}'
-    steps = infer_request_steps(text + bytes(400_000), b"%d" % len(text), model_name="m", model_version="")
-    assert sum(1 for _ in steps) >= 10

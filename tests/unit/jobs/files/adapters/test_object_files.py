@@ -1,4 +1,4 @@
-"""Object stores whose clients are not asynchronous, and that do not answer."""
+"""Object stores that do not answer, or with an error that is none of a caller's business."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import asyncio
 import threading
 from typing import Any
 
+import pytest
+
+from control_plane.core.errors import StoreUnavailable
 from control_plane.jobs.files.adapters.object_files import ObjectFiles
 from tests.aio import settle
 
@@ -33,4 +36,28 @@ async def test_they_hold_none_of_the_threads_that_others_need() -> None:
         await asyncio.to_thread(away.may_answer.set)
     assert not away.has_held_up_others
     assert len({await each for each in asking}) == 1
+    await files.close()
+
+
+class Closed:
+    """A client whose store lets nobody in."""
+
+    def info(self, key: str) -> dict[str, Any]:
+        raise ConnectionError(f"Could not connect to http://minio.internal:9000/{key}")
+
+
+async def test_where_a_store_is_stands_in_the_log_once_and_is_not_told_to_callers(caplog: pytest.LogCaptureFixture) -> None:
+    files = ObjectFiles("memory://jobs")
+    working, files._fs = files._fs, Closed()
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable) as refused:
+            await files.size(("a",))
+        assert str(refused.value) == "the store of files cannot be used (ConnectionError); the gateway's log says more"
+    assert [record.getMessage().count("minio.internal:9000") for record in caplog.records] == [1]
+    files._fs = working
+    await files.write(("a",), b"x")
+    files._fs = Closed()
+    with pytest.raises(StoreUnavailable):
+        await files.size(("a",))
+    assert len(caplog.records) == 2, "it was used meanwhile"
     await files.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -115,6 +116,17 @@ async def test_what_a_name_leads_to_is_looked_up_once_for_an_exchange() -> None:
 async def test_of_several_addresses_the_first_that_answers_is_taken() -> None:
     async with receiver() as it:
         assert await post(f"http://a.example:{it.port}/", Names(["127.0.0.2", "127.0.0.3", "127.0.0.1"])) == 204
+
+
+async def test_an_address_that_says_nothing_leaves_time_for_the_next() -> None:
+    async with receiver() as it:
+        with socket.socket() as full, socket.socket() as first, socket.socket() as second:
+            full.bind(("127.0.0.2", it.port))
+            full.listen(0)
+            for waiting in (first, second):  # Linux drops what a full queue has no room for
+                waiting.setblocking(False)
+                waiting.connect_ex(full.getsockname())
+            assert await post(f"http://a.example:{it.port}/", Names(["127.0.0.2", "127.0.0.1"]), timeout_s=6.0) == 204
 
 
 async def test_a_redirect_is_not_followed() -> None:

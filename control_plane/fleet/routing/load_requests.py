@@ -1,0 +1,55 @@
+"""Loads that requests ask for, through negative caches: while many ask in vain, the servers are not searched for each."""
+
+from __future__ import annotations
+
+import math
+
+from control_plane.fleet.domain.fleet import NEVER_S, ModelFacts
+from control_plane.fleet.domain.placement.limits import LIMITS
+from control_plane.fleet.domain.placement.placement import Obstacle, Refusal
+from control_plane.fleet.loading.replica_loader import ReplicaLoader
+from control_plane.fleet.view.state import FleetState
+
+
+class LoadRequests:
+    """Negative caches of the loads that requests ask for, in front of the `ReplicaLoader`."""
+
+    def __init__(self, state: FleetState, loads: ReplicaLoader) -> None:
+        self._state = state
+        self._loads = loads
+        self._no_room: dict[str, tuple[float, Refusal]] = {}
+        """Model on trial -> (when to search for room again, the last refusal)."""
+        self._no_further_replica: dict[str, tuple[float, float]] = {}
+        """Model -> (when to ask again for one more replica, the expected wait above which one would help even before that)."""
+
+    def begin(self, facts: ModelFacts, pool: str | None = None) -> Refusal | None:
+        """Begin a load; returns why it cannot begin, or None if it has."""
+        refusal = self._loads.load_replica(facts, pool=pool)
+        if refusal is not None:
+            self._state.measurements.begin_refusals(facts)
+        return refusal
+
+    def begin_unless_in_vain(self, facts: ModelFacts, pool: str | None) -> Refusal | None:
+        """Begin a load as `begin` does, of a model whose last load has failed."""
+        until_s, refusal = self._no_room.get(facts.name, (NEVER_S, None))
+        if refusal is None or self._state.now_s() >= until_s:
+            refusal = self.begin(facts, pool)
+            if refusal is not None and refusal.obstacle is Obstacle.ON_TRIAL:
+                self._no_room[facts.name] = self._state.now_s() + LIMITS.negative_cache_loads * facts.load_s, refusal
+            else:
+                self._no_room.pop(facts.name, None)
+        return refusal
+
+    def one_more(self, facts: ModelFacts, *, must_beat_s: float, pool: str | None = None) -> bool:
+        """Load one more replica if a request would be served sooner there; also beside one that is being
+        loaded, since a burst cannot wait."""
+        now_s = self._state.now_s()
+        # The negative cache holds until its time is over, unless this request would wait longer than a new
+        # replica costs.
+        before_s, unless_longer_than_s = self._no_further_replica.get(facts.name, (now_s, math.inf))
+        if now_s < before_s and must_beat_s <= unless_longer_than_s:
+            return False
+        refusal = self._loads.load_replica(facts, must_beat_s=must_beat_s, pool=pool)
+        if refusal is not None:
+            self._no_further_replica[facts.name] = now_s + LIMITS.negative_cache_loads * facts.load_s, refusal.must_beat_s
+        return refusal is None
