@@ -23,7 +23,7 @@ from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwa
 from control_plane.protocols.http1 import Body, HttpAnswer, HttpRequest, upstream_pieces
 from control_plane.protocols.http1_response import AnswerError, AnswerReader, ChunkedHead
 from control_plane.triton.adapters.abandoned import patience_s
-from control_plane.triton.adapters.connecting import open_connection
+from control_plane.triton.adapters.connecting import LARGE_READ_BYTES, open_connection
 from control_plane.triton.adapters.http_stream import TritonHttpStream
 from control_plane.triton.ports import Slot
 
@@ -44,9 +44,6 @@ _LARGE_JSON_BYTES = 256 * 1024
 
 _HELD_UP_S = 0.02
 """An answer beside such a request that took so long may have waited for its parsing."""
-
-_LARGE_READ_BYTES = 64 * 1024
-"""A read of an answer that is followed by no other in the same turn of the loop: uvloop would read up to 8 MB."""
 
 _KEPT_FREE = 8
 """One of so many connections is not for inference: health and metadata answer whatever the models do."""
@@ -353,7 +350,7 @@ class _Connection(asyncio.Protocol):
             self._fail(UpstreamUnavailable(f"Triton's answer cannot be read: {exc}"))
             return
         if answer is None:
-            if len(data) >= _LARGE_READ_BYTES:
+            if len(data) >= LARGE_READ_BYTES:
                 self._read_later()
             return
         self.is_computing, self._deadline = False, inf
