@@ -37,6 +37,10 @@ _SOCKETS_AT_ONCE = 4
 """Sockets with large bodies that are read in one turn where the turns before took `_REST_S`; 256 KB of each take some
 0.15 ms. One in each millisecond would be a limit of 256 MB/s for all of them."""
 
+LARGE_READ_BYTES = 64 * 1024
+"""A read after which a connection pauses (`put_off`). Of what a socket holds uvloop would read up to 8 MB before anybody
+else is served, and that takes 5 to 10 ms."""
+
 _MAX_AT_ONCE = 16
 """Connections that read in one turn: each reads at least a request or two, however small its share of time is. While
 others keep up, so many as there is time for: sixteen took 1 to 2 ms."""

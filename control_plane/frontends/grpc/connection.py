@@ -18,7 +18,7 @@ from control_plane.core.principal import Principal
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.connection_limits import Network
 from control_plane.frontends.common.connection_server import address_of, is_local
-from control_plane.frontends.common.read_scheduler import ReadScheduler
+from control_plane.frontends.common.read_scheduler import LARGE_READ_BYTES, ReadScheduler
 from control_plane.frontends.grpc.call import Call, GrpcHandler
 from control_plane.host.exposure import AllowedHosts
 from control_plane.protocols.grpc import HEAD, GrpcAnswer, GrpcHead, MessageFrame
@@ -129,6 +129,8 @@ class GrpcConnection(asyncio.Protocol):
         self._leaves_at_s: float | None = None
         self._has_backlog = False
         """Whether there is a backlog: more data has arrived than has been handled."""
+        self._has_read_much = False
+        """Whether the socket is not read until the scheduler says so (`read_scheduler.PausedConnection`)."""
         self._is_paused = False
         """Whether reading of the socket is paused."""
         self._closing: asyncio.TimerHandle | None = None
@@ -153,12 +155,21 @@ class GrpcConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._closing is not None:
             return
+        if len(data) >= LARGE_READ_BYTES:
+            self._has_read_much = True
+            self._server.reads.put_off(self)
+            self._pause_as_needed()
         if self._read(data):
             self._has_backlog = True
             self._pause_as_needed()
             self._server.reads.add(self)
-        else:
+        elif not self._has_read_much:
             self._server.reads.kept_up = self
+
+    def read_socket(self) -> None:
+        """See `read_scheduler.PausedConnection`."""
+        self._has_read_much = False
+        self._pause_as_needed()
 
     def read_backlog(self, until_s: float) -> bool:
         """Handle the backlog for a while; see `read_scheduler.Reading`."""
@@ -234,7 +245,7 @@ class GrpcConnection(asyncio.Protocol):
             self._server.reads.add(self)
 
     def _pause_as_needed(self) -> None:
-        must_pause = self._has_backlog or self._closing is not None or not self._writable.is_set()
+        must_pause = self._has_backlog or self._has_read_much or self._closing is not None or not self._writable.is_set()
         if self._transport is None or must_pause is self._is_paused:
             return
         self._is_paused = must_pause

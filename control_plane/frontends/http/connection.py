@@ -15,6 +15,7 @@ from typing import cast
 from control_plane.core.errors import ControlPlaneError, GatewayStopping, HeadTooLarge, InvalidRequest, RequestTimeout
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES
 from control_plane.frontends.common.connection_server import address_of, is_local
+from control_plane.frontends.common.read_scheduler import LARGE_READ_BYTES
 from control_plane.frontends.http.answer_writer import AnswerWriter
 from control_plane.frontends.http.body_room import BodyRoom
 from control_plane.frontends.http.connection_host import ConnectionHost
@@ -31,10 +32,6 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _MAX_UNREAD_BYTES = 16 * 1024
 """Bytes that are buffered while a request is being answered. With more, the socket is not read any further,
 and then the end of a client that disconnects goes unnoticed."""
-
-_LARGE_READ_BYTES = 64 * 1024
-"""A read of a body that is followed by no other in the same turn of the loop. Of what a socket holds uvloop would read
-up to 8 MB before anybody else is served, and that takes 5 ms."""
 
 _LINGER_S = 2.0
 """Seconds that a refused client may go on sending. Closing a socket with unread bytes resets the connection,
@@ -105,7 +102,7 @@ class HttpConnection(asyncio.Protocol):
         self._task = self._tasks.create_task(self._serve(), name="http-connection")
 
     def data_received(self, data: bytes) -> None:
-        if len(data) >= _LARGE_READ_BYTES:
+        if len(data) >= LARGE_READ_BYTES:
             self._is_put_off = True
             self._server.reads.put_off(self)
             self._pause_as_needed()

@@ -25,6 +25,9 @@ splits it at commas.
 _RETRY_S = 0.005
 """Pause before a retry while the listener's queue is full; the listener accepts in far less time."""
 
+LARGE_READ_BYTES = 64 * 1024
+"""A read of an answer that is followed by no other in the same turn of the loop: uvloop would read up to 8 MB."""
+
 P = TypeVar("P", bound=asyncio.Protocol)
 
 

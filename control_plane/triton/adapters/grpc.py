@@ -38,7 +38,7 @@ from control_plane.protocols.http2.headers import Fields, KnownBlocks, encode_va
 from control_plane.protocols.http2.limits import Http2Limits
 from control_plane.protocols.http2.stream import Stream
 from control_plane.triton.adapters.abandoned import patience_s, told_after_s
-from control_plane.triton.adapters.connecting import open_connection
+from control_plane.triton.adapters.connecting import LARGE_READ_BYTES, open_connection
 from control_plane.triton.adapters.grpc_calls import Exchange, TritonStream, UnaryCall
 from control_plane.triton.ports import CANCEL_AFTER_S, GrpcCall, Slot
 
@@ -247,7 +247,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._writer: PacedWriter
         self._is_behind = False
-        """Whether more has come than was read; reading from the socket is paused then."""
+        """Whether more has come than is read in this turn of the loop; reading from the socket is paused then."""
         self.state = Http2Connection(known, _LIMITS)
         self.loop = asyncio.get_running_loop()
         self.timer = DeadlineTimer(self.loop)
@@ -328,13 +328,13 @@ class _Connection(asyncio.Protocol):
         self._read(data)
 
     def _read(self, data: bytes = b"") -> None:
-        """Read a limited number of frames per turn of the event loop: a burst of responses must not hold up
-        everything else.
+        """Read a limited number of frames, or of bytes, per turn of the event loop: a burst of responses must not hold
+        up everything else.
         """
         if self._transport is None:
             return
         try:
-            has_backlog = self.state.receive(data, _FRAMES_AT_ONCE) if data else self.state.go_on(_FRAMES_AT_ONCE)
+            is_behind = self.state.receive(data, _FRAMES_AT_ONCE) if data else self.state.go_on(_FRAMES_AT_ONCE)
         except Http2Error as exc:
             self.state.leave(exc.http2_code, str(exc))
             self.state.end_reason = f"it broke HTTP/2: {exc}"
@@ -344,10 +344,11 @@ class _Connection(asyncio.Protocol):
         self._flush()
         if not self.is_open:
             return
-        if has_backlog is not self._is_behind:
-            self._is_behind = has_backlog
-            (self._transport.pause_reading if has_backlog else self._transport.resume_reading)()
-        if has_backlog:
+        is_behind = is_behind or len(data) >= LARGE_READ_BYTES
+        if is_behind is not self._is_behind:
+            self._is_behind = is_behind
+            (self._transport.pause_reading if is_behind else self._transport.resume_reading)()
+        if is_behind:
             asyncio.get_running_loop().call_soon(self._read)
         elif self.state.peer_is_draining and not self.state.streams:
             self.close()

@@ -23,8 +23,9 @@ from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwa
 from control_plane.protocols.http1 import Body, HttpAnswer, HttpRequest, upstream_pieces
 from control_plane.protocols.http1_response import AnswerError, AnswerReader, ChunkedHead
 from control_plane.triton.adapters.abandoned import patience_s
-from control_plane.triton.adapters.connecting import open_connection
+from control_plane.triton.adapters.connecting import LARGE_READ_BYTES, open_connection
 from control_plane.triton.adapters.http_stream import TritonHttpStream
+from control_plane.triton.adapters.large_json import HELD_UP_S, LARGE_JSON_BYTES, comes_to_be_parsed, has_large_json
 from control_plane.triton.ports import Slot
 
 _REPOSITORY = b"/v2/repository/"
@@ -38,15 +39,6 @@ for each other's JSON to be parsed.
 
 _OPENING_S = 0.05
 """Time that a request grants the connections opened beside its own; on one machine they take a few milliseconds."""
-
-_LARGE_JSON_BYTES = 256 * 1024
-"""JSON from which on Triton's parsing of it holds up the other connections of its HTTP thread: 20 ms for each MB."""
-
-_HELD_UP_S = 0.02
-"""An answer beside such a request that took so long may have waited for its parsing."""
-
-_LARGE_READ_BYTES = 64 * 1024
-"""A read of an answer that is followed by no other in the same turn of the loop: uvloop would read up to 8 MB."""
 
 _KEPT_FREE = 8
 """One of so many connections is not for inference: health and metadata answer whatever the models do."""
@@ -109,7 +101,7 @@ class HttpClient:
         if not (self._allowed.try_acquire() if slot is None else self._allowed.try_acquire_both(self._allowed_inference)):
             await self._allow(slot is not None, deadline)
         connection: _Connection | None = None
-        is_large, is_beside_large = len(request.body) > _LARGE_JSON_BYTES and _has_large_json(request), self._large_json > 0
+        is_large, is_beside_large = len(request.body) > LARGE_JSON_BYTES and has_large_json(request), self._large_json > 0
         self._large_json += is_large
         try:
             if self._is_closed:
@@ -119,7 +111,10 @@ class HttpClient:
             # `models/model_service`.
             host = self._host_field + self._control_field if request.target.startswith(_REPOSITORY) else self._host_field
             pieces = upstream_pieces(request, host, self._forwarding)
-            answer = await connection.begin(pieces, deadline, slot=slot, takes_stream=takes_stream)
+            answering = connection.begin(pieces, deadline, slot=slot, takes_stream=takes_stream)
+            if is_large and not (is_beside_large or connection.has_others):
+                await self._open_others(connection, len(request.body), answering, deadline)
+            answer = await answering
         except BaseException:
             if connection is None:
                 self._disallow(slot is not None)
@@ -132,7 +127,7 @@ class HttpClient:
         finally:
             self._large_json -= is_large
         if isinstance(answer, HttpAnswer):
-            is_held_up = is_beside_large and self._now_s() - now > _HELD_UP_S
+            is_held_up = is_beside_large and self._now_s() - now > HELD_UP_S
             # Large JSON that is in flight comes back to the first place; where none is, one that was late, perhaps for another
             # reason, must not take it.
             self._give_back(connection, at=0 if is_large else int(not self._large_json) if is_held_up else None)
@@ -211,6 +206,17 @@ class HttpClient:
         finally:
             self._is_opening_more = False
 
+    async def _open_others(self, connection: _Connection, body_bytes: int, answering: asyncio.Future[Any], deadline: float) -> None:
+        """Open connections of other threads of Triton than this connection's: as that parses large JSON, it is not the
+        first that has no other to take over. They are taken before those that were there."""
+        try:
+            if await comes_to_be_parsed(body_bytes, connection.is_writing, answering):
+                connection.has_others = True
+                await self._open_more(deadline)
+        except BaseException:
+            answering.cancel()  # the caller has left, and nobody else awaits it
+            raise
+
     async def _open_idle(self) -> None:
         connection = await open_connection(lambda: _Connection(self), self._address, self._tls)
         if len(self._open) >= self._max_connections:
@@ -235,12 +241,6 @@ class HttpClient:
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
-
-
-def _has_large_json(request: HttpRequest) -> bool:
-    """Whether much of a large body is JSON: binary data, which Triton need not parse, follows it."""
-    json_bytes = request.header(b"inference-header-content-length")
-    return json_bytes is None or not json_bytes.isdigit() or int(json_bytes) > _LARGE_JSON_BYTES
 
 
 def _closed_pool() -> UpstreamUnavailable:
@@ -269,6 +269,8 @@ class _Connection(asyncio.Protocol):
         """Slot of the inference request that is sent on the connection."""
         self.is_computing = False
         """Whether Triton has a request on this connection that it has not answered."""
+        self.has_others = False
+        """Whether connections of other threads than this one's have been opened (`_open_others`)."""
 
     @property
     def is_open(self) -> bool:
@@ -296,6 +298,10 @@ class _Connection(asyncio.Protocol):
         else:
             self._writer.write(pieces)
         return self._answer
+
+    def is_writing(self) -> bool:
+        """Whether the kernel has not yet taken all of the request."""
+        return self._transport is not None and (self._writer.is_behind or self._transport.get_write_buffer_size() > 0)
 
     def pause_writing(self) -> None:
         self._writer.pause()
@@ -353,7 +359,7 @@ class _Connection(asyncio.Protocol):
             self._fail(UpstreamUnavailable(f"Triton's answer cannot be read: {exc}"))
             return
         if answer is None:
-            if len(data) >= _LARGE_READ_BYTES:
+            if len(data) >= LARGE_READ_BYTES:
                 self._read_later()
             return
         self.is_computing, self._deadline = False, inf

@@ -13,14 +13,18 @@ import pytest
 
 from control_plane.host.large_buffers import LARGE_BYTES
 from control_plane.host.process_memory import held_bytes
+from control_plane.protocols.grpc import frame_message
 from control_plane.protocols.http2 import frames as h2
 from control_plane.protocols.http2.headers import NO_TABLE, encode_fields
 from perf.floods.table import FLOODS
 from tests.unit.frontends.flooded_ends import (
     KEYED,
+    LIVE,
     OPENING,
+    READ_BYTES,
     Attacker,
     Client,
+    call,
     frontends,
 )
 from tests.unit.protocols.http2.http2_ends import frame
@@ -95,3 +99,42 @@ def _large_grpc(size_bytes: int) -> Iterator[bytes]:
     yield frame(h2.DATA, 0, 1, b"\0" + size_bytes.to_bytes(4, "big"))
     for left in range(size_bytes // 2**14, 0, -1):
         yield frame(h2.DATA, h2.END_STREAM if left == 1 else 0, 1, b"\1" * 2**14)
+
+
+def _large_upload(frontend: str) -> tuple[bytes, bytes]:
+    """A request's beginning, and its body of a megabyte."""
+    if frontend == "http":
+        return b"POST /v2/models/m/infer HTTP/1.1\r\nHost: test\r\nContent-Length: 1000000\r\n\r\n", bytes(1_000_000)
+    message = frame_message(bytes(1_000_000))
+    pieces = [message[at : at + READ_BYTES] for at in range(0, len(message), READ_BYTES)]
+    data = [frame(h2.DATA, h2.END_STREAM if piece is pieces[-1] else 0, 1, piece) for piece in pieces]
+    return OPENING + frame(h2.HEADERS, h2.END_HEADERS, 1, NO_TABLE + encode_fields(KEYED)), b"".join(data)
+
+
+@pytest.mark.parametrize("frontend", ["http", "grpc"])
+async def test_of_large_bodies_one_read_is_made_in_a_turn_whoever_sends_them(frontend: str) -> None:
+    """uvloop reads a socket again and again, 8 MB in a turn, as long as it is not told to pause."""
+    head, body = _large_upload(frontend)
+    async with frontends() as it:
+        uploads = [it.connect(frontend) for _ in range(4)]
+        for connection, transport in uploads:
+            connection.data_received(head)
+            assert not transport.is_paused
+            connection.data_received(body[:READ_BYTES])
+            assert transport.is_paused
+        paused = [4]
+        while paused[-1]:
+            await asyncio.sleep(0)
+            paused.append(sum(transport.is_paused for _, transport in uploads))
+            assert paused[-2] - paused[-1] <= 1
+        small, its_transport = it.connect(frontend)
+        small.data_received(LIVE if frontend == "http" else OPENING + call(1))
+        assert not its_transport.is_paused
+        for connection, transport in uploads:
+            for at in range(READ_BYTES, len(body), READ_BYTES):
+                connection.data_received(body[at : at + READ_BYTES])
+                while transport.is_paused:
+                    await asyncio.sleep(0)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert it.behind.handled == 5

@@ -41,31 +41,6 @@ class TestHttp:
                 await asyncio.sleep(0)
             assert not transport.is_paused
 
-    async def test_of_large_bodies_one_read_is_made_in_a_turn_whoever_sends_them(self) -> None:
-        """uvloop reads a socket again and again, 8 MB in a turn, as long as it is not told to pause."""
-        async with frontends() as it:
-            head = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: test\r\nContent-Length: 1000000\r\n\r\n"
-            uploads = [it.connect("http") for _ in range(4)]
-            for connection, transport in uploads:
-                connection.data_received(head)
-                assert not transport.is_paused
-                connection.data_received(bytes(READ_BYTES))
-                assert transport.is_paused
-            paused = [4]
-            while paused[-1]:
-                await asyncio.sleep(0)
-                paused.append(sum(transport.is_paused for _, transport in uploads))
-                assert paused[-2] - paused[-1] <= 1
-            small, its_transport = it.connect("http")
-            small.data_received(LIVE)
-            assert not its_transport.is_paused
-            for connection, _ in uploads:
-                for size in (READ_BYTES, READ_BYTES, 1_000_000 - 3 * READ_BYTES):
-                    connection.data_received(bytes(size))
-                    for _ in range(10):
-                        await asyncio.sleep(0)
-            assert it.behind.handled == 5
-
     async def test_of_a_large_answer_a_piece_is_written_in_a_turn(self) -> None:
         async with frontends() as it:
 

@@ -17,6 +17,7 @@ from control_plane.core.infer_call import SendFailure
 from control_plane.protocols.grpc import answer_of, frame_message
 from control_plane.triton.adapters.grpc import GrpcClient
 from control_plane.triton.adapters.grpc_calls import UnaryCall
+from tests.unit.protocols.http2.http2_ends import frame
 from tests.unit.triton.adapters.fake_grpc_server import never
 from tests.unit.triton.adapters.grpc_bench import STREAM_HEAD, UNAVAILABLE, answering, call, scripted, triton
 
@@ -68,6 +69,19 @@ class TestConnections:
             assert {answer.code for answer in await asyncio.gather(*(client.unary(call(), timeout_s=10) for _ in range(20)))} == {0}
             # The first, the nineteen others, and perhaps a few acknowledgements.
             assert alone < written.writes < alone + 15
+
+    async def test_after_a_large_read_the_socket_is_read_again_in_the_next_turn(self) -> None:
+        """uvloop reads a socket again and again, 8 MB in a turn, as long as it is not told to pause."""
+        async with triton() as (client, _):
+            assert (await client.unary(call(), timeout_s=10)).code == 0
+            (connection,) = client._open
+            transport, unknown = connection._transport, frame(0xFA, 0, 0, bytes(100_000))
+            assert transport is not None
+            for data, is_read_on in ((unknown[:100], True), (unknown[100:], False), (unknown[:-1], False), (unknown[-1:], True)):
+                connection.data_received(data)
+                assert transport.is_reading() is is_read_on
+                await asyncio.sleep(0)
+                assert transport.is_reading()
 
 
 class TestFailedWrites:
