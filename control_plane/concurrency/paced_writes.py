@@ -27,22 +27,18 @@ class PacedWriter:
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        self._left: deque[Piece] = deque()
+        self.left: deque[Piece] = deque()
+        """What is to be written yet."""
         self._may_write = True
         self._is_due = False
         """Whether the next piece is written in the next turn."""
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether something is left to be written."""
-        return bool(self._left)
-
     def write(self, pieces: Sequence[Piece]) -> None:
         """Write these after what is left."""
-        if not self._left and sum(map(len, pieces)) <= _JOIN_UP_TO_BYTES:
+        if not self.left and sum(map(len, pieces)) <= _JOIN_UP_TO_BYTES:
             self._transport.write(b"".join(pieces))
             return
-        self._left.extend(pieces)
+        self.left.extend(pieces)
         if not self._is_due:
             self._write_piece()
 
@@ -57,10 +53,10 @@ class PacedWriter:
 
     def clear(self) -> None:
         """Drop what is left, as the connection has ended."""
-        self._left.clear()
+        self.left.clear()
 
     def _schedule(self) -> None:
-        if self._left and self._may_write and not self._is_due:
+        if self.left and self._may_write and not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._write_due)
 
@@ -72,17 +68,17 @@ class PacedWriter:
             self._write_piece()
 
     def _write_piece(self) -> None:
-        if self._left and self._may_write:
+        if self.left and self._may_write:
             self._transport.writelines(self._taken())
             self._schedule()
 
     def _taken(self) -> Iterable[Piece]:
         taken, room = list[Piece](), PIECE_BYTES
-        while self._left and room > 0:
-            piece = self._left.popleft()
+        while self.left and room > 0:
+            piece = self.left.popleft()
             if len(piece) > room:
                 view = memoryview(piece)
-                self._left.appendleft(view[room:])
+                self.left.appendleft(view[room:])
                 piece = view[:room]
             taken.append(piece)
             room -= len(piece)

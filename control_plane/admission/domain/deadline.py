@@ -69,14 +69,15 @@ class ServiceTime:
         """Record a request of `cost` units that ended at `now_s`, `held_s` after it was sent behind work of
         `ahead` units.
         """
+        pace = held_s / cost
         if now_s < self._stall_until_s:
             if now_s - held_s < self._stall_ended_s:
                 return
             if not self._is_proven:
                 self._is_proven, self._alone_s, self._work = True, 0.0, 0.0
-        elif held_s > _OF_ANOTHER_KIND * (self.answer_s(cost, ahead=ahead, caution=1.0) or 0.0):
+        # The first test is the cheaper one, and settles it for nearly all: none is expected sooner than at an idle model.
+        elif pace > _OF_ANOTHER_KIND * self._alone_s and held_s > _OF_ANOTHER_KIND * (self.answer_s(cost, ahead=ahead, caution=1.0) or 0.0):
             self._stall_ended_s, self._stall_until_s, self._is_proven = now_s, now_s + _DOUBTED * held_s, False
-        pace = held_s / cost
         if _OF_ANOTHER_KIND * pace < self._alone_s:
             self._alone_s, self._work = pace, 0.0
         if not ahead or pace < self._alone_s:

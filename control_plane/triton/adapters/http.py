@@ -97,19 +97,21 @@ class HttpClient:
         # One coroutine from here to the socket: each more is passed through twice by every request.
         now = self._now_s()
         deadline = now + timeout_s
-        # Permission comes first, the connection second: so there are never more connections than allowed.
+        # Permission before a connection: so there are never more connections than allowed.
         if not (self._allowed.try_acquire() if slot is None else self._allowed.try_acquire_both(self._allowed_inference)):
             await self._allow(slot is not None, deadline)
         connection: _Connection | None = None
-        is_large, is_beside_large = len(request.body) > LARGE_JSON_BYTES and has_large_json(request), self._large_json > 0
-        self._large_json += is_large
+        is_large = len(request.body) > LARGE_JSON_BYTES and has_large_json(request)
+        is_beside_large = self._large_json > 0
+        if is_large:
+            self._large_json += 1
         try:
             if self._is_closed:
-                raise _closed_pool()
+                raise UpstreamUnavailable("the connections to Triton have been closed", is_not_sent=True)
             connection = self._idle.pop(0 if is_large else -1) if self._idle else await self._connect(deadline)
-            # Which of these calls get here, and whose, was decided before; loads and unloads go through
-            # `models/model_service`.
-            host = self._host_field + self._control_field if request.target.startswith(_REPOSITORY) else self._host_field
+            # Whether such a call may be sent was decided before: loads and unloads go through `models/model_service`.
+            is_control = slot is None and request.target.startswith(_REPOSITORY)
+            host = self._host_field + self._control_field if is_control else self._host_field
             pieces = upstream_pieces(request, host, self._forwarding)
             answering = connection.begin(pieces, deadline, slot=slot, takes_stream=takes_stream)
             if is_large and not (is_beside_large or connection.has_others):
@@ -125,14 +127,17 @@ class HttpClient:
                 self._disallow(slot is not None)
             raise
         finally:
-            self._large_json -= is_large
-        if isinstance(answer, HttpAnswer):
+            if is_large:
+                self._large_json -= 1
+        if not isinstance(answer, HttpAnswer):
+            answer.timeout_s = timeout_s  # the stream gives the connection back
+        elif is_large or is_beside_large:
             is_held_up = is_beside_large and self._now_s() - now > HELD_UP_S
             # Large JSON that is in flight comes back to the first place; where none is, one that was late, perhaps for another
             # reason, must not take it.
             self._give_back(connection, at=0 if is_large else int(not self._large_json) if is_held_up else None)
         else:
-            answer.timeout_s = timeout_s  # the stream gives the connection back
+            self._give_back(connection)
         return answer
 
     async def close(self) -> None:
@@ -165,10 +170,12 @@ class HttpClient:
 
     def _give_back(self, connection: _Connection, *, at: int | None = None) -> None:
         """Put a connection where it is taken next, or `at` a place far from there; the first one is that of large JSON."""
-        if connection.is_reusable:
-            self._idle.insert(len(self._idle) if at is None else at, connection)
-        else:
+        if not connection.is_reusable:
             connection.close()
+        elif at is None:
+            self._idle.append(connection)
+        else:
+            self._idle.insert(at, connection)
         if connection.slot is not None:
             self._allowed.release_both(self._allowed_inference)
         else:
@@ -243,12 +250,8 @@ class HttpClient:
             self._idle.remove(connection)
 
 
-def _closed_pool() -> UpstreamUnavailable:
-    return UpstreamUnavailable("the connections to Triton have been closed", is_not_sent=True)
-
-
 class _Connection(asyncio.Protocol):
-    """Keep-alive connection to Triton; `exchange` is called by one caller at a time."""
+    """Keep-alive connection to Triton; `begin` is called by one caller at a time."""
 
     def __init__(self, pool: HttpClient) -> None:
         self._pool = pool
@@ -301,7 +304,7 @@ class _Connection(asyncio.Protocol):
 
     def is_writing(self) -> bool:
         """Whether the kernel has not yet taken all of the request."""
-        return self._transport is not None and (self._writer.is_behind or self._transport.get_write_buffer_size() > 0)
+        return self._transport is not None and (bool(self._writer.left) or self._transport.get_write_buffer_size() > 0)
 
     def pause_writing(self) -> None:
         self._writer.pause()
@@ -365,7 +368,7 @@ class _Connection(asyncio.Protocol):
         self.is_computing, self._deadline = False, inf
         waited, self._answer = self._answer, None  # an idle connection keeps no answer in memory
         if not isinstance(answer, ChunkedHead):
-            self.is_reusable = not (self._reader.closes or self._writer.is_behind)
+            self.is_reusable = not (self._reader.closes or self._writer.left)
             waited.set_result(answer)
         elif self._takes_stream:
             assert self._transport is not None
@@ -398,7 +401,7 @@ class _Connection(asyncio.Protocol):
 
     def _end_stream(self, is_whole: bool) -> None:
         self._stream = None
-        self.is_reusable = is_whole and self._transport is not None and not (self._reader.closes or self._writer.is_behind)
+        self.is_reusable = is_whole and self._transport is not None and not (self._reader.closes or self._writer.left)
         self._pool._give_back(self)
 
     def _expire(self, now: float) -> float:

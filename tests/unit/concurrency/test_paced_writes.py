@@ -13,7 +13,7 @@ async def test_what_is_small_is_written_at_once_and_together() -> None:
     transport = Transport()
     writer = PacedWriter(transport)
     writer.write([SMALL, memoryview(SMALL)])
-    assert (transport.written, transport.writes, writer.is_behind) == (SMALL + SMALL, 1, False)
+    assert (transport.written, transport.writes, bool(writer.left)) == (SMALL + SMALL, 1, False)
 
 
 async def test_of_what_is_large_a_piece_is_written_in_a_turn_and_all_in_order() -> None:
@@ -22,7 +22,7 @@ async def test_of_what_is_large_a_piece_is_written_in_a_turn_and_all_in_order() 
     writer.write([SMALL, LARGE, SMALL])
     writer.write([SMALL])
     sizes = [len(transport.written)]
-    while writer.is_behind:
+    while writer.left:
         await asyncio.sleep(0)
         sizes.append(len(transport.written) - sum(sizes))
     assert sizes == [PIECE_BYTES, PIECE_BYTES, 10 + 3 * len(SMALL)]
@@ -53,5 +53,5 @@ async def test_what_is_left_goes_with_the_connection() -> None:
         writer.write([body])
         end(writer)
         await settle()
-        assert (len(transport.written), writer.is_behind) == (PIECE_BYTES, False)
+        assert (len(transport.written), bool(writer.left)) == (PIECE_BYTES, False)
         body.clear()  # it is not kept

@@ -210,6 +210,11 @@ class TestStall:
         service.record(1.0, 0.5 * times, ahead=4.0, now_s=1000.0)
         assert not service.is_in_doubt(1000.0)
 
+    def test_one_that_takes_twenty_times_as_long_as_an_idle_model_is_a_stall(self) -> None:
+        service = one_by_one(0)
+        service.record(1.0, 20 * 0.1, ahead=0.0, now_s=1000.0)
+        assert service.is_in_doubt(1000.0)
+
     def test_work_that_waits_its_turn_is_no_stall(self) -> None:
         """One after the other, in the time that is known, but a hundred were sent at once."""
         service = one_by_one(1)
