@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from control_plane.admin.access import AdminAccess
 from control_plane.admin.declared.paths import add_declared_paths
 from control_plane.admin.declared.service import Declared
-from control_plane.admin.errors import ProblemView, answer_errors, error_responses
+from control_plane.admin.errors import answer_errors, error_responses, error_schemas
 from control_plane.admin.event_feed import EventFeed
 from control_plane.admin.idempotency.middleware import Idempotency
 from control_plane.admin.idempotency.ports import IdempotencyRecords
@@ -173,7 +173,7 @@ def _document(app: FastAPI, access: Access) -> dict[str, Any]:
             document["components"]["securitySchemes"] = _SECURITY_SCHEMES
         for unused in ("HTTPValidationError", "ValidationError"):
             document["components"]["schemas"].pop(unused, None)
-        document["components"]["schemas"]["ProblemView"] = ProblemView.model_json_schema()
+        document["components"]["schemas"] |= error_schemas()
         for path, operations in document["paths"].items():
             for method, operation in operations.items():
                 _correct(operation, needs_key=access.is_on and need_of_admin_call(method.upper(), path) is not None)
