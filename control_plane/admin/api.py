@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from control_plane.admin.access import AdminAccess
 from control_plane.admin.declared.paths import add_declared_paths
 from control_plane.admin.declared.service import Declared
+from control_plane.admin.described import Described
 from control_plane.admin.errors import answer_errors, error_responses, error_schemas
 from control_plane.admin.event_feed import EventFeed
 from control_plane.admin.idempotency.middleware import Idempotency
@@ -59,14 +60,14 @@ class VersionView(BaseModel):
     version: str
 
 
-class HealthView(BaseModel):
+class HealthView(Described):
     """Health of the gateway: whether it serves, and why not."""
 
     ready: bool
     reason: str
 
 
-class StoreHealthView(BaseModel):
+class StoreHealthView(Described):
     """Health of the state store: whether this gateway knows all changes by administrators; while it does not, the last known state is in
     force.
     """
