@@ -7,7 +7,9 @@ The modules beside this one add the paths; they parse, call one service method a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from fastapi import FastAPI
@@ -126,23 +128,38 @@ def make_admin_api(
     app.add_middleware(Idempotency, records=records)
     app.add_middleware(AdminAccess, access=access)  # the last one added is the first one called
     answer_errors(app)
-    _add_health_paths(app, servers, known, degraded, version)
-    add_model_paths(app, models, trail, fleet, builds)
-    add_fleet_path(app, fleet)
-    add_key_paths(app, keys)
-    add_webhook_paths(app, webhook_secrets)
-    add_tenant_paths(app, objects)
-    references = References(models, objects)
-    add_route_paths(app, objects, references)
-    add_rollout_paths(app, rollouts, objects, trail)
-    add_price_paths(app, objects)
-    add_declared_paths(app, Declared(objects, fleet.models if fleet is not None else None, trail, Actor("admin API")), references)
-    add_cache_paths(app, purges)
-    add_usage_path(app, usage)
-    add_job_paths(app, jobs, trail)
-    add_audit_path(app, trail)
-    add_event_path(app, events, access)
+    with _without_pydantic_v1():
+        _add_health_paths(app, servers, known, degraded, version)
+        add_model_paths(app, models, trail, fleet, builds)
+        add_fleet_path(app, fleet)
+        add_key_paths(app, keys)
+        add_webhook_paths(app, webhook_secrets)
+        add_tenant_paths(app, objects)
+        references = References(models, objects)
+        add_route_paths(app, objects, references)
+        add_rollout_paths(app, rollouts, objects, trail)
+        add_price_paths(app, objects)
+        add_declared_paths(app, Declared(objects, fleet.models if fleet is not None else None, trail, Actor("admin API")), references)
+        add_cache_paths(app, purges)
+        add_usage_path(app, usage)
+        add_job_paths(app, jobs, trail)
+        add_audit_path(app, trail)
+        add_event_path(app, events, access)
     return app
+
+
+@contextmanager
+def _without_pydantic_v1() -> Iterator[None]:
+    """Within the block `pydantic.v1` cannot be imported: FastAPI asks of each type whether it is one of that, which nobody here
+    uses, and would import its 28 modules at each start."""
+    if (name := "pydantic.v1") in sys.modules:
+        yield
+        return
+    sys.modules[name] = None  # type: ignore[assignment]  # what import takes for "there is none"
+    try:
+        yield
+    finally:
+        del sys.modules[name]
 
 
 def _add_health_paths(app: FastAPI, servers: Servers, known: ObjectMirror, degraded: Callable[[], list[str]], version: str) -> None:
