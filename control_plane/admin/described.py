@@ -1,20 +1,15 @@
 """Descriptions of the admin API's objects in OpenAPI and in `tidegate schema`: the text under each field.
 
-Pydantic's own `use_attribute_docstrings` reads the sources when a class is made, a tenth of a gateway's start; here they are read
-when somebody asks for a schema.
+They are read when somebody asks for a schema: reading them as the classes are made is a tenth of a gateway's start.
 """
 
 from __future__ import annotations
 
-import ast
-import inspect
-import sys
-from collections.abc import Iterator, Mapping
-from functools import cache
-
 from pydantic import BaseModel, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
+
+from control_plane.settings.docstrings import docstrings_of_fields
 
 
 class Described(BaseModel):
@@ -43,23 +38,6 @@ class DescribedDataclass:
 
 def _describe(kind: type, schema: JsonSchemaValue, handler: GetJsonSchemaHandler) -> None:
     properties = handler.resolve_ref_schema(schema).get("properties", {})
-    for each in reversed(kind.__mro__):
-        for name, text in _docstrings_in(each.__module__).get(each.__name__, {}).items():
-            if name in properties:
-                properties[name]["description"] = text
-
-
-@cache
-def _docstrings_in(module: str) -> Mapping[str, Mapping[str, str]]:
-    """Docstrings of the fields of a module's classes, by class and field; none of other packages' modules."""
-    if not module.startswith("control_plane."):
-        return {}
-    classes = [each for each in ast.parse(inspect.getsource(sys.modules[module])).body if isinstance(each, ast.ClassDef)]
-    return {each.name: dict(_docstrings_of(each)) for each in classes}
-
-
-def _docstrings_of(class_: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    for field, below in zip(class_.body, class_.body[1:], strict=False):
-        match field, below:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                yield name, inspect.cleandoc(text)
+    for name, text in docstrings_of_fields(kind).items():
+        if name in properties:
+            properties[name]["description"] = text

@@ -164,9 +164,7 @@ class Group(BaseSettings):
 
     # An empty variable counts as not set: that is how compose files and shells leave one out.
     # The text under each field is what `serve --help` and the settings reference say of it.
-    model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX, frozen=True, extra="forbid", env_ignore_empty=True, use_attribute_docstrings=True
-    )
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="forbid", env_ignore_empty=True)
 
     @classmethod
     def settings_customise_sources(
