@@ -26,7 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from control_plane import settings
 from control_plane.admin.api import make_admin_api
 from control_plane.auth.domain.authorization import need_of_admin_call
-from control_plane.cli import app as cli
+from control_plane.cli import command_line
 from control_plane.core import errors
 from control_plane.core.algorithms.steps import finish
 from control_plane.core.infer_call import CacheStatus, Frontend, Outcome
@@ -154,7 +154,7 @@ def _cli() -> Iterator[str]:
 
 
 def _commands() -> Mapping[str, Any]:
-    group: Any = typer.main.get_command(cli)
+    group: Any = typer.main.get_command(command_line())
     return cast("Mapping[str, Any]", group.commands)
 
 

@@ -7,7 +7,9 @@ The modules beside this one add the paths; they parse, call one service method a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from fastapi import FastAPI
@@ -17,7 +19,8 @@ from pydantic import BaseModel
 from control_plane.admin.access import AdminAccess
 from control_plane.admin.declared.paths import add_declared_paths
 from control_plane.admin.declared.service import Declared
-from control_plane.admin.errors import ProblemView, answer_errors, error_responses
+from control_plane.admin.described import Described
+from control_plane.admin.errors import answer_errors, error_responses, error_schemas
 from control_plane.admin.event_feed import EventFeed
 from control_plane.admin.idempotency.middleware import Idempotency
 from control_plane.admin.idempotency.ports import IdempotencyRecords
@@ -59,14 +62,14 @@ class VersionView(BaseModel):
     version: str
 
 
-class HealthView(BaseModel):
+class HealthView(Described):
     """Health of the gateway: whether it serves, and why not."""
 
     ready: bool
     reason: str
 
 
-class StoreHealthView(BaseModel):
+class StoreHealthView(Described):
     """Health of the state store: whether this gateway knows all changes by administrators; while it does not, the last known state is in
     force.
     """
@@ -125,23 +128,38 @@ def make_admin_api(
     app.add_middleware(Idempotency, records=records)
     app.add_middleware(AdminAccess, access=access)  # the last one added is the first one called
     answer_errors(app)
-    _add_health_paths(app, servers, known, degraded, version)
-    add_model_paths(app, models, trail, fleet, builds)
-    add_fleet_path(app, fleet)
-    add_key_paths(app, keys)
-    add_webhook_paths(app, webhook_secrets)
-    add_tenant_paths(app, objects)
-    references = References(models, objects)
-    add_route_paths(app, objects, references)
-    add_rollout_paths(app, rollouts, objects, trail)
-    add_price_paths(app, objects)
-    add_declared_paths(app, Declared(objects, fleet.models if fleet is not None else None, trail, Actor("admin API")), references)
-    add_cache_paths(app, purges)
-    add_usage_path(app, usage)
-    add_job_paths(app, jobs, trail)
-    add_audit_path(app, trail)
-    add_event_path(app, events, access)
+    with _without_pydantic_v1():
+        _add_health_paths(app, servers, known, degraded, version)
+        add_model_paths(app, models, trail, fleet, builds)
+        add_fleet_path(app, fleet)
+        add_key_paths(app, keys)
+        add_webhook_paths(app, webhook_secrets)
+        add_tenant_paths(app, objects)
+        references = References(models, objects)
+        add_route_paths(app, objects, references)
+        add_rollout_paths(app, rollouts, objects, trail)
+        add_price_paths(app, objects)
+        add_declared_paths(app, Declared(objects, fleet.models if fleet is not None else None, trail, Actor("admin API")), references)
+        add_cache_paths(app, purges)
+        add_usage_path(app, usage)
+        add_job_paths(app, jobs, trail)
+        add_audit_path(app, trail)
+        add_event_path(app, events, access)
     return app
+
+
+@contextmanager
+def _without_pydantic_v1() -> Iterator[None]:
+    """Within the block `pydantic.v1` cannot be imported: FastAPI asks of each type whether it is one of that, which nobody here
+    uses, and would import its 28 modules at each start."""
+    if (name := "pydantic.v1") in sys.modules:
+        yield
+        return
+    sys.modules[name] = None  # type: ignore[assignment]  # what import takes for "there is none"
+    try:
+        yield
+    finally:
+        del sys.modules[name]
 
 
 def _add_health_paths(app: FastAPI, servers: Servers, known: ObjectMirror, degraded: Callable[[], list[str]], version: str) -> None:
@@ -173,7 +191,7 @@ def _document(app: FastAPI, access: Access) -> dict[str, Any]:
             document["components"]["securitySchemes"] = _SECURITY_SCHEMES
         for unused in ("HTTPValidationError", "ValidationError"):
             document["components"]["schemas"].pop(unused, None)
-        document["components"]["schemas"]["ProblemView"] = ProblemView.model_json_schema()
+        document["components"]["schemas"] |= error_schemas()
         for path, operations in document["paths"].items():
             for method, operation in operations.items():
                 _correct(operation, needs_key=access.is_on and need_of_admin_call(method.upper(), path) is not None)

@@ -45,15 +45,25 @@ class ProblemView(BaseModel):
 
 
 PROBLEM_TYPE = "application/problem+json"
-PROBLEM_CONTENT = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemView"}}}
+_ERROR_CONTENT = {
+    "application/json": {"schema": {"$ref": "#/components/schemas/ErrorView"}},
+    PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemView"}},
+}
+"""Content of every error response: references, since FastAPI builds a validator for each response that names a model, hundreds
+at each start, and uses none of them."""
 
 _FOREIGN_ORIGIN = "foreign_origin"
 """The only code that is not an `ErrorCode`, since no other frontend has this error."""
 
 
 def error_responses(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
-    """Describe the responses of these errors for OpenAPI."""
-    return {STATUS[code].http: {"model": ErrorView, "content": PROBLEM_CONTENT} for code in codes}
+    """Describe the responses of these errors for OpenAPI, which has `error_schemas` too."""
+    return {STATUS[code].http: {"content": _ERROR_CONTENT} for code in codes}
+
+
+def error_schemas() -> dict[str, dict[str, Any]]:
+    """Return the schemas that the responses of errors refer to."""
+    return {view.__name__: view.model_json_schema(mode="serialization") for view in (ErrorView, ProblemView)}
 
 
 def answer_errors(app: FastAPI) -> None:

@@ -9,8 +9,9 @@ from dataclasses import asdict, replace
 from typing import Annotated, Any, Generic, Self, TypeVar
 
 from fastapi import Path
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
+from control_plane.admin.described import Described
 from control_plane.core.model import MODEL_NAME, NAME_GLOB, NAME_RULE
 from control_plane.core.scope import Scope, parse_scope
 from control_plane.objects.domain.api_key import ApiKey
@@ -54,11 +55,10 @@ lose them."""
 _Count = Annotated[int, Field(ge=1, le=int(_MOST)), Whole]
 
 
-class Spec(BaseModel):
-    """Base of requests' and answers' objects: unknown fields and other types are refused, docstrings of fields
-    become descriptions in OpenAPI."""
+class Spec(Described):
+    """Base of requests' and answers' objects: unknown fields and other types are refused."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 ObjectT = TypeVar("ObjectT", Tenant, Route, Price)

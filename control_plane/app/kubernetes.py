@@ -15,7 +15,6 @@ from control_plane.core.errors import StartupError
 from control_plane.fleet.adapters.kubernetes.lease import make_kubernetes_lease
 from control_plane.fleet.adapters.kubernetes.servers import KubernetesServers, make_kubernetes_servers
 from control_plane.fleet.adapters.local_lease import LocalLease
-from control_plane.fleet.adapters.redis_lease import make_redis_lease
 from control_plane.fleet.fleet_service import FleetService
 from control_plane.fleet.ports import LeaseStore
 from control_plane.objects.objects import Objects
@@ -33,7 +32,11 @@ def make_lease(fleet: FleetSettings, shared: SecretStr | None, fleet_name: str) 
     """Return the store of the fleet's lease; `shared` is the Redis of gateways that share the fleet, None where this one
     has it to itself. Raises StartupError."""
     if not fleet.kubernetes_lease:
-        return LocalLease() if shared is None else make_redis_lease(shared, fleet=fleet_name)
+        if shared is None:
+            return LocalLease()
+        from control_plane.fleet.adapters.redis_lease import make_redis_lease  # here: as in `stores`
+
+        return make_redis_lease(shared, fleet=fleet_name)
     if shared is None:
         raise StartupError(
             "--kubernetes-lease is for gateways that share a fleet of attached Tritons: give --state-url, too, by which "

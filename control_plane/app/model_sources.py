@@ -7,7 +7,6 @@ from pathlib import Path
 from control_plane.fleet.adapters.move_log import MoveLog
 from control_plane.fleet.domain.counts import FleetCounts
 from control_plane.models.adapters.managed_repository import ManagedRepository
-from control_plane.models.adapters.model_store import FsspecModelStore
 from control_plane.models.adapters.warm_tier.tier import DiskWarmTier
 from control_plane.models.tiers.warm_tier_manager import WarmTierManager
 from control_plane.settings import Settings
@@ -35,6 +34,8 @@ class ModelSources:
         return self._settings.triton.warm_dir or self._settings.process.state_dir.absolute() / "warm"
 
     def _make_tiers(self, counts: FleetCounts) -> WarmTierManager:
+        from control_plane.models.adapters.model_store import FsspecModelStore  # here: few have stores, all would import fsspec
+
         triton = self._settings.triton
         config_name = config_name_in_force(triton.model_config_name)
         self._warm_dir.mkdir(parents=True, exist_ok=True)

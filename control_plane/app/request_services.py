@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from uuid import uuid4
 
-from control_plane.admission.adapters.redis_buckets import make_redis_buckets
 from control_plane.admission.admission import Admission
 from control_plane.admission.concurrency_limiter import SlotLimits
 from control_plane.admission.domain.fair_queue import QueueLimits
@@ -25,10 +24,9 @@ from control_plane.admission.waiting_room import WaitingLimits
 from control_plane.app.jobs import JobServices, open_jobs
 from control_plane.app.stores import open_demand_board, open_state_store, open_usage_store
 from control_plane.auth.access import Access
-from control_plane.auth.adapters.jwt import JwtVerifier, make_json_web_tokens
 from control_plane.auth.authentication import Authentication
 from control_plane.auth.domain.auth_backoff import AuthBackoff
-from control_plane.cache.adapters.redis_cache import make_redis_cache
+from control_plane.auth.ports import TokenVerifier
 from control_plane.cache.domain.eviction import EvictingCache
 from control_plane.cache.ports import SharedCache
 from control_plane.cache.response_cache import ResponseCache
@@ -45,7 +43,7 @@ from control_plane.metering.ports import ModelCosts, UsageStore
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.objects.mirror import ObjectMirror
 from control_plane.objects.ports import StateStore
-from control_plane.settings import Settings
+from control_plane.settings import AuthenticationSettings, Settings
 from control_plane.triton.config_name import config_name_in_force
 from control_plane.triton.servers import Servers
 
@@ -86,7 +84,7 @@ class RequestServices:
         if jobs is not None:
             jobs.deliver_by(self.known.webhook_secrets_of)
         self._settings = settings
-        self._tokens = make_json_web_tokens(settings.authentication)
+        self._tokens = _tokens(settings.authentication)
         self.leases = RateLeases(buckets)
         self.admission = _admission(settings, self.known, self.leases)
         self.shares = TenantShares(board, self.admission, uuid4().hex) if board is not None else None
@@ -193,6 +191,8 @@ async def open_request_services(
             if board is not None:
                 held.push_async_callback(board.close)
             if url is not None and admits_requests:
+                from control_plane.admission.adapters.redis_buckets import make_redis_buckets  # here: as in `stores`
+
                 buckets = make_redis_buckets(url)
                 held.push_async_callback(buckets.close)
             jobs = await held.enter_async_context(open_jobs(settings, usage))
@@ -213,7 +213,16 @@ async def open_request_services(
         yield governing
 
 
-def _access(settings: Settings, known: ObjectMirror, tokens: JwtVerifier | None) -> Access:
+def _tokens(settings: AuthenticationSettings) -> TokenVerifier | None:
+    """Return the verifier of the configured issuer's tokens; None without one. Raises StartupError."""
+    if not (settings.jwks_url or settings.jwt_issuer or settings.jwt_audience):
+        return None
+    from control_plane.auth.adapters.jwt import make_json_web_tokens  # here: few have an issuer, all would import cryptography
+
+    return make_json_web_tokens(settings)
+
+
+def _access(settings: Settings, known: ObjectMirror, tokens: TokenVerifier | None) -> Access:
     is_on = settings.authentication.authentication
     authentication = Authentication(known, tokens, attempts=AuthBackoff()) if is_on else None
     return Access(known, authentication, trusted_proxies=settings.authentication.trusted_proxies)
@@ -243,6 +252,8 @@ def _shared_cache(settings: Settings) -> SharedCache | None:
     if cache.cache_bytes == 0:
         _log.warning("--cache-url is not used: --cache-bytes 0 turns the response cache off")
         return None
+    from control_plane.cache.adapters.redis_cache import make_redis_cache  # here: as in `stores`
+
     return make_redis_cache(cache.cache_url, state_url=settings.state.state_url, max_value_bytes=cache.cache_entry_bytes)
 
 

@@ -12,12 +12,10 @@ from uuid import uuid4
 
 from control_plane.app.request_services import RequestServices
 from control_plane.app.servers import Tritons
-from control_plane.fleet.adapters.redis_lease import make_redis_lease
 from control_plane.fleet.kept_replicas import KeptReplicas
 from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.inference.domain.observation import Observation
 from control_plane.objects.objects import Objects
-from control_plane.rollout.adapters.redis_evidence import make_redis_evidence
 from control_plane.rollout.contracts import ContractReader
 from control_plane.rollout.rollouts import Rollouts
 from control_plane.rollout.shared_evidence import SharedEvidence
@@ -45,6 +43,9 @@ class RolloutServices:
         url = settings.state.state_url
         self._election = self._shared = None
         if url is not None:
+            from control_plane.fleet.adapters.redis_lease import make_redis_lease  # here: as in `stores`
+            from control_plane.rollout.adapters.redis_evidence import make_redis_evidence
+
             # Of this run of this process: after a restart it has counted nothing yet.
             process = uuid4().hex
             self._election = LeaderElection(make_redis_lease(url, fleet=_LEASE_NAME), holder=process, of_what="the rollouts")

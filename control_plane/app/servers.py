@@ -22,15 +22,13 @@ from control_plane.core.endpoints import ListedServer, server_names
 from control_plane.core.errors import StartupError
 from control_plane.fleet.adapters.local_memory import LocalFleetMemory
 from control_plane.fleet.adapters.own_instance import OwnInstance
-from control_plane.fleet.adapters.redis_leader_requests import make_redis_leader_channel
-from control_plane.fleet.adapters.redis_memory import make_redis_fleet_memory
 from control_plane.fleet.adapters.servers_file import ServersFile
 from control_plane.fleet.administration import FleetModels
 from control_plane.fleet.domain.counts import FleetCounts
 from control_plane.fleet.fleet_service import FleetService
 from control_plane.fleet.membership.members import FleetMembers
 from control_plane.fleet.ownership.election import LeaderElection
-from control_plane.fleet.ports import FleetMemory, ServerList
+from control_plane.fleet.ports import FleetMemory, LeaderChannel, ServerList
 from control_plane.inference.domain.queries_of_death import Finding, Verdict
 from control_plane.metering.ports import ModelCosts
 from control_plane.models.adapters.model_descriptions import ModelDescriptionFiles
@@ -156,15 +154,24 @@ class Tritons:
             load_timeout_s=settings.triton.load_timeout_s,
             hedging=settings.fleet.hedging,
             tiers=self._tiers,
-            line=None if url is None else make_redis_leader_channel(url, fleet=self.fleet_name),
+            line=self._make_line(url),
             counts=self.counts,
             require_loadable=None if settings.is_attached else self._units.repository(settings.process.state_dir).require_loadable,
         )
 
     def _make_memory(self, url: SecretStr | None) -> FleetMemory:
-        if url is not None:
-            return make_redis_fleet_memory(url, fleet=self.fleet_name)
-        return LocalFleetMemory(self._settings.process.state_dir / "fleet-memory.json")
+        if url is None:
+            return LocalFleetMemory(self._settings.process.state_dir / "fleet-memory.json")
+        from control_plane.fleet.adapters.redis_memory import make_redis_fleet_memory  # here: as in `stores`
+
+        return make_redis_fleet_memory(url, fleet=self.fleet_name)
+
+    def _make_line(self, url: SecretStr | None) -> LeaderChannel | None:
+        if url is None:
+            return None
+        from control_plane.fleet.adapters.redis_leader_requests import make_redis_leader_channel  # here: as in `stores`
+
+        return make_redis_leader_channel(url, fleet=self.fleet_name)
 
     @property
     def fleet_name(self) -> str:

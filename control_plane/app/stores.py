@@ -1,5 +1,7 @@
 """Opens the stores of state, audit, usage, demand and idempotency records: the Redis of `--state-url`, else SQLite files in the state
 folder.
+
+Redis's adapters are imported where one is opened: its client is a twentieth of the start of a gateway that does without.
 """
 
 from __future__ import annotations
@@ -10,28 +12,21 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from control_plane.admin.idempotency.adapters.redis_records import make_redis_records
 from control_plane.admin.idempotency.adapters.sqlite_records import open_sqlite_records
 from control_plane.admin.idempotency.ports import IdempotencyRecords
-from control_plane.admission.adapters.redis_demand import make_redis_demand
 from control_plane.admission.adapters.sqlite_demand import open_sqlite_demand
 from control_plane.admission.ports import DemandBoard
-from control_plane.audit.adapters.redis_log import open_redis_audit
 from control_plane.audit.adapters.sqlite_log import open_sqlite_audit
 from control_plane.audit.domain.entry import Actor
 from control_plane.audit.ports import AuditLog
 from control_plane.audit.trail import AuditTrail
-from control_plane.jobs.adapters.redis_jobs import open_redis_jobs
 from control_plane.jobs.adapters.sqlite_jobs import open_sqlite_jobs
 from control_plane.jobs.ports import JobStore
-from control_plane.metering.adapters.redis_usage import open_redis_usage
 from control_plane.metering.adapters.sqlite_usage import open_sqlite_usage
 from control_plane.metering.ports import UsageStore
-from control_plane.objects.adapters.redis_store import open_redis_state
 from control_plane.objects.adapters.sqlite_store import open_sqlite_state
 from control_plane.objects.audited_store import AuditedStore
 from control_plane.objects.ports import StateStore
-from control_plane.storage.redis import wait_until_durable
 
 _STATE_FILE = "state.sqlite"
 
@@ -45,6 +40,8 @@ async def wait_for_state_store(state_url: SecretStr | None, *, timeout_s: float)
     """Wait until the Redis that holds the state can be used; a file always can. Raises StartupError: it cannot within
     `timeout_s`."""
     if state_url is not None:
+        from control_plane.storage.redis import wait_until_durable
+
         await wait_until_durable(state_url, timeout_s=timeout_s)
 
 
@@ -57,6 +54,8 @@ async def open_state_store(state_url: SecretStr | None, state_dir: Path) -> Stat
     """
     if state_url is None:
         return await open_sqlite_state(state_dir / _STATE_FILE)
+    from control_plane.objects.adapters.redis_store import open_redis_state
+
     return await open_redis_state(state_url)
 
 
@@ -64,6 +63,8 @@ async def open_audit_log(state_url: SecretStr | None, state_dir: Path) -> AuditL
     """Open the audit log. Raises as `open_state_store` does."""
     if state_url is None:
         return await open_sqlite_audit(state_dir / "audit.sqlite")
+    from control_plane.audit.adapters.redis_log import open_redis_audit
+
     return await open_redis_audit(state_url)
 
 
@@ -87,6 +88,8 @@ async def open_usage_store(state_url: SecretStr | None, state_dir: Path) -> Usag
     """Open the store of usage sums. Raises as `open_state_store` does."""
     if state_url is None:
         return await open_sqlite_usage(state_dir / "usage.sqlite")
+    from control_plane.metering.adapters.redis_usage import open_redis_usage
+
     return await open_redis_usage(state_url)
 
 
@@ -94,6 +97,8 @@ async def open_job_store(state_url: SecretStr | None, state_dir: Path) -> JobSto
     """Open the store of asynchronous jobs. Raises as `open_state_store` does."""
     if state_url is None:
         return await open_sqlite_jobs(state_dir / "jobs.sqlite")
+    from control_plane.jobs.adapters.redis_jobs import open_redis_jobs
+
     return await open_redis_jobs(state_url)
 
 
@@ -101,6 +106,8 @@ async def open_demand_board(state_url: SecretStr | None, state_dir: Path) -> Dem
     """Open the board on which processes share their tenants' demand. Raises as `open_state_store` does."""
     if state_url is None:
         return await open_sqlite_demand(state_dir / "demand.sqlite")
+    from control_plane.admission.adapters.redis_demand import make_redis_demand
+
     return make_redis_demand(state_url)
 
 
@@ -108,4 +115,6 @@ async def open_idempotency_records(state_url: SecretStr | None, state_dir: Path)
     """Open the records of the admin API's requests with idempotency keys. Raises StartupError."""
     if state_url is None:
         return await open_sqlite_records(state_dir / "idempotency.sqlite")
+    from control_plane.admin.idempotency.adapters.redis_records import make_redis_records
+
     return make_redis_records(state_url)

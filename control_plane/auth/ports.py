@@ -19,3 +19,6 @@ class TokenVerifier(Protocol):
         `before_signature` is called just before the costly check of the signature, and may raise to prevent
         it. Raises Unauthenticated: why the token is not valid, in a text that repeats nothing of the token.
         """
+
+    async def run(self) -> None:
+        """Keep the issuer's keys up to date until cancelled."""

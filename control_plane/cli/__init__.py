@@ -2,82 +2,80 @@
 call a running gateway's admin API, in `planning` those that measure or simulate, beside this one the rest.
 
 Commands parse options and print. What they do is done by the admin API, or by `app` for `serve`; heavy
-packages are imported inside the commands that need them, so that `--help` stays quick.
+packages are imported inside the commands that need them, and only the command that is run is imported.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from importlib import import_module
 
 import typer
 from rich.console import Console
 
-from control_plane.cli import backup, config, doctor, embed, job_worker, node, serve
-from control_plane.cli.admin import (
-    apply,
-    audit,
-    cache,
-    events,
-    fleet,
-    jobs,
-    keys,
-    model_files,
-    models,
-    prices,
-    rollouts,
-    routes,
-    tenants,
-    top,
-    usage,
-    webhooks,
-)
-from control_plane.cli.planning import simulate, tune
 from control_plane.core.errors import ControlPlaneError
+from control_plane.host.garbage import garbage_collector_paused
 
-app = typer.Typer(
-    help="Many models on NVIDIA Triton, behind one control plane.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-)
-app.command(name="serve")(serve.serve)
-app.command(name="node")(node.node)
-models.app.command(name="validate")(model_files.validate)
-models.app.command(name="init")(model_files.init)
-app.add_typer(models.app, name="models")
-app.command(name="fleet")(fleet.fleet)
-app.command(name="top")(top.top)
-app.command(name="events")(events.events)
-app.add_typer(keys.app, name="keys")
-app.add_typer(tenants.app, name="tenants")
-app.add_typer(routes.app, name="routes")
-app.add_typer(rollouts.app, name="rollouts")
-app.add_typer(prices.app, name="prices")
-app.command(name="apply")(apply.apply)
-app.command(name="diff")(apply.diff)
-app.command(name="get")(apply.get)
-app.command(name="delete")(apply.delete)
-app.command(name="export")(apply.export)
-app.command(name="schema")(apply.schema)
-app.add_typer(audit.app, name="audit")
-app.add_typer(cache.app, name="cache")
-jobs.app.command(name="run")(job_worker.run)
-app.add_typer(jobs.app, name="jobs")
-app.add_typer(webhooks.app, name="webhooks")
-app.command(name="usage")(usage.usage)
-app.command(name="embed")(embed.embed)
-app.command(name="tune")(tune.tune)
-app.command(name="simulate")(simulate.simulate)
-app.command(name="doctor")(doctor.doctor)
-app.command(name="backup")(backup.backup)
-app.command(name="restore")(backup.restore)
-app.add_typer(config.app, name="config")
+_COMMANDS: Mapping[str, str] = {
+    "serve": "serve",
+    "node": "node",
+    "models": "admin.models",
+    "fleet": "admin.fleet",
+    "top": "admin.top",
+    "events": "admin.events",
+    "keys": "admin.keys",
+    "tenants": "admin.tenants",
+    "routes": "admin.routes",
+    "rollouts": "admin.rollouts",
+    "prices": "admin.prices",
+    "apply": "admin.apply",
+    "diff": "admin.apply",
+    "get": "admin.apply",
+    "delete": "admin.apply",
+    "export": "admin.apply",
+    "schema": "admin.apply",
+    "audit": "admin.audit",
+    "cache": "admin.cache",
+    "jobs": "admin.jobs",
+    "webhooks": "admin.webhooks",
+    "usage": "admin.usage",
+    "embed": "embed",
+    "tune": "planning.tune",
+    "simulate": "planning.simulate",
+    "doctor": "doctor",
+    "backup": "backup",
+    "restore": "backup",
+    "config": "config",
+}
+"""Commands in the order of `--help`, and the module of each below this package: its `app` if it is a group, else its function of
+that name."""
+
+
+def command_line(*names: str) -> typer.Typer:
+    """Make the application of these commands, without names of all: importing one command's modules is much quicker."""
+    app = typer.Typer(
+        help="Many models on NVIDIA Triton, behind one control plane.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+    )
+    app.callback()(lambda: None)  # without one Typer takes an only command for the whole application
+    for name in names or _COMMANDS:
+        module = import_module(f"{__name__}.{_COMMANDS[name]}")
+        if isinstance(group := getattr(module, "app", None), typer.Typer):
+            app.add_typer(group, name=name)
+        else:
+            app.command(name=name)(getattr(module, name))
+    return app
 
 
 def main() -> None:
     """Run the command; an error of ours is printed as one line on standard error, with exit status 1."""
     messages: list[str] = []
     try:
+        with garbage_collector_paused():
+            app = command_line(*(name for name in sys.argv[1:2] if name in _COMMANDS))
         app()
     # `except*`, since `serve` runs in a TaskGroup, which raises groups; it also catches a single error.
     except* ControlPlaneError as group:

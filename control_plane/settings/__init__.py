@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from pydantic.fields import FieldInfo
 
 from control_plane.core.errors import StartupError
 from control_plane.core.validation_words import words_of
+from control_plane.settings.docstrings import docstrings_of_fields
 from control_plane.settings.fields import (
     ENV_PREFIX,
     HAS_SECRETS,
@@ -131,7 +133,13 @@ def load_settings(overrides: Mapping[str, object] | None = None, *, flags: Mappi
 
 def fields_of_settings() -> dict[str, FieldInfo]:
     """Every setting's field by name, with the text under it as its description."""
-    return {name: field for group in _GROUPS.values() for name, field in group.model_fields.items()}
+    found: dict[str, FieldInfo] = {}
+    for group in _GROUPS.values():
+        docstrings = docstrings_of_fields(group)
+        for name, field in group.model_fields.items():
+            found[name] = described = copy(field)
+            described.description = docstrings.get(name)
+    return found
 
 
 def effective(settings: Settings) -> dict[str, object]:

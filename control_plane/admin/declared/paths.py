@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from control_plane.admin.actor import By
 from control_plane.admin.declared.kinds import KINDS, DeclaredKind, json_schema
 from control_plane.admin.declared.service import Declared, Live, Outcome
+from control_plane.admin.described import Described
 from control_plane.admin.errors import error_responses
 from control_plane.admin.paging import Paged
 from control_plane.admin.references import References
@@ -29,13 +30,7 @@ _Kind = Annotated[_KindName, Path(description="Kind of the object, as files writ
 _Fields = Annotated[dict[str, Any], Body(description="Fields of the kind's specification, as `/schema` has them.")]
 
 
-class _View(BaseModel):
-    """Base of this page's answers; docstrings of fields become descriptions in OpenAPI."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-
-class DeclaredView(_View):
+class DeclaredView(Described):
     """An object as files declare it."""
 
     kind: str
@@ -48,7 +43,7 @@ class DeclaredView(_View):
     """Version of the last change; 0 for a Model."""
 
 
-class ApplicationView(_View):
+class ApplicationView(Described):
     """Outcome of applying one declared object; with `dry_run`, of what applying it would change."""
 
     kind: str
@@ -64,13 +59,11 @@ class ApplicationView(_View):
 class ApplyQuery(BaseModel):
     """Options of an application."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     owner: str = Field("apply", pattern=f"^{OWNER.pattern}$", description=f"Who applies: {OWNER_RULE}.")
-    force: bool = False
-    """Whether to take the object over from another owner."""
-    dry_run: bool = False
-    """Whether to change nothing."""
+    force: bool = Field(False, description="Whether to take the object over from another owner.")
+    dry_run: bool = Field(False, description="Whether to change nothing.")
 
 
 def add_declared_paths(app: FastAPI, declared: Declared, references: References) -> None:

@@ -11,11 +11,6 @@ import base64
 import os
 from hashlib import sha256
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
 _NONCE_BYTES = 12
 _USE = b"tidegate admin answer 1\0"
 
@@ -26,6 +21,11 @@ class AnswerSeal:
     def __init__(self, idempotency_key: str, *, tenant: str, key_id: str, secret: str) -> None:
         """`secret` is the API key that the caller shows; empty without one, when the idempotency key alone is what
         nobody guesses."""
+        # Here, as in `open`: most gateways never keep an answer, and all would import it when they start.
+        from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
         who = b"\0".join(text.encode() for text in (tenant, key_id, idempotency_key))
         caller = sha256(b"tidegate admin caller 1\0" + b"\0".join((tenant.encode(), key_id.encode()))).hexdigest()
         self.name = f"{caller[:16]}.{sha256(b'tidegate admin request 1' + bytes(1) + who).hexdigest()}"
@@ -39,6 +39,8 @@ class AnswerSeal:
 
     def open(self, sealed: str, *, digest: str) -> bytes | None:
         """Return the answer; None: it was sealed with another API key, or has been changed."""
+        from cryptography.exceptions import InvalidTag
+
         try:
             raw = base64.b64decode(sealed, validate=True)
             return self._cipher.decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], digest.encode())

@@ -7,9 +7,10 @@ from typing import Annotated
 from fastapi import FastAPI, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from control_plane.admin.described import Described, DescribedDataclass
 from control_plane.admin.errors import error_responses
 from control_plane.admin.paging import Continue, Paging
-from control_plane.audit.domain.entry import Entry
+from control_plane.audit.domain.entry import Change, Entry
 from control_plane.audit.trail import AuditTrail
 from control_plane.core.errors import ErrorCode
 
@@ -20,21 +21,17 @@ MAX_PAGE = 200
 class AuditQuery(BaseModel):
     """Which page of the audit log."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
-    after: int = Field(0, ge=0, le=2**53)
-    """Number of the entry after which the page begins; 0: at the first."""
-    limit: int = Field(100, ge=1, le=MAX_PAGE)
-    """Most entries in the answer."""
+    after: int = Field(0, ge=0, le=2**53, description="Number of the entry after which the page begins; 0: at the first.")
+    limit: int = Field(100, ge=1, le=MAX_PAGE, description="Most entries in the answer.")
     continue_: Continue = Field("", alias="continue")
 
 
-class AuditPageView(BaseModel):
+class AuditPageView(Described):
     """A page of the audit log, oldest entry first."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-    entries: list[Entry]
+    entries: list[Annotated[Entry, DescribedDataclass(Entry, change=Change)]]
     newest: int
     """Number of the newest entry of the whole log; 0: it is empty."""
 

@@ -1,13 +1,10 @@
-"""The admin API's view of the fleet: servers with their replicas, models, and recent events.
-
-Field docstrings are the texts of the OpenAPI document.
-"""
+"""The admin API's view of the fleet: servers with their replicas, models, and recent events."""
 
 from __future__ import annotations
 
 from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict
 
+from control_plane.admin.described import Described
 from control_plane.admin.errors import error_responses
 from control_plane.core.errors import ErrorCode, RouteNotFound
 from control_plane.core.model import ModelState
@@ -23,13 +20,7 @@ _NO_FLEET = (
 )
 
 
-class _View(BaseModel):
-    """Base of this page's objects; docstrings of fields become descriptions in OpenAPI."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-
-class ReplicaView(_View):
+class ReplicaView(Described):
     """A replica: one model on one server."""
 
     model: str
@@ -46,7 +37,7 @@ class ReplicaView(_View):
     """Expected seconds until it is ready; null unless it is loading."""
 
 
-class ServerView(_View):
+class ServerView(Described):
     """A server of the fleet: one Triton."""
 
     name: str
@@ -69,7 +60,7 @@ class ServerView(_View):
     replicas: list[ReplicaView]
 
 
-class FleetModelView(_View):
+class FleetModelView(Described):
     """A model of the fleet: its tier, its servers, its costs and its demand."""
 
     name: str
@@ -95,7 +86,7 @@ class FleetModelView(_View):
     """Whether an administrator has unloaded it, so that requests do not load it again."""
 
 
-class FleetEventView(_View):
+class FleetEventView(Described):
     """An event of the fleet: what happened to a model or a server, when and why."""
 
     at_s: float
@@ -107,7 +98,7 @@ class FleetEventView(_View):
     seconds: float
 
 
-class FleetView(_View):
+class FleetView(Described):
     """The fleet as this process sees it."""
 
     is_leader: bool

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict
 
 from control_plane.admin.actor import By
+from control_plane.admin.described import Described
 from control_plane.admin.errors import error_responses
 from control_plane.admin.paging import Paged
 from control_plane.admin.views import Name
@@ -19,10 +19,8 @@ from control_plane.models.domain.description import Tier
 from control_plane.models.model_service import ModelService
 
 
-class ModelView(BaseModel):
+class ModelView(Described):
     """One model as Triton reports it."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     name: str
     state: ModelState

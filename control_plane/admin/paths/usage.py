@@ -11,6 +11,7 @@ from fastapi import FastAPI, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
+from control_plane.admin.described import Described
 from control_plane.admin.errors import error_responses
 from control_plane.admin.paging import Continue, Limit, Paging
 from control_plane.admin.rules import DAY, DIMENSIONS
@@ -28,27 +29,26 @@ _ModelText = Annotated[str, Field(pattern=f"^({MODEL_NAME.pattern}|{re.escape(UN
 class UsageQuery(BaseModel):
     """Parameters of a usage report."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
-    by: str = Field("tenant,day", pattern=DIMENSIONS)
-    """Columns to group by: any of tenant, model, day, each at most once; empty: everything in one row."""
-    since: str = Field("7d", pattern=DAY)
-    """First day (UTC): a date, `today`, or `7d` for seven days ago."""
-    until: str = Field("today", pattern=DAY)
-    """Last day, included."""
-    tenant: _NameText | SkipJsonSchema[None] = None
-    """Only this tenant's usage; empty: that of callers without a tenant."""
-    model: _ModelText | SkipJsonSchema[None] = None
-    """Only this model's usage; `(unknown)`: that of names that no model has."""
+    by: str = Field(
+        "tenant,day",
+        pattern=DIMENSIONS,
+        description="Columns to group by: any of tenant, model, day, each at most once; empty: everything in one row.",
+    )
+    since: str = Field("7d", pattern=DAY, description="First day (UTC): a date, `today`, or `7d` for seven days ago.")
+    until: str = Field("today", pattern=DAY, description="Last day, included.")
+    tenant: _NameText | SkipJsonSchema[None] = Field(None, description="Only this tenant's usage; empty: that of callers without a tenant.")
+    model: _ModelText | SkipJsonSchema[None] = Field(
+        None, description="Only this model's usage; `(unknown)`: that of names that no model has."
+    )
     format: Literal["json", "csv"] = "json"
     limit: Limit = None
     continue_: Continue = Field("", alias="continue")
 
 
-class UsageRowView(BaseModel):
+class UsageRowView(Described):
     """Sums of usage; has those of the columns tenant, model and day that were asked for."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     tenant: str = ""
     model: str = ""

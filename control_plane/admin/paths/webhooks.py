@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Self
 
 from fastapi import FastAPI, Path
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from control_plane.admin.actor import By
+from control_plane.admin.described import Described
 from control_plane.admin.errors import error_responses
 from control_plane.admin.idempotency.middleware import Once
 from control_plane.admin.paging import Paged
@@ -31,7 +32,7 @@ class WebhookSecretSpec(Spec):
     """Tenant whose webhooks are signed with it; empty: callers without a key, where authentication is off."""
 
 
-class WebhookSecretView(BaseModel):
+class WebhookSecretView(Described):
     """A webhook secret's id and tenant, without the secret itself."""
 
     id: str

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import track
 
 from control_plane.admin.client import JobClient
+from control_plane.cli import job_worker
 from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client, api_key, endpoint
 from control_plane.cli.common.output import Shape, ShapeOption, print_found
 from control_plane.cli.common.printing import print_fields, print_table, remark
@@ -143,6 +144,9 @@ def drop(job_id: IdArgument, admin_url: AdminUrlOption = None, state_dir: StateD
     """Remove a dead job, with its body."""
     admin_client(state_dir, admin_url).ask("DELETE", "dead-jobs", job_id)
     remark(f"job {job_id} is removed")
+
+
+app.command(name="run")(job_worker.run)
 
 
 def _connected(url: str | None, state_dir: Path | None) -> closing[JobClient]:

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from control_plane.cli.admin import model_files
 from control_plane.cli.common.options import AdminUrlOption, ReasonOption, StateDirOption, admin_client
 from control_plane.cli.common.output import Shape, ShapeOption, listed, print_found
 from control_plane.cli.common.printing import print_fields, print_table
@@ -106,6 +107,10 @@ def build(
     # exec, so that the build itself gets interrupts and sets the exit status. The control plane never imports
     # `python_backends`: its packages (torch, onnx) need not be installed for serving.
     os.execv(sys.executable, [sys.executable, "-m", "python_backends.export", *options, "--", str(folder)])  # noqa: S606
+
+
+app.command(name="validate")(model_files.validate)
+app.command(name="init")(model_files.init)
 
 
 def _folder_with_recipe(name: str, repositories: Sequence[Path]) -> Path:

@@ -42,9 +42,6 @@ class FolderSpool:
         self._folder = folder
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for number in range(256):  # now, and flushed once: a job needs to make its own folder only
-                (folder / f"{number:02x}").mkdir(mode=0o700, exist_ok=True)
-            _flush_folder(folder)
         except OSError as exc:
             raise StartupError(f"the spool {folder} cannot be used: {exc}; choose another with TIDEGATE_JOBS_SPOOL") from exc
         self._threads = ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="spool")
@@ -139,8 +136,8 @@ def _discard(growing: GrowingFile, folder: Path) -> None:
 
 
 def _make_folder(folder: Path) -> list[Path]:
-    """Make a job's folder, and those that it is in if somebody has removed them; return what was missing, so that the
-    folders above are flushed before the job is accepted.
+    """Make a job's folder, and those that it is in where there is none yet; return what was missing, so that the folders
+    above are flushed before the job is accepted.
     """
     made = []
     for each in (folder.parent.parent, folder.parent, folder):

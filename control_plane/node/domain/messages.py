@@ -9,6 +9,7 @@ version.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Annotated, Any, TypeVar, get_args
 
 import orjson
@@ -292,20 +293,26 @@ _STRICT = ConfigDict(extra="forbid")
 _KINDS = (*get_args(First), *get_args(FromGateway), *get_args(FromNode))
 for _kind in _KINDS:
     _kind.__pydantic_config__ = _STRICT  # unknown fields are errors
-_ADAPTERS: dict[str, TypeAdapter[Any]] = {kind.__name__: TypeAdapter(kind) for kind in _KINDS}
+_KIND_OF: dict[str, type] = {kind.__name__: kind for kind in _KINDS}
+
+
+@cache
+def _adapter_of(kind: str) -> TypeAdapter[Any]:
+    """Made with the first message of a kind: a gateway without nodes sends none."""
+    return TypeAdapter(_KIND_OF[kind])
 
 
 def encode(message: Message) -> bytes:
     """Encode a message as the body of a frame."""
     kind = type(message).__name__
-    return orjson.dumps([kind, _ADAPTERS[kind].dump_python(message, mode="json")])
+    return orjson.dumps([kind, _adapter_of(kind).dump_python(message, mode="json")])
 
 
 def decode(body: bytes) -> Message:
     """Decode the message in a frame. Raises WrongMessage."""
     try:
         kind, fields = orjson.loads(body)
-        message: Message = _ADAPTERS[kind].validate_python(fields)
+        message: Message = _adapter_of(kind).validate_python(fields)
     except (ValueError, TypeError, KeyError, ValidationError) as exc:
         raise WrongMessage(f"not a message of this version: {body[:60]!r}") from exc
     return message

@@ -11,6 +11,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -45,7 +46,13 @@ KIND_OF: Mapping[type[Any], Kind] = {
     WebhookSecret: Kind.WEBHOOK_SECRET,
 }
 
-_ADAPTERS: Mapping[Kind, TypeAdapter[Any]] = {kind: TypeAdapter(type_) for type_, kind in KIND_OF.items()}
+_TYPE_OF: Mapping[Kind, type[Any]] = {kind: type_ for type_, kind in KIND_OF.items()}
+
+
+@cache
+def _adapter_of(kind: Kind) -> TypeAdapter[Any]:
+    return TypeAdapter(_TYPE_OF[kind])
+
 
 KEY_ID = re.compile(r"[0-9a-f]{12}")
 WEBHOOK_SECRET = re.compile(r"whsec_[A-Za-z0-9+/]{32,86}={0,2}")
@@ -90,7 +97,7 @@ def to_body(value: StoredObject) -> dict[str, Any]:
     them.
     """
     check(value)
-    body: dict[str, Any] = _ADAPTERS[KIND_OF[type(value)]].dump_python(value, mode="json")
+    body: dict[str, Any] = _adapter_of(KIND_OF[type(value)]).dump_python(value, mode="json")
     if isinstance(value, ApiKey):
         body["scopes"] = [str(scope) for scope in value.scopes]
     return body
@@ -108,7 +115,7 @@ def from_stored(stored: Stored) -> StoredObject:
     if not isinstance(stored.body, Mapping):
         raise InvalidRequest(f"{where}: it is no object")
     try:
-        value: StoredObject = _ADAPTERS[Kind(stored.kind)].validate_python(_parsed(Kind(stored.kind), stored.body), extra="forbid")
+        value: StoredObject = _adapter_of(Kind(stored.kind)).validate_python(_parsed(Kind(stored.kind), stored.body), extra="forbid")
     except ValidationError as exc:
         # `from None`, without values and without pydantic's own text: a body may contain what must not appear
         # in a log.

@@ -42,6 +42,9 @@ class FakeTokens:
             raise Unauthenticated("the token is not valid")
         return Principal(self.tenant, "somebody", Scopes(SCOPES))
 
+    async def run(self) -> None:
+        """It has no keys to keep."""
+
 
 @dataclass
 class Bench:

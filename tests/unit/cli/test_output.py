@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.main import get_command
 
-from control_plane.cli import app
+from control_plane.cli import command_line
 from tests.unit.admin.admin_bench import Bench
 from tests.unit.cli.command import Tidegate
 from tests.wire.admin import admin_server
@@ -51,8 +51,8 @@ def commands(found: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]
 
 
 def test_every_command_that_prints_has_an_output_option() -> None:
-    has = {name for name, command in commands(get_command(app)) if any("-o" in each.opts for each in command.params)}
-    all_ = {name for name, _ in commands(get_command(app))}
+    has = {name for name, command in commands(get_command(command_line())) if any("-o" in each.opts for each in command.params)}
+    all_ = {name for name, _ in commands(get_command(command_line()))}
     assert all_ - has == WITHOUT.keys()
 
 

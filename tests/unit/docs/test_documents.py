@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from control_plane.cli import app
+from control_plane.cli import command_line
 from control_plane.settings import ENV_PREFIX, effective, load_settings
 from docs.generate import PROJECT, REFERENCE
 from perf.scenarios import SCENARIOS
@@ -64,7 +64,7 @@ def snippets(path: Path) -> list[str]:
     return [line for block in blocks for line in block.splitlines()] + [" ".join(each.split()) for each in INLINE.findall(prose(path))]
 
 
-COMMANDS: Mapping[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS: Mapping[str, Any] = typer.main.get_command(command_line()).commands  # type: ignore[attr-defined]
 
 
 def options(command: Any) -> set[str]:

@@ -9,12 +9,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from control_plane.cli import app
+from control_plane.cli import command_line
 from control_plane.core.errors import ControlPlaneError, InvalidRequest
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["simulate", *map(str, arguments)])
+    return CliRunner().invoke(command_line(), ["simulate", *map(str, arguments)])
 
 
 def refused(*arguments: object) -> str:
