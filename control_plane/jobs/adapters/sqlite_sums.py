@@ -45,8 +45,10 @@ class TenantSums:
 
     def note_state(self, before: JobState, after: Job) -> None:
         """Note that a job was in another state, with which alone these sums change."""
-        if not (after.is_open and before in (JobState.QUEUED, JobState.RUNNING)):
-            self.note(replace(after, state=before), after)
+        was_open = before in (JobState.QUEUED, JobState.RUNNING)
+        if before is after.state or (was_open and after.is_open):
+            return
+        self.note(replace(after, state=before), after)
 
     def write(self) -> None:
         """Bring the sums up to date with what was noted."""
