@@ -35,6 +35,7 @@ from control_plane.core.errors import InvalidRequest, LimitExceeded, ModelNotFou
 from control_plane.core.principal import Principal
 from control_plane.core.visible_items import visible_items
 from control_plane.inference.run_steps import run_in_steps
+from control_plane.jobs.blobs import keep
 from control_plane.jobs.domain.job import Job, JobState
 from control_plane.jobs.domain.transitions import RetryPolicy, cancelled, expired
 from control_plane.jobs.ports import Bounds, JobQueue, JobsFull, JobStore, Spool, SpoolDamaged
@@ -53,6 +54,8 @@ _GATHER_S = 0.02
 _OPEN_CHUNKS = 128
 """Most jobs that a batch has open at a time: enough to keep every runner busy for a period, and no more room in the
 spool."""
+_AT_ONCE = 4
+"""Jobs that are made before runners are told of them, which begin while the next ones are made."""
 _GRACE_S = 2.0
 """From a cancellation to the end of the batch, where chunks have no job: another process that has not seen it may be
 about to make one."""
@@ -303,6 +306,9 @@ class Batches:
                         break
                     made, open_chunks = made + 1, open_chunks + 1
                     follow.open.add(number)
+                    if made == _AT_ONCE:
+                        await self._publish(made)
+                        made = 0
                 elif cancelled_s is None or self._today_s() >= cancelled_s + _GRACE_S:
                     follow.ends[number] = never_made(is_cancelled=cancelled_s is not None)
                 else:
@@ -325,7 +331,8 @@ class Batches:
         one record of it. So the body stays where the record is refused, too; without a record the sweeper removes it.
         """
         job_id = batch.job_id(number)
-        body = await self._spool.write(job_id, "body", [await self._shelf.read_chunk(batch, batch.chunks[number])])
+        lines = await self._shelf.read_chunk(batch, batch.chunks[number])
+        body = await keep([lines], job_id=job_id, name="body", store=self._store, spool=self._spool)
         try:
             await self._store.add(chunk_job(batch, number, body, now_s=self._today_s()), self._bounds)
         except JobsFull:

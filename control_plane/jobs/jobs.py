@@ -19,9 +19,10 @@ from uuid import uuid4
 from control_plane.core.errors import Conflict, IdempotencyKeyReused, LimitExceeded, ObjectNotFound, StoreUnavailable
 from control_plane.core.principal import Principal
 from control_plane.core.visible_items import visible_items
+from control_plane.jobs.blobs import keep
 from control_plane.jobs.domain.delivery import Delivery
 from control_plane.jobs.domain.drain_rate import DrainRate
-from control_plane.jobs.domain.job import Blob, Job, JobState, PriceClass, carried, due_s_of
+from control_plane.jobs.domain.job import Blob, Job, JobState, PriceClass, due_s_of
 from control_plane.jobs.domain.transitions import RetryPolicy, cancelled, requeued
 from control_plane.jobs.ports import Bounds, JobQueue, JobsFull, JobStore, Load, Spool, SpoolDamaged
 from control_plane.jobs.upload_slots import UploadSlots
@@ -242,9 +243,7 @@ class Jobs:
                 # Closed here: by itself what it counts would be given back some time after a disk has failed.
                 async with aclosing(self._bounded(tenant, wanted, wanted.rest)) as pieces:
                     return await self._spool.receive(job_id, "body", pieces)
-        if len(wanted.body) <= self._store.carries_bytes:
-            return carried(job_id, "body", bytes(wanted.body))
-        return await self._spool.write(job_id, "body", [wanted.body])
+        return await keep([wanted.body], job_id=job_id, name="body", store=self._store, spool=self._spool)
 
     async def _bounded(self, tenant: str, wanted: Submission, rest: BodyPieces) -> AsyncGenerator[bytes | bytearray, None]:
         """Yield a large body as far as the tenant has room for it beside its others. Raises LimitExceeded."""

@@ -15,16 +15,16 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 
 from control_plane.core.errors import StoreUnavailable
+from control_plane.jobs.blobs import keep
 from control_plane.jobs.charging import Charger
 from control_plane.jobs.claim_watch import Claim, ClaimWatch
 from control_plane.jobs.domain.claims import HEADS, MORE_HEADS, are_too_few, rank
 from control_plane.jobs.domain.gate import BulkGate
-from control_plane.jobs.domain.job import Blob, Charge, Job, JobState, Result, carried
+from control_plane.jobs.domain.job import Charge, Job, JobState, Result
 from control_plane.jobs.domain.transitions import RetryPolicy, attempt_failed, broken, claimed, finished, released
 from control_plane.jobs.ports import Compute, Computed, JobQueue, JobStore, Spool, SpoolDamaged, Ticket, TryAgain, UsageSums
 from control_plane.jobs.pruning import Pruner
 from control_plane.metering.domain.usage import day_of
-from control_plane.protocols.http1 import HttpAnswer
 
 _log = logging.getLogger(__name__)
 
@@ -231,7 +231,8 @@ class JobRunner:
         """Keep the result, end the job by one compare-and-swap, and have it charged."""
         answer = computed.answer
         try:
-            blob = await self._keep(job, answer)
+            name = f"result-{job.fence}"
+            blob = await keep([answer.head, answer.body], job_id=job.id, name=name, store=self._store, spool=self._spool)
         except StoreUnavailable as exc:
             why = TryAgain(str(exc), was_computed=True)
             await self._change(job, lambda job: self._again(job, why))
@@ -247,13 +248,6 @@ class JobRunner:
             self._pruner.put(job.id, keep=blob.name if blob.data is None else "")
         self._charger.put(ended)
         self._on_end(ended)
-
-    async def _keep(self, job: Job, answer: HttpAnswer) -> Blob:
-        """Keep a small answer for the record, and write another to the spool. Raises StoreUnavailable."""
-        name = f"result-{job.fence}"
-        if len(answer.head) + len(answer.body) <= self._store.carries_bytes:
-            return carried(job.id, name, b"".join((answer.head, answer.body)))
-        return await self._spool.write(job.id, name, [answer.head, answer.body])
 
     async def _change(self, job: Job, step: Step) -> Job | None:
         """Bring a job that this runner holds to its next version, through outages shorter than its lease; None: the

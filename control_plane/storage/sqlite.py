@@ -14,7 +14,7 @@ import os
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from control_plane.core.errors import StartupError, StoreUnavailable
 
+ItemT = TypeVar("ItemT")
 T = TypeVar("T")
 
 _BUSY_S = 5.0
@@ -40,12 +41,17 @@ class _Connection(sqlite3.Connection):
     is_grouped = False
 
 
+_ALONE = object()
+
+
 @dataclass(slots=True, eq=False)
 class _Work:
     """Something to do on the database, and what came of it."""
 
-    do: Callable[[sqlite3.Connection], Any]
+    do: Callable[..., Any]
     done: asyncio.Future[Any]
+    item: Any = _ALONE
+    """What it has of a work that is done for several items at once."""
     result: Any = None
     error: BaseException | None = None
 
@@ -86,10 +92,23 @@ class SqliteFile:
 
         If the caller is cancelled, the work may be done all the same. Raises StoreUnavailable.
         """
+        result: T = await self._run(work, _ALONE, patience_s)
+        return result
+
+    async def run_with_others(
+        self, work: Callable[[sqlite3.Connection, Sequence[ItemT]], Sequence[T | Exception]], item: ItemT, *, patience_s: float
+    ) -> T:
+        """Run `work` once for this item and those of others who wait for the same function, as `run` does; it returns for
+        each what came of it, or the error that its caller gets. What it raises all of them get.
+        """
+        result: T = await self._run(work, item, patience_s)
+        return result
+
+    async def _run(self, work: Callable[..., Any], item: Any, patience_s: float) -> Any:
         if self._connection is None:
             raise StoreUnavailable(f"{self._path} is closed")
         loop = asyncio.get_running_loop()
-        given = _Work(work, loop.create_future())
+        given = _Work(work, loop.create_future(), item)
         self._waiting.append(given)
         if not self._is_asked:
             if not patience_s:
@@ -97,11 +116,10 @@ class SqliteFile:
             elif self._later is None:
                 self._later = loop.call_later(patience_s, self._ask, loop)
         try:
-            result: T = await given.done
+            return await given.done
         except sqlite3.Error as exc:
             is_full = getattr(exc, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
             raise StoreUnavailable(f"{self._path}: {exc}", is_full=is_full) from exc
-        return result
 
     async def close(self) -> None:
         """Close the database after all work given before. Idempotent."""
@@ -173,15 +191,17 @@ def _do_together(connection: _Connection, works: Sequence[_Work]) -> None:
     all of them have failed.
     """
     connection.is_grouped = True
+    done: list[_Work] = []
     try:
-        for number, work in enumerate(works):
+        for group in _groups(works):
             was_open = connection.in_transaction
             try:
-                work.result = work.do(connection)
+                _do(connection, group)
             except BaseException as exc:  # told to who asked for it
-                work.error = exc
+                _fail(group, exc)
                 if was_open and not connection.in_transaction:
-                    _fail(works[:number], exc)
+                    _fail(done, exc)
+            done += group
         if connection.in_transaction:
             connection.execute("COMMIT")
     except BaseException as exc:
@@ -190,6 +210,26 @@ def _do_together(connection: _Connection, works: Sequence[_Work]) -> None:
             connection.execute("ROLLBACK")
     finally:
         connection.is_grouped = False
+
+
+def _groups(works: Sequence[_Work]) -> Iterable[Sequence[_Work]]:
+    """Return the works in their order, those that are done for several items at once beside the first of them."""
+    groups: dict[object, list[_Work]] = {}
+    for work in works:
+        groups.setdefault(work if work.item is _ALONE else work.do, []).append(work)
+    return groups.values()
+
+
+def _do(connection: _Connection, group: Sequence[_Work]) -> None:
+    first = group[0]
+    if first.item is _ALONE:
+        first.result = first.do(connection)
+        return
+    for work, outcome in zip(group, first.do(connection, [work.item for work in group]), strict=True):
+        if isinstance(outcome, Exception):
+            work.error = outcome
+        else:
+            work.result = outcome
 
 
 def _fail(works: Sequence[_Work], why: BaseException) -> None:

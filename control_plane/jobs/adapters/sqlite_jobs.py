@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from control_plane.jobs.adapters.sqlite_deliveries import LAYOUT, SqliteDeliveries, note_delivery
+from control_plane.jobs.adapters.sqlite_sums import TenantSums, read_load
 from control_plane.jobs.domain.claims import HEADS, TenantQueue, WaitingJob
 from control_plane.jobs.domain.job import Job, JobState, PriceClass
 from control_plane.jobs.domain.job_text import decode_job, encode_job
@@ -73,17 +72,16 @@ _MIGRATIONS = (
     LAYOUT,
 )
 _INSERT = "INSERT INTO jobs VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_UPDATE = "UPDATE jobs SET state = ?, revision = ?, due_s = ?, ready_s = ?, look_at_s = ?, text = ? WHERE id = ? AND revision = ?"
-_COUNT = (
-    "INSERT INTO tenants (tenant, jobs, size_bytes, ended, kept, kept_bytes) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
-    " jobs = jobs + excluded.jobs, size_bytes = size_bytes + excluded.size_bytes, ended = ended + excluded.ended,"
-    " kept = kept + excluded.kept, kept_bytes = kept_bytes + excluded.kept_bytes"
+_UPDATE = (
+    "UPDATE jobs SET state = ?, revision = ?, due_s = ?, ready_s = ?, look_at_s = ?, text = ? WHERE id = ? AND revision = ? AND state = ?"
 )
 _WAITING = (
     "SELECT id, model, due_s, price_class FROM jobs WHERE state = 'queued' AND tenant = ? AND ready_s <= ? ORDER BY due_s, id LIMIT ?"
 )
 _CARRIES_BYTES = 32_768
 """Beyond some pages of the file a file of its own costs less than what each change of the record copies."""
+_FRESH, _FRESH_BYTES = 1024, 4096
+"""Jobs that were added last and have small bodies are kept in memory until they are claimed, so many at most."""
 _PATIENCE_S = 0.003
 """So long a change waits for others, which are flushed to disk with it: a flush costs as much CPU as a change, or more."""
 
@@ -95,9 +93,12 @@ class SqliteJobStore:
         self._file = file
         self.deliveries: DeliveryIndex = SqliteDeliveries(file)
         self.carries_bytes = carries_bytes
+        self._fresh: dict[str, Job] = {}
+        """Jobs that were added last, which are claimed without being read again; for the file's thread only."""
+        self._add_all = partial(_add_all, fresh=self._fresh)
 
     async def add(self, job: Job, bounds: Bounds) -> Job:
-        return await self._file.run(partial(_add, job=job, bounds=bounds), patience_s=_PATIENCE_S)
+        return await self._file.run_with_others(self._add_all, (job, bounds), patience_s=_PATIENCE_S)
 
     async def get(self, job_id: str) -> Job | None:
         return await self._file.run(partial(_get, job_id=job_id))
@@ -110,10 +111,10 @@ class SqliteJobStore:
         return (await self.replace_all((job,)))[0]
 
     async def replace_all(self, jobs: Sequence[Job]) -> list[bool]:
-        return await self._file.run(partial(_replace_all, jobs=jobs), patience_s=_PATIENCE_S)
+        return await self._file.run_with_others(_replace_all, jobs, patience_s=_PATIENCE_S)
 
     async def claim(self, ids: Sequence[str], step: Callable[[Job], Job], *, most: int) -> list[Job]:
-        return await self._file.run(partial(_claim, ids=ids, step=step, most=most), patience_s=_PATIENCE_S)
+        return await self._file.run(partial(_claim, ids=ids, step=step, most=most, fresh=self._fresh), patience_s=_PATIENCE_S)
 
     async def remove(self, job: Job) -> bool:
         return await self._file.run(partial(_remove, job=job))
@@ -140,7 +141,7 @@ class SqliteJobStore:
         return await self._file.run(partial(_jobs_of, tenant=tenant, state=state, before=before, limit=limit))
 
     async def load(self, tenant: str) -> tuple[Load, Load]:
-        return await self._file.run(partial(_load, tenant=tenant))
+        return await self._file.run(lambda connection: (read_load(connection, tenant), read_load(connection, None)))
 
     async def close(self) -> None:
         await self._file.close()
@@ -151,19 +152,37 @@ async def open_sqlite_jobs(path: Path, *, carries_bytes: int = _CARRIES_BYTES) -
     return SqliteJobStore(await open_sqlite(path, _MIGRATIONS), carries_bytes=carries_bytes)
 
 
-def _add(connection: sqlite3.Connection, *, job: Job, bounds: Bounds) -> Job:
-    key = job.idempotency_key or None
+def _add_all(connection: sqlite3.Connection, given: Sequence[tuple[Job, Bounds]], *, fresh: dict[str, Job]) -> list[Job | Exception]:
+    """Add jobs in one transaction: what is open is read once for all of them, and noted once."""
     with transaction(connection):
-        query = "SELECT text FROM jobs WHERE tenant = ? AND idempotency_key = ?"
-        if key is not None and (known := connection.execute(query, (job.tenant, key)).fetchone()) is not None:
-            return decode_job(known[0])
-        new = Load(1, job.body.size_bytes)
-        for load, bound, is_tenants in zip(_load(connection, job.tenant), (bounds.of_tenant, bounds.in_all), (True, False), strict=True):
-            if load.jobs + 1 > bound.jobs or load.size_bytes + new.size_bytes > bound.size_bytes:
-                raise JobsFull(of_tenant=is_tenants, load=load)
-        row = (job.id, job.tenant, job.state, job.revision, job.model, job.price_class, job.submitted_s, job.due_s, job.ready_s)
-        connection.execute(_INSERT, (*row, job.look_at_s, key, encode_job(job).decode()))
-        _count(connection, None, job)
+        sums = TenantSums(connection)
+        added = [_add(connection, job, bounds, sums) for job, bounds in given]
+        sums.write()
+    fresh.update((job.id, job) for (job, _), held in zip(given, added, strict=True) if held is job and _is_small(job))
+    while len(fresh) > _FRESH:
+        del fresh[next(iter(fresh))]
+    return added
+
+
+def _is_small(job: Job) -> bool:
+    return len(job.body.data or b"") <= _FRESH_BYTES
+
+
+def _add(connection: sqlite3.Connection, job: Job, bounds: Bounds, sums: TenantSums) -> Job | Exception:
+    key = job.idempotency_key or None
+    query = "SELECT text FROM jobs WHERE tenant = ? AND idempotency_key = ?"
+    if key is not None and (known := connection.execute(query, (job.tenant, key)).fetchone()) is not None:
+        return decode_job(known[0])
+    for load, bound, is_tenants in zip(sums.load(job.tenant), (bounds.of_tenant, bounds.in_all), (True, False), strict=True):
+        if load.jobs + 1 > bound.jobs or load.size_bytes + job.body.size_bytes > bound.size_bytes:
+            return JobsFull(of_tenant=is_tenants, load=load)
+    try:
+        text = encode_job(job).decode()
+    except TypeError as exc:  # it alone is refused
+        return exc
+    row = (job.id, job.tenant, job.state, job.revision, job.model, job.price_class, job.submitted_s, job.due_s, job.ready_s)
+    connection.execute(_INSERT, (*row, job.look_at_s, key, text))
+    sums.note(None, job)
     return job
 
 
@@ -172,47 +191,74 @@ def _get(connection: sqlite3.Connection, *, job_id: str) -> Job | None:
     return None if row is None else decode_job(row[0])
 
 
-def _replace_all(connection: sqlite3.Connection, *, jobs: Sequence[Job]) -> list[bool]:
+def _replace_all(connection: sqlite3.Connection, given: Sequence[Sequence[Job]]) -> list[list[bool] | Exception]:
+    """Replace each caller's records, all in one transaction: a savepoint for each would cost more than the change."""
     with transaction(connection):
-        return [_replace(connection, job) for job in jobs]
+        sums = TenantSums(connection)
+        replaced = [_replace_several(connection, jobs, sums) for jobs in given]
+        sums.write()
+    return replaced
 
 
-def _replace(connection: sqlite3.Connection, job: Job) -> bool:
-    """Replace a record within a transaction: a savepoint for each would cost more than the change."""
-    row = connection.execute("SELECT state FROM jobs WHERE id = ? AND revision = ?", (job.id, job.revision - 1)).fetchone()
-    if row is None:
-        return False
-    state = JobState(row[0])
-    _update(connection, state, job)
-    if state is not job.state is JobState.RUNNING:
+def _replace_several(connection: sqlite3.Connection, jobs: Sequence[Job], sums: TenantSums) -> list[bool] | Exception:
+    try:
+        texts = [encode_job(job).decode() for job in jobs]
+    except TypeError as exc:  # they alone stay as they are
+        return exc
+    return [_replace(connection, job, text, sums) for job, text in zip(jobs, texts, strict=True)]
+
+
+def _replace(connection: sqlite3.Connection, job: Job, text: str, sums: TenantSums) -> bool:
+    before = job.state if job.is_charged else JobState.RUNNING  # as it mostly was, which saves looking
+    if not _update(connection, before, job, text, sums):
+        row = connection.execute("SELECT state FROM jobs WHERE id = ? AND revision = ?", (job.id, job.revision - 1)).fetchone()
+        if row is None:
+            return False
+        before = JobState(row[0])
+        _update(connection, before, job, text, sums)
+    if before is not job.state is JobState.RUNNING:
         _note_claims(connection, (job,))
     return True
 
 
-def _update(connection: sqlite3.Connection, state: JobState, job: Job) -> None:
-    """Write the next version of a record, which was in `state`."""
-    columns = (job.state, job.revision, job.due_s, job.ready_s, job.look_at_s, encode_job(job).decode())
-    connection.execute(_UPDATE, (*columns, job.id, job.revision - 1))
+def _update(connection: sqlite3.Connection, before: JobState, job: Job, text: str, sums: TenantSums) -> bool:
+    """Write the next version of a record, which was in the state `before`; False: it was not."""
+    columns = (job.state, job.revision, job.due_s, job.ready_s, job.look_at_s, text)
+    if connection.execute(_UPDATE, (*columns, job.id, job.revision - 1, before)).rowcount == 0:
+        return False
     if job.has_deliveries:
         note_delivery(connection, job.id, job)
-    if state is not job.state:  # what is counted besides the state changes only with it
-        _count(connection, replace(job, state=state), job)
+    sums.note_state(before, job)
+    return True
 
 
-def _claim(connection: sqlite3.Connection, *, ids: Sequence[str], step: Callable[[Job], Job], most: int) -> list[Job]:
+def _claim(
+    connection: sqlite3.Connection, *, ids: Sequence[str], step: Callable[[Job], Job], most: int, fresh: dict[str, Job]
+) -> list[Job]:
     found: list[Job] = []
     with transaction(connection):
+        sums = TenantSums(connection)
         for job_id in ids:
             if len(found) == most:
                 break
-            job = _get(connection, job_id=job_id)
-            with suppress(WrongState):
-                if job is not None:
-                    new = step(job)
-                    _update(connection, job.state, new)
-                    found.append(new)
+            known = fresh.pop(job_id, None)
+            new = known and _claim_one(connection, known, step, sums)
+            if new is None and (job := _get(connection, job_id=job_id)) is not None:  # others may have changed it
+                new = _claim_one(connection, job, step, sums)
+            if new is not None:
+                found.append(new)
+        sums.write()
         _note_claims(connection, found)
     return found
+
+
+def _claim_one(connection: sqlite3.Connection, job: Job, step: Callable[[Job], Job], sums: TenantSums) -> Job | None:
+    """Claim a job in this version; None: it cannot be claimed, or is not in this version any more."""
+    try:
+        new = step(job)
+    except WrongState:
+        return None
+    return new if _update(connection, job.state, new, encode_job(new).decode(), sums) else None
 
 
 def _note_claims(connection: sqlite3.Connection, jobs: Sequence[Job]) -> None:
@@ -225,19 +271,11 @@ def _remove(connection: sqlite3.Connection, *, job: Job) -> bool:
     with transaction(connection):
         removed = connection.execute("DELETE FROM jobs WHERE id = ? AND revision = ?", (job.id, job.revision)).rowcount == 1
         if removed:
-            _count(connection, job, None)
+            sums = TenantSums(connection)
+            sums.note(job, None)
+            sums.write()
             note_delivery(connection, job.id, None)
     return removed
-
-
-def _count(connection: sqlite3.Connection, before: Job | None, after: Job | None) -> None:
-    """Bring the sums of the tenant up to date."""
-    job = after or before
-    assert job is not None
-    opened = int(after is not None and after.is_open) - int(before is not None and before.is_open)
-    kept = tuple(new - old for new, old in zip(after.kept if after else (0, 0), before.kept if before else (0, 0), strict=True))
-    if opened or any(kept):
-        connection.execute(_COUNT, (job.tenant, opened, opened * job.body.size_bytes, max(0, -opened), *kept))
 
 
 def _surplus(connection: sqlite3.Connection, *, kept: Load, limit: int) -> list[Job]:
@@ -273,12 +311,6 @@ def _jobs_of(connection: sqlite3.Connection, *, tenant: str | None, state: JobSt
     values = [value for _, several in filters for value in several]
     query = f"SELECT text FROM jobs WHERE {where} ORDER BY submitted_s DESC, id DESC LIMIT ?"  # noqa: S608
     return _jobs(connection.execute(query, (*values, limit)))
-
-
-def _load(connection: sqlite3.Connection, tenant: str) -> tuple[Load, Load]:
-    sums = "SELECT ifnull(sum(jobs), 0), ifnull(sum(size_bytes), 0), ifnull(sum(ended), 0) FROM tenants"
-    own = connection.execute(f"{sums} WHERE tenant = ?", (tenant,)).fetchone()
-    return Load(*own), Load(*connection.execute(sums).fetchone())
 
 
 def _jobs(rows: sqlite3.Cursor) -> list[Job]:

@@ -10,7 +10,8 @@ import pytest
 
 from control_plane.batches.domain.batch import Batch
 from control_plane.core.errors import LimitExceeded
-from tests.unit.batches.world import CALLER, BatchWorld, batch_world, batches_of
+from tests.unit.batches.world import CALLER, WRONG, BatchWorld, batch_world, batches_of
+from tests.unit.jobs.world import Fate
 
 
 class Broken:
@@ -61,3 +62,16 @@ async def test_batches_that_are_created_at_once_are_counted(tmp_path: Path) -> N
         assert {type(each) for each in made} == {Batch, LimitExceeded}
         with pytest.raises(LimitExceeded, match="2 batches"):
             await batches.create(CALLER, file_id, None)
+
+
+async def test_runners_are_told_of_the_first_chunks_while_the_next_are_made_and_a_small_one_is_in_its_record(tmp_path: Path) -> None:
+    async with batch_world(tmp_path, carries_bytes=1 << 20) as here:
+        batch = await here.batches().create(CALLER, await here.upload(lines=6 * 32), None)
+        fate = Fate()
+        await here.batches(fate).advance()
+        made = [each.partition(".")[2] for each in fate.made]
+        assert [each for each in made if each in ("write", "add", "publish")] == [*(4 * ["add"]), "publish", "add", "add", "publish"]
+        await here.live_through(batch)
+        answers = await here.answers(batch)
+        assert (len(answers["output"]), answers["error"]) == (6 * 32 - 1, [WRONG])
+        assert await here.forget() == []

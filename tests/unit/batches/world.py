@@ -31,9 +31,9 @@ OK = sorted(f"line-{number}" for number in range(_LINES) if number != 5)
 _KEEP_S = 1e5
 
 
-def content_of_input() -> bytes:
+def content_of_input(lines: int = _LINES) -> bytes:
     """An input file, one line of which is answered with an error."""
-    ids = [WRONG if number == 5 else f"line-{number}" for number in range(_LINES)]
+    ids = [WRONG if number == 5 else f"line-{number}" for number in range(lines)]
     body = {"model": "m", "input": "a text"}
     return b"\n".join(orjson.dumps({"custom_id": each, "method": "POST", "url": "/v1/embeddings", "body": body}) for each in ids)
 
@@ -60,10 +60,10 @@ class BatchWorld:
         """The service as a process has it that does not know what others have seen."""
         return batches_of(self.jobs, self.shelf, self.files(fate), fate=fate)
 
-    async def upload(self) -> str:
+    async def upload(self, lines: int = _LINES) -> str:
         """Keep an input file; returned is its id."""
         file = StoredFile(f"file-{uuid4().hex}", CALLER.tenant, "in.jsonl", "batch", 0, self.jobs.now_s())
-        return (await self.shelf.add_file(file, pieces_of(content_of_input()))).id
+        return (await self.shelf.add_file(file, pieces_of(content_of_input(lines)))).id
 
     async def create(self, *, webhook: str = "") -> Batch:
         return await self.batches().create(CALLER, await self.upload(), None, webhook=webhook)
@@ -128,9 +128,9 @@ async def pieces_of(content: bytes) -> AsyncIterator[bytes]:
 
 
 @asynccontextmanager
-async def batch_world(folder: Path) -> AsyncIterator[BatchWorld]:
-    """The world on a folder."""
-    async with world(folder) as jobs:
+async def batch_world(folder: Path, *, carries_bytes: int = 0) -> AsyncIterator[BatchWorld]:
+    """The world on a folder; `carries_bytes`: bodies and results up to this size are in the records."""
+    async with world(folder, carries_bytes=carries_bytes) as jobs:
         jobs.compute = AnsweringLines()
         shelf = FolderShelf(folder / "spool" / "batches")
         try:

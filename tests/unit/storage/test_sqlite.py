@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -210,6 +210,34 @@ async def test_what_many_want_at_once_is_committed_together_and_each_fails_for_i
     other = sqlite3.connect(tmp_path / "a.sqlite")
     assert seen(other) == ["first", *expected], "it is on the disk"
     other.close()
+    await file.close()
+
+
+async def test_items_of_one_function_are_one_call_and_each_caller_gets_what_came_of_its_own(tmp_path: Path) -> None:
+    calls: list[list[str]] = []
+
+    def write(connection: sqlite3.Connection, items: Sequence[str]) -> list[str | Exception]:
+        calls.append(list(items))
+        with transaction(connection):
+            connection.executemany("INSERT INTO seen VALUES (?)", [(item,) for item in items])
+            if "broken" in items:
+                raise LookupError("all of them")
+        return [KeyError(item) if item == "refused" else item.upper() for item in items]
+
+    file = await open_sqlite(tmp_path / "a.sqlite", [FIRST])
+
+    def given(*items: str) -> Iterator[Awaitable[str]]:
+        return (file.run_with_others(write, item, patience_s=60.0) for item in items)
+
+    items = ["a", "refused", "b"]
+    *told, read = await asyncio.gather(*given(*items), file.run(seen), return_exceptions=True)
+    assert calls == [items]
+    assert (told[0], type(told[1]), told[2]) == ("A", KeyError, "B")
+    assert read == ["first", *items]
+
+    *failed, read = await asyncio.gather(*given("c", "broken"), file.run(seen), return_exceptions=True)
+    assert [type(each) for each in failed] == [LookupError, LookupError]
+    assert read == ["first", *items], "nothing of a call that failed is left"
     await file.close()
 
 

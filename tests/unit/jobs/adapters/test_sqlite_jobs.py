@@ -1,14 +1,20 @@
-"""Jobs that an earlier layout of the database has are there in this one, and found by what they were found by."""
+"""What only the job store in an SQLite file has: layouts before, changes made together, jobs known from their addition."""
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+
+from orjson import JSONEncodeError
 
 from control_plane.jobs.adapters.sqlite_jobs import _INSERT, _MIGRATIONS, open_sqlite_jobs
 from control_plane.jobs.domain.job import Job, JobState
 from control_plane.jobs.domain.job_text import encode_job
+from control_plane.jobs.domain.transitions import RetryPolicy, cancelled, claimed, released
+from control_plane.jobs.ports import Bounds, JobsFull, Load
 from control_plane.storage.sqlite import open_sqlite
 from tests.fakes.jobs import ROOMY, job
 
@@ -46,3 +52,44 @@ async def test_receivers_that_wanted_no_more_are_forgotten_in_time(tmp_path: Pat
     await store.close()
     with closing(sqlite3.connect(path)) as file:
         assert file.execute("SELECT url FROM ended_receivers").fetchall() == [("https://test/2",)]
+
+
+async def test_bounds_and_keys_hold_among_jobs_that_are_added_together(tmp_path: Path) -> None:
+    store = await open_sqlite_jobs(tmp_path / "jobs.sqlite")
+    bounds = Bounds(of_tenant=Load(3, 10**9), in_all=Load(100, 10**9))
+    same = [job(number, idempotency_key="same") for number in range(2)]
+    added = await asyncio.gather(*(store.add(each, bounds) for each in (*same, *map(job, range(2, 6)))), return_exceptions=True)
+    assert [each.id if isinstance(each, Job) else type(each) for each in added] == [
+        *(same[0].id, same[0].id, job(2).id, job(3).id),
+        *(JobsFull, JobsFull),
+    ]
+    assert (await store.load(same[0].tenant))[0].jobs == 3
+    await store.close()
+
+
+async def test_a_record_that_cannot_be_written_is_refused_alone(tmp_path: Path) -> None:
+    store = await open_sqlite_jobs(tmp_path / "jobs.sqlite")
+    good, bad = job(1), replace(job(2), error="\ud800")
+    added = await asyncio.gather(store.add(good, ROOMY), store.add(bad, ROOMY), return_exceptions=True)
+    assert (added[0], type(added[1])) == (good, JSONEncodeError)
+    changed = [cancelled(good, now_s=20.0, policy=RetryPolicy()), replace(good, revision=2, error="\ud800")]
+    replaced = await asyncio.gather(*map(store.replace, changed), return_exceptions=True)
+    assert (replaced[0], type(replaced[1])) == (True, JSONEncodeError)
+    await store.close()
+
+
+async def test_a_job_that_another_process_has_changed_since_it_was_added_is_claimed_as_it_is_now(tmp_path: Path) -> None:
+    def claim(job: Job) -> Job:
+        return claimed(job, holder="here", now_s=20.0, policy=RetryPolicy())
+
+    here, there = [await open_sqlite_jobs(tmp_path / "jobs.sqlite") for _ in range(2)]
+    ended, returned = [await here.add(job(number), ROOMY) for number in range(2)]
+    assert await there.replace(cancelled(ended, now_s=15.0, policy=RetryPolicy()))
+    (taken,) = await there.claim([returned.id], claim, most=1)
+    assert await there.replace(released(taken, now_s=15.0))
+    (found,) = await here.claim([ended.id, returned.id], claim, most=2)
+    assert (found.id, found.fence, found.revision) == (returned.id, 2, 4)
+    assert await there.get(returned.id) == found
+    assert (await here.load(returned.tenant))[0].jobs == 1
+    for store in (here, there):
+        await store.close()
