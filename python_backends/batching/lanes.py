@@ -38,11 +38,7 @@ class Lanes(Generic[Request]):
     while one thread sends answers, each of which is a round trip to the server, another one computes.
     """
 
-    def __init__(
-        self, waiting: BatchQueue[Request], compute: Compute[Request], *, count: int, begin: Callable[[], None] = lambda: None
-    ) -> None:
-        """`begin` is what each thread does first."""
-        self._begin = begin
+    def __init__(self, waiting: BatchQueue[Request], compute: Compute[Request], *, count: int) -> None:
         self._waiting = waiting
         self._compute = compute
         self._running: list[Batch[Request]] = []
@@ -100,7 +96,6 @@ class Lanes(Generic[Request]):
             thread.join()
 
     def _serve(self) -> None:
-        self._begin()
         while (batch := self._next()) is not None:
             answers = self._run(batch)
             for waiter, answer in zip(batch.waiters, answers, strict=True):

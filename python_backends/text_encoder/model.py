@@ -16,7 +16,7 @@ import triton_python_backend_utils as pb_utils
 from python_backends.batching.background import BackgroundLanes
 from python_backends.batching.batch_queue import BatchQueue, Waiter
 from python_backends.batching.counts import Tally
-from python_backends.batching.lanes import Compute, Lanes
+from python_backends.batching.lanes import Lanes
 from python_backends.batching.metrics import Metrics
 from python_backends.batching.plan import CostColumns
 from python_backends.runtime.errors import BackendError, ConfigError, QueueFull
@@ -31,6 +31,7 @@ from python_backends.runtime.variants.served_variant import ServedVariant
 from python_backends.runtime.variants.variant import choose_variant
 from python_backends.runtime.variants.variant_choice import AUTO, Variant
 from python_backends.runtime.variants.variant_mix import ONE_SHORT_TEXT, PARAMETER, Mix
+from python_backends.runtime.yielding import YieldingRuntime
 from python_backends.text_encoder.encoder import Encoder, EncoderRequest, to_waiter
 from python_backends.text_encoder.inputs import TokenInputs
 from python_backends.text_tokenizer.token_count import without_count
@@ -71,15 +72,11 @@ class TritonPythonModel:
         self._served = ServedVariant({**labels, "reason": variant.reason})
         columns = CostColumns(_cost(variant), max_rows=config.max_batch_size)
         self._in_background: BackgroundLanes[EncoderRequest] | None = None
-        self._background_runtime: Runtime | None = None
+        self._yielding: YieldingRuntime | None = None
         if kind == "CPU" and config.boolean("background"):
-            device_id = int(args["model_instance_device_id"])
-
-            def open_model() -> Compute[EncoderRequest]:
-                self._background_runtime = open_runtime(variant, computed, kind=kind, device_id=device_id)
-                return Encoder(self._background_runtime.run, [tensor.name for tensor in config.outputs], tally).compute
-
-            self._in_background = BackgroundLanes(columns, open_model)
+            self._yielding = YieldingRuntime(variant, computed, kind=kind, device_id=int(args["model_instance_device_id"]))
+            background = Encoder(self._yielding.run, [tensor.name for tensor in config.outputs], tally)
+            self._in_background = BackgroundLanes(columns, background.compute)
         self._lanes: Lanes[EncoderRequest] = Lanes(BatchQueue(columns, lanes=lanes), encoder.compute, count=lanes)
 
     def execute(self, requests: list[Any]) -> list[Any]:
@@ -113,8 +110,8 @@ class TritonPythonModel:
         self._lanes.close()
         if self._in_background is not None:
             self._in_background.close()
-        if self._background_runtime is not None:
-            self._background_runtime.close()
+        if self._yielding is not None:
+            self._yielding.close()
         self._metrics.close()
         self._served.close()
         self._runtime.close()
