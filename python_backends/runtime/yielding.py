@@ -108,9 +108,10 @@ class _Process:
 
 
 def yield_cpu() -> None:
-    """Let all other threads interrupt the calling one, and those that it will start, where the host allows that; for good."""
-    with suppress(OSError):
-        os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
+    """Let all other threads interrupt those of this process, and those that they will start, where the host allows that; for good."""
+    for thread in os.listdir("/proc/self/task"):  # NumPy's libraries have started some on import
+        with suppress(OSError):
+            os.sched_setscheduler(int(thread), os.SCHED_IDLE, os.sched_param(0))
 
 
 def main(descriptor: str) -> None:
