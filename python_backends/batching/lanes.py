@@ -99,7 +99,7 @@ class Lanes(Generic[Request]):
         while (batch := self._next()) is not None:
             answers = self._run(batch)
             for waiter, answer in zip(batch.waiters, answers, strict=True):
-                _answer(waiter, answer)
+                send_answer(waiter.request, answer)
             # These locals would keep the tensors' shared memory in use until the next batch comes.
             del batch, answers, waiter, answer
 
@@ -146,12 +146,12 @@ class Lanes(Generic[Request]):
 
     def _refuse_all(self, exc: Exception) -> None:
         for waiter in self._waiting.clear():
-            _answer(waiter, ExecutionError(f"planning failed: {exc!r}"))
+            send_answer(waiter.request, ExecutionError(f"planning failed: {exc!r}"))
 
 
-def _answer(waiter: Waiter[Request], answer: Answer) -> None:
+def send_answer(request: Pending, answer: Answer) -> None:
+    """Send a request's answer; where that fails it is logged, so that it does not keep others from being sent."""
     try:
-        waiter.request.answer(answer)
+        request.answer(answer)
     except Exception:
-        # An answer that cannot be sent must not keep the others from being sent.
         LOGGER.exception("an answer could not be sent")

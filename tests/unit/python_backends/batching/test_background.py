@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ import pytest
 from python_backends.batching.background import BackgroundLanes
 from python_backends.batching.batch_queue import Batch, Waiter
 from python_backends.batching.plan import CostColumns
-from python_backends.runtime.errors import ExecutionError
+from python_backends.runtime.errors import BackendError, ExecutionError, RequestError
 from python_backends.runtime.execution import Answer
 from tests.unit.python_backends.batching.test_lanes import Asked
 
@@ -25,6 +25,14 @@ class Model:
     """Fails as often as told to."""
 
     failures: int = 0
+    unprepared: bool = False
+    threads: list[int] = field(default_factory=list)
+
+    def prepare(self, requests: Sequence[Asked]) -> Sequence[Waiter[Asked] | BackendError]:
+        self.threads.append(threading.get_ident())
+        if self.unprepared:
+            raise KeyError("vocabulary")
+        return [RequestError("not text") if request.fails else Waiter(request, 1, 3, 0.0) for request in requests]
 
     def compute(self, batch: Batch[Asked]) -> Sequence[Answer]:
         if self.failures:
@@ -35,7 +43,7 @@ class Model:
 
 @contextmanager
 def lanes(model: Model) -> Iterator[BackgroundLanes[Asked]]:
-    made = BackgroundLanes[Asked](COLUMNS, model.compute)
+    made = BackgroundLanes[Asked](COLUMNS, model.prepare, model.compute)
     yield made
     made.close()
 
@@ -48,14 +56,33 @@ def test_a_model_that_never_has_such_requests_has_no_threads_for_them() -> None:
 
 def test_where_it_cannot_be_computed_the_request_fails_and_the_next_one_does_not() -> None:
     with lanes(Model(failures=1)) as background:
-        first, second = (Waiter(Asked(), 1, 3, 0.0) for _ in range(2))
-        background.submit([first])
-        error = first.request.result()
-        background.submit([second])
-        assert second.request.result() == {"ROWS": np.array([1])}
+        first, second = Asked(), Asked()
+        background.submit([first], 1)
+        error = first.result()
+        background.submit([second], 1)
+        assert second.result() == {"ROWS": np.array([1])}
 
     assert isinstance(error, ExecutionError)
     assert "no memory" in str(error)
+
+
+def test_requests_are_prepared_in_another_thread_and_one_that_cannot_be_fails_alone() -> None:
+    model, wrong, right = Model(), Asked(fails=True), Asked()
+    with lanes(model) as background:
+        background.submit([wrong, right], 2)
+        assert right.result() == {"ROWS": np.array([1])}
+        assert isinstance(wrong.result(), RequestError)
+        assert background.waiting_rows == 0
+    assert threading.get_ident() not in model.threads
+
+
+def test_whatever_fails_while_they_are_prepared_they_are_answered() -> None:
+    asked = Asked()
+    with lanes(Model(unprepared=True)) as background:
+        background.submit([asked], 1)
+        error = asked.result()
+    assert isinstance(error, ExecutionError)
+    assert "vocabulary" in str(error)
 
 
 @pytest.fixture(autouse=True)
