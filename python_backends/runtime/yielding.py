@@ -30,7 +30,7 @@ from python_backends.runtime.variants.variant_choice import Variant
 
 
 class YieldingRuntime:
-    """Runtime whose process starts with its first run, and again with the next run after it has died."""
+    """Runtime whose process starts with its first run, and is replaced where it has died."""
 
     def __init__(self, variant: Variant, config: ModelConfig, *, kind: str, device_id: int) -> None:
         """The arguments are those of `open_runtime`."""
@@ -44,15 +44,26 @@ class YieldingRuntime:
         return None if self._process is None else self._process.pid
 
     def run(self, output_names: Sequence[str], inputs: Tensors) -> Sequence[Array]:
-        """See `Runtime.run`; one run at a time. Raises ExecutionError, too, where the process cannot start, or dies."""
+        """See `Runtime.run`; one run at a time. One that finds the process dead, or sees it die, is run again by another.
+
+        Raises:
+            ExecutionError: Also where the process cannot start, or dies again.
+        """
         with self._turn:
             try:
-                if self._process is None:
-                    self._process = _Process(self._opening)
-                return self._process.ask((output_names, inputs))  # type: ignore[no-any-return]
+                return self._run(output_names, inputs)
+            except (EOFError, OSError):
+                self._end()
+            try:
+                return self._run(output_names, inputs)
             except (EOFError, OSError) as exc:
                 self._end()
-                raise ExecutionError(f"the process for work in the background failed: {exc or 'it has ended'}") from exc
+                raise ExecutionError(f"the process for work in the background failed twice: {exc or 'it has ended'}") from exc
+
+    def _run(self, output_names: Sequence[str], inputs: Tensors) -> Sequence[Array]:
+        if self._process is None:
+            self._process = _Process(self._opening)
+        return self._process.ask((output_names, inputs))  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """End the process. Nothing may be running."""

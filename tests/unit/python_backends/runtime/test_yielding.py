@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,16 +65,27 @@ def test_a_wrong_request_fails_alone(runtime: YieldingRuntime) -> None:
     assert runtime.pid == pid
 
 
-def test_a_process_that_dies_fails_its_run_and_the_next_run_has_another(runtime: YieldingRuntime) -> None:
+def test_a_process_that_has_died_is_replaced(runtime: YieldingRuntime) -> None:
     computed(runtime)
     died = runtime.pid or 0
     os.kill(died, signal.SIGKILL)
 
-    with pytest.raises(ExecutionError, match="process for work in the background"):
-        runtime.run(["Y"], X)
-
     assert computed(runtime) == [1, 3, 6]
     assert runtime.pid != died
+
+
+def test_a_run_that_no_process_survives_fails_and_the_next_one_does_not(runtime: YieldingRuntime) -> None:
+    with pytest.raises(ExecutionError, match="failed twice"):
+        runtime.run(["Y"], {"X": Deadly()})  # type: ignore[dict-item]
+
+    assert computed(runtime) == [1, 3, 6]
+
+
+class Deadly:
+    """Ends the process that receives it."""
+
+    def __reduce__(self) -> tuple[Callable[[int], None], tuple[int]]:
+        return os._exit, (1,)
 
 
 def test_where_the_model_cannot_be_opened_each_run_says_why(variant: Variant) -> None:
