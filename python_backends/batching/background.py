@@ -1,64 +1,76 @@
-"""Lanes for requests that yield to all others: what they compute is preempted by whatever else wants the CPU.
+"""Lanes for requests that yield to all others: what they compute has a queue and threads of its own.
 
-What a model computes cannot be interrupted, so a request that comes meanwhile would wait for it. Linux schedules threads,
-though: with the policy SCHED_IDLE for these lanes' threads, and for those of a session of their own, which inherit it, others' requests
-run at once in the lanes beside them, however long a batch in the background takes, and it gets what they leave idle. On a host that
-is busy with something else for long that is next to nothing, so whoever sends such a request sends it unmarked when it tries again.
+What a model computes cannot be interrupted, so a request that comes meanwhile would wait for it. Linux schedules threads, though: with
+a model in a process that yields (`runtime/yielding`) others' requests run at once in the lanes beside these, however long a batch in the
+background takes, and it gets what they leave idle. The threads of these lanes do not yield: they share the interpreter with the others.
+On a host that is busy with something else for long the model gets next to nothing, so whoever sends such a request sends it unmarked
+when it tries again.
 """
 
 from __future__ import annotations
 
-import os
+import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
-from python_backends.batching.batch_queue import Batch, BatchQueue, Waiter
-from python_backends.batching.lanes import Compute, Lanes, Pending
+from python_backends.batching.batch_queue import BatchQueue, Waiter
+from python_backends.batching.lanes import Compute, Lanes, Pending, send_answer
 from python_backends.batching.plan import CostColumns
-from python_backends.runtime.execution import Answer
+from python_backends.runtime.errors import BackendError, ExecutionError
+
+LOGGER = logging.getLogger(__name__)
 
 Request = TypeVar("Request", bound=Pending)
-
-
-def yield_cpu() -> None:
-    """Let all other threads interrupt the calling one, and those that it will start, where the host allows that; for good.
-
-    A thread that is only nice runs on for its slice of some 3 ms (EEVDF, since Linux 6.6) when another one wakes up, and a request
-    wakes up five on its way.
-    """
-    with suppress(OSError):
-        os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
+Prepare = Callable[[Sequence[Request]], Sequence[Waiter[Request] | BackendError]]
 
 
 class BackgroundLanes(Generic[Request]):
-    """One lane in the background with a model of its own, opened with its first request: many models never get one."""
+    """One lane in the background, whose threads start with its first request: many models never get one."""
 
-    def __init__(self, columns: CostColumns, open_model: Callable[[], Compute[Request]]) -> None:
-        """`open_model` is called on a thread of the lane, so that the threads it starts yield, too."""
+    def __init__(self, columns: CostColumns, prepare: Prepare[Request], compute: Compute[Request]) -> None:
+        """`prepare` makes of requests what can wait for a batch, such as tokens of texts; in a thread of its own, since that
+        of a long document takes longer than a caller's whole request."""
         self._columns = columns
-        self._open_model = open_model
-        self._compute: Compute[Request] | None = None
-        self._lanes: Lanes[Request] | None = None
+        self._prepare = prepare
+        self._compute = compute
+        self._lock = threading.Lock()
+        self._unprepared_rows = 0
+        self._started: tuple[ThreadPoolExecutor, Lanes[Request]] | None = None
 
     @property
     def waiting_rows(self) -> int:
-        """Rows of the requests in the queue."""
-        return 0 if self._lanes is None else self._lanes.waiting_rows
+        """Rows of the requests that are not being computed yet."""
+        return 0 if self._started is None else self._unprepared_rows + self._started[1].waiting_rows
 
-    def submit(self, waiters: Iterable[Waiter[Request]]) -> None:
-        """Put these requests into the queue."""
-        if self._lanes is None:
-            self._lanes = Lanes(BatchQueue(self._columns, lanes=1), self._run, count=1, begin=yield_cpu)
-        self._lanes.submit(waiters)
+    def submit(self, requests: Sequence[Request], rows: int) -> None:
+        """Have these requests prepared and computed, which have so many rows together."""
+        if self._started is None:
+            lanes = Lanes(BatchQueue(self._columns, lanes=1), self._compute, count=1)
+            self._started = ThreadPoolExecutor(1, thread_name_prefix="background"), lanes
+        preparing, lanes = self._started
+        with self._lock:
+            self._unprepared_rows += rows
+        preparing.submit(self._queue, lanes, requests, rows)
 
     def close(self) -> None:
         """Return when everything submitted is answered."""
-        if self._lanes is not None:
-            self._lanes.close()
+        if self._started is not None:
+            preparing, lanes = self._started
+            preparing.shutdown()
+            lanes.close()
 
-    def _run(self, batch: Batch[Request]) -> Sequence[Answer]:
-        if self._compute is None:  # one batch runs at a time
-            self._compute = self._open_model()
-        return self._compute(batch)
+    def _queue(self, lanes: Lanes[Request], requests: Sequence[Request], rows: int) -> None:
+        try:
+            prepared = self._prepare(requests)
+        except Exception as exc:
+            # A thread's root: whatever failed, these requests must be answered.
+            LOGGER.exception("requests could not be prepared")
+            prepared = [ExecutionError(f"the request could not be prepared: {exc!r}")] * len(requests)
+        lanes.submit([each for each in prepared if isinstance(each, Waiter)])
+        with self._lock:
+            self._unprepared_rows -= rows
+        for request, each in zip(requests, prepared, strict=True):
+            if isinstance(each, BackendError):
+                send_answer(request, each)

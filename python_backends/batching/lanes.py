@@ -38,11 +38,7 @@ class Lanes(Generic[Request]):
     while one thread sends answers, each of which is a round trip to the server, another one computes.
     """
 
-    def __init__(
-        self, waiting: BatchQueue[Request], compute: Compute[Request], *, count: int, begin: Callable[[], None] = lambda: None
-    ) -> None:
-        """`begin` is what each thread does first."""
-        self._begin = begin
+    def __init__(self, waiting: BatchQueue[Request], compute: Compute[Request], *, count: int) -> None:
         self._waiting = waiting
         self._compute = compute
         self._running: list[Batch[Request]] = []
@@ -100,11 +96,10 @@ class Lanes(Generic[Request]):
             thread.join()
 
     def _serve(self) -> None:
-        self._begin()
         while (batch := self._next()) is not None:
             answers = self._run(batch)
             for waiter, answer in zip(batch.waiters, answers, strict=True):
-                _answer(waiter, answer)
+                send_answer(waiter.request, answer)
             # These locals would keep the tensors' shared memory in use until the next batch comes.
             del batch, answers, waiter, answer
 
@@ -151,12 +146,12 @@ class Lanes(Generic[Request]):
 
     def _refuse_all(self, exc: Exception) -> None:
         for waiter in self._waiting.clear():
-            _answer(waiter, ExecutionError(f"planning failed: {exc!r}"))
+            send_answer(waiter.request, ExecutionError(f"planning failed: {exc!r}"))
 
 
-def _answer(waiter: Waiter[Request], answer: Answer) -> None:
+def send_answer(request: Pending, answer: Answer) -> None:
+    """Send a request's answer; where that fails it is logged, so that it does not keep others from being sent."""
     try:
-        waiter.request.answer(answer)
+        request.answer(answer)
     except Exception:
-        # An answer that cannot be sent must not keep the others from being sent.
         LOGGER.exception("an answer could not be sent")

@@ -16,11 +16,11 @@ import triton_python_backend_utils as pb_utils
 from python_backends.batching.background import BackgroundLanes
 from python_backends.batching.batch_queue import BatchQueue, Waiter
 from python_backends.batching.counts import Tally
-from python_backends.batching.lanes import Compute, Lanes
+from python_backends.batching.lanes import Lanes
 from python_backends.batching.metrics import Metrics
 from python_backends.batching.plan import CostColumns
 from python_backends.runtime.errors import BackendError, ConfigError, QueueFull
-from python_backends.runtime.execution import Answer
+from python_backends.runtime.execution import Answer, InferenceRequest
 from python_backends.runtime.machine import this_machine
 from python_backends.runtime.model_config import ModelConfig, parse_model_config
 from python_backends.runtime.runtimes import Runtime, open_runtime
@@ -31,6 +31,7 @@ from python_backends.runtime.variants.served_variant import ServedVariant
 from python_backends.runtime.variants.variant import choose_variant
 from python_backends.runtime.variants.variant_choice import AUTO, Variant
 from python_backends.runtime.variants.variant_mix import ONE_SHORT_TEXT, PARAMETER, Mix
+from python_backends.runtime.yielding import YieldingRuntime
 from python_backends.text_encoder.encoder import Encoder, EncoderRequest, to_waiter
 from python_backends.text_encoder.inputs import TokenInputs
 from python_backends.text_tokenizer.token_count import without_count
@@ -71,15 +72,11 @@ class TritonPythonModel:
         self._served = ServedVariant({**labels, "reason": variant.reason})
         columns = CostColumns(_cost(variant), max_rows=config.max_batch_size)
         self._in_background: BackgroundLanes[EncoderRequest] | None = None
-        self._background_runtime: Runtime | None = None
+        self._yielding: YieldingRuntime | None = None
         if kind == "CPU" and config.boolean("background"):
-            device_id = int(args["model_instance_device_id"])
-
-            def open_model() -> Compute[EncoderRequest]:
-                self._background_runtime = open_runtime(variant, computed, kind=kind, device_id=device_id)
-                return Encoder(self._background_runtime.run, [tensor.name for tensor in config.outputs], tally).compute
-
-            self._in_background = BackgroundLanes(columns, open_model)
+            self._yielding = YieldingRuntime(variant, computed, kind=kind, device_id=int(args["model_instance_device_id"]))
+            background = Encoder(self._yielding.run, [tensor.name for tensor in config.outputs], tally)
+            self._in_background = BackgroundLanes(columns, self._prepared, background.compute)
         self._lanes: Lanes[EncoderRequest] = Lanes(BatchQueue(columns, lanes=lanes), encoder.compute, count=lanes)
 
     def execute(self, requests: list[Any]) -> list[Any]:
@@ -88,20 +85,18 @@ class TritonPythonModel:
         """
         now_s = time.monotonic()
         responses: list[Any] = [None] * len(requests)
+        asked = dict(enumerate(read(request, self._inputs.check) for request in requests))
+        if self._in_background is not None:
+            for index, refusal in self._put_in_background(requests, asked, self._in_background).items():
+                responses[index] = respond(refusal)
         waiters: dict[int, Waiter[EncoderRequest]] = {}
-        background: dict[int, Waiter[EncoderRequest]] = {}
-        for index, plain in enumerate(self._inputs.tokenized([read(request, self._inputs.check) for request in requests])):
+        for index, plain in zip(asked, self._inputs.tokenized([*asked.values()]), strict=True):
             if isinstance(plain, BackendError):
                 responses[index] = respond(plain)
-            elif plain.yields and self._in_background is not None:
-                background[index] = to_waiter(plain, now_s)
             else:
                 waiters[index] = to_waiter(plain, now_s)
-        if background and self._in_background is not None:
-            for index, answer in zip(background, self._admit(requests, background, self._in_background), strict=True):
-                responses[index] = respond(answer) if answer is not None else None
         computed = self._lanes.try_compute_inline([*waiters.values()])
-        answers = self._admit(requests, waiters, self._lanes) if computed is None else computed
+        answers = self._admit(requests, waiters) if computed is None else computed
         for index, answer in zip(waiters, answers, strict=True):
             responses[index] = respond(answer) if answer is not None else None
         if None in answers:
@@ -113,32 +108,58 @@ class TritonPythonModel:
         self._lanes.close()
         if self._in_background is not None:
             self._in_background.close()
-        if self._background_runtime is not None:
-            self._background_runtime.close()
+        if self._yielding is not None:
+            self._yielding.close()
         self._metrics.close()
         self._served.close()
         self._runtime.close()
 
-    def _admit(
-        self,
-        requests: Sequence[Any],
-        waiters: Mapping[int, Waiter[EncoderRequest]],
-        lanes: Lanes[EncoderRequest] | BackgroundLanes[EncoderRequest],
-    ) -> list[Answer | None]:
+    def _admit(self, requests: Sequence[Any], waiters: Mapping[int, Waiter[EncoderRequest]]) -> list[Answer | None]:
         """Queue requests while there is room; return None for each queued one, the refusal for the others."""
         answers: list[Answer | None] = []
         admitted: list[Waiter[EncoderRequest]] = []
-        rows = lanes.waiting_rows
+        rows = self._lanes.waiting_rows
         for index, waiter in waiters.items():
             rows += waiter.rows
-            if rows > self._max_waiting:
-                answers.append(QueueFull(f"{self._max_waiting} rows are waiting already: try again later"))
-                continue
-            waiter.request.send = partial(send, requests[index].get_response_sender())
-            admitted.append(waiter)
-            answers.append(None)
-        lanes.submit(admitted)
+            answers.append(self._refusal(rows))
+            if answers[-1] is None:
+                waiter.request.send = partial(send, requests[index].get_response_sender())
+                admitted.append(waiter)
+        self._lanes.submit(admitted)
         return answers
+
+    def _put_in_background(
+        self, requests: Sequence[Any], asked: dict[int, InferenceRequest | BackendError], lanes: BackgroundLanes[EncoderRequest]
+    ) -> dict[int, BackendError]:
+        """Take what yields out of `asked` and queue it while there is room; return the refusals of the others."""
+        refused: dict[int, BackendError] = {}
+        for index, plain in [*asked.items()]:
+            if isinstance(plain, InferenceRequest) and plain.yields:
+                del asked[index]
+                rows = len(next(iter(plain.inputs.values())))
+                if (refusal := self._refusal(lanes.waiting_rows + rows)) is not None:
+                    refused[index] = refusal
+                    continue
+                request = EncoderRequest(plain)
+                request.send = partial(send, requests[index].get_response_sender())
+                lanes.submit([request], rows)
+        return refused
+
+    def _refusal(self, rows: int) -> QueueFull | None:
+        return QueueFull(f"{self._max_waiting} rows are waiting already: try again later") if rows > self._max_waiting else None
+
+    def _prepared(self, requests: Sequence[EncoderRequest]) -> list[Waiter[EncoderRequest] | BackendError]:
+        """Tokenize requests in the background, each of which keeps its sender."""
+        now_s = time.monotonic()
+        prepared: list[Waiter[EncoderRequest] | BackendError] = []
+        for request, plain in zip(requests, self._inputs.tokenized([request.plain for request in requests]), strict=True):
+            if isinstance(plain, BackendError):
+                prepared.append(plain)
+                continue
+            waiter = to_waiter(plain, now_s)
+            waiter.request.send = request.send
+            prepared.append(waiter)
+        return prepared
 
 
 def _choose(args: Mapping[str, str], config: ModelConfig) -> Variant:

@@ -238,6 +238,8 @@ def test_what_is_served_and_why_is_told_while_it_is(backend: Any, version_direct
 
 
 BACKGROUND = '{"tidegate-background":"1"}'
+PATIENCE_S = 60.0
+"""A process of low priority starts, which on a busy machine takes long."""
 
 
 def test_what_yields_has_the_same_answer_and_holds_up_nobody(load: Callable[..., Any]) -> None:
@@ -249,7 +251,24 @@ def test_what_yields_has_the_same_answer_and_holds_up_nobody(load: Callable[...,
     assert nothing is None, "computed in this thread it would hold up the next call"
     expected = [TABLE[[1, 2]].sum(axis=0).tolist()]
     assert response.arrays()["EMBEDDING"].tolist() == expected
-    assert yielding.sender.sent.get(timeout=10).arrays()["EMBEDDING"].tolist() == expected
+    assert yielding.sender.sent.get(timeout=PATIENCE_S).arrays()["EMBEDDING"].tolist() == expected
+
+
+def test_texts_that_yield_are_tokenized_in_the_background_and_what_is_no_text_is_refused_there(
+    load: Callable[..., Any], version_directory: Path
+) -> None:
+    save_tokenizer(version_directory / "tokenizer.json")
+    texts = [tensor("TEXT", "TYPE_STRING", [1], optional=True), *({**one, "optional": True} for one in INPUTS)]
+    encoder = load(input=texts, parameters=parameters(tokenizer="tokenizer.json", background="true"))
+    right, wrong = (
+        Request({"TEXT": np.array([[text]], dtype=np.object_)}, ("EMBEDDING",), given=BACKGROUND) for text in (b"the cat", b"\xff")
+    )
+
+    assert encoder.execute([wrong, right]) == [None, None], "a long text's tokens would hold up the next call"
+
+    assert right.sender.sent.get(timeout=PATIENCE_S).arrays()["EMBEDDING"].tolist() == [TABLE[[CLS, THE, CAT, SEP]].sum(axis=0).tolist()]
+    error = wrong.sender.sent.get(timeout=PATIENCE_S).error
+    assert (error or pytest.fail("answered")).code == TritonError.INVALID_ARG
 
 
 def test_what_yields_has_a_queue_of_its_own_with_the_same_bound(load: Callable[..., Any]) -> None:
