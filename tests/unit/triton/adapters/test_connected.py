@@ -110,7 +110,7 @@ async def test_callers_that_leave_while_it_connects_leave_nothing(is_unix: bool,
                 sent.cancel()
                 called.cancel()
         await settle()
-        assert not http._open
+        assert not http.open
         assert len(http2._open) <= 1, "which others go on with"
         await http2.close()
 

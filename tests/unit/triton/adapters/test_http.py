@@ -9,7 +9,8 @@ import pytest
 from control_plane.core.endpoints import TcpAddress
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
-from control_plane.triton.adapters.http import HttpClient, _Connection
+from control_plane.triton.adapters.http import HttpClient
+from control_plane.triton.adapters.http_connection import HttpConnection
 from tests.aio import settle
 from tests.unit.frontends.frontend_ends import Transport
 from tests.unit.triton.adapters.http_bench import TRACE, Gate, failure, pool, send
@@ -66,7 +67,7 @@ class TestExchange:
 
     async def test_of_a_large_body_a_piece_is_written_in_a_turn_and_only_where_the_socket_takes_it(self) -> None:
         http, transport = HttpClient(TcpAddress("127.0.0.1", 1), max_connections=1), Transport()
-        connection, body = _Connection(http), bytearray(range(256)) * 6_000
+        connection, body = HttpConnection(http), bytearray(range(256)) * 6_000
         connection.connection_made(transport)
         answer = connection.begin([b"head", body], 1e9, slot=None, takes_stream=False)
         at = len(transport.written)
@@ -87,7 +88,7 @@ class TestExchange:
 
     async def test_of_a_large_answer_one_read_is_made_in_a_turn(self) -> None:
         http, transport = HttpClient(TcpAddress("127.0.0.1", 1), max_connections=1), Transport()
-        connection = _Connection(http)
+        connection = HttpConnection(http)
         connection.connection_made(transport)
         answer = connection.begin([b"head"], 1e9, slot=None, takes_stream=False)
         connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\r\n")
@@ -102,7 +103,7 @@ class TestExchange:
 
     async def test_a_connection_answered_before_its_request_was_written_is_not_used_again(self) -> None:
         http, transport = HttpClient(TcpAddress("127.0.0.1", 1), max_connections=1), Transport()
-        connection = _Connection(http)
+        connection = HttpConnection(http)
         connection.connection_made(transport)
         answer = connection.begin([b"head", bytes(2**20)], 1e9, slot=None, takes_stream=False)
         connection.data_received(OK)

@@ -38,7 +38,7 @@ class TestOpenedTogether:
         async with pool(limit=limit, together=together) as (http, triton):
             await asyncio.gather(*(send(http) for _ in range(3 * limit)))
             await triton.wait_until_open(limit)
-            assert len(http._open) <= limit
+            assert len(http.open) <= limit
             await assert_all_slots_are_there(http, triton, limit)
 
     async def test_whoever_leaves_meanwhile_leaves_his_to_others(self) -> None:
@@ -50,13 +50,13 @@ class TestOpenedTogether:
                 leaving.cancel()
                 await asyncio.wait([leaving])
                 await assert_all_slots_are_there(http, triton, 4)
-                assert len(http._open) <= 4
+                assert len(http.open) <= 4
 
     async def test_a_close_meanwhile_closes_them(self) -> None:
         async with pool(limit=9, together=9) as (http, triton):
             async with asyncio.TaskGroup() as tasks:
                 task = tasks.create_task(failure(http, UpstreamUnavailable))
-                while not http._open:
+                while not http.open:
                     await asyncio.sleep(0)
                 await http.close()
             assert "closed" in task.result()

@@ -65,7 +65,7 @@ class TestOthersAreOpened:
     async def test_and_whoever_leaves_meanwhile_leaves_nothing_behind(self) -> None:
         async with pool(Gate(), limit=4, together=4) as (http, triton), asyncio.TaskGroup() as tasks:
             beside, _ = await self.sent(http, triton, tasks, b"1" * LARGE_BYTES)
-            (connection,) = (each for each in http._open if each.is_computing)
+            (connection,) = (each for each in http.open if each.is_computing)
             answer = connection._answer
             beside.cancel()
             await asyncio.wait([beside])
