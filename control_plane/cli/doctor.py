@@ -78,7 +78,8 @@ def run_checks(settings: Settings) -> Iterator[Check]:
     yield _python()
     yield _glibc()
     yield _libpython()
-    yield _numpy(metadata.version("numpy"))
+    if not settings.is_attached and settings.triton.tritonserver is None:
+        yield _numpy(metadata.version("numpy"))
     yield _triton(settings.triton.cache_dir)
     yield from _builds(settings.triton.model_repository)
     yield from _ports(settings)

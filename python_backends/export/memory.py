@@ -15,11 +15,11 @@ import sys
 from pathlib import Path
 
 import python_backends
-from python_backends.export.background import end_with_parent
 from python_backends.export.discovery import Target, load_targets
 from python_backends.export.measure import largest_cell
 from python_backends.export.opening import opened
 from python_backends.export.recipe import BuildError
+from python_backends.runtime.parent import end_with_parent
 
 STATUS = Path("/proc/self/status")
 

@@ -5,6 +5,7 @@ BackendError
 ├── RequestError        this request is wrong; the model works
 ├── RequestCancelled    the client has left; nobody reads the answer
 ├── QueueFull           the queue is full; the same request may succeed later
+├── Unavailable         it cannot be computed now; the same request may succeed later
 └── ExecutionError      the model failed on a request that looked right
 """
 
@@ -29,6 +30,10 @@ class RequestCancelled(BackendError):
 
 class QueueFull(BackendError):
     """Too many rows wait for this instance."""
+
+
+class Unavailable(BackendError):
+    """What computes the request is not there now."""
 
 
 class ExecutionError(BackendError):

@@ -12,7 +12,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from python_backends.runtime.errors import BackendError, ExecutionError, QueueFull, RequestCancelled, RequestError
+from python_backends.runtime.errors import BackendError, ExecutionError, QueueFull, RequestCancelled, RequestError, Unavailable
 from python_backends.runtime.execution import Answer, InferenceRequest, Tensors
 
 # Error -> the name of its code in TritonError.
@@ -20,6 +20,7 @@ ERROR_CODES: Mapping[type[BackendError], str] = {
     RequestError: "INVALID_ARG",
     RequestCancelled: "CANCELLED",
     QueueFull: "UNAVAILABLE",
+    Unavailable: "UNAVAILABLE",
     ExecutionError: "INTERNAL",
 }
 

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -22,11 +23,17 @@ from pathlib import Path
 from typing import Any
 
 import python_backends
-from python_backends.runtime.errors import BackendError, ExecutionError
+from python_backends.runtime.errors import BackendError, ExecutionError, Unavailable
 from python_backends.runtime.execution import Array, Tensors
 from python_backends.runtime.model_config import ModelConfig
+from python_backends.runtime.parent import end_with_parent
 from python_backends.runtime.runtimes import open_runtime
 from python_backends.runtime.variants.variant_choice import Variant
+
+_RETRY_S = 10.0
+"""Time for which no other process is started after one that could not be; opening a model takes a second of a CPU."""
+_LOOK_S = 1.0
+"""Time between looks at a process that has not answered: it may be starved, which is no fault, or stopped."""
 
 
 class YieldingRuntime:
@@ -37,6 +44,9 @@ class YieldingRuntime:
         self._opening = replace(variant, latency_table=None), config, kind, device_id
         self._turn = threading.Lock()
         self._process: _Process | None = None
+        self._refused = ""
+        """Why the latest process could not be started."""
+        self._may_start_s = 0.0
 
     @property
     def pid(self) -> int | None:
@@ -47,23 +57,38 @@ class YieldingRuntime:
         """See `Runtime.run`; one run at a time. One that finds the process dead, or sees it die, is run again by another.
 
         Raises:
-            ExecutionError: Also where the process cannot start, or dies again.
+            ExecutionError: Also where the process dies again.
+            Unavailable: No process can be started now. Nothing was computed: elsewhere the request may succeed.
         """
         with self._turn:
             try:
                 return self._run(output_names, inputs)
             except (EOFError, OSError):
-                self._end()
+                pass  # it has ended
             try:
                 return self._run(output_names, inputs)
             except (EOFError, OSError) as exc:
-                self._end()
                 raise ExecutionError(f"the process for work in the background failed twice: {exc or 'it has ended'}") from exc
 
     def _run(self, output_names: Sequence[str], inputs: Tensors) -> Sequence[Array]:
+        process = self._started()
+        try:
+            return process.ask((output_names, inputs))  # type: ignore[no-any-return]
+        except BackendError:
+            raise
+        except BaseException:  # the rest of its answer may still come
+            self._end()
+            raise
+
+    def _started(self) -> _Process:
+        if self._process is None and time.monotonic() >= self._may_start_s:
+            try:
+                self._process = _Process(self._opening)
+            except (EOFError, OSError, BackendError) as exc:
+                self._refused, self._may_start_s = str(exc) or "it has ended", time.monotonic() + _RETRY_S
         if self._process is None:
-            self._process = _Process(self._opening)
-        return self._process.ask((output_names, inputs))  # type: ignore[no-any-return]
+            raise Unavailable(f"no process for work in the background could be started: {self._refused}")
+        return self._process
 
     def close(self) -> None:
         """End the process. Nothing may be running."""
@@ -86,7 +111,7 @@ class _Process:
             self._connection = Connection(ours.detach())
             try:
                 self._process = subprocess.Popen(
-                    (sys.executable, "-m", __name__, str(theirs.fileno())),
+                    (sys.executable, "-s", "-m", __name__, str(theirs.fileno())),
                     env={**os.environ, "PYTHONPATH": str(Path(python_backends.__file__).resolve().parents[1])},
                     stdin=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(),),
@@ -105,12 +130,19 @@ class _Process:
         return self._process.pid
 
     def ask(self, question: object) -> Any:
-        """Return its answer. Raises EOFError and OSError: it has died; BackendError: its answer."""
+        """Return its answer. Raises EOFError and OSError: it has died, or was stopped; BackendError: its answer."""
         self._connection.send(question)
+        while not self._connection.poll(_LOOK_S):
+            if self._is_stopped():
+                raise OSError("it was stopped")
         answer = self._connection.recv()
         if isinstance(answer, BackendError):
             raise answer
         return answer
+
+    def _is_stopped(self) -> bool:
+        state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state in ("T", "t")
 
     def end(self) -> None:
         self._connection.close()
@@ -127,6 +159,7 @@ def yield_cpu() -> None:
 
 def main(descriptor: str) -> None:
     """Open a runtime and run it, as asked, until the other end of the connection closes, with whoever held it."""
+    end_with_parent()
     yield_cpu()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's, which ends this process
     with suppress(EOFError, OSError), Connection(int(descriptor)) as connection:

@@ -40,6 +40,8 @@ class FolderSpool:
     def __init__(self, folder: Path) -> None:
         """Raises StartupError: the folder cannot be made."""
         self._folder = folder
+        self._flushed: set[Path] = set()
+        """Folders of jobs' folders whose own entries this process knows to be on the disk."""
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as exc:
@@ -47,7 +49,7 @@ class FolderSpool:
         self._threads = ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="spool")
 
     async def write(self, job_id: str, name: str, pieces: Sequence[bytes | bytearray]) -> Blob:
-        return await self._run(lambda: _write(self._folder_of(job_id), name, pieces))
+        return await self._run(lambda: _write(self._folder_of(job_id), name, pieces, self._flushed))
 
     async def receive(self, job_id: str, name: str, pieces: AsyncIterator[bytes | bytearray]) -> Blob:
         folder, digest, size_bytes = self._folder_of(job_id), sha256(), 0
@@ -57,12 +59,12 @@ class FolderSpool:
             growing.write(piece)
             digest.update(piece)
 
-        made = await self._run(partial(_make_folder, folder))
+        made = await self._run(partial(_make_folder, folder, self._flushed))
         try:
             async for piece in pieces:
                 size_bytes += len(piece)
                 await self._run(partial(write, piece))
-            await self._run(partial(_finish, growing, final, made))
+            await self._run(partial(_finish, growing, final, made, self._flushed))
         except BaseException:
             with suppress(StoreUnavailable):  # of what is left the sweeper takes care
                 await self._run(partial(_discard, growing, folder))
@@ -101,8 +103,8 @@ def _checked(pattern: re.Pattern[str], text: str) -> str:
     return text
 
 
-def _write(folder: Path, name: str, pieces: Sequence[bytes | bytearray]) -> Blob:
-    made = _make_folder(folder)
+def _write(folder: Path, name: str, pieces: Sequence[bytes | bytearray], flushed: set[Path]) -> Blob:
+    made = _make_folder(folder, flushed)
     final = folder / _checked(_NAME, name)
     partial = folder / f".{uuid4().hex}"
     digest, size_bytes = sha256(), 0
@@ -118,13 +120,13 @@ def _write(folder: Path, name: str, pieces: Sequence[bytes | bytearray]) -> Blob
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    _flush_folders(folder, made)
+    _flush_folders(folder, made, flushed)
     return Blob(f"{folder.name}/{name}", size_bytes, digest.hexdigest())
 
 
-def _finish(growing: GrowingFile, final: Path, made: list[Path]) -> None:
+def _finish(growing: GrowingFile, final: Path, made: list[Path], flushed: set[Path]) -> None:
     growing.finish(final)
-    _flush_folders(final.parent, made)
+    _flush_folders(final.parent, made, flushed)
 
 
 def _discard(growing: GrowingFile, folder: Path) -> None:
@@ -135,15 +137,18 @@ def _discard(growing: GrowingFile, folder: Path) -> None:
         folder.rmdir()
 
 
-def _make_folder(folder: Path) -> list[Path]:
-    """Make a job's folder, and those that it is in where there is none yet; return what was missing, so that the folders
-    above are flushed before the job is accepted.
+def _make_folder(folder: Path, flushed: set[Path]) -> list[Path]:
+    """Make a job's folder, and those that it is in where there is none yet; return what was missing, or may have been made
+    by another that has not flushed it, so that the folders above are flushed before the job is accepted.
     """
     made = []
     for each in (folder.parent.parent, folder.parent, folder):
-        with suppress(FileExistsError):
+        try:
             each.mkdir(mode=0o700)
-            made.append(each)
+        except FileExistsError:
+            if each != folder.parent or each in flushed:
+                continue
+        made.append(each)
     return made
 
 
@@ -181,10 +186,11 @@ def _jobs(folder: Path, before_s: float) -> list[str]:
     return sorted(found)
 
 
-def _flush_folders(folder: Path, made: list[Path]) -> None:
+def _flush_folders(folder: Path, made: list[Path], flushed: set[Path]) -> None:
     """Flush a job's folder, and those in which folders were made that lead to it."""
     for each in (folder, *(each.parent for each in made)):
         _flush_folder(each)
+    flushed.add(folder.parent)
 
 
 def _flush_folder(folder: Path) -> None:

@@ -37,6 +37,9 @@ for each other's JSON to be parsed.
 _OPENING_S = 0.05
 """Time that a request grants the connections opened beside its own; on one machine they take a few milliseconds."""
 
+_OTHERS_EVERY_S = 10.0
+"""Time between openings of connections beside large JSON; each kept connection that large JSON is sent on needs one."""
+
 _KEPT_FREE = 8
 """One of so many connections is not for inference: health and metadata answer whatever the models do."""
 
@@ -73,6 +76,8 @@ class HttpClient:
         hold up are put beside it: of which thread a connection is Triton does not say."""
         self._large_json = 0
         """Requests with large JSON in flight."""
+        self._others_from_s = 0.0
+        """When connections may be opened beside large JSON again (`_open_others`)."""
         self.open: set[HttpConnection] = set()
         self._allowed = WeightedSemaphore(max_connections)
         self._allowed_inference = WeightedSemaphore(max(1, max_connections - max_connections // _KEPT_FREE))
@@ -111,7 +116,7 @@ class HttpClient:
             host = self._host_field + self._control_field if is_control else self._host_field
             pieces = upstream_pieces(request, host, self._forwarding)
             answering = connection.begin(pieces, deadline, slot=slot, takes_stream=takes_stream)
-            if is_large and not (is_beside_large or connection.has_others):
+            if is_large and self._opened_together > 1 and now >= self._others_from_s and not connection.has_others:
                 await self._open_others(connection, len(request.body), answering, deadline)
             answer = await answering
         except BaseException:
@@ -214,9 +219,11 @@ class HttpClient:
         """Open connections of other threads of Triton than this connection's: as that parses large JSON, it is not the
         first that has no other to take over. They are taken before those that were there."""
         try:
-            if await comes_to_be_parsed(body_bytes, connection.is_writing, answering):
-                connection.has_others = True
+            if await comes_to_be_parsed(body_bytes, connection.is_writing, answering) and self._now_s() >= self._others_from_s:
+                self._others_from_s = self._now_s() + _OTHERS_EVERY_S  # whoever sends such requests and leaves fills no pool
+                before = len(self.open)
                 await self._open_more(deadline)
+                connection.has_others = len(self.open) > before or before >= self._max_connections
         except BaseException:
             answering.cancel()  # the caller has left, and nobody else awaits it
             raise

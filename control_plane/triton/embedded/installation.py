@@ -147,7 +147,7 @@ def numpy_refusal(found: str) -> str | None:
         return None
     return (
         f"the embedded Triton's Python models need NumPy {_NUMPY_MAJOR}, and {sys.executable} has {found}, under which they read "
-        "garbage: install 'numpy<2' there, or use --tritonserver or --triton-url"
+        "garbage: install 'numpy<2' there (Python 3.11 and 3.12 have it), or use --tritonserver or --triton-url"
     )
 
 

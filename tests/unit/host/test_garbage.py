@@ -29,7 +29,7 @@ def test_a_start_is_not_held_up_by_collections(module: str) -> None:
     made, is_enabled, frozen = printed.split()
     assert int(made) < 20, "without the pause hundreds"
     assert is_enabled == "True"
-    assert int(frozen) > 50_000
+    assert int(frozen) > 10_000, "what was imported"
 
 
 def test_a_collection_looks_only_through_what_came_later() -> None:

@@ -86,9 +86,14 @@ async def test_a_file_its_folder_and_whatever_was_made_for_it_are_flushed(tmp_pa
         await spool.write(ONE, "result-1", [b"two"])
         assert flushed[1:] == [str(root / "01" / ONE)], "the rest was there"
 
+    async with spool_in(root) as other:
+        flushed.clear()
+        await other.write(TWO, "body", [b"one"])
+        assert flushed[1:] == [str(root / "01" / TWO), str(root), str(root / "01")], "whoever made it may have ended before its flush"
+
         shutil.rmtree(root)
         flushed.clear()
-        await spool.write(TWO, "body", [b"one"])
+        await other.write(TWO, "body", [b"one"])
         assert flushed[1:] == [str(root / "01" / TWO), str(tmp_path), str(root), str(root / "01")]
 
 

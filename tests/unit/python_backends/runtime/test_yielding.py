@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from python_backends.runtime.errors import ExecutionError, RequestError
+from python_backends.runtime.errors import ExecutionError, RequestError, Unavailable
 from python_backends.runtime.variants.variant_choice import Variant
 from python_backends.runtime.yielding import YieldingRuntime
 from tests.unit.python_backends import tiny_onnx
@@ -88,11 +88,25 @@ class Deadly:
         return os._exit, (1,)
 
 
-def test_where_the_model_cannot_be_opened_each_run_says_why(variant: Variant) -> None:
+def test_a_process_that_is_stopped_is_replaced(runtime: YieldingRuntime) -> None:
+    computed(runtime)
+    stopped = runtime.pid or 0
+    os.kill(stopped, signal.SIGSTOP)
+
+    assert computed(runtime) == [1, 3, 6]
+    assert runtime.pid != stopped
+    assert not Path(f"/proc/{stopped}").exists()
+
+
+def test_where_the_model_cannot_be_opened_each_run_says_why_and_that_another_try_may_succeed(
+    variant: Variant, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runtime = YieldingRuntime(replace(variant, file=variant.file.with_name("gone.onnx")), CONFIG, kind="CPU", device_id=0)
-    for _ in range(2):
-        with pytest.raises(ExecutionError, match=r"cannot be opened .*gone\.onnx"):
-            runtime.run(["Y"], X)
+    with pytest.raises(Unavailable, match=r"cannot be opened .*gone\.onnx"):
+        runtime.run(["Y"], X)
+    monkeypatch.setattr("subprocess.Popen", None)  # nothing is started again at once
+    with pytest.raises(Unavailable, match=r"cannot be opened .*gone\.onnx"):
+        runtime.run(["Y"], X)
     assert runtime.pid is None
 
 

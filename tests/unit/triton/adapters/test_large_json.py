@@ -62,6 +62,16 @@ class TestOthersAreOpened:
             await again
             assert triton.accepted == 7
 
+    async def test_also_beside_json_that_a_slow_model_has_had_for_long_and_that_is_not_parsed_any_more(self) -> None:
+        gate = Gate()
+        async with pool(gate, limit=20, together=4) as (http, triton), asyncio.TaskGroup() as tasks:
+            slow, computed = await self.sent(http, triton, tasks, b"1" * 300_000)
+            large, parsed = await self.sent(http, triton, tasks, b"1" * LARGE_BYTES)
+            await triton.wait_until_open(7)
+            for exchange in (computed, parsed):
+                gate.let(exchange.number)
+            await asyncio.wait([slow, large])
+
     async def test_and_whoever_leaves_meanwhile_leaves_nothing_behind(self) -> None:
         async with pool(Gate(), limit=4, together=4) as (http, triton), asyncio.TaskGroup() as tasks:
             beside, _ = await self.sent(http, triton, tasks, b"1" * LARGE_BYTES)
