@@ -6,11 +6,13 @@ exist for it.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
 from control_plane.batches.domain.batch import StoredFile
 from control_plane.batches.ports import FileReader, Shelf
@@ -35,6 +37,8 @@ class Files:
         self._today_s = today_s
         self._arriving: Counter[str] = Counter()
         """Bytes of each tenant's files that are being received."""
+        self._ends: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Lock of each tenant, under which its files come to their end one after the other."""
         self._slots = slots or UploadSlots()
 
     async def add(self, principal: Principal, *, filename: str, content: AsyncIterator[bytes]) -> StoredFile:
@@ -47,12 +51,14 @@ class Files:
         """
         file = StoredFile(f"file-{uuid4().hex}", principal.tenant, filename[:_MAX_NAME_CHARS], "batch", 0, self._today_s())
         with self._slots.take(principal.tenant):
-            # Closed here: by itself what it counts would be given back some time after a disk has failed.
-            async with aclosing(self._bounded(principal.tenant, content)) as pieces:
+            # What it counts as arriving counts until the shelf has the file, and never twice.
+            async with AsyncExitStack() as end, aclosing(self._bounded(principal.tenant, content, end)) as pieces:
                 return await self._shelf.add_file(file, pieces)
 
-    async def _bounded(self, tenant: str, content: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-        """Yield the content as far as the tenant has room for it. Raises LimitExceeded."""
+    async def _bounded(self, tenant: str, content: AsyncIterator[bytes], end: AsyncExitStack) -> AsyncGenerator[bytes, None]:
+        """Yield the content as far as the tenant has room for it. What it counts is given back where that fails, and else
+        with `end`. Raises LimitExceeded.
+        """
         own_bytes, kept = 0, await self._kept(tenant)
         try:
             self._require_room(tenant, kept)
@@ -63,11 +69,17 @@ class Files:
                 yield piece
             if not own_bytes:
                 raise InvalidRequest("the file is empty", field="file")
+            await end.enter_async_context(self._ends.setdefault(tenant, asyncio.Lock()))
             self._require_room(tenant, await self._kept(tenant))  # others may have come to their end meanwhile
-        finally:
-            self._arriving[tenant] -= own_bytes
-            if not self._arriving[tenant]:
-                del self._arriving[tenant]
+        except BaseException:
+            self._give_back(tenant, own_bytes)
+            raise
+        end.callback(self._give_back, tenant, own_bytes)
+
+    def _give_back(self, tenant: str, size_bytes: int) -> None:
+        self._arriving[tenant] -= size_bytes
+        if not self._arriving[tenant]:
+            del self._arriving[tenant]
 
     async def _kept(self, tenant: str) -> tuple[int, int]:
         """Return how many files a tenant has, and how many bytes of them."""

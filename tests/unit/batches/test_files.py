@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -78,3 +79,44 @@ async def test_an_upload_that_a_full_disk_has_ended_takes_no_room_from_the_next(
         await files.add(caller, filename="f", content=content())
     shelf.is_full = False
     await files.add(caller, filename="f", content=content())
+
+
+class LateShelf:
+    """A shelf that has a file some time after its last piece."""
+
+    def __init__(self) -> None:
+        self.has_all = asyncio.Event()
+        self.may_end = asyncio.Event()
+        self.kept: list[StoredFile] = []
+
+    async def files(self, tenant: str) -> list[StoredFile]:
+        return self.kept
+
+    async def add_file(self, file: StoredFile, pieces: AsyncIterator[bytes]) -> StoredFile:
+        size_bytes = sum([len(piece) async for piece in pieces])
+        self.has_all.set()
+        await self.may_end.wait()
+        self.kept.append(replace(file, size_bytes=size_bytes))
+        return self.kept[-1]
+
+
+async def test_a_file_takes_room_until_the_shelf_has_it_and_once_afterwards() -> None:
+    shelf = LateShelf()
+    adapter: Any = shelf
+    files = Files(adapter, max_bytes=20)
+    principal = Principal("one", "k", Scopes((parse_scope("infer:*"),)))
+
+    async def upload(size_bytes: int) -> AsyncIterator[bytes]:
+        yield bytes(size_bytes)
+
+    async with asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(files.add(principal, filename="f", content=upload(10)))
+        await shelf.has_all.wait()
+        second = tasks.create_task(files.add(principal, filename="f", content=upload(10)))
+        await settle()
+        with pytest.raises(LimitExceeded):
+            await files.add(principal, filename="f", content=upload(1))
+        shelf.may_end.set()
+        await asyncio.wait([first, second])
+    with pytest.raises(LimitExceeded, match="2 files with 20 bytes"):
+        await files.add(principal, filename="f", content=upload(1))

@@ -24,6 +24,8 @@ class FakeServer(grpc.GenericRpcHandler):
         self.stream = stream
         self.port = 0
         self.arrivals: asyncio.Queue[tuple[str, bytes, Any]] = asyncio.Queue()
+        self.metadata: list[tuple[tuple[str, str | bytes], ...]] = []
+        """Metadata of each call; a context's own are in memory that grpcio frees with the call."""
         self.cancelled = asyncio.Event()
         self._server: grpc.aio.Server | None = None
 
@@ -33,6 +35,7 @@ class FakeServer(grpc.GenericRpcHandler):
             return grpc.stream_stream_rpc_method_handler(self._noting_stream)
 
         async def handle(message: bytes, context: Any) -> bytes:
+            self.metadata.append(tuple(tuple(pair) for pair in context.invocation_metadata()))
             self.arrivals.put_nowait((method, message, context))
             try:
                 return await self.handle(message, context)
