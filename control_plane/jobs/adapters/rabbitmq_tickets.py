@@ -108,7 +108,7 @@ class RabbitmqTickets:
             if link is None:
                 continue
             try:
-                with _may_be_closed():
+                with _heeding_cancellation(), _may_be_closed():
                     messages = await _there(link, min(most, _AT_ONCE))
                     self._failures = 0
                     if not messages and (message := await _next(link)) is not None:
@@ -161,9 +161,10 @@ class RabbitmqTickets:
         if link is None:
             raise StoreUnavailable(f"{self.place} is not connected")
         try:
-            async with asyncio.timeout(2 * _TIMEOUT_S):
-                with _may_be_closed():
-                    yield link
+            with _heeding_cancellation():
+                async with asyncio.timeout(2 * _TIMEOUT_S):
+                    with _may_be_closed():
+                        yield link
         except _FAILURES as exc:
             self._drop(link)
             raise StoreUnavailable(f"{self.place}: {_told(exc)}") from exc
@@ -257,6 +258,19 @@ def _may_be_closed() -> Iterator[None]:
         if type(exc) is not Exception:
             raise
         raise ConnectionClosed(0, "it was closed during a call") from exc
+
+
+@contextmanager
+def _heeding_cancellation() -> Iterator[None]:
+    """A block that ends its task if that was told to end meanwhile: aiormq waits with `wait_for`, which on Python 3.11
+    swallows a cancellation in whose turn it is woken, as by the end of the connection when everything stops."""
+    task = asyncio.current_task()
+    before = 0 if task is None else task.cancelling()
+    try:
+        yield
+    finally:
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError
 
 
 async def _there(link: _Link, most: int) -> list[AbstractIncomingMessage]:

@@ -8,8 +8,10 @@ from typing import Any, cast
 
 import pytest
 from aio_pika.exceptions import ConnectionClosed
+from pydantic import SecretStr
 
-from control_plane.jobs.adapters.rabbitmq_tickets import _let_go, _may_be_closed
+from control_plane.jobs.adapters.rabbitmq_tickets import RabbitmqTickets, _let_go, _may_be_closed
+from tests.aio import settle
 
 
 async def cancel(tag: str) -> None:
@@ -32,3 +34,26 @@ def test_a_close_under_a_call_is_told_as_one() -> None:
 def test_a_defect_stays_one() -> None:
     with pytest.raises(KeyError), _may_be_closed():
         raise KeyError
+
+
+@pytest.mark.parametrize("ends_well", [False, True])
+async def test_a_call_that_the_broker_ends_as_its_task_is_told_to_end_ends_the_task(ends_well: bool) -> None:
+    """aiormq waits with `wait_for`; a sweeper whose cancellation that swallowed kept its process from ending."""
+    confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def publish(*_: object, **__: object) -> None:
+        await asyncio.wait_for(confirmed, 60)
+
+    tickets = RabbitmqTickets(SecretStr("amqp://localhost"))
+    lost = asyncio.get_running_loop().create_future()
+    tickets._link = cast("Any", SimpleNamespace(channel=SimpleNamespace(default_exchange=SimpleNamespace(publish=publish)), lost=lost))
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(tickets.publish())
+        await settle()
+        if ends_well:
+            confirmed.set_result(None)
+        else:
+            confirmed.set_exception(ConnectionClosed(0, "it ends"))
+        task.cancel()
+        await asyncio.wait([task])
+    assert task.cancelled()
