@@ -28,7 +28,7 @@ class PacedWriter:
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self.left: deque[Piece] = deque()
-        """What is to be written yet."""
+        """Pieces that the transport has not been given yet."""
         self._may_write = True
         self._is_due = False
         """Whether the next piece is written in the next turn."""

@@ -51,7 +51,7 @@ class _Work:
     do: Callable[..., Any]
     done: asyncio.Future[Any]
     item: Any = _ALONE
-    """What it has of a work that is done for several items at once."""
+    """The caller's own part of a work that several callers share, such as the job that it adds."""
     result: Any = None
     error: BaseException | None = None
 

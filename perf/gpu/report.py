@@ -22,7 +22,7 @@ class Case:
     peer: str
 
     def of(self, peer: str) -> Case:
-        """The same of another."""
+        """The same load at another server."""
         return replace(self, peer=peer)
 
     def describe(self) -> str:
@@ -36,7 +36,7 @@ class Run:
     p50_ms: float
     p99_ms: float
     cpu_ms: float
-    """Of all the peer's processes, per request."""
+    """CPU time of all the server's processes, per request."""
     client_share: float
     """CPU that the load generator took, of one core."""
     errors: int

@@ -59,7 +59,7 @@ def texts_post(model: str, texts: Sequence[str]) -> bytes:
 
 
 def naive_post(texts: Sequence[str]) -> bytes:
-    """As the servers that people first write take texts."""
+    """A request with these texts to a server of `perf/peers/naive`: `POST /embed` with JSON."""
     return http_post("/embed", json.dumps({"texts": list(texts)}).encode())
 
 

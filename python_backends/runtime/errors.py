@@ -33,7 +33,7 @@ class QueueFull(BackendError):
 
 
 class Unavailable(BackendError):
-    """What computes the request is not there now."""
+    """The process that would compute the request is not running and cannot be started now."""
 
 
 class ExecutionError(BackendError):

@@ -18,7 +18,7 @@ from control_plane.triton.ports import Slot
 
 
 class ConnectionPool(Protocol):
-    """What a connection needs of the pool that it belongs to."""
+    """Port from a connection to the pool that it belongs to."""
 
     open: set[HttpConnection]
     idle: list[HttpConnection]
@@ -48,7 +48,7 @@ class HttpConnection(asyncio.Protocol):
         self._reader = AnswerReader()
         self._takes_stream = False
         self._deadline = inf
-        """Of the request in flight, in the loop's time."""
+        """Time on the loop's clock until which the request in flight must be answered."""
         self._timer = DeadlineTimer(self._loop)
         self.is_reusable = False
         self.slot: Slot | None = None
