@@ -15,6 +15,7 @@ import httpx
 from control_plane.admin.event_lines import parsed_events
 from control_plane.admin.wire import CONTINUE
 from control_plane.core.errors import ControlPlaneError, InvalidRequest, ObjectNotFound, UpstreamUnavailable
+from control_plane.core.model import NAME_RULE
 
 _LOAD_TIMEOUT_S = 600.0  # above the gateway's own deadline of a load, whose error is more to the point than a timeout here
 _INFER_TIMEOUT_S = 60.0
@@ -221,6 +222,10 @@ class JobClient:
 
 
 def _path(segments: Iterable[str]) -> str:
+    segments = list(segments)
+    for segment in segments:
+        if segment in ("", ".", "..") or "/" in segment:  # would be another path
+            raise InvalidRequest(f"{segment[:200]!r} is no name: a name is {NAME_RULE}")
     return "".join(f"/{quote(segment, safe='')}" for segment in segments)
 
 
@@ -271,11 +276,18 @@ _WHERE_IN_REQUEST = re.compile(r"(?:(?<=; )|\A)(?:body|path|query)\.(?=[\w.]+: )
 """Where the admin API found a wrong field; people at a command line have made no request."""
 
 
+_NO_SUCH_PATH = "Not Found"
+"""How a data port answers a path that it does not have."""
+
+
 def _refusal(response: httpx.Response) -> ControlPlaneError:
     try:
         text = response.json()["error"]
     except (ValueError, KeyError, TypeError):
         text = response.text
+    if text == _NO_SUCH_PATH and not response.request.url.path.startswith("/v2/"):
+        at = str(response.request.url.join("/")).removesuffix("/")
+        text = f"there is no admin API at {at}: give the address of the admin port, which is port 8080 unless --admin-port says otherwise"
     advice = "; commands send the key in TIDEGATE_API_KEY" if response.status_code == httpx.codes.UNAUTHORIZED else ""
     text = _WHERE_IN_REQUEST.sub("", text)
     refusal = ObjectNotFound if response.status_code == httpx.codes.NOT_FOUND else InvalidRequest

@@ -146,6 +146,8 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
 
 def _rule_of(problem: dict[str, Any]) -> str:
     """What would be right, in words where a pattern has some, else in Pydantic's."""
+    if problem["loc"] == ("body",) and isinstance(problem.get("input"), bytes):  # FastAPI parses no body of another type
+        return "must be a JSON object, sent with `content-type: application/json`"
     rule = RULES.get(problem.get("ctx", {}).get("pattern", ""))
     return words_of(str(problem["msg"])) if rule is None else f"must be {rule}"
 

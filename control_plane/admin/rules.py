@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from control_plane.admin.views import NAME, NAME_OR_NONE
+from control_plane.admin.views import NAME, NAME_OR_NONE, SCOPE
 from control_plane.core.model import NAME_RULE
+from control_plane.core.scope import SCOPE_NAMES
 from control_plane.jobs.jobs import JOB_ID
 from control_plane.objects.domain.stored_objects import CURRENCY, KEY_ID, STICKY
 
@@ -17,6 +18,7 @@ RULES = {
     f"^{JOB_ID.pattern}$": "an id such as the list shows: job- and 32 hexadecimal digits",
     f"^{STICKY.pattern}$": "tenant, key, sequence, header:NAME with a name in lower case, or empty for the request's contents",
     f"^{CURRENCY.pattern}$": "three capital letters, such as EUR (ISO 4217)",
+    SCOPE: f"infer:GLOB (such as infer:text_*), {SCOPE_NAMES}",
     DAY: "a date such as 2026-01-31, today, or 7d for seven days ago",
     DIMENSIONS: "any of tenant, model and day, with commas between them",
 }

@@ -34,7 +34,7 @@ from control_plane.objects.objects import Versioned
 
 NAME = f"^{MODEL_NAME.pattern}$"
 NAME_OR_NONE = f"^({MODEL_NAME.pattern})?$"
-_SCOPE = f"^(infer:{NAME_GLOB.pattern}|repository|metrics|viewer|operator|admin)$"
+SCOPE = f"^(infer:{NAME_GLOB.pattern}|repository|metrics|viewer|operator|admin)$"
 
 _MIN_RATE = 1e-6
 _MOST = 1e9
@@ -47,7 +47,7 @@ Name = Annotated[str, Path(pattern=NAME, description=f"{NAME_RULE[0].upper()}{NA
 KeyId = Annotated[str, Path(pattern=f"^{KEY_ID.pattern}$", description="The part of a key between `tg_` and the secret.")]
 
 _NameText = Annotated[str, Field(pattern=NAME)]
-_ScopeText = Annotated[str, Field(pattern=_SCOPE)]
+_ScopeText = Annotated[str, Field(pattern=SCOPE)]
 _Limit = Annotated[float, Field(allow_inf_nan=False, ge=0, le=_MOST)]
 Whole = BeforeValidator(lambda given: int(given) if isinstance(given, float) and given.is_integer() else given)
 """Accepts 2.0 as an integer, as JSON and JSON Schema do. It must come after the bounds, or the document would

@@ -56,6 +56,7 @@ from control_plane.models.builds import ModelBuilds
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.model_service import LoadFailure, ModelService
 from control_plane.objects.audited_store import AuditedStore
+from control_plane.objects.mirrored_store import MirroredStore
 from control_plane.objects.objects import Objects
 from control_plane.operator.controller import ModelController
 from control_plane.settings import Settings
@@ -247,7 +248,7 @@ class App:
 
     def _make_admin(self, governing: RequestServices, audit: AuditLog, records: IdempotencyRecords) -> HttpServer:
         access, trail = governing.governance.access, AuditTrail(audit)
-        state = AuditedStore(governing.state, trail, Actor("gateway"))
+        state = AuditedStore(MirroredStore(governing.state, governing.known), trail, Actor("gateway"))
         objects = Objects(state)
         api = make_admin_api(
             models=self._models,

@@ -106,7 +106,7 @@ class SqliteFile:
 
     async def _run(self, work: Callable[..., Any], item: Any, patience_s: float) -> Any:
         if self._connection is None:
-            raise StoreUnavailable(f"{self._path} is closed")
+            raise StoreUnavailable(f"{self._path.name} is closed")
         loop = asyncio.get_running_loop()
         given = _Work(work, loop.create_future(), item)
         self._waiting.append(given)
@@ -119,7 +119,8 @@ class SqliteFile:
             return await given.done
         except sqlite3.Error as exc:
             is_full = getattr(exc, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
-            raise StoreUnavailable(f"{self._path}: {exc}", is_full=is_full) from exc
+            # By its name alone: callers of jobs read this, and need not know the machine's folders.
+            raise StoreUnavailable(f"{self._path.name}: {exc}", is_full=is_full) from exc
 
     async def close(self) -> None:
         """Close the database after all work given before. Idempotent."""

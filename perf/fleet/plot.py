@@ -22,7 +22,7 @@ def draw(report: Report, path: Path) -> None:
             axis.plot(each.times_s, [size / _MB for size in samples], color=_COLOURS[number % len(_COLOURS)], linewidth=1.2)
         budget_mb = (each.empty_bytes() + report.budget_bytes) / _MB
         axis.axhline(budget_mb, color="#444444", linestyle="--", linewidth=1)
-        axis.text(0, budget_mb, " an empty Triton and the budget", va="bottom", fontsize=8)
+        axis.text(0, budget_mb, " an empty Triton and the budget", va="top", fontsize=8)
         axis.set_title(f"{way}: MB held by each Triton and its models (PSS)", loc="left", fontsize=10)
         axis.set_ylim(0, None)
     rows[-1][0].set_xlabel("s")

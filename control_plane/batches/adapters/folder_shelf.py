@@ -133,7 +133,7 @@ class FolderShelf:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         except OSError as exc:
-            raise StoreUnavailable(f"the files in {self._folder}: {exc.strerror}", is_full=exc.errno in _FULL) from exc
+            raise StoreUnavailable(f"the folder of uploaded files: {exc.strerror}", is_full=exc.errno in _FULL) from exc
 
     def close_later(self, file: BinaryIO) -> None:
         """Close a file on a thread: that waits for one that reads it, for whoever has left, from a disk that does not answer."""

@@ -72,5 +72,9 @@ def _line(event: Mapping[str, Any], output: Shape) -> str:
 
 
 def _row(event: Mapping[str, Any]) -> tuple[str, str, str]:
-    told = (f"{name}={value}" for name, value in event.items() if name not in ("at", "kind") and value not in ("", 0, 0.0, None))
+    told = (f"{name}={_short(value)}" for name, value in event.items() if name not in ("at", "kind") and value not in ("", 0, 0.0, None))
     return event["at"][:19].replace("T", " "), event["kind"], " ".join(told)
+
+
+def _short(value: object) -> object:
+    return round(value, 3) if isinstance(value, float) else value

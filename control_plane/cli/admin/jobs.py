@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -63,6 +64,8 @@ def submit(
     """
     if sum(given is not None for given in (file, request, input_from)) != 1 or (out is not None and file is None):
         raise InvalidRequest("give --file PATH of texts, with --out PATH if you like, or --request PATH or --input-from PLACE of one body")
+    if out is not None:
+        _require_writable(out)
     bodies = [*_bodies(read_texts(file))] if file is not None else [_read(request) if request is not None else b""]
     options = {
         "tidegate_job_class": "economy" if economy else None,
@@ -234,10 +237,26 @@ def _rows(client: JobClient, job_id: str) -> list[list[float]]:
     """The embeddings that a job has computed. Raises InvalidRequest: it has none."""
     found = _ended(client, job_id)
     if found["state"] != "succeeded":
-        raise InvalidRequest(f"job {job_id} is {found['state']}: {found.get('error') or client.result(job_id)}")
+        raise InvalidRequest(f"job {job_id} is {found['state']}: {found.get('error') or _error_in(client.result(job_id))}")
     output = json.loads(client.result(job_id))["outputs"][0]
     count, width = output["shape"]
     return [output["data"][row * width : (row + 1) * width] for row in range(count)]
+
+
+def _error_in(result: str) -> str:
+    """Return the text of an answer that is an error."""
+    try:
+        return str(json.loads(result)["error"])
+    except (ValueError, KeyError, TypeError):
+        return result
+
+
+def _require_writable(path: Path) -> None:
+    """Raise InvalidRequest where the embeddings could not be written, before anything is computed."""
+    if not path.parent.is_dir():
+        raise InvalidRequest(f"--out {path} cannot be written: there is no folder {path.parent}")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InvalidRequest(f"--out {path} cannot be written: it must name a file that you may write")
 
 
 def _write(path: Path, parts: list[list[list[float]]]) -> None:

@@ -56,4 +56,7 @@ def init(
 
     for file in write_skeleton(name, like.value, repository):
         typer.echo(str(file))
-    remark(f"check it with `tidegate models validate {repository}`, then `tidegate models load {name}`")
+    remark(
+        f"check it with `tidegate models validate {repository}`; where a tidegate serves that folder "
+        f"(`--model-repository {repository}`), load it with `tidegate models load {name}`"
+    )

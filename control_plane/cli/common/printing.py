@@ -9,7 +9,7 @@ from math import isfinite
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 _WIDTH = 10_000
@@ -22,7 +22,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, wra
 
     With `wraps`, long cells are wrapped to fit the terminal: for sentences, which nobody copies.
     """
-    table = Table(*columns, box=None)
+    # Folded, since a path or a URL is one long word, whose end would be cut off.
+    table = Table(*(Column(column, overflow="fold") for column in columns), box=None)
     for row in rows:
         table.add_row(*map(_cell, row))
     Console(soft_wrap=True, width=None if wraps else _WIDTH).print(table)

@@ -115,8 +115,10 @@ def _costs(path: Path | None, usual: ModelCost, requests: list[Request]) -> dict
 def _lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as exc:
-        raise InvalidRequest(f"it cannot be read: {exc}") from exc
+    except OSError as exc:
+        raise InvalidRequest(f"it cannot be read: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise InvalidRequest(f"it cannot be read as UTF-8 text: byte {exc.start} is none of it") from exc
 
 
 def _bytes(option: str, text: str) -> int:

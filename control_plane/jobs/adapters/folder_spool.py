@@ -93,7 +93,7 @@ class FolderSpool:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         except OSError as exc:
-            raise StoreUnavailable(f"the spool {self._folder}: {exc.strerror}", is_full=exc.errno in _FULL) from exc
+            raise StoreUnavailable(f"the spool of jobs: {exc.strerror}", is_full=exc.errno in _FULL) from exc
 
 
 def _checked(pattern: re.Pattern[str], text: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from control_plane.objects.domain.stored import Kind, Stored, check_expected, ch
 from control_plane.storage.sqlite import SqliteFile, open_sqlite, transaction
 
 _POLL_S = 0.1
-"""Poll interval of `changes`: SQLite cannot notify other processes. One poll costs some 50 us."""
+"""Poll interval of `changes` for what other processes write, which SQLite cannot notify. One poll costs some 50 us."""
 
 _MIGRATIONS = (
     (
@@ -40,8 +41,11 @@ _Row = tuple[str, str, int, str | None]
 class SqliteStateStore:
     """State store in an SQLite file; `open_sqlite_state` opens it."""
 
-    def __init__(self, file: SqliteFile) -> None:
+    def __init__(self, file: SqliteFile, *, poll_s: float = _POLL_S) -> None:
         self._file = file
+        self._poll_s = poll_s
+        self._written = asyncio.Event()
+        """Set, and replaced, by each write of this process."""
 
     async def get(self, kind: Kind, name: str) -> Stored | None:
         return await self._file.run(partial(_get, kind=kind, name=name))
@@ -55,7 +59,9 @@ class SqliteStateStore:
                 check_expected(kind, name, expected=expected, current=_current(connection, kind, name))
                 return _write(connection, kind, name, body)
 
-        return Stored(kind, name, await self._file.run(write), body)
+        version = await self._file.run(write)
+        self._wake()
+        return Stored(kind, name, version, body)
 
     async def delete(self, kind: Kind, name: str, *, expected: int | None = None) -> None:
         def write(connection: sqlite3.Connection) -> None:
@@ -67,28 +73,38 @@ class SqliteStateStore:
                 _write(connection, kind, name, None)
 
         await self._file.run(write)
+        self._wake()
 
     async def changes(self, since: int, *, timeout_s: float) -> list[Stored]:
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + timeout_s
-        while not (found := await self._file.run(partial(_changes, since=since))):
+        while True:
+            written = self._written  # before the read, so that no write falls between the two
+            found = await self._file.run(partial(_changes, since=since))
             left_s = deadline_s - now_s()
-            if left_s <= 0:
-                break
-            await asyncio.sleep(min(_POLL_S, left_s))
-        return found
+            if found or left_s <= 0:
+                return found
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(self._poll_s, left_s)):
+                    await written.wait()
 
     async def restore(self, objects: Iterable[Stored]) -> None:
         kept = list(objects)
         await self._file.run(partial(_restore, objects=kept))
+        self._wake()
 
     async def close(self) -> None:
         await self._file.close()
 
+    def _wake(self) -> None:
+        """Let `changes` of this process read at once."""
+        written, self._written = self._written, asyncio.Event()
+        written.set()
 
-async def open_sqlite_state(path: Path) -> SqliteStateStore:
+
+async def open_sqlite_state(path: Path, *, poll_s: float = _POLL_S) -> SqliteStateStore:
     """Open the file, creating or migrating it. Raises StartupError."""
-    return SqliteStateStore(await open_sqlite(path, _MIGRATIONS))
+    return SqliteStateStore(await open_sqlite(path, _MIGRATIONS), poll_s=poll_s)
 
 
 def _get(connection: sqlite3.Connection, *, kind: Kind, name: str) -> Stored | None:

@@ -41,6 +41,8 @@ _ORIGIN = re.compile("https?://[^/]+(?=/)")
 _AUTHORITY = re.compile(rb"https?://([^/]*)", re.IGNORECASE)
 
 _AFTER_MODEL = re.compile(rb"\A.*?/v2/models/[^/?]+(?:/versions/[0-9]+)?", re.DOTALL)
+_NO_SUCH_CALL = "there is no such call here: of OpenAI's API there are /v1/embeddings, /v1/models, /v1/files and /v1/batches"
+
 _MODEL = "/v2/models/(?P<model>[^/]+)"
 _VERSION = _MODEL + "(?:/versions/(?P<version>[0-9]+))?"
 _REPOSITORY = "/v2/repository/models/(?P<model>[^/]+)"
@@ -126,7 +128,7 @@ def read_route(method: bytes, target: bytes) -> V2Route:
         match = pattern.fullmatch(path)
         if match is not None:
             return _choose(verb, actions, match.groupdict())
-    raise RouteNotFound("Not Found")
+    raise RouteNotFound(_NO_SUCH_CALL if path.startswith("/v1/") else "Not Found")
 
 
 def _path(target: bytes) -> str:

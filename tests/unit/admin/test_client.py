@@ -105,11 +105,17 @@ class TestAdminClient:
         assert [path for _, path, _ in gateway.requests] == paths
 
     @pytest.mark.parametrize(
-        ("name", "path"), [("a b", "/models/a%20b/load"), ("a?b", "/models/a%3Fb/load"), ("../x#", "/models/..%2Fx%23/load")]
+        ("name", "path"), [("a b", "/models/a%20b/load"), ("a?b", "/models/a%3Fb/load"), ("..x#", "/models/..x%23/load")]
     )
     def test_a_name_stays_one_segment(self, gateway: Gateway, name: str, path: str) -> None:
         AdminClient(gateway.url).load(name)
         assert gateway.requests[0][1] == path
+
+    @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../keys"])
+    def test_a_name_that_would_be_another_path_is_not_asked_for(self, gateway: Gateway, name: str) -> None:
+        with pytest.raises(InvalidRequest, match="is no name: a name is 1-255 letters, digits"):
+            AdminClient(gateway.url).load(name)
+        assert not gateway.requests
 
     @pytest.mark.parametrize(
         ("body", "text"),
@@ -136,6 +142,11 @@ class TestAdminClient:
         with pytest.raises(UpstreamUnavailable, match="no answer from"):
             AdminClient(gateway.url).list_models()
 
+    def test_a_port_that_is_not_the_admin_apis_is_named(self, gateway: Gateway) -> None:
+        gateway.status, gateway.body = 404, json.dumps({"error": "Not Found"})
+        with pytest.raises(ObjectNotFound, match=rf"there is no admin API at {gateway.url}: .* port 8080"):
+            AdminClient(gateway.url).list_models()
+
     def test_a_proxy_in_the_environment_is_not_asked(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
         monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
@@ -143,9 +154,9 @@ class TestAdminClient:
 
     def test_any_call(self, gateway: Gateway) -> None:
         client = AdminClient(gateway.url)
-        assert client.ask("PUT", "tenants", "a/b", body={"burst": 1}) == MODEL
+        assert client.ask("PUT", "tenants", "a b", body={"burst": 1}) == MODEL
         assert client.ask("GET", "usage", query={"by": "tenant,day", "tenant": ""}) == MODEL
-        assert gateway.requests == [("PUT", "/tenants/a%2Fb", {"burst": 1}), ("GET", "/usage?by=tenant%2Cday&tenant=", None)]
+        assert gateway.requests == [("PUT", "/tenants/a%20b", {"burst": 1}), ("GET", "/usage?by=tenant%2Cday&tenant=", None)]
 
     def test_an_answer_without_content(self, gateway: Gateway) -> None:
         gateway.status, gateway.body = 204, ""

@@ -31,7 +31,9 @@ def test_a_password_in_the_url_of_a_triton_is_shown_nowhere(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, log_format: str
 ) -> None:
     url = "http://admin:hun,ter2@127.0.0.1:1"
-    monkeypatch.setattr(sys, "argv", ["tidegate", "serve", "--triton-url", url, "--state-dir", str(tmp_path), "--log-format", log_format])
+    ports = [f"--{port}-port=0" for port in ("http", "grpc", "metrics", "admin")]  # the usual ones may be in use
+    given = ["--triton-url", url, "--state-dir", str(tmp_path), "--log-format", log_format, *ports]
+    monkeypatch.setattr(sys, "argv", ["tidegate", "serve", *given])
     with pytest.raises(SystemExit):
         main()
     told = "".join(capsys.readouterr())

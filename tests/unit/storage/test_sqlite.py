@@ -155,7 +155,7 @@ async def test_a_full_disk_is_unavailable_and_what_was_there_stays(tmp_path: Pat
 
     file = await open_sqlite(tmp_path / "a.sqlite", [FIRST])
     await file.run(lambda connection: connection.execute("PRAGMA max_page_count = 20"))
-    with pytest.raises(StoreUnavailable, match=r"a\.sqlite: database or disk is full"):
+    with pytest.raises(StoreUnavailable, match=r"^a\.sqlite: database or disk is full"):
         await file.run(fill)
     assert await file.run(seen) == ["first"]
     await file.close()

@@ -64,7 +64,7 @@ class TestMaking:
             ({"tenant": "a b"}, "body.tenant"),
             ({"tenant": None}, "body.tenant"),
             ({"scopes": []}, "body.scopes"),
-            ({"scopes": ["infer"]}, "body.scopes.0"),
+            ({"scopes": ["infer"]}, "body.scopes.0: must be infer:GLOB (such as infer:text_*), repository, metrics, viewer"),
             ({"scopes": ["admin", "infer:"]}, "body.scopes.1"),
             ({"scopes": ["admin:x"]}, "body.scopes.0"),
             ({"scopes": ["infer:*\n"]}, "body.scopes.0"),
@@ -76,7 +76,7 @@ class TestMaking:
             ({"lifetime_s": 1e300}, "body.lifetime_s"),
             ({"description": "x" * 1001}, "body.description"),
             ({"description": "\ud800"}, "body.description"),
-            ({"expires_s": 1}, "body.expires_s"),
+            ({"expires_s": 1}, "body.expires_s: is not known here; look for a misspelt name"),
             ({"\ud800": 1}, "body: "),
         ],
     )
@@ -104,6 +104,11 @@ class TestMaking:
     def test_what_is_no_specification(self, bench: Bench, sent: bytes) -> None:
         status, body = bench.ask("POST", "/keys", body=sent, content_type="application/json")
         assert (status, body["code"]) == (400, "invalid_argument")
+
+    def test_a_body_that_is_not_said_to_be_json(self, bench: Bench) -> None:
+        sent = json.dumps(SPEC).encode()
+        status, body = bench.ask("POST", "/keys", body=sent, content_type="application/x-www-form-urlencoded")
+        assert (status, body["error"]) == (400, "body: must be a JSON object, sent with `content-type: application/json`")
 
     def test_a_refusal_does_not_repeat_megabytes(self, bench: Bench) -> None:
         response = bench.response("POST", "/keys", body=SPEC | {"x" * 200_000: 1})

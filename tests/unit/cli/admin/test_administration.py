@@ -151,7 +151,7 @@ class TestTenants:
         [
             (("set", "t", "--weight", "0"), "error: weight: "),
             (("set", "a b"), "error: name: "),
-            (("set", "../keys"), "(HTTP 40"),
+            (("set", "../keys"), "is no name: a name is 1-255 letters"),
             (("delete", "nobody"), "no tenant 'nobody'"),
             (("delete", "acme"), "has keys that are valid"),
         ],

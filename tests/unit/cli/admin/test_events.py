@@ -23,7 +23,7 @@ TIDEGATE = Path(sys.executable).with_name("tidegate")
 def served() -> Iterator[tuple[Bench, str]]:
     bench = Bench()
     with admin_server(bench) as url:
-        bench.publish("model.loaded", model="a", reason="")
+        bench.publish("model.loaded", model="a", reason="", seconds=1.394489408005029)
         bench.publish("model.failed", model="b", reason="bad\x1b[31m weights")
         yield bench, url
 
@@ -32,7 +32,7 @@ def test_what_has_happened_lately(tidegate: Tidegate, served: tuple[Bench, str])
     ended = tidegate("events", "--admin-url", served[1])
     assert ended.status == 0
     assert [line.split()[2:] for line in ended.out.splitlines()[1:]] == [
-        ["model.loaded", "model=a"],
+        ["model.loaded", "model=a", "seconds=1.394"],
         ["model.failed", "model=b", "reason=bad", "[31m", "weights"],
     ]
     found = json.loads(tidegate("events", "-o", "json", "--admin-url", served[1]).out)

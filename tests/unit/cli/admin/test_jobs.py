@@ -32,6 +32,7 @@ class Submissions(ThreadingHTTPServer):
         self.told: list[list[str]] = []
         """The states that each stream of events tells, one stream after the other."""
         self.shown: dict[str, object] = {}
+        self.result = b"the result"
 
 
 class _Answer(BaseHTTPRequestHandler):
@@ -51,7 +52,7 @@ class _Answer(BaseHTTPRequestHandler):
         elif self.path.endswith("/events"):
             self._answer(429, b'{"error": "too many"}')
         elif self.path.endswith("/result"):
-            self._answer(200, b"the result")
+            self._answer(200, self.server.result)
         else:
             self._answer(200, json.dumps(self._job("succeeded") | self.server.shown).encode())
 
@@ -125,6 +126,21 @@ def test_what_ended_without_an_answer_is_tried_anew(jobs: Submissions, submit: S
         tried.append(submit())
     assert len({*tried}) == 3
     assert submit() == tried[-1]
+
+
+@pytest.mark.parametrize("name", ["nowhere/vectors.npy", "."])
+def test_where_nothing_can_be_written_nothing_is_handed_in(jobs: Submissions, tidegate: Tidegate, tmp_path: Path, name: str) -> None:
+    (tmp_path / "texts.txt").write_text("a tide")
+    told = tidegate("submit", "--model", "m", "--file", str(tmp_path / "texts.txt"), "--out", str(tmp_path / name), is_refused=True)
+    assert "cannot be written: " in told.err
+    assert not jobs.by_key
+
+
+def test_what_a_job_failed_of_is_told_in_its_own_words(jobs: Submissions, tidegate: Tidegate, tmp_path: Path) -> None:
+    jobs.shown, jobs.result = {"state": "failed"}, b'{"error": "no model"}'
+    (tmp_path / "texts.txt").write_text("a tide")
+    told = tidegate("submit", "--model", "m", "--file", str(tmp_path / "texts.txt"), "--out", str(tmp_path / "out.npy"), is_refused=True)
+    assert "job job-0 is failed: no model\n" in told.err
 
 
 def test_another_webhook_is_another_job(submit: Submit) -> None:

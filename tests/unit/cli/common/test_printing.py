@@ -30,6 +30,12 @@ def test_sentences_are_wrapped_to_the_terminal(monkeypatch: pytest.MonkeyPatch, 
     assert " ".join(lines).split() == ["a", "b", "ok", *["word"] * 8]
 
 
+def test_a_word_that_is_longer_than_the_terminal_keeps_its_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    print_table(("a",), [("/" + "x" * 40 + "/end",)], wraps=True)
+    assert "".join(capsys.readouterr().out.split()) == "a/" + "x" * 40 + "/end"
+
+
 def test_fields_are_lines_but_for_those_that_are_empty(capsys: pytest.CaptureFixture[str]) -> None:
     print_fields([("model", "m"), ("reason", ""), ("tier", None), ("why", "[red]x[/]\n" + "y " * 100)])
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [["model", "m"], ["why", "[red]x[/]", *["y"] * 100]]

@@ -121,7 +121,7 @@ async def test_a_write_that_fails_leaves_nothing_and_says_whether_the_disk_is_fu
     """/dev/full is a file on which every write finds the disk full."""
     async with spool_in(tmp_path) as spool:
         blob = await spool.write(ONE, "body", [b"a"])
-        with pytest.raises(StoreUnavailable), full_disk():
+        with pytest.raises(StoreUnavailable, match=r"^the spool of jobs: [^/]+$"), full_disk():
             await spool.write(ONE, "result-1", [b"b" * 4096])
         assert files(tmp_path) == [f"01/{ONE}/body"]
         assert await spool.read(replace(blob)) == b"a"

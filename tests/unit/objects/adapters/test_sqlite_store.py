@@ -4,6 +4,7 @@ tests/contract/test_state_store.py.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import signal
 import subprocess
@@ -82,4 +83,14 @@ async def test_the_numbers_go_on_where_they_ended(tmp_path: Path) -> None:
     assert (await store.put(Kind.TENANT, "b", {})).resource_version == put.resource_version + 2
     with pytest.raises(Conflict):
         await store.put(Kind.TENANT, "b", {}, expected=0)
+    await store.close()
+
+
+async def test_what_this_process_writes_is_told_without_a_poll(tmp_path: Path) -> None:
+    store = await open_sqlite_state(tmp_path / "state.sqlite", poll_s=3600.0)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(store.changes(0, timeout_s=3600.0))
+        await store.list_all(Kind.TENANT)  # by now the poll has begun: one thread reads for it before it writes
+        written = await store.put(Kind.TENANT, "acme", {})
+    assert waiting.result() == [written]
     await store.close()

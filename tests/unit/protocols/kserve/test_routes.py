@@ -96,6 +96,11 @@ def test_unknown(method: bytes, target: str) -> None:
         read_route(method, target.encode())
 
 
+def test_another_call_of_openais_api_is_told_which_there_are() -> None:
+    with pytest.raises(RouteNotFound, match="of OpenAI's API there are /v1/embeddings, /v1/models, /v1/files and /v1/batches"):
+        read_route(b"POST", b"/v1/chat/completions")
+
+
 @pytest.mark.parametrize(
     ("method", "target"),
     [
