@@ -400,5 +400,5 @@ class Batches:
                     yield split_result(whole[job.result.head_bytes :], end.completed)[part]
                     continue
             if part == unanswered_part:
-                lines = lines_of(await self._shelf.read_chunk(batch, batch.chunks[number]))
+                lines = await run_in_steps(lines_of(await self._shelf.read_chunk(batch, batch.chunks[number])))
                 yield unanswered_lines(batch.job_id(number), lines, state, error)

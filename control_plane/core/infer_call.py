@@ -92,3 +92,5 @@ class InferCall:
     """Numbers and strings in all inputs."""
     starts_sequence: bool = False
     ends_sequence: bool = False
+    classified: tuple[str, ...] = ()
+    """Names of the outputs whose classes are asked for in place of their values."""

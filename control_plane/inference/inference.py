@@ -23,6 +23,7 @@ from control_plane.core.scope import Right
 from control_plane.inference.arm_observations import ArmObservations
 from control_plane.inference.caching.cached_inference import CachedInference
 from control_plane.inference.caching.verbatim_cache import VerbatimCache
+from control_plane.inference.classes import Classes
 from control_plane.inference.dispatch import Dispatch
 from control_plane.inference.domain.retry_budget import SHARE
 from control_plane.inference.governance import Governance, Meter
@@ -94,6 +95,7 @@ class InferenceService:
         self._cached = cached
         self.dispatch: Dispatch = dispatch or SingleServerDispatch(servers, now_s=now_s)
         """Routes inference requests, and calls that only read metadata."""
+        self.classes = Classes(self.dispatch)
         self.dispatch.retries.processes = lambda: governance.admission.processes
         self._default_timeout_s = default_timeout_s
         self._allow_shared_memory = allow_shared_memory
@@ -130,6 +132,8 @@ class InferenceService:
                 named = await run_in_steps(request.read())
             running, route, arm = self._authorize(named, request, admitted)
             timeout_s = self._timeout_s(request, route)
+            if running.call.classified:
+                await self.classes.require(running.call, timeout_s=timeout_s)
             if arm is None:
                 answer = await self._ask(request, running, route, timeout_s)
                 if route is not None and self.shadow is not None:
@@ -165,6 +169,8 @@ class InferenceService:
         request.readdress(arm.stable.model_name, arm.stable.model_version)
         request.choose(replace(arm, call=arm.stable).name)
         running.begin_anew(arm.stable)
+        if arm.stable.classified:
+            await self.classes.require(arm.stable, timeout_s=deadline_s - self._now_s())
         answer = await self._ask(request, running, arm.route, deadline_s - self._now_s())
         return request.with_model(answer)
 

@@ -269,7 +269,7 @@ def _may_be_copied(running: AuthorizedRequest) -> bool:
         running.sent_s is not None
         and not running.is_cache_hit
         and running.is_repeatable
-        and not (call.sequence_id or call.uses_shared_memory)
+        and not (call.sequence_id or call.uses_shared_memory or call.classified)
     )
 
 

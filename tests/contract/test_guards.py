@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
+from tritonclient.grpc import service_pb2 as pb
 
 from tests.contract.conftest import BothWays, served
 from tests.contract.grpc_streams import fails, repeat, same, say
@@ -31,6 +32,12 @@ def frontends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BothWays]:
 
 def http_infer(body: bytes | dict[str, object], model: str = "types", *fields: tuple[str, str]) -> bytes:
     return request("POST", f"/v2/models/{model}/infer", body, *fields)
+
+
+def classified(name: str, datatype: str, data: list[object]) -> dict[str, object]:
+    """Ask the model `types` for the classes of what it gives back."""
+    tensor = {"name": datatype, "shape": [len(data)], "datatype": datatype, "data": data}
+    return {"inputs": [tensor], "outputs": [{"name": name, "parameters": {"classification": 1}}]}
 
 
 def with_data(header: dict[str, object], data: bytes) -> bytes:
@@ -72,6 +79,9 @@ HTTP = [
     pytest.param(http_infer(b"ab", "fails", ("Inference-Header-Content-Length", "0")), id="a raw string cut off"),
     pytest.param(http_infer(b"\0" * 7, "types", ("Inference-Header-Content-Length", "99999999999999999999")),
         id="a header length that wraps"),
+    pytest.param(http_infer(classified("OUT_BYTES", "BYTES", ["a"])), id="classes of strings"),
+    pytest.param(http_infer(classified("OUT_BYTES\0x", "BYTES", ["a"])), id="classes of strings by a name with NUL"),
+    pytest.param(http_infer(classified("OUT_FP32", "FP32", [])), id="classes of nothing"),
     pytest.param(request("POST", "/v2/repository/models/../load"), id="load .."),
     pytest.param(request("POST", "/v2/repository/models/..%2f..%2fx/load"), id="load a path"),
     pytest.param(
@@ -96,7 +106,16 @@ def test_over_http_it_is_refused(frontends: BothWays, data: bytes) -> None:
     assert end == "open"
 
 
+def with_classes(asked: pb.ModelInferRequest, output: str) -> pb.ModelInferRequest:
+    message = pb.ModelInferRequest.FromString(asked.SerializeToString())
+    message.outputs.add(name=output).parameters["classification"].int64_param = 1
+    return message
+
+
+STRINGS = infer("types", ("BYTES", "BYTES", [1], strings(b"a")), key="a")
 CALLS = [
+    Call("classes of strings", "ModelInfer", with_classes(STRINGS, "OUT_BYTES")),
+    Call("classes of nothing", "ModelInfer", with_classes(infer("types", ("FP32", "FP32", [0], b"")), "OUT_FP32")),
     Call("a shape whose product is 2^64", "ModelInfer", infer("types", ("INT32", "INT32", [2**32, 2**32], b""))),
     Call("a shape whose product wraps", "ModelInfer", infer("types", ("INT32", "INT32", [2**62, 4], b"1234"))),
     Call("a shape of a terabyte", "ModelInfer", infer("types", ("INT32", "INT32", [2**40], b"1234"))),
@@ -115,6 +134,8 @@ def test_over_grpc_it_is_refused(frontends: BothWays, what: Call) -> None:
 
 
 STREAMS = [
+    Stream("classes of strings", (with_classes(STRINGS, "OUT_BYTES"), same(1, key="b"))),
+    Stream("classes of a decoupled model's strings", (with_classes(say("x", 2, "a"), "text_output"), same(1, key="b"))),
     Stream("ordinary and decoupled requests", tuple(each for number in range(20) for each in (repeat(1, 2, key=f"d{number}"), same(1,
         key=f"o{number}")))),
     Stream("decoupled requests, an ordinary one, more of them",

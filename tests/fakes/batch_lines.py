@@ -5,6 +5,7 @@ from __future__ import annotations
 from control_plane.batches.domain.batch import EMBEDDINGS
 from control_plane.batches.domain.input_lines import lines_of
 from control_plane.batches.domain.output_lines import answered_line
+from control_plane.core.algorithms.steps import finish
 from control_plane.jobs.domain.job import Job
 from control_plane.jobs.ports import Computed
 from control_plane.metering.domain.usage import Usage
@@ -20,7 +21,7 @@ class AnsweringLines(FakeCompute):
             return await super().compute(job, body)
         self.begun.append(job.id)
         await self.may_answer.wait()
-        lines = lines_of(body)
+        lines = finish(lines_of(body))
         wrong = [line for line in lines if line.custom_id.startswith("wrong")]
         fine = [line for line in lines if line not in wrong]
         parts = [answered_line(job.id, 0, line.custom_id, 200, b'{"n":%d}' % len(line.body)) for line in fine]

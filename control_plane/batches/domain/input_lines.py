@@ -14,6 +14,7 @@ import orjson
 from control_plane.batches.domain.batch import EMBEDDINGS, Chunk
 from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import ControlPlaneError, InvalidRequest
+from control_plane.embeddings.domain.openai_large_input import member_steps
 from control_plane.embeddings.domain.openai_request import request_steps
 
 MAX_LINES = 50_000
@@ -25,7 +26,10 @@ MAX_LINE_BYTES = 8 << 20
 _CHUNK_LINES, _CHUNK_INPUTS, _CHUNK_BYTES = 32, 256, 256 * 1024
 """Most lines, inputs and bytes of a chunk, unless one line alone has more: so much is computed at a time, held in
 memory with its answers, and done again if who computes it is killed."""
-_LINES_PER_STEP = 64
+_LARGE_LINE_BYTES = 128 * 1024
+"""Longer lines are read in steps: what is parsed at once, such as millions of empty lists, holds up everybody."""
+_STEP_BYTES = 64 * 1024
+"""Lines of so many bytes take some milliseconds at worst, and a tenth of that as nearly all are."""
 _FORM = '{"custom_id": "...", "method": "POST", "url": "/v1/embeddings", "body": {"model": "...", "input": ...}}'
 
 
@@ -56,6 +60,8 @@ class InputReader:
         self._model = ""
         self._number = self._total = 0
         self._lines = self._inputs = self._start = 0
+        self._unpaused_bytes = 0
+        """Bytes of the lines that were read since the last pause."""
         self._rest = bytearray()
         self._at = 0
         """Place of the rest, a line that has not ended, in the file."""
@@ -87,7 +93,7 @@ class InputReader:
         if number > MAX_LINES:
             raise InvalidRequest(f"the input file has more than {MAX_LINES} lines; make several batches of it", field="input_file_id")
         try:
-            line = read_line(text)
+            line = yield from line_steps(text)
             wanted = yield from request_steps(line.body)
         except ControlPlaneError as exc:
             raise _wrong(number, str(exc)) from exc
@@ -101,7 +107,9 @@ class InputReader:
         if self._total > MAX_LINES:
             raise _wrong(number, f"the lines up to this one have more than {MAX_LINES} inputs; make several batches of them")
         self._add_to_chunk(begin, begin + len(text), len(wanted.inputs))
-        if number % _LINES_PER_STEP == 0:
+        self._unpaused_bytes += len(text)
+        if self._unpaused_bytes >= _STEP_BYTES:
+            self._unpaused_bytes = 0
             yield
 
     def _add_to_chunk(self, begin: int, end: int, inputs: int) -> None:
@@ -114,32 +122,46 @@ class InputReader:
         self._lines, self._inputs = self._lines + 1, self._inputs + inputs
 
 
-def read_line(text: bytes) -> Line:
-    """Read one line, but for what its body means. Raises InvalidRequest."""
+def line_steps(text: bytes) -> Steps[Line]:
+    """Read one line, but for what its body means, in steps. Raises InvalidRequest."""
+    if len(text) > _LARGE_LINE_BYTES:
+        fields, written = yield from member_steps(text, "body")
+        has_body = bool(written) and fields.get("body") is None  # and none that follows it, which counts
+        return Line(_checked(fields, has_body=has_body), written)
     try:
-        fields: Any = orjson.loads(text)
+        fields = orjson.loads(text)
     except orjson.JSONDecodeError as exc:
         raise InvalidRequest(f"is not valid JSON ({exc}); it must be {_FORM}") from exc
-    if type(fields) is not dict:
-        raise InvalidRequest(f"must be a JSON object: {_FORM}")
-    custom_id, body = fields.get("custom_id"), fields.get("body")
-    if type(custom_id) is not str or not 0 < len(custom_id) <= MAX_ID_CHARS:
-        raise InvalidRequest(f"custom_id must be a string of 1 to {MAX_ID_CHARS} characters")
-    if fields.get("method") != "POST":
-        raise InvalidRequest('method must be "POST"')
-    if fields.get("url") != EMBEDDINGS:
-        raise InvalidRequest(f'url must be "{EMBEDDINGS}", the endpoint of the batch')
-    if type(body) is not dict:
-        raise InvalidRequest('body must be a JSON object, such as {"model": "...", "input": "..."}')
+    body = fields.get("body") if type(fields) is dict else None
+    custom_id = _checked(fields, has_body=type(body) is dict)
     try:
         return Line(custom_id, orjson.dumps(body))
     except orjson.JSONEncodeError as exc:  # less deep than what can be read
         raise InvalidRequest("body is nested too deeply") from exc
 
 
-def lines_of(content: bytes) -> list[Line]:
-    """Return the requests of a chunk that `InputReader` has accepted."""
-    return [read_line(content[begin:end]) for begin, end in _spans(content)]
+def _checked(fields: Any, *, has_body: bool) -> str:
+    """Check the fields of a line, and return its custom_id. Raises InvalidRequest."""
+    if type(fields) is not dict:
+        raise InvalidRequest(f"must be a JSON object: {_FORM}")
+    custom_id = fields.get("custom_id")
+    if type(custom_id) is not str or not 0 < len(custom_id) <= MAX_ID_CHARS:
+        raise InvalidRequest(f"custom_id must be a string of 1 to {MAX_ID_CHARS} characters")
+    if fields.get("method") != "POST":
+        raise InvalidRequest('method must be "POST"')
+    if fields.get("url") != EMBEDDINGS:
+        raise InvalidRequest(f'url must be "{EMBEDDINGS}", the endpoint of the batch')
+    if not has_body:
+        raise InvalidRequest('body must be a JSON object, such as {"model": "...", "input": "..."}')
+    return custom_id
+
+
+def lines_of(content: bytes) -> Steps[list[Line]]:
+    """Read the requests of a chunk that `InputReader` has accepted, in steps."""
+    lines = list[Line]()
+    for begin, end in _spans(content):
+        lines.append((yield from line_steps(content[begin:end])))
+    return lines
 
 
 def _spans(content: bytes) -> Iterator[tuple[int, int]]:

@@ -28,6 +28,9 @@ _MAX_ENTRY_BYTES = 6 * MAX_TEXT_BYTES + 64
 """Of one input as JSON: each byte of a text may be written as an escape of six."""
 _MAX_REST_BYTES = 16 * 1024
 _PIECE_BYTES = 128 * 1024
+_MAX_TOKENS = 2**15
+"""Strings, brackets and what is between them in a request: twice as many as the most inputs and the rest can have."""
+_TOKENS_PER_STEP = 1024
 
 # Possessive quantifiers (`*+`): the patterns never backtrack, so a hostile body costs linear time only.
 _SPACE = rb"[ \t\r\n]*+"
@@ -37,6 +40,7 @@ _COLON = re.compile(_SPACE + rb":" + _SPACE)
 _ENTRY = re.compile(rb"%b(?:%b|\[[-0-9, \t\r\n]*+\])%b" % (_SPACE, _STRING, _SPACE), re.DOTALL)
 _ARRAY_START = re.compile(rb"\[%b(?=[\"\[])" % _SPACE)
 _SCALAR = re.compile(rb"%b|\[[-0-9, \t\r\n]*+\]" % _STRING, re.DOTALL)
+_NESTS = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 
 
 def large_request_steps(body: Body) -> Steps[Any]:
@@ -48,7 +52,7 @@ def large_request_steps(body: Body) -> Steps[Any]:
     while at < len(body):
         token = _match(_TOKEN, body, at, "the body is not valid JSON")
         at = token.end()
-        depth += {b"{": 1, b"[": 1, b"}": -1, b"]": -1}.get(token[0], 0)
+        depth += _NESTS.get(token[0], 0)
         colon = _COLON.match(body, at, at + _PIECE_BYTES) if depth == 1 and token[0][:1] == b'"' else None
         if colon is not None and _loads(token[0]) == "input":
             rest += body[done : colon.end()] + b"null"  # `rest` stays valid JSON, with a placeholder for the inputs
@@ -58,6 +62,38 @@ def large_request_steps(body: Body) -> Steps[Any]:
             raise InvalidRequest(_TOO_LARGE if done else _NO_INPUT, field=None if done else "input")
     fields = _loads(bytes(rest + body[done:]))
     return {**fields, "input": inputs} if done and type(fields) is dict else fields
+
+
+def member_steps(text: bytes, name: str) -> Steps[tuple[Any, bytes]]:
+    """Parse a JSON object but for its member `name`, in steps; returns it with null there, and that member's text, which
+    is empty where it is no object.
+
+    Raises InvalidRequest: it is not valid JSON, is large without that member, or has too many values.
+    """
+    rest, member, done, at, depth, tokens, began = bytearray(), b"", 0, 0, 0, 0, -1
+    while at < len(text):
+        token = _match(_TOKEN, text, at, "is not valid JSON, or has a string longer than any input may be")
+        at, tokens = token.end(), tokens + 1
+        depth += _NESTS.get(token[0], 0)
+        if began >= 0:
+            if depth == 1:
+                member, done, began = text[began:at], at, -1
+        elif depth == 1 and (colon := _object_after(token, text)) is not None and _loads(token[0]) == name:
+            rest += text[done : colon.end()] + b"null"
+            began = at = done = colon.end()
+        if (0 if began >= 0 else at - done) + len(rest) > _MAX_REST_BYTES:
+            raise InvalidRequest(f"is larger than {_MAX_REST_BYTES} bytes without its {name}")
+        if tokens == _MAX_TOKENS:
+            raise InvalidRequest(f"has more strings and lists than a request of {MAX_TEXTS} inputs can have")
+        if tokens % _TOKENS_PER_STEP == 0:
+            yield
+    return _loads(bytes(rest + text[done:])), member
+
+
+def _object_after(token: re.Match[bytes], text: bytes) -> re.Match[bytes] | None:
+    """The colon after a key whose value is an object."""
+    colon = _COLON.match(text, token.end(), token.end() + _PIECE_BYTES) if token[0][:1] == b'"' else None
+    return colon if colon is not None and text[colon.end() : colon.end() + 1] == b"{" else None
 
 
 def _value_steps(body: Body, at: int) -> Steps[tuple[Any, int]]:

@@ -64,7 +64,7 @@ class LinesCompute:
 
     async def compute(self, job: Job, principal: Principal, body: bytes) -> Computed:
         """Compute an attempt at a chunk. Raises TryAgain."""
-        lines, numbers = lines_of(body), count()
+        lines, numbers = await run_in_steps(lines_of(body)), count()
         done: list[_Done | None] = [None] * len(lines)
         groups = await run_in_steps(joint_steps(lines)) if self._are_joined(job) else []
         is_last, began_s = job.attempts >= self._max_attempts, asyncio.get_running_loop().time()

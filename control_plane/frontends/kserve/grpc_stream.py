@@ -307,6 +307,8 @@ class _StreamCall:
         return await self._send(asked.message, arm.stable, running, left_s)
 
     async def _send(self, message: InferMessage, call: InferCall, running: AuthorizedRequest, timeout_s: float) -> GrpcAnswer:
+        if call.classified:
+            await self._relay.inference.classes.require(call, timeout_s=timeout_s)
         infer = StreamedInfer(GrpcCall(self._infer_head, message.frame), running.permit)
         return await self._relay.inference.dispatch.send(infer, call, timeout_s=timeout_s, running=running)
 
@@ -344,7 +346,10 @@ class _StreamCall:
         one.
         """
         try:
-            server = await self._reserve(asked, await asked.turn(self._relay))
+            left_s = await asked.turn(self._relay)
+            if asked.call.classified:
+                await self._relay.inference.classes.require(asked.call, timeout_s=left_s)
+            server = await self._reserve(asked, left_s)
         except ControlPlaneError as exc:
             asked.running.fail(exc)
             self._end(asked)

@@ -148,7 +148,8 @@ def _read_header(fields: dict[str, Any], json_bytes: int, model_name: str, model
     request_id = _required(fields, "id", str, "string") if "id" in fields else ""
     entries = _required(fields, "inputs", list, "array")
     inputs = [_read_input(entry, json_bytes) for entry in entries]
-    uses_shared_memory = any(map(_is_in_shared_memory, entries)) or any(map(_is_in_shared_memory, _outputs(fields)))
+    outputs = _outputs(fields)
+    uses_shared_memory = any(map(_is_in_shared_memory, entries)) or any(map(_is_in_shared_memory, outputs))
     text_bytes = sum(
         _text_bytes(entry, tensor, size, json_bytes)
         for entry, (tensor, size) in zip(entries, inputs, strict=True)
@@ -169,6 +170,7 @@ def _read_header(fields: dict[str, Any], json_bytes: int, model_name: str, model
         uses_shared_memory=uses_shared_memory,
         text_bytes=text_bytes,
         elements=sum(element_count(tensor.shape) for tensor in tensors),
+        classified=tuple(filter(None, map(_classified, outputs))) if outputs else (),
     )
     return _Header(call, tuple(size for _, size in inputs), _data_bytes(inputs))
 
@@ -347,6 +349,13 @@ def _binary_steps(tensor: Tensor, size: int, body: Body, start: int, model_name:
 def _outputs(fields: dict[str, Any]) -> list[Any]:
     outputs = fields.get("outputs")
     return outputs if type(outputs) is list else []  # Triton itself refuses anything but an array
+
+
+def _classified(entry: object) -> str | None:
+    """The name of an output whose classes are asked for."""
+    parameters = entry.get("parameters") if type(entry) is dict else None
+    asks = type(parameters) is dict and bool(parameters.get("classification"))
+    return str(entry.get("name")) if asks and type(entry) is dict else None
 
 
 def _is_in_shared_memory(entry: object) -> bool:

@@ -45,7 +45,8 @@ such a message with other data, and parsing it anew finds nothing else."""
 class Parameterised(Protocol):
     """The checked fields of `inference.ModelInferRequest.InferRequestedOutputTensor`."""
 
-    parameters: Mapping[str, object]
+    name: str
+    parameters: Mapping[str, Any]
 
 
 class InferTensorContents(Protocol):
@@ -57,7 +58,6 @@ class InferTensorContents(Protocol):
 class InferInputTensor(Parameterised, Protocol):
     """The checked fields of `inference.ModelInferRequest.InferInputTensor`."""
 
-    name: str
     datatype: str
     shape: Sequence[int]
     contents: InferTensorContents
@@ -199,6 +199,8 @@ def _call(request: ModelInferRequest, tensors: list[Tensor], in_message: list[Te
     if sequence_id:
         call.starts_sequence = request.parameters["sequence_start"].bool_param
         call.ends_sequence = request.parameters["sequence_end"].bool_param
+    if request.outputs:
+        call.classified = tuple(entry.name for entry in request.outputs if _is_classified(entry))
     return call
 
 
@@ -218,6 +220,10 @@ def _sequence_id(parameters: Mapping[str, Any]) -> str:
         return ""
     value = parameters["sequence_id"]
     return str(value.string_param or value.int64_param or value.uint64_param or "")
+
+
+def _is_classified(entry: Parameterised) -> bool:
+    return "classification" in entry.parameters and entry.parameters["classification"].int64_param != 0
 
 
 def _any_in_shared_memory(entries: Iterable[Parameterised]) -> bool:

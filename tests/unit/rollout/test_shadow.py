@@ -214,6 +214,7 @@ async def test_a_version_is_sent_to_and_an_unknown_agreement_is_none() -> None:
         pytest.param({"is_repeatable": False}, None, id="not to be computed twice"),
         pytest.param({"call": replace(CALL, sequence_id="7")}, None, id="a sequence"),
         pytest.param({"call": replace(CALL, uses_shared_memory=True)}, None, id="shared memory"),
+        pytest.param({"call": replace(CALL, classified=("Y",))}, None, id="classes, which the other model may not have"),
         pytest.param({}, answer(0, 400), id="its caller's mistake"),
         pytest.param({}, DEAD, id="stable's process died"),
         pytest.param({}, answer(0, 404), id="stable is not loaded"),

@@ -37,7 +37,7 @@ def test_chunks_have_each_line_once(end: bytes, piece_bytes: int) -> None:
     found = read_pieces(content, piece_bytes)
 
     assert (found.model, [chunk.lines for chunk in found.chunks]) == ("m", [32, 32, 6])
-    names = [each.custom_id for chunk in found.chunks for each in lines_of(content[chunk.start : chunk.end])]
+    names = [each.custom_id for chunk in found.chunks for each in finish(lines_of(content[chunk.start : chunk.end]))]
     assert names == [f"line-{number}" for number in range(70)]
 
 
@@ -74,6 +74,44 @@ def test_a_wrong_line_is_named(wrong: bytes, said: str) -> None:
     with pytest.raises(InvalidRequest, match=r"^line 2: ") as refused:
         read(line("a"), wrong, line("c"))
     assert said in str(refused.value)
+
+
+def long_line(body: bytes) -> bytes:
+    return b'{"custom_id": "b", "method": "POST", "url": "/v1/embeddings", "body": %b}' % body
+
+
+MANY = [
+    pytest.param(b'{"input": "a", "x": [' + b"[]," * 500_000 + b"1]}", "more strings and lists", id="lists"),
+    pytest.param(
+        b'{"input": "a", ' + b",".join(b'"%d":{}' % number for number in range(200_000)) + b"}", "more strings and lists", id="keys"
+    ),
+    pytest.param(b'{"input": "a", "x": [' + b"0.1," * 500_000 + b"1]}", "without its input", id="numbers"),
+    pytest.param(b'{"input": "a"}, "x": [' + b"0.1," * 500_000 + b"1]", "without its body", id="beside-the-body"),
+    pytest.param(b'{"input": ["' + b"a" * 200_000 + b'"]}, "body": 1', "body must be a JSON object", id="another-body"),
+    pytest.param(b'{"input": ["' + b"a" * 200_000 + b'"]', "not valid JSON", id="no-end"),
+    pytest.param(b'{"input": "' + b"a" * 2_000_000 + b'"}', "longer than any input", id="string"),
+]
+
+
+@pytest.mark.parametrize(("body", "said"), MANY)
+def test_a_long_line_of_many_values_is_refused_without_being_parsed_at_once(
+    body: bytes, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed, loads = list[int](), orjson.loads
+    monkeypatch.setattr(orjson, "loads", lambda text: (parsed.append(len(text)), loads(text))[1])
+
+    with pytest.raises(InvalidRequest, match=r"^line 2: ") as refused:
+        read(line("a"), long_line(body))
+
+    assert said in str(refused.value)
+    assert max(parsed, default=0) < 256 * 1024
+
+
+def test_lines_of_many_values_are_read_with_pauses() -> None:
+    crowded = line("a", text="a", body={"model": "m", "input": "a", "x": [[]] * 30_000})
+    content = b"\n".join(crowded.replace(b'"custom_id":"a"', b'"custom_id":"%d"' % number) for number in range(10)) + b"\n"
+
+    assert len(list(InputReader().feed(content))) == 10
 
 
 def test_as_many_inputs_as_openai_allows() -> None:

@@ -357,3 +357,16 @@ class TestSharedMemory:
     def test_is_found_however_its_name_is_written(self) -> None:
         body = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1], **self.REGION}]}).encode()
         assert read(body.replace(b"shared_", b"\\u0073hared_")).uses_shared_memory
+
+
+@pytest.mark.parametrize(
+    ("outputs", "classified"),
+    [
+        pytest.param([{"name": "Y"}, {"name": "Z", "parameters": {"classification": 3}}], ("Z",), id="one"),
+        pytest.param([{"name": "Y", "parameters": {"classification": -1}}], ("Y",), id="a number that Triton may take or refuse"),
+        pytest.param([{"name": "Y", "parameters": {"classification": 0}}], (), id="none"),
+        pytest.param([{"parameters": {"classification": 1}}, 7, {"name": "Y", "parameters": 7}], ("None",), id="without a name"),
+    ],
+)
+def test_outputs_whose_classes_are_asked_for(outputs: list[Any], classified: tuple[str, ...]) -> None:
+    assert read(json.dumps({"inputs": [_X], "outputs": outputs}).encode()).classified == classified

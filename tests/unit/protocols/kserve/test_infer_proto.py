@@ -142,6 +142,14 @@ def test_only_texts_are_counted() -> None:
     assert read(request.SerializeToString()).text_bytes == 2
 
 
+@pytest.mark.parametrize("count", [3, -1])
+def test_outputs_whose_classes_are_asked_for(count: int) -> None:
+    request = message()
+    request.outputs.add(name="Y").parameters["classification"].int64_param = count
+    request.outputs.add(name="Z").parameters["classification"].int64_param = 0
+    assert read(request.SerializeToString()).classified == ("Y",)
+
+
 def test_an_empty_message_is_left_to_triton() -> None:
     assert read(b"") == InferCall("", "", "", ())
 

@@ -1,0 +1,45 @@
+"""Check of requests that ask for the classes of outputs (Triton's classification extension).
+
+Triton 24.10 ends, with all its models, at two of them: where an output has strings (SIGFPE, a division by their size), and
+where it is empty (SIGSEGV). So the outputs must be known and have numbers, and no input may be empty. Called by
+`inference/inference` and `frontends/kserve/grpc_stream`, of the few requests that ask for classes.
+"""
+
+from __future__ import annotations
+
+import orjson
+
+from control_plane.core.errors import InvalidRequest, UpstreamFailed
+from control_plane.core.infer_call import InferCall
+from control_plane.inference.dispatch import Dispatch
+from control_plane.inference.model_configs import ModelConfigs
+from control_plane.models.fingerprints import Fingerprints
+
+
+class Classes:
+    """Guard of Triton against requests for classes that end it."""
+
+    def __init__(self, dispatch: Dispatch) -> None:
+        self._numeric = ModelConfigs(dispatch, Fingerprints(), numeric_outputs)
+
+    async def require(self, call: InferCall, *, timeout_s: float) -> None:
+        """Require that Triton can tell the classes that a call asks for, as it goes to Triton.
+
+        Raises InvalidRequest, ModelNotFound, UpstreamUnavailable, UpstreamFailed, DeadlineExceeded.
+        """
+        if any(0 in tensor.shape for tensor in call.inputs):
+            raise InvalidRequest("an empty input has no classes: parameter 'classification' needs inputs with elements")
+        numeric = await self._numeric.get(call.model_name, call.model_version, timeout_s=timeout_s)
+        for name in call.classified:
+            # Triton reads a name up to its first NUL.
+            if name.partition("\0")[0] not in numeric:
+                raise InvalidRequest(f"model {call.model_name!r} has no output {name[:100]!r} of numbers, whose classes could be told")
+
+
+def numeric_outputs(config: bytes | bytearray) -> frozenset[str]:
+    """Read the outputs of numbers in a model's configuration, as Triton gives it. Raises UpstreamFailed."""
+    try:
+        outputs = orjson.loads(config)["output"]
+        return frozenset(output["name"] for output in outputs if output["data_type"] not in ("TYPE_STRING", "TYPE_INVALID"))
+    except (orjson.JSONDecodeError, KeyError, TypeError) as exc:
+        raise UpstreamFailed("Triton does not say which outputs the model has") from exc
