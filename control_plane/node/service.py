@@ -151,6 +151,7 @@ class NodeService:
                 link.send(each)
             while (message := await self._next(link)) is not None:
                 self._take(gateway, message)
+                await asyncio.sleep(0)  # what has come already is read without a wait: a flood must not starve other gateways
         except (WrongMessage, TimeoutError) as exc:
             _log.warning("gateway %s is cut off: %s", link.gateway, exc or f"it said nothing for {_UNHEARD_S:g} s")
         finally:
