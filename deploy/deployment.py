@@ -21,6 +21,10 @@ MANAGER = "tidegate-deploy"
 
 PART_OF = "app.kubernetes.io/part-of=tidegate"
 _LOOK_S = 2.0
+_GRACE_S = 30
+"""Kubernetes' own grace period of a pod that names none."""
+_AFTER_GRACE_S = 60
+"""Time for a kubelet to kill what has not ended in its grace period, and to report that."""
 _KEPT = frozenset(("Namespace", "PersistentVolumeClaim"))
 """Kinds that `undeploy` leaves: deleting the namespace would delete its volumes and Secrets."""
 _CLUSTERS = "CustomResourceDefinition"
@@ -69,7 +73,8 @@ class Deployment:
         self.console.say(send_one(self.kubectl, self.rendered.namespace, self.model).text)
 
     def undeploy(self, *, with_volumes: bool) -> None:
-        """Delete the overlay's objects; the namespace, and with it volumes and Secrets, only if told so."""
+        """Delete the overlay's objects and wait until their pods have ended; the namespace, and with it volumes and Secrets,
+        only if told so. Raises DeployError."""
         namespace = self.rendered.namespace
         objects = [each for each in self.rendered.objects if (with_volumes or each["kind"] not in _KEPT) and each["kind"] != _CLUSTERS]
         self.console.say("\n".join(f"- {name_of(each)}" for each in objects))
@@ -84,6 +89,7 @@ class Deployment:
         for each in self.rendered.objects:
             if each["kind"] == _CLUSTERS:
                 self.console.say(f"left: {name_of(each)}; `kubectl delete {name_of(each)}` also deletes all of that kind in the cluster")
+        self._wait_for_pods()
 
     # Before anything is applied.
 
@@ -166,12 +172,34 @@ class Deployment:
     def _live(self, workload: Object) -> Object:
         return self.kubectl.get(name_of(workload), f"--namespace={workload['metadata']['namespace']}")
 
-    def _failure(self, live: Sequence[Object], left: Sequence[str]) -> DeployError:
-        pods = []
-        for each in live:
+    def _wait_for_pods(self) -> None:
+        """Wait until the pods of deleted workloads have ended, for which their deletion does not wait.
+
+        Raises DeployError: some still end a minute after the longest of their grace periods.
+        """
+        graces = [each["spec"]["template"]["spec"].get("terminationGracePeriodSeconds", _GRACE_S) for each in self.rendered.workloads]
+        wait_s = min(self.wait_s, max(graces, default=0) + _AFTER_GRACE_S)
+        deadline_s, told = self.now_s() + wait_s, ""
+        while left := [f"pod/{each['metadata']['name']}" for each in self._pods_of(self.rendered.workloads)]:
+            if (text := ", ".join(left)) != told:
+                self.console.say(f"waiting until they end: {text}")
+            told = text
+            if self.now_s() > deadline_s:
+                raise DeployError(
+                    f"deleted, but after {wait_s:g} s still ending: {text}",
+                    next_step=f"is a node of theirs lost? `kubectl get pods -n {self.rendered.namespace} -o wide` shows where they are",
+                )
+            self.sleep(_LOOK_S)
+
+    def _pods_of(self, workloads: Sequence[Object]) -> list[Object]:
+        pods: list[Object] = []
+        for each in workloads:
             labels = ",".join(f"{key}={value}" for key, value in each["spec"]["selector"]["matchLabels"].items())
             pods += self.kubectl.items("pods", f"--namespace={each['metadata']['namespace']}", f"--selector={labels}")
-        found = "\n".join(map(str, troubles(live, pods))) or "its pods say nothing of it: `kubectl get events` may"
+        return pods
+
+    def _failure(self, live: Sequence[Object], left: Sequence[str]) -> DeployError:
+        found = "\n".join(map(str, troubles(live, self._pods_of(live)))) or "its pods say nothing of it: `kubectl get events` may"
         return DeployError(f"not rolled out after {self.wait_s:g} s: {'; '.join(left)}\n{found}")
 
     def _require_image_volumes(self) -> None:

@@ -1,9 +1,9 @@
 """Admission control: a request's tenant limits are checked on its head, and its model's concurrency limit
 before it is sent.
 
-A frontend calls `enter` before it reads a body, and `inference/` calls `turn` before it sends to Triton.
-Whatever becomes of the request, its permit is released. This module knows no protocol: an error says how long
-to wait, frontends render it.
+A frontend calls `Admission.check` before it reads a body; `inference/` calls `Admission.admit` before it parses
+one, and `Permit.acquire_slot` before it sends to Triton. Whatever becomes of the request, its permit is released.
+This module knows no protocol: an error says how long to wait, frontends render it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Admission:
         self._leases = leases or RateLeases(now_s=now_s)
         self._limits = TenantLimits(known, self._sheds, leases=self._leases, today_s=today_s)
         self.models: dict[str, ConcurrencyLimiter] = {}
-        """Slots of the models that requests have needed; see `slots`."""
+        """Concurrency limiters of the models that requests have needed, by model; see `slots`."""
         self.background = BackgroundGate(servers, now_s)
         self.is_in_background = False
         self.is_preempted: Callable[[str], Awaitable[bool]] | None = None
@@ -131,9 +131,7 @@ class Admission:
         return self._limits.account(tenant)
 
     def check(self, tenant: str) -> None:
-        """Raise LimitExceeded where `enter` would now, without admitting; for a request whose body is still
-        to come.
-        """
+        """Raise LimitExceeded where `admit` would now, without admitting; for a request whose body is still to come."""
         account = self._limits.account(tenant)
         if account.is_limited:
             self._limits.precheck(account)
@@ -162,7 +160,7 @@ class Admission:
         return self._limits.drain_demand()
 
     def slots(self, model: str) -> ConcurrencyLimiter:
-        """Return the slots of a model, made when they are first needed."""
+        """Return a model's concurrency limiter, made when they are first needed."""
         slots = self.models.get(model)
         if slots is None:
             slots = self.models[model] = ConcurrencyLimiter(self._slots, self._queue, self.now_s)
@@ -207,7 +205,6 @@ class Permit:
         "_account",
         "_admission",
         "_ahead",
-        "_claim",
         "_cost",
         "_deadline_s",
         "_forsaken",
@@ -219,6 +216,7 @@ class Permit:
         "_sent_s",
         "_slots",
         "_started_s",
+        "_ticket",
         "held_bytes",
         "is_waiting",
     )
@@ -228,8 +226,8 @@ class Permit:
         self._account = account
         self._slots: ConcurrencyLimiter | None = None
         self._kept = self._forsaken = 0
-        self._claim: Ticket | None = None
-        """Terms by which it waited for its slot, if it had to."""
+        self._ticket: Ticket | None = None
+        """Its ticket of the fair queue, if it had to wait for its slot."""
         self._has_left = False
         self._is_released = False
         self.is_waiting = False
@@ -327,7 +325,7 @@ class Permit:
             if not self._kept:
                 self._release_slot(self._slots, now_s)
             elif now_s < self._deadline_s:
-                self._deadline_s, self._has_left = now_s, True  # he had no more time than that
+                self._deadline_s, self._has_left = now_s, True  # the caller gave it no more time than that
 
     def enter_room(self, retry_after_s: float) -> Place:
         """Take a place in the waiting room, in which the request waits for its model. Raises LimitExceeded, Overloaded."""
@@ -367,7 +365,7 @@ class Permit:
     def _release_slot(self, slots: ConcurrencyLimiter, now_s: float) -> None:
         sent_s, tenant = self._sent_s, self._account.tenant.name
         # By position: Python 3.11 calls by names take the slow way.
-        slots.release(tenant, self._cost, now_s - sent_s, self._ahead, self._deadline_s - sent_s, self._has_left, self._claim, now_s)
+        slots.release(tenant, self._cost, now_s - sent_s, self._ahead, self._deadline_s - sent_s, self._has_left, self._ticket, now_s)
         self._admission.forget_if_idle(self._model)
 
     async def _wait(self, slots: ConcurrencyLimiter, model: str, cost: float, deadline_s: float) -> None:
@@ -375,10 +373,10 @@ class Permit:
         tenant = self._account.tenant
         place = self.enter_room(slots.retry_after_s)
         lane = lane_of(deadline_s - self._admission.now_s())
-        claim = self._claim = Ticket(tenant=tenant.name, weight=tenant.weight, priority=self.priority, cost=cost, lane=lane)
+        ticket = self._ticket = Ticket(tenant=tenant.name, weight=tenant.weight, priority=self.priority, cost=cost, lane=lane)
         self.is_waiting = True
         try:
-            reason = await slots.acquire(claim, deadline_s)
+            reason = await slots.acquire(ticket, deadline_s)
         finally:
             self.is_waiting = False
             place.leave()

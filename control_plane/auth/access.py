@@ -26,12 +26,12 @@ class Access:
     """Facade of authentication and authorization for all ports of one process."""
 
     def __init__(
-        self, known: ObjectMirror, authentication: Authentication | None, *, trusted_proxies: Sequence[IPv4Network | IPv6Network] = ()
+        self, mirror: ObjectMirror, authentication: Authentication | None, *, trusted_proxies: Sequence[IPv4Network | IPv6Network] = ()
     ) -> None:
         """`authentication` is None where authentication is off; X-Forwarded-For is believed of
         `trusted_proxies` only.
         """
-        self._known = known
+        self._mirror = mirror
         self._authentication = authentication
         self.is_on = authentication is not None
         """Whether callers must authenticate."""
@@ -42,7 +42,7 @@ class Access:
         """Counter that changes whenever the known keys, tenants or routes do; what was decided before must be
         decided anew.
         """
-        return self._known.generation
+        return self._mirror.generation
 
     @property
     def needs_model_name(self) -> bool:
@@ -51,7 +51,7 @@ class Access:
 
         Where it does not, frontends need not parse a call for the name.
         """
-        return self.is_on or bool(self._known.routes)
+        return self.is_on or bool(self._mirror.routes)
 
     def identify(self, *, authorization: str | None, api_key: str | None, peer: str, forwarded_for: str | None) -> Principal:
         """Authenticate a caller by these headers and the address `peer`. Raises Unauthenticated,
@@ -64,7 +64,7 @@ class Access:
 
     def still_holds(self, caller: Identified) -> bool:
         """Whether a caller that was identified before need not be identified again."""
-        if self._authentication is None or caller.generation != self._known.generation:
+        if self._authentication is None or caller.generation != self._mirror.generation:
             return False
         expires_s = caller.principal.expires_s
         return expires_s is None or self._authentication.now_s() < expires_s
@@ -122,26 +122,26 @@ class Access:
 
     def weight_of(self, tenant: str) -> float:
         """A tenant's share, relative to other tenants' weights; 1 where it has no limits of its own."""
-        return self._known.weight_of(tenant)
+        return self._mirror.weight_of(tenant)
 
     @property
     def routes(self) -> Collection[Route]:
         """All routes."""
-        return self._known.routes.values()
+        return self._mirror.routes.values()
 
     def rollout(self, route: str) -> str | None:
         """Return the id of the rollout that is under way for a route; None if there is none."""
-        return self._known.rollout_ids.get(route)
+        return self._mirror.rollout_ids.get(route)
 
     def shadow(self, route: str) -> Rollout | None:
         """Return the rollout of a route whose next model gets copies of requests now; None if there is none."""
-        return self._known.shadows.get(route)
+        return self._mirror.shadows.get(route)
 
     @property
     def shadow_ids(self) -> Set[str]:
         """Ids of the rollouts whose next models get copies of requests now."""
-        return {each.id for each in self._known.shadows.values()}
+        return {each.id for each in self._mirror.shadows.values()}
 
     def route(self, name: str) -> Route | None:
         """Return the route of that name; None if the name stands for a model."""
-        return self._known.routes.get(name)
+        return self._mirror.routes.get(name)

@@ -48,9 +48,9 @@ class Authentication:
     """Authenticator of requests: turns an API key or a token into a principal."""
 
     def __init__(
-        self, known: ObjectMirror, tokens: TokenVerifier | None, *, attempts: AuthBackoff, now_s: Callable[[], float] = time.time
+        self, mirror: ObjectMirror, tokens: TokenVerifier | None, *, attempts: AuthBackoff, now_s: Callable[[], float] = time.time
     ) -> None:
-        self._known = known
+        self._mirror = mirror
         self._tokens = tokens
         self._attempts = attempts
         self.now_s = now_s
@@ -63,7 +63,7 @@ class Authentication:
         source has used up its budget, so that a client does not suffer from forged tokens that come from the
         same address.
         """
-        self._generation = known.generation
+        self._generation = mirror.generation
 
     def authenticate(self, credentials: Credentials) -> Principal:
         """Return the principal of the credentials.
@@ -73,9 +73,9 @@ class Authentication:
             LimitExceeded: they are not valid, and their source has failed too often; or they are a new token,
                 and checking forged ones from the same source has cost too much already.
         """
-        shown, is_key = _read(credentials)
+        text, is_key = _read(credentials)
         try:
-            return self._valid(shown, is_key=is_key, source=credentials.source)
+            return self._principal(text, is_key=is_key, source=credentials.source)
         except Unauthenticated as exc:
             if exc.counts_as_failed_attempt:
                 self._back_off(credentials.source)
@@ -85,26 +85,27 @@ class Authentication:
         """Authenticate the caller of an open stream again; credentials that have expired since do not count
         as a failed attempt.
         """
-        shown, is_key = _read(credentials)
-        return self._valid(shown, is_key=is_key, source=credentials.source)
+        text, is_key = _read(credentials)
+        return self._principal(text, is_key=is_key, source=credentials.source)
 
-    def _valid(self, shown: str, *, is_key: bool, source: str) -> Principal:
-        digest = sha256(shown.encode("utf-8", "surrogatepass")).digest()
-        principal = self._cached_one(digest)
+    def _principal(self, text: str, *, is_key: bool, source: str) -> Principal:
+        """Return the principal of a key or token, remembered or checked anew. Raises Unauthenticated, LimitExceeded."""
+        digest = sha256(text.encode("utf-8", "surrogatepass")).digest()
+        principal = self._remembered(digest)
         # An expiry is looked at here, too: it changes no stored object, which would empty the cache.
         if principal is not None and (principal.expires_s is None or self.now_s() < principal.expires_s):
             return principal
-        return self._check_key(shown, digest) if is_key else self._check_token(shown, digest, source)
+        return self._check_key(text, digest) if is_key else self._check_token(text, digest, source)
 
-    def _cached_one(self, digest: bytes) -> Principal | None:
+    def _remembered(self, digest: bytes) -> Principal | None:
         # Any change may have revoked a key or removed its tenant.
-        if self._generation != self._known.generation:
-            self._generation = self._known.generation
+        if self._generation != self._mirror.generation:
+            self._generation = self._mirror.generation
             self._cached.clear()
         return self._cached.get(digest)
 
     def _back_off(self, source: str) -> None:
-        """One more attempt has failed. Raises LimitExceeded: after too many others."""
+        """Count a failed attempt of this source. Raises LimitExceeded if it has failed too often before."""
         now_s = self.now_s()
         refused_for_s = self._attempts.refused_for_s(source, now_s)
         if refused_for_s > 0:
@@ -112,12 +113,12 @@ class Authentication:
         if self._attempts.count(source, now_s) > 0:
             _log.warning("too many failed attempts to authenticate from one source, which is slowed", extra={"source": source})
 
-    def _check_key(self, shown: str, digest: bytes) -> Principal:
+    def _check_key(self, text: str, digest: bytes) -> Principal:
         """Check an API key against the object mirror and remember its principal. Raises Unauthenticated."""
-        key = self._find(shown)
+        key = self._find(text)
         now_s = self.now_s()
         # One answer to all of these: who guesses does not learn which ids there are.
-        if key is None or key.tenant not in self._known.tenants or key.is_revoked_at(now_s):
+        if key is None or key.tenant not in self._mirror.tenants or key.is_revoked_at(now_s):
             raise Unauthenticated(_NOT_VALID)
         if not key.is_valid_at(now_s):
             raise Unauthenticated(_EXPIRED)
@@ -125,17 +126,18 @@ class Authentication:
         self._cached.keep(digest, principal)
         return principal
 
-    def _find(self, shown: str) -> ApiKey | None:
-        match = _KEY_TEXT.fullmatch(shown)
+    def _find(self, text: str) -> ApiKey | None:
+        """Return the stored key of this text; None if there is no such id, or its secret is another."""
+        match = _KEY_TEXT.fullmatch(text)
         if match is None:
             return None
         key_id, secret = match.groups()
         # Found by its id, which is no secret; the secret is then compared in constant time.
-        key = self._known.keys.get(key_id)
+        key = self._mirror.keys.get(key_id)
         stored = _NO_SECRET if key is None else key.secret_sha256
         return key if hmac.compare_digest(sha256(secret.encode()).hexdigest(), stored) else None
 
-    def _check_token(self, shown: str, digest: bytes, source: str) -> Principal:
+    def _check_token(self, text: str, digest: bytes, source: str) -> Principal:
         """Verify a token, charging a failed signature check to its source. Raises Unauthenticated,
         LimitExceeded.
         """
@@ -143,11 +145,11 @@ class Authentication:
             raise Unauthenticated(_NO_TOKENS)
         checks = _SignatureCharge(self._attempts, source, self.now_s(), is_known=bool(self._accepted.get(digest)))
         try:
-            principal = self._tokens.verify(shown, before_signature=checks.begin)
-            if principal.tenant not in self._known.tenants:
+            principal = self._tokens.verify(text, before_signature=checks.begin)
+            if principal.tenant not in self._mirror.tenants:
                 raise Unauthenticated(_UNKNOWN_TENANT)
         except Unauthenticated:
-            # Shown again, it is a stranger's, whose checks are charged to its source.
+            # Shown again, its check is charged to its source, like that of any unknown token.
             self._accepted.forget(digest)
             checks.failed()
             raise
@@ -193,10 +195,10 @@ def _read(credentials: Credentials) -> tuple[str, bool]:
 
 
 def _read_bearer(header: str) -> str:
-    scheme, _, shown = header.strip().partition(" ")
-    if scheme.lower() != "bearer" or not shown.strip():
+    scheme, _, text = header.strip().partition(" ")
+    if scheme.lower() != "bearer" or not text.strip():
         raise Unauthenticated(_NOT_BEARER)
-    return shown.strip()
+    return text.strip()
 
 
 def _principal_of(key: ApiKey) -> Principal:

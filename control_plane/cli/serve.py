@@ -10,9 +10,10 @@ import uvloop
 from rich.console import Console
 
 from control_plane.cli.common.serve_options import serve_signature
+from control_plane.core.redaction import without_user
 from control_plane.host.garbage import freeze_garbage_collector, garbage_collector_paused
 from control_plane.models.model_service import LoadFailure
-from control_plane.settings import Settings, load_settings, without_user
+from control_plane.settings import Settings, load_settings
 from control_plane.telemetry.adapters.logs import configure_logging
 
 

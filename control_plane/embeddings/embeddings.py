@@ -189,10 +189,10 @@ class Embeddings:
         try:
             embedded = await self._embed(request, wanted, running, arm.route, deadline_s)
         except ControlPlaneError as exc:
-            if not self._inference.observed_may_stand_in(arm, model_fault_of_error(exc), running, deadline_s):
+            if not self._inference.observe_and_may_fall_back(arm, model_fault_of_error(exc), running, deadline_s):
                 raise
         else:
-            self._inference.observed_may_stand_in(arm, None, running, deadline_s)
+            self._inference.observe_and_may_fall_back(arm, None, running, deadline_s)
             return embedded
         running.begin_anew(arm.stable)
         return await self._embed(request, wanted, running, arm.route, deadline_s)

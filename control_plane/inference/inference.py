@@ -127,10 +127,10 @@ class InferenceService:
             # Admission comes before parsing: a caller over its limits must not cost the time to read its
             # body.
             admitted = begun.admit() or await begun.admit_when_synced()
-            named = request.read_at_once()
-            if named is None:
-                named = await run_in_steps(request.read())
-            running, route, arm = self._authorize(named, request, admitted)
+            parsed = request.read_at_once()
+            if parsed is None:
+                parsed = await run_in_steps(request.read())
+            running, route, arm = self._authorize(parsed, request, admitted)
             timeout_s = self._timeout_s(request, route)
             if running.call.classified:
                 await self.classes.require(running.call, timeout_s=timeout_s)
@@ -150,7 +150,7 @@ class InferenceService:
         running.is_repeatable = scope is not None or self._is_repeatable(running.model_name, route)
         if self._cached is not None and scope is not None:
             return self._cached.infer(request, running, scope, compute=self._compute, timeout_s=timeout_s)
-        if not self._has_turn(running, running.permit, timeout_s):
+        if not self._try_acquire_slot(running, running.permit, timeout_s):
             return self._compute(request, running, running.permit, timeout_s)
         request.slot = running.permit
         return self.dispatch.send(request, running.call, timeout_s=timeout_s, running=running)
@@ -161,20 +161,24 @@ class InferenceService:
         try:
             answer = await self._ask(request, running, arm.route, timeout_s)
         except Exception as exc:
-            if not self.observed_may_stand_in(arm, model_fault_of_error(exc), running, deadline_s):
+            if not self.observe_and_may_fall_back(arm, model_fault_of_error(exc), running, deadline_s):
                 raise
         else:
-            if not self.observed_may_stand_in(arm, model_fault_in(answer), running, deadline_s):
+            if not self.observe_and_may_fall_back(arm, model_fault_in(answer), running, deadline_s):
                 return request.with_model(answer)
-        request.readdress(arm.stable.model_name, arm.stable.model_version)
-        request.choose(replace(arm, call=arm.stable).name)
-        running.begin_anew(arm.stable)
+        self._fall_back(request, running, arm)
         if arm.stable.classified:
             await self.classes.require(arm.stable, timeout_s=deadline_s - self._now_s())
         answer = await self._ask(request, running, arm.route, deadline_s - self._now_s())
         return request.with_model(answer)
 
-    def observed_may_stand_in(self, arm: Arm, fault: Fault | None, running: AuthorizedRequest, deadline_s: float) -> bool:
+    def _fall_back(self, request: FrontendRequest, running: AuthorizedRequest, arm: Arm) -> None:
+        """Turn a request that a target has failed to the route's own model."""
+        request.readdress(arm.stable.model_name, arm.stable.model_version)
+        request.choose(replace(arm, call=arm.stable).name)
+        running.begin_anew(arm.stable)
+
+    def observe_and_may_fall_back(self, arm: Arm, fault: Fault | None, running: AuthorizedRequest, deadline_s: float) -> bool:
         """Observe what became of a request, and return whether the route's own model is to answer it after this fault of
         another, which is then taken from the retry budget."""
         self.observations.add(arm, running, fault, now_s=self._now_s())
@@ -215,13 +219,13 @@ class InferenceService:
         """
         with self.running.begin(request.frontend, request.principal, request) as begun:
             admitted = begun.admit() or await begun.admit_when_synced()
-            named = request.read_at_once()
-            if named is None:
-                named = await run_in_steps(request.read())
-            running, route, arm = self._authorize(named, request, admitted)
+            parsed = request.read_at_once()
+            if parsed is None:
+                parsed = await run_in_steps(request.read())
+            running, route, arm = self._authorize(parsed, request, admitted)
             timeout_s = self._timeout_s(request, route)
-            if not self._has_turn(running, running.permit, timeout_s):
-                timeout_s = await self._turn(running, running.permit, timeout_s)
+            if not self._try_acquire_slot(running, running.permit, timeout_s):
+                timeout_s = await self._wait_for_slot(running, running.permit, timeout_s)
             request.slot = running.permit
             if arm is None:
                 answer = await self.dispatch.stream(request, running.call, timeout_s=timeout_s, running=running)
@@ -242,15 +246,13 @@ class InferenceService:
         try:
             answer = await self.dispatch.stream(request, running.call, timeout_s=timeout_s, running=running)
         except Exception as exc:
-            if not self.observed_may_stand_in(arm, model_fault_of_error(exc), running, deadline_s):
+            if not self.observe_and_may_fall_back(arm, model_fault_of_error(exc), running, deadline_s):
                 raise
         else:
-            if not self.observed_may_stand_in(arm, model_fault_in(answer), running, deadline_s):
+            if not self.observe_and_may_fall_back(arm, model_fault_in(answer), running, deadline_s):
                 return answer
-        request.readdress(arm.stable.model_name, arm.stable.model_version)
-        request.choose(replace(arm, call=arm.stable).name)
-        running.begin_anew(arm.stable)
-        left_s = await self._turn(running, running.permit, deadline_s - self._now_s())
+        self._fall_back(request, running, arm)
+        left_s = await self._wait_for_slot(running, running.permit, deadline_s - self._now_s())
         request.slot = running.permit
         return await self.dispatch.stream(request, running.call, timeout_s=left_s, running=running)
 
@@ -294,9 +296,9 @@ class InferenceService:
 
         Raises Overloaded.
         """
-        return await self._turn(running, running.permit, timeout_s)
+        return await self._wait_for_slot(running, running.permit, timeout_s)
 
-    async def _turn(self, running: AuthorizedRequest, permit: Permit, timeout_s: float) -> float:
+    async def _wait_for_slot(self, running: AuthorizedRequest, permit: Permit, timeout_s: float) -> float:
         deadline_s = self._now_s() + timeout_s
         model = self.models.name_of(running.model_name)
         try:
@@ -307,29 +309,29 @@ class InferenceService:
             raise
         return deadline_s - self._now_s()
 
-    def _has_turn(self, running: AuthorizedRequest, permit: Permit, timeout_s: float) -> bool:
-        """Acquire the slot without a wait, as most requests do; False: `_turn` has to wait for it."""
+    def _try_acquire_slot(self, running: AuthorizedRequest, permit: Permit, timeout_s: float) -> bool:
+        """Acquire the slot without a wait, as most requests do; False: `_wait_for_slot` has to."""
         now_s = self._now_s()
         model = self.models.name_of(running.model_name)
         return permit.try_acquire_slot(model, cost_units=running.expected_units, deadline_s=now_s + timeout_s, now_s=now_s)
 
     async def _compute(self, request: InferRequest[AnswerT], running: AuthorizedRequest, permit: Permit, timeout_s: float) -> AnswerT:
-        if not self._has_turn(running, permit, timeout_s):
-            timeout_s = await self._turn(running, permit, timeout_s)
+        if not self._try_acquire_slot(running, permit, timeout_s):
+            timeout_s = await self._wait_for_slot(running, permit, timeout_s)
         request.slot = permit
         return await self.dispatch.send(request, running.call, timeout_s=timeout_s, running=running)
 
     def _authorize(
-        self, named: InferCall, request: FrontendRequest, admitted: AdmittedRequest
+        self, parsed: InferCall, request: FrontendRequest, admitted: AdmittedRequest
     ) -> tuple[AuthorizedRequest, Route | None, Arm | None]:
-        """Resolve, authorise and cost the call; return with it what `resolve` does."""
-        admitted.model_name = named.model_name  # before `resolve`, so that a refusal is recorded under this name
-        call, route, arm = self.resolve(named, request.principal, request)
+        """Resolve, authorise and cost the parsed call; return the running request with the route and arm of `resolve`."""
+        admitted.model_name = parsed.model_name  # before `resolve`, so that a refusal is recorded under this name
+        call, route, arm = self.resolve(parsed, request.principal, request)
         if route is not None:
             request.readdress(call.model_name, call.model_version)
         if arm is not None:
             request.choose(arm.name)
-        return admitted.authorize(call, named=named.model_name), route, arm
+        return admitted.authorize(call, named=parsed.model_name), route, arm
 
     def _timeout_s(self, request: FrontendRequest, route: Route | None) -> float:
         timeout_s = request.timeout_s  # a property that parses headers: read once

@@ -58,9 +58,11 @@ class LoadedContents:
         self._overrides: dict[str, ModelOverride | None] = {}
         self._published: dict[str, set[str]] = {}
         """Models whose fingerprint is published, each with the models it needed then."""
-        self._publishing = asyncio.Lock()
-        self._settling = asyncio.Lock()
+        # Three locks, always taken in this order: a change holds those of its models for minutes, asking Triton what is
+        # certain takes one for milliseconds, and what only publishes must not wait for either.
         self._changing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._certifying = asyncio.Lock()
+        self._publishing = asyncio.Lock()
 
     async def restart(self, upstream: Upstream) -> None:
         """Start anew with a Triton that has just started and has nothing loaded; changes under way with
@@ -79,7 +81,7 @@ class LoadedContents:
         """Context manager around a load of the placed model, which publishes the fingerprints of what has
         been loaded; within the block they are unknown.
         """
-        async with self._alone(lambda: self._with_steps(name, override)) as names:
+        async with self._locked(lambda: self._with_steps(name, override)) as names:
             was = {each: self._models[each] for each in names if each in self._models}
             overrides = {**self._overrides, name: override}
             await self._make_unknown(names)
@@ -87,7 +89,7 @@ class LoadedContents:
             # Read before and after the load: if both are equal, that is what Triton has read in between.
             before = await self._read(names, overrides)
             for each, model in was.items():
-                await self._have_it_read(each, model, before.get(each))
+                await self._force_reread(each, model, before.get(each))
             try:
                 yield
             except ModelLoadFailed:
@@ -110,7 +112,7 @@ class LoadedContents:
         """Context manager around an unload of the model; the block adds the models that Triton has unloaded
         to the set that it is given.
         """
-        async with self._alone(lambda: self._to_unload(name, unload_dependents)) as names:
+        async with self._locked(lambda: self._to_unload(name, unload_dependents)) as names:
             was = {each: model.contents for each in names if (model := self._models.get(each)) is not None}
             await self._make_unknown(names)
             gone = {name}
@@ -126,7 +128,7 @@ class LoadedContents:
         return dependents_of((name,), self._models)
 
     @asynccontextmanager
-    async def _alone(self, find: Callable[[], Awaitable[set[str]]]) -> AsyncIterator[set[str]]:
+    async def _locked(self, find: Callable[[], Awaitable[set[str]]]) -> AsyncIterator[set[str]]:
         """Hold the locks of the models that `find` returns, and yield their names.
 
         Locks are taken in sorted order, so that there is no deadlock. The set may have grown while it waited
@@ -179,7 +181,7 @@ class LoadedContents:
                 _log.info("answers are not kept: %s", exc, extra={"model": each})
         return found
 
-    async def _have_it_read(self, name: str, was: LoadedModel | None, contents: ModelContents | None) -> None:
+    async def _force_reread(self, name: str, was: LoadedModel | None, contents: ModelContents | None) -> None:
         """Make Triton read a placed model anew, if what it has loaded is unknown or differs from the
         files.
         """
@@ -191,9 +193,9 @@ class LoadedContents:
     ) -> None:
         """Publish the fingerprints of what is certain now, and of the models that need it and are served.
 
-        Calls are serialized, since each builds on what the last one found.
+        Calls are serialized, since each builds on what the one before has found.
         """
-        async with self._settling:
+        async with self._certifying:
             configs = await _configs(upstream, certain)
             loaded = {each: LoadedModel(certain[each], config) for each, config in configs.items() if config.is_of(certain[each])}
             models = {**self._models, **loaded}

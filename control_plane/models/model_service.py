@@ -152,7 +152,7 @@ class ModelService:
         its contents become unknown; the block asks Triton by `PreparedLoad.load`; after it they are known.
 
         It is entered in a task that goes on when the load's caller leaves, and while no other change of the
-        model is under way. A model whose load failed or was cancelled stays unknown. Its files stay pinned
+        model is under way. A model whose load failed or was cancelled pins unknown. Its files stay pinned
         while it is loaded. Raises as `load`.
         """
         check_name(name)
@@ -161,11 +161,11 @@ class ModelService:
     @asynccontextmanager
     async def _prepared(self, name: str, override: ModelOverride | None, upstream: Upstream) -> AsyncIterator[PreparedLoad]:
         try:
-            with ExitStack() as stays:
-                models = await self._place(name, override, stays)
+            with ExitStack() as pins:
+                models = await self._place(name, override, pins)
                 async with nullcontext() if self._contents is None else self._contents.loading(upstream, name, override):
                     yield PreparedLoad(upstream.control, models, override, self._watch, self._load_timeout_s)
-                self._pinned.setdefault(name, ExitStack()).push(stays.pop_all())
+                self._pinned.setdefault(name, ExitStack()).push(pins.pop_all())
         except ControlPlaneError as exc:
             self._note_failure(name, exc)
             raise
@@ -268,7 +268,7 @@ class ModelService:
 
     async def _give_up(self, upstream: Upstream, name: str) -> None:
         """Have Triton release a model with a dead stub that has been unloaded: it ends the unload of a new copy
-        only. What cannot be loaded any more stays UNLOADING, and is never used."""
+        only. What cannot be loaded any more pins UNLOADING, and is never used."""
         try:
             async with self._dead.replacing((name,)):
                 await upstream.control.load(name, timeout_s=self._load_timeout_s)
@@ -301,15 +301,15 @@ class ModelService:
             self.on_event("unloaded", each, "")
         return gone
 
-    async def _place(self, name: str, override: ModelOverride | None, stays: ExitStack) -> Sequence[str]:
-        """Fetch, place and check a model's files, and pin them until `stays` is closed; return the model and
+    async def _place(self, name: str, override: ModelOverride | None, pins: ExitStack) -> Sequence[str]:
+        """Fetch, place and check a model's files, and pin them until `pins` is closed; return the model and
         the steps that are loaded with it."""
         # An override with files is the whole model: no repository need have it, and Triton reads none.
         if self._repository is None or (override and override.files):
             return (name,)
         if self._tiers is not None and name in self._tiers.names():
             await self._tiers.ensure_warm(name, deadline_s=asyncio.get_running_loop().time() + self._load_timeout_s)
-            stays.enter_context(self._tiers.pinned(name))
+            pins.enter_context(self._tiers.pinned(name))
         models = self._repository.place(name)
         self._repository.require_loadable(name)
         return models

@@ -72,7 +72,7 @@ class _Gateway:
 
 
 class NodeService:
-    """Server of one Triton to gateways; a `triton/servers.ServerObserver` of that Triton's state."""
+    """Server of one Triton to gateways; a `triton/server_state.ServerObserver` of that Triton's state."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class NodeService:
         """Tell gateways that a stub of a loaded model has died."""
         self._tell(StubDied(model, how))
 
-    # `triton/servers.ServerObserver`
+    # `triton/server_state.ServerObserver`
 
     def up(self, upstream: Upstream, server: str) -> None:
         self._state = TritonState(uuid4().hex, "")
@@ -151,6 +151,7 @@ class NodeService:
                 link.send(each)
             while (message := await self._next(link)) is not None:
                 self._take(gateway, message)
+                await asyncio.sleep(0)  # what has come already is read without a wait: a flood must not starve other gateways
         except (WrongMessage, TimeoutError) as exc:
             _log.warning("gateway %s is cut off: %s", link.gateway, exc or f"it said nothing for {_UNHEARD_S:g} s")
         finally:

@@ -16,6 +16,7 @@ from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from control_plane.core.errors import StartupError
+from control_plane.core.redaction import without_secrets, without_user
 from control_plane.core.validation_words import words_of
 from control_plane.settings.docstrings import docstrings_of_fields
 from control_plane.settings.fields import (
@@ -25,8 +26,6 @@ from control_plane.settings.fields import (
     ByteCount,
     Group,
     is_utf8_encodable,
-    without_secrets,
-    without_user,
 )
 from control_plane.settings.frontends import AdminSettings, AuthenticationSettings, GatewaySettings, TlsSettings
 from control_plane.settings.jobs import JobSettings
@@ -62,8 +61,6 @@ __all__ = [
     "parse_triton_urls",
     "split_place",
     "to_plain",
-    "without_secrets",
-    "without_user",
 ]
 
 

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 import httpx
 import orjson
 
+from control_plane.concurrency.used_connection import UsedConnection
 from control_plane.core.errors import StartupError
 
 _TIMEOUT_S = 10.0
@@ -186,11 +187,12 @@ class KubernetesApi:
         content = None
         if body is not None:
             headers["content-type"], content = "application/json", orjson.dumps(body)
-        used = _UsedConnection()
+        used = UsedConnection()
+        call = self._client.stream(
+            method, path, params=dict(query), headers=headers, content=content, timeout=timeout, extensions=used.trace
+        )
         try:
-            async with self._client.stream(
-                method, path, params=dict(query), headers=headers, content=content, timeout=timeout, extensions={"trace": used.note}
-            ) as answer:
+            async with used, call as answer:
                 used.stream = answer.extensions["network_stream"]
                 if not answer.is_success:
                     told = b"".join([part async for part in _within(answer, self._answer_s)])
@@ -198,29 +200,6 @@ class KubernetesApi:
                 yield answer
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
             raise ConnectionLost(f"{type(exc).__name__} {exc}".strip()) from None
-        except asyncio.CancelledError:
-            await used.close()
-            raise
-
-
-class _UsedConnection:
-    """Connection of one call, closed where the call is cancelled.
-
-    httpcore 1.0 leaves it open where a cancellation (a deadline is one, too) comes in the TLS handshake, or as httpcore takes
-    a lock of its own: an API server that accepts and then says nothing would cost a file descriptor a try.
-    """
-
-    def __init__(self) -> None:
-        self.stream: Any = None
-
-    async def note(self, event: str, info: Mapping[str, Any]) -> None:
-        """Take up what httpcore tells of the call."""
-        if event == "connection.connect_tcp.complete":
-            self.stream = info["return_value"]
-
-    async def close(self) -> None:
-        if self.stream is not None:
-            await self.stream.aclose()
 
 
 def _chosen_by(selector: str) -> dict[str, str]:

@@ -1,10 +1,9 @@
-"""Clients of folders and object stores by fsspec, with the provider's own chain of credentials (variables, files, roles): none
-is in a URL, so none is shown. Used by the adapters of `models` and `jobs`."""
+"""Clients of folders and object stores by fsspec, with the provider's own chain of credentials (variables, files, roles): a
+URL that holds some is refused. Used by the adapters of `models` and `jobs`."""
 
 from __future__ import annotations
 
 import asyncio
-import re
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit
 from fsspec.core import url_to_fs
 
 from control_plane.core.errors import StartupError
+from control_plane.core.redaction import without_secrets
 
 _S3_OPTIONS = {"config_kwargs": {"connect_timeout": 5, "read_timeout": 20, "retries": {"max_attempts": 1}}}
 _CLOSE_TIMEOUT_S = 1.0
@@ -40,11 +40,6 @@ def close_object_store(fs: Any) -> None:
         closing = asyncio.run_coroutine_threadsafe(session.__aexit__(None, None, None), fs.loop)
         with suppress(Exception):  # connections that stay open end with the process
             closing.result(_CLOSE_TIMEOUT_S)
-
-
-def without_secrets(text: str) -> str:
-    """Return a text without what may be a credential in a URL."""
-    return re.sub(r"\?[^\s\"']+", "?...", re.sub(r"//[^/@\s]+@", "//...@", text))
 
 
 def said(exc: Exception) -> str:

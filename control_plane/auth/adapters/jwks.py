@@ -19,6 +19,8 @@ import httpx
 import jwt
 import orjson
 
+from control_plane.concurrency.used_connection import UsedConnection
+
 _log = logging.getLogger(__name__)
 
 _MAX_BYTES = 2**20
@@ -138,7 +140,9 @@ class JwksCache:
         """
         body = bytearray()
         headers = {"accept": "application/jwk-set+json, application/json", "accept-encoding": "identity"}
-        async with asyncio.timeout(self._pace.fetch_timeout_s), client.stream("GET", self._url, headers=headers) as answer:
+        used = UsedConnection()
+        call = client.stream("GET", self._url, headers=headers, extensions=used.trace)
+        async with asyncio.timeout(self._pace.fetch_timeout_s), used, call as answer:
             if answer.status_code != httpx.codes.OK:
                 raise UnusableKeys(f"status {answer.status_code}")
             async for piece in answer.aiter_raw():

@@ -25,8 +25,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 
 from control_plane.core.endpoints import ListedServer, authority
 from control_plane.core.errors import StartupError
+from control_plane.core.redaction import without_secrets
 from control_plane.core.validation_words import words_of
-from control_plane.settings import POOL, ByteCount, is_utf8_encodable, parse_triton_url, without_secrets
+from control_plane.settings import POOL, ByteCount, is_utf8_encodable, parse_triton_url
 
 _MAX_BYTES = 2**20
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"

@@ -113,11 +113,11 @@ class LoadPlans:
             UpstreamUnavailable: no Triton, or this process is not the fleet's leader (any more).
         """
         async with self._turn:
-            self._ask_leave()
+            self._require_lease()
             # The plan is made from the index as it is now, whatever earlier plans intended.
-            for step in plan(await self._look(), model, victims):
+            for step in plan(await self._read_index(), model, victims):
                 await self._carry_out(step)
-            _require_ready(await self._look(), model.name)
+            _require_ready(await self._read_index(), model.name)
 
     async def repair(self, model: ModelFacts, dead: str, *, parts: Collection[str] = ()) -> None:
         """Unload and load a model whose stub, or that of `dead`, one of its `parts`, has died. Raises as
@@ -140,7 +140,7 @@ class LoadPlans:
         """Unload a model after its requests have finished, and return when its memory is free; one that is
         not there is ignored. Raises as `load`."""
         async with self._turn:
-            if name in (await self._look()).replicas:
+            if name in (await self._read_index()).replicas:
                 # Triton 24.10 hangs in an unload of a model whose load does not end.
                 await self._await_ready(name)
                 await self._unload(name)
@@ -166,7 +166,7 @@ class LoadPlans:
                 token = None
                 # Repeated if the lease was lost and won again meanwhile: the index must have been read under
                 # the lease that allows the call.
-                while token != (token := self._ask_leave()):
+                while token != (token := self._require_lease()):
                     await self._await_turn_in_triton(step)
                 # From here the call may reach Triton even if its answer never comes back, so its memory
                 # counts.
@@ -176,14 +176,14 @@ class LoadPlans:
         except ModelLoadFailed:
             self._begun.pop(step.name, None)
             with suppress(ControlPlaneError):
-                await self._look()
+                await self._read_index()
             raise
         self._begun.pop(step.name, None)
 
     async def _await_turn_in_triton(self, step: Load) -> None:
         """Wait until nothing else loads there. Raises Overloaded: the server has filled meanwhile, and the
         model does not fit any more."""
-        seen = await self._poll(lambda found: not self._in_the_way(found, step.name), self._limits.load_timeout_s, "other loads to end")
+        seen = await self._poll(lambda found: not self._must_wait(found, step.name), self._limits.load_timeout_s, "other loads to end")
         if step.name in seen.replicas:
             return
         # Another server may have shown since the plan was made that the model is larger.
@@ -192,9 +192,9 @@ class LoadPlans:
         if missing > 0:
             raise Overloaded(f"model '{step.name}' does not fit on server '{seen.name}' any more: {missing} bytes are missing")
 
-    def _in_the_way(self, found: Server, name: str) -> bool:
-        """Whether a load is under way, or a replica of this model is unloading: Triton would load the new one
-        beside it at once."""
+    def _must_wait(self, found: Server, name: str) -> bool:
+        """Whether a load of this model must wait: another load is under way, or a replica of the model is unloading, beside
+        which Triton would load the new one at once."""
         return any(replica.state is ModelState.LOADING and not self._hangs(replica.model) for replica in found.replicas.values()) or (
             name in found.replicas and found.replicas[name].state is ModelState.UNLOADING
         )
@@ -204,7 +204,7 @@ class LoadPlans:
         return self._now_s() - self._loading_since_s.get(name, self._now_s()) > self._limits.load_timeout_s
 
     async def _unload(self, name: str) -> None:
-        self._ask_leave()
+        self._require_lease()
         await self._models.begin_unload(name)
 
     async def _await_released(self, name: str) -> None:
@@ -218,7 +218,7 @@ class LoadPlans:
 
         await self._poll(has_ended, 2 * self._limits.load_timeout_s, f"the load of '{name}' to end")
 
-    def _ask_leave(self) -> int:
+    def _require_lease(self) -> int:
         """Return the lease's token, or raise if this process is not the leader; under a new lease observed
         load times start anew."""
         token = self._require()
@@ -227,18 +227,18 @@ class LoadPlans:
             self._loading_since_s.clear()
         return token
 
-    async def _poll(self, is_so: Callable[[Server], bool], timeout_s: float, what: str) -> Server:
-        """Read the index until `is_so` holds. Raises DeadlineExceeded."""
+    async def _poll(self, condition: Callable[[Server], bool], timeout_s: float, what: str) -> Server:
+        """Read the index until `condition` holds. Raises DeadlineExceeded."""
         deadline_s = self._now_s() + timeout_s
         pause_s = self._limits.first_poll_s
-        while not is_so(found := await self._look()):
+        while not condition(found := await self._read_index()):
             if self._now_s() > deadline_s:
                 raise DeadlineExceeded(f"server '{self._server.name}': waited {timeout_s:g} s for {what}")
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, self._limits.max_poll_s)
         return found
 
-    async def _look(self) -> Server:
+    async def _read_index(self) -> Server:
         """Read the server's index; the result includes loads that are still on their way there."""
         asked_s = self._now_s()
         index = await self._control.index()

@@ -24,7 +24,7 @@ from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
 from control_plane.fleet.domain.placement.limits import LIMITS, PlacementLimits
 from control_plane.fleet.domain.placement.placement import Obstacle, Placement, Refusal, place, victims_on
 from control_plane.fleet.loading.replica_repairs import RepairLeader, ReplicaRepairs
-from control_plane.fleet.loading.server_turns import Plans, ServerTurns
+from control_plane.fleet.loading.server_turns import ServerLoader, ServerTurns
 from control_plane.fleet.view.state import FleetState
 
 _log = logging.getLogger(__name__)
@@ -70,16 +70,16 @@ class ReplicaLoader:
     def __init__(
         self,
         state: FleetState,
-        plans: Mapping[str, Plans],
+        loaders: Mapping[str, ServerLoader],
         *,
         files: Files | None = None,
         leader: Leader | None = None,
     ) -> None:
-        """`plans` is by server; servers may join and leave it. Without `leader` this process is it."""
+        """`loaders` is by server; servers may join and leave it. Without `leader` this process is it."""
         self._leader = leader
         self._files = files
         self._state = state
-        self._turns = ServerTurns(state, plans)
+        self._turns = ServerTurns(state, loaders)
         self.repairs = ReplicaRepairs(self._turns, leader)
         self._loads: dict[tuple[str, str], asyncio.Task[None]] = {}
         """(model, server) -> the load under way."""
@@ -117,28 +117,28 @@ class ReplicaLoader:
         """Load one more replica if placement agrees; returns None if it is under way, otherwise why not.
         Raises UpstreamUnavailable: nothing is loaded now."""
         # Fetched before it is placed: its size, by which it is placed, is not known before.
-        if self._fetches_first(facts, pool):
+        if self._begin_fetch(facts, pool):
             return None
         now_s = self._state.now_s()
         placement = place(self._state.fleet, facts.name, now_s, must_beat_s=must_beat_s, pool=pool, limits=limits)
         if isinstance(placement, Refusal):
-            self.is_left_to_leader(facts, placement, pool=pool)
+            self.ask_leader(facts, placement, pool=pool)
             return placement
         self._load_as_placed(facts, placement, pool)
         return None
 
-    def is_left_to_leader(self, facts: ModelFacts, refusal: Refusal, *, pool: str | None = None) -> bool:
-        """Whether the leader, another process, has been asked: it may load the model in spite of this
-        refusal."""
-        return refusal.obstacle in _LEADERS_TO_JUDGE and self._is_leaders_to_load(facts, pool)
+    def ask_leader(self, facts: ModelFacts, refusal: Refusal, *, pool: str | None = None) -> bool:
+        """Ask the leader, if it is another process, to load the model where it may in spite of this refusal; whether it was
+        asked."""
+        return refusal.obstacle in _LEADERS_TO_JUDGE and self._ask_leader_to_load(facts, pool)
 
-    def _is_leaders_to_load(self, facts: ModelFacts, pool: str | None) -> bool:
-        """Whether the leader, another process, has been asked to load the model."""
+    def _ask_leader_to_load(self, facts: ModelFacts, pool: str | None) -> bool:
+        """Ask the leader to load the model; False if this process is the leader."""
         return self._leader is not None and self._leader.request_replica(facts.name, pool)
 
-    def _fetches_first(self, facts: ModelFacts, pool: str | None) -> bool:
-        """Whether the model's files are being fetched. It is placed only once they are here and its size is
-        known, so no server waits meanwhile."""
+    def _begin_fetch(self, facts: ModelFacts, pool: str | None) -> bool:
+        """Begin to fetch the files of a cold model; whether they are being fetched. The model is placed only once they are
+        here and its size is known, so no server waits meanwhile."""
         if self._files is None or facts.quarantined_until_s > self._state.now_s():
             return False
         if facts.name not in self._fetching and self.is_cold(facts.name):
@@ -176,9 +176,9 @@ class ReplicaLoader:
         when its turn comes."""
         if self._turns.tasks.is_open and (model, server) not in self._leaving:
             self._leaving.add((model, server))
-            self._turns.tasks.create_task(self._let_go(model, server, kind, reason, still), name=f"unload-{model}")
+            self._turns.tasks.create_task(self._unload_or_log(model, server, kind, reason, still), name=f"unload-{model}")
 
-    async def _let_go(self, model: str, server: str, kind: FleetEventKind, reason: str, still: Callable[[], bool]) -> None:
+    async def _unload_or_log(self, model: str, server: str, kind: FleetEventKind, reason: str, still: Callable[[], bool]) -> None:
         """Carry out a scheduled unload. A failure is only logged: the reconciler will see what is left and
         try again."""
         try:
@@ -202,12 +202,12 @@ class ReplicaLoader:
     async def _reload_in_turn(self, model: str, server: str, reason: str) -> None:
         facts = self._state.fleet.models[model]
         async with self._turns.turn(server):
-            plans = self._turns.plans_of(server)
+            loader = self._turns.loader_of(server)
             # With room for two the old replica serves until the new one is ready.
             if self._state.fleet.servers[server].free_bytes >= facts.resident_bytes:
-                await plans.reload(facts)
+                await loader.reload(facts)
             else:
-                await plans.load_after_evicting(facts, (model,))
+                await loader.load_after_evicting(facts, (model,))
         self._turns.tell(FleetEventKind.LOADED, model, server, reason)
 
     async def unload(self, model: str, server: str, *, kind: FleetEventKind, reason: str) -> None:
@@ -222,7 +222,7 @@ class ReplicaLoader:
         async with self._turns.turn(server):
             # Asked in the turn: a request may have come while the unload waited.
             if still():
-                await self._turns.plans_of(server).unload(model)
+                await self._turns.loader_of(server).unload(model)
                 self._turns.tell(kind, model, server, reason)
 
     def forget(self, server: str) -> None:
@@ -231,7 +231,7 @@ class ReplicaLoader:
 
     def _load_as_placed(self, facts: ModelFacts, placement: Placement, pool: str | None) -> None:
         """Load the model as `placement` says, or have the leader load it where it likes."""
-        if self._is_leaders_to_load(facts, pool):
+        if self._ask_leader_to_load(facts, pool):
             return
         server, now_s = self._state.fleet.servers[placement.server], self._state.now_s()
         replica = Replica(facts.name, ModelState.LOADING, 0, now_s, placement.ready_s, last_used_s=now_s)
@@ -253,13 +253,13 @@ class ReplicaLoader:
         try:
             # The files first, then the turn: a fetch may take minutes, and must not hold up the server's
             # other loads.
-            async with self._here(facts, server.name), self._turns.turn(server.name):
+            async with self._files_held_at(facts, server.name), self._turns.turn(server.name):
                 there, victims = server.replicas.get(facts.name), victims_on(self._state.fleet, server, facts.name, self._state.now_s())
                 # Another load may have brought the model in while this one waited, or an administrator may
                 # have suspended it.
                 has_come = there is not None and there is not replica and there.state is ModelState.READY
                 if victims is not None and not has_come and not self._state.is_suspended(facts.name):
-                    await self._bring_in(facts, server, victims)
+                    await self._load_and_record(facts, server, victims)
         except Exception as exc:  # the root of a task: one model's broken files must not end the gateway
             self._turns.note_failure(facts, server.name, exc)
         finally:
@@ -269,16 +269,16 @@ class ReplicaLoader:
             # under way.
             self._ended((facts.name, server.name), asyncio.current_task())
 
-    def _here(self, facts: ModelFacts, server: str) -> AbstractAsyncContextManager[None]:
+    def _files_held_at(self, facts: ModelFacts, server: str) -> AbstractAsyncContextManager[None]:
         """Hold the model's files. Even warm files may have to be verified or fetched again, so this comes
         before the server's turn, and before anything is evicted."""
         return nullcontext() if self._files is None else self._files.held_at(facts.name, server)
 
-    async def _bring_in(self, facts: ModelFacts, server: Server, victims: tuple[str, ...]) -> None:
-        """Carry out the load; what has been evicted for it is recorded even if it fails."""
+    async def _load_and_record(self, facts: ModelFacts, server: Server, victims: tuple[str, ...]) -> None:
+        """Load the model in place of the victims, and record that; what was evicted is recorded even if the load fails."""
         began_s = self._state.now_s()
         try:
-            await self._turns.plans_of(server.name).load_after_evicting(facts, victims)
+            await self._turns.loader_of(server.name).load_after_evicting(facts, victims)
         finally:
             for victim in victims:
                 if victim not in server.replicas:

@@ -85,11 +85,11 @@ class ReplicaRepairs:
             async with self._turns.turn(server.name):
                 # Another load may have replaced the dead replica while this one waited for its turn.
                 if server.replicas.get(replica.model) is replica:
-                    await self._turns.plans_of(server.name).repair(facts, dead)
+                    await self._turns.loader_of(server.name).repair(facts, dead)
                     self._turns.tell(FleetEventKind.LOADED, replica.model, server.name, "", self._state.now_s() - began_s)
                     # Unloaded meanwhile by an administrator: only a new replica's unload ends in Triton.
                     if self._state.is_suspended(replica.model):
-                        await self._turns.plans_of(server.name).unload(replica.model)
+                        await self._turns.loader_of(server.name).unload(replica.model)
         except Exception as exc:  # as in `ReplicaLoader`
             self._turns.note_failure(facts, server.name, exc)
         finally:

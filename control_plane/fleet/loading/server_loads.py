@@ -1,5 +1,5 @@
 """Loads and unloads of one server of a fleet, over all lives of its Triton process; it implements
-`server_turns.Plans`, and is the `load_plans.ServerModels` of its plans.
+`server_turns.ServerLoader`, and is the `load_plans.ServerModels` of its plans.
 
 It measures what it does: how long loads take, and how much memory models hold.
 """
@@ -52,7 +52,7 @@ class ServerLoads:
     async def load_after_evicting(self, model: ModelFacts, victims: Sequence[str]) -> None:
         """Unload the victims, wait for their memory, and load the model. Raises as `LoadPlans.load`."""
         with self._awaiting_fingerprint(model.name):
-            await self._now().load(model, victims)
+            await self._plans_of_this_life().load(model, victims)
         await self.poll_index()
 
     async def repair(self, model: ModelFacts, dead: str) -> None:
@@ -62,7 +62,7 @@ class ServerLoads:
         # Stubs of other steps that others need as well serve on.
         async with self._instance.replacing({model.name, dead, *(parts if is_own else ())}):
             with self._awaiting_fingerprint(model.name):
-                await self._now().repair(model, dead, parts=parts)
+                await self._plans_of_this_life().repair(model, dead, parts=parts)
         await self.poll_index()
 
     async def reload(self, model: ModelFacts) -> None:
@@ -75,7 +75,7 @@ class ServerLoads:
 
     async def unload(self, model: str) -> None:
         """Unload a model, and wait for its memory. Raises as `LoadPlans.unload`."""
-        await self._now().unload(model)
+        await self._plans_of_this_life().unload(model)
         await self.poll_index()
 
     async def poll_index(self) -> None:
@@ -124,7 +124,7 @@ class ServerLoads:
         finally:
             self._state.awaiting_fingerprint.discard(awaiting_fingerprint)
 
-    def _now(self) -> LoadPlans:
+    def _plans_of_this_life(self) -> LoadPlans:
         """Return the plans for the Triton process that lives now. Raises UpstreamUnavailable."""
         upstream = self._member.pick()
         if self._plans is None or self._upstream is not upstream:
@@ -163,7 +163,7 @@ class ServerLoads:
             await self._learn(model, self._state.now_s() - prepared.asked_s, before)
 
     async def _learn(self, model: str, took_s: float, before: HeldMemory | None) -> None:
-        """Note what a load has taken; `before` it the server held so much memory."""
+        """Note the time and memory that a load took; `before` is the memory that the server held before it."""
         after = await self._instance.held_memory()
         more = None if before is None or after is None else after.more_than(before)
         self._state.measurements.loaded(model, took_s, more)

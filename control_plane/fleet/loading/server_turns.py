@@ -1,6 +1,6 @@
 """Turns of a fleet's servers: one load, unload or repair at a time runs on each, in a background task.
 
-What `fleet/loading/replica_loader` and `fleet/loading/replica_repairs` share: the tasks, the servers' plans and
+What `fleet/loading/replica_loader` and `fleet/loading/replica_repairs` share: the tasks, the servers' loaders and
 locks, and how what came of a load is recorded.
 """
 
@@ -24,7 +24,7 @@ _PAUSE_S = 0.5
 """Pause after a load that could not even begin; tried again at once it would fail at once, in a loop."""
 
 
-class Plans(Protocol):
+class ServerLoader(Protocol):
     """Port through which one server's models are loaded and unloaded: `fleet/loading/server_loads`."""
 
     async def load_after_evicting(self, model: ModelFacts, victims: tuple[str, ...]) -> None:
@@ -46,27 +46,27 @@ class ServerTurns:
     """Locks of all servers of a fleet, by which one change at a time runs on each, with the tasks that carry
     the changes out."""
 
-    def __init__(self, state: FleetState, plans: Mapping[str, Plans]) -> None:
-        """`plans` is by server; servers may join and leave it."""
+    def __init__(self, state: FleetState, loaders: Mapping[str, ServerLoader]) -> None:
+        """`loaders` is by server; servers may join and leave it."""
         self.state = state
         self.tasks = TaskOwner("models cannot be loaded")
-        self._plans = plans
+        self._loaders = loaders
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def turn(self, server: str) -> asyncio.Lock:
         """Return the lock that lets one load or unload run on the server at a time."""
         return self._locks[server]
 
-    def plans_of(self, server: str) -> Plans:
-        """Return the server's plans. Raises UpstreamUnavailable: the server left the fleet while the caller
+    def loader_of(self, server: str) -> ServerLoader:
+        """Return the server's loader. Raises UpstreamUnavailable: the server left the fleet while the caller
         waited for its turn."""
-        if server not in self._plans or server not in self.state.fleet.servers:
+        if server not in self._loaders or server not in self.state.fleet.servers:
             raise UpstreamUnavailable(f"server '{server}' has left the fleet")
-        return self._plans[server]
+        return self._loaders[server]
 
     def forget(self, server: str) -> None:
         """Forget a server that has left; callers that still wait for a turn there find that out in
-        `plans_of`."""
+        `loader_of`."""
         self._locks.pop(server, None)
 
     def note_failure(self, facts: ModelFacts, server: str, error: Exception) -> None:

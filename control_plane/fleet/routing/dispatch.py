@@ -46,7 +46,7 @@ class _FleetAttempt(Attempt[AnswerT]):
 
 class FleetDispatcher:
     """Dispatcher of a fleet: finds a replica for each request, sends it there, and reports what came of it.
-    It implements `inference/inference.Dispatch`."""
+    It implements `inference/dispatch.Dispatch`."""
 
     def __init__(
         self,

@@ -328,7 +328,7 @@ class ModelRouter:
         # The leader sees more than this process, so it is given a moment to load the model in spite of this
         # refusal.
         leader_has_s = since_s + _LEADER_BEGINS_S - now_s
-        if refusal is not None and leader_has_s > 0 and self.loads.is_left_to_leader(facts, refusal, pool=pool):
+        if refusal is not None and leader_has_s > 0 and self.loads.ask_leader(facts, refusal, pool=pool):
             expected_s = min(expected_s, leader_has_s, left_s)
         if left_s <= 0 or expected_s > left_s:
             self.state.counts.refused[LOADING if refusal is None else refusal.obstacle.value] += 1

@@ -178,7 +178,7 @@ class GrpcInferContext:
 
 
 class GrpcInferRequest(InferMessage):
-    """One ModelInfer call, as `inference/inference.InferRequest`."""
+    """One ModelInfer call, as `inference/requests.InferRequest`."""
 
     __slots__ = ("_came", "_chosen", "_context", "_request_id", "principal", "slot")
     frontend = Frontend.GRPC

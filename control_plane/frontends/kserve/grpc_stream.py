@@ -296,10 +296,10 @@ class _StreamCall:
             fault = model_fault_in(answer)
         except ControlPlaneError as exc:
             fault = model_fault_of_error(exc)
-            if arm is None or not inference.observed_may_stand_in(arm, fault, running, deadline_s):
+            if arm is None or not inference.observe_and_may_fall_back(arm, fault, running, deadline_s):
                 raise
         else:
-            if arm is None or not inference.observed_may_stand_in(arm, fault, running, deadline_s):
+            if arm is None or not inference.observe_and_may_fall_back(arm, fault, running, deadline_s):
                 return answer
         asked.message.readdress(arm.stable.model_name, arm.stable.model_version)
         running.begin_anew(arm.stable)

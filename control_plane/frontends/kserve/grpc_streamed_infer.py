@@ -13,7 +13,7 @@ from control_plane.triton.ports import GrpcCall, Slot, Upstream
 
 @dataclass(frozen=True, slots=True)
 class StreamedInfer:
-    """A request to an ordinary model, sent as a ModelInfer call: `inference/inference.ServerRequest`."""
+    """A request to an ordinary model, sent as a ModelInfer call: `inference/requests.ServerRequest`."""
 
     call: GrpcCall
     slot: Slot | None

@@ -209,7 +209,7 @@ class V2Http:
             case _:
                 if request.body and request.method == b"POST":  # JSON that is nested too deep overflows Triton's stack
                     await run_in_steps(json_steps(request.body, self._limits))
-                return await self._tell(*self._readdressed(request, route))
+                return await self._forward(*self._readdressed(request, route))
 
     def _visible(self, answer: HttpAnswer, route: V2Route, principal: Principal) -> HttpAnswer:
         """Filter the statistics of all models to those that the caller may read."""
@@ -227,7 +227,7 @@ class V2Http:
         request = request.with_target(target_for(request.target, target.model, version))
         return request, replace(route, model_name=target.model, model_version=version)
 
-    async def _tell(self, request: HttpRequest, route: V2Route) -> HttpAnswer:
+    async def _forward(self, request: HttpRequest, route: V2Route) -> HttpAnswer:
         """Forward a call to a server (one with the model, if it names one), or answer it for the fleet as a
         whole."""
         answer = None if self._fleet is None else await self._fleet.answer(request, route)

@@ -53,7 +53,7 @@ class HttpInferContext:
 
 
 class HttpInferRequest:
-    """One request over HTTP, as `inference/inference.InferRequest` and `GenerateRequest`."""
+    """One request over HTTP, as `inference/requests.InferRequest` and `GenerateRequest`."""
 
     __slots__ = ("_came", "_chosen", "_context", "_failure", "_request_id", "_route", "http", "principal", "slot")
     frontend = Frontend.HTTP

@@ -18,7 +18,7 @@ from control_plane.core.infer_call import InferCall
 _BYTES_PER_TOKEN = 4.5
 _TOKENS_AROUND_TEXT = 2
 """Bytes per token, and special tokens per text, to estimate a text's length in tokens without a tokenizer.
-Measured with all-MiniLM-L6-v2's WordPiece on the 768 English texts of `text_encoder/texts`: the sum of the
+Measured with all-MiniLM-L6-v2's WordPiece on the 768 English texts of `model_repository/text_encoder/texts`: the sum of the
 estimates is 0.4 % above the sum of the tokens; of single texts 90 % lie between -24 % and +30 %. With 4 bytes
 per token it is 12 % above. Other languages have fewer bytes per token, and are charged less than they
 cost."""

@@ -2,7 +2,7 @@
 models.
 
 Implements `models/ports.ModelStore`. Credentials come from the provider's own chain (variables, files,
-roles): none is in a URL, so none is shown. Calls of asynchronous clients run on fsspec's thread, where they
+roles), never from the URL. Calls of asynchronous clients run on fsspec's thread, where they
 can be cancelled; those of other clients are short.
 """
 
@@ -25,7 +25,7 @@ from control_plane.core.errors import ModelLoadFailed, ModelNotFound, StartupErr
 from control_plane.core.model import MODEL_NAME, NAME_RULE
 from control_plane.models.domain.model_source import ModelSource, SourceFile, refusal
 from control_plane.models.ports import Stop
-from control_plane.storage.object_stores import close_object_store, open_object_store, said, without_secrets
+from control_plane.storage.object_stores import close_object_store, open_object_store, said
 
 _log = logging.getLogger(__name__)
 
@@ -53,9 +53,9 @@ class FsspecModelStore:
         """Prepare without a request. Raises StartupError: no client reads such a URL, or the folder does not
         exist.
         """
-        self.url = without_secrets(url)
         self._call_timeout_s = call_timeout_s
         self._fs, root = open_object_store(url, setting="--model-store")
+        self.url = url  # as it is, for stores are told apart by it; with credentials in it, it would have been refused
         self._root = root.rstrip("/")
         self._is_local = isinstance(self._fs, LocalFileSystem)
         self._refused: set[str] = set()

@@ -1,7 +1,7 @@
 """Canonical form of a request's inputs, equal over HTTP with JSON, HTTP with binary data and gRPC: names, types, shapes,
 and the tensors' bytes as Triton gives them to the model.
 
-A request under which processes die is known by it, whichever way it comes again (`inference/queries_of_death`). Which
+A request under which processes die is known by it, whichever way it comes again (`inference/retries/queries_of_death`). Which
 outputs are asked for is left out: the model computes the same. Called by the KServe frontends, of requests that have
 been checked.
 

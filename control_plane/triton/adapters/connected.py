@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import httpx
 
+from control_plane.concurrency.used_connection import UsedConnection
 from control_plane.core.endpoints import Address, Endpoints, TcpAddress
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
@@ -61,10 +62,11 @@ class UpstreamClient:
             return b""
         try:
             with _transport(address, self._metrics_tls) as transport:
-                async with httpx.AsyncClient(transport=transport, timeout=_METRICS_TIMEOUT_S, trust_env=False) as client:
+                client = httpx.AsyncClient(transport=transport, timeout=_METRICS_TIMEOUT_S, trust_env=False)
+                async with client, UsedConnection() as used:
                     scheme = "http" if self._metrics_tls is None else "https"
                     shown = dict(self.endpoints.credentials.headers)
-                    response = await client.get(f"{scheme}://{address.authority}/metrics", headers=shown)
+                    response = await client.get(f"{scheme}://{address.authority}/metrics", headers=shown, extensions=used.trace)
             response.raise_for_status()
         except httpx.HTTPError as exc:
             raise UpstreamUnavailable(f"Triton's metrics at {address} cannot be read: {exc}") from exc

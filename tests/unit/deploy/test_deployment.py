@@ -316,6 +316,28 @@ def test_undeploying_leaves_volumes_and_secrets_unless_told_otherwise(cluster: C
     assert "namespace/tidegate" not in cluster.objects
 
 
+@pytest.mark.parametrize("ends", [True, False])
+def test_undeploying_waits_for_pods_and_not_for_ever(cluster: Cluster, ends: bool) -> None:
+    cluster.has(pods=[{"metadata": {"name": "triton-0"}}])
+    said: list[str] = []
+    slept_s: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept_s.append(seconds if ends else 100.0)
+        if ends and len(slept_s) == 3:
+            cluster.has(pods=[])
+
+    rendered = Rendered("", render(Case("local")))
+    it = Deployment(Kubectl(), rendered, Console(said.append, lambda _: True), now_s=lambda: sum(slept_s), sleep=sleep)
+    if ends:
+        it.undeploy(with_volumes=False)
+        assert len(slept_s) == 3
+    else:
+        with pytest.raises(DeployError, match=r"after 300 s still ending: pod/triton-0.*\nnext: is a node of theirs lost"):
+            it.undeploy(with_volumes=False)
+    assert sum("waiting until they end: pod/triton-0" in line for line in said) == 1
+
+
 @pytest.mark.parametrize("with_volumes", [False, True])
 def test_undeploying_never_takes_the_clusters_models_with_it(cluster: Cluster, with_volumes: bool) -> None:
     rendered = render(Case("local", ("model-resources",)))

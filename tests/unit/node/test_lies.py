@@ -93,6 +93,17 @@ async def test_a_node_that_answers_what_nobody_asked_gets_little_of_each_turn() 
         assert gateway.node.is_connected
 
 
+async def test_a_gateway_that_floods_its_node_gets_little_of_each_turn() -> None:
+    async with Bench().running() as bench:
+        gateway = await bench.gateway().connected()
+        wire = gateway.wires[-1].to_node
+        for _ in range(1000):
+            wire.put_nowait(encode(Leave(77, is_well=True)))
+        await settle()
+        assert wire.qsize() > 900
+        assert gateway.node.is_connected
+
+
 @pytest.mark.parametrize(("kind", "fields"), LIES)
 async def test_a_node_that_lies_is_cut_off_and_the_gateway_goes_on(kind: str, fields: dict[str, Any]) -> None:
     async with Bench().running() as bench:

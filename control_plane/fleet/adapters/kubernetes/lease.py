@@ -1,7 +1,7 @@
 """`fleet/ports.LeaseStore` in a Lease of Kubernetes (`coordination.k8s.io/v1`), changed only where its resourceVersion is
 the one that was read (optimistic concurrency).
 
-No time of the Lease is ever compared with a clock of ours, as in client-go's leader election: `fleet/domain/election`
+No time of the Lease is ever compared with a clock of ours, as in client-go's leader election: `fleet/domain/leadership/election`
 waits until it has seen the record unchanged for long enough by its own clock. What the election compares is the
 fencing token (`leaseTransitions`), the holder and a count of renewals, which is an annotation: times of two renewals may
 be equal, and other people's changes of labels must not pass for renewals. `acquireTime` and `renewTime` are there for

@@ -84,7 +84,7 @@ class DiskWarmTier:
             return False
 
     def start_fetch(self, source: ModelSource) -> DiskPartialCopy:
-        """Start or resume a fetch, as `models/ports.WarmTier.begin` says; partial copies of other versions
+        """Start or resume a fetch, as `models/ports.WarmTier.start_fetch` says; partial copies of other versions
         are removed.
         """
         above = self._own / "partial" / source.name

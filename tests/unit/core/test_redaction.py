@@ -1,0 +1,16 @@
+"""What of a URL may be shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from control_plane.core.redaction import without_secrets, without_user
+
+
+@pytest.mark.parametrize("text", ["http://h:1,http://h:11", "me@work", "//" * 100_000])
+def test_a_text_without_a_user_is_shown_whole(text: str) -> None:
+    assert without_user(text) == text
+
+
+def test_a_query_may_be_a_signature() -> None:
+    assert without_secrets("GET http://h/m?X-Amz-Signature=s3cret: 403") == "GET http://h/m?... 403"
