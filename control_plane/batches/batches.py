@@ -1,8 +1,7 @@
 """Batches as their callers see them, and what makes them go on; called by `frontends/batches`.
 
-A batch needs no queue of its own: each chunk of lines becomes one job, under an id that follows from the batch, so that
-it is made, computed and charged once however many processes look after the batch. Once all have ended, whoever sees
-it first writes the output; another who writes it too writes the same bytes.
+A batch needs no queue of its own: each chunk of lines becomes one job (`chunk_jobs`), and once all of these have ended,
+whoever sees it first closes the batch (`closing`).
 """
 
 from __future__ import annotations
@@ -11,34 +10,25 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-from control_plane.batches.domain.batch import Batch, BatchState, Ended, StoredFile
-from control_plane.batches.domain.chunk_job import chunk_job
-from control_plane.batches.domain.input_lines import InputLines, InputReader, lines_of
-from control_plane.batches.domain.output_lines import (
-    ChunkEnd,
-    can_be_without_a_job,
-    chunk_end,
-    ended,
-    never_made,
-    split_result,
-    unanswered_lines,
-)
+from control_plane.batches.chunk_jobs import ChunkJobs
+from control_plane.batches.closing import Closing
+from control_plane.batches.domain.batch import Batch, BatchState, Ended
+from control_plane.batches.domain.input_lines import InputLines, InputReader
+from control_plane.batches.domain.output_lines import ChunkEnd, chunk_end, never_made
 from control_plane.batches.files import Files
 from control_plane.batches.ports import Shelf
-from control_plane.batches.webhook import tell
 from control_plane.core.errors import InvalidRequest, LimitExceeded, ModelNotFound, ObjectNotFound, StoreUnavailable
 from control_plane.core.principal import Principal
 from control_plane.core.visible_items import visible_items
 from control_plane.inference.run_steps import run_in_steps
-from control_plane.jobs.blobs import keep
-from control_plane.jobs.domain.job import Job, JobState
-from control_plane.jobs.domain.transitions import RetryPolicy, cancelled, expired
-from control_plane.jobs.ports import Bounds, JobQueue, JobsFull, JobStore, Spool, SpoolDamaged
+from control_plane.jobs.domain.job import Job
+from control_plane.jobs.domain.transitions import RetryPolicy
+from control_plane.jobs.ports import Bounds, JobQueue, JobStore, Spool
 
 _log = logging.getLogger(__name__)
 
@@ -110,8 +100,8 @@ class Batches:
         """`keep_s` is how long files and ended batches are kept, `max_open` how many of a tenant's may be open; `today_s` is
         seconds since 1970."""
         self._shelf, self._files = shelf, files
-        self._store, self._queue, self._spool = store, queue, spool
-        self._bounds, self._policy = bounds, policy
+        self._jobs = ChunkJobs(shelf=shelf, store=store, queue=queue, spool=spool, bounds=bounds, policy=policy, today_s=today_s)
+        self._closing = Closing(shelf=shelf, jobs=self._jobs, store=store, spool=spool, today_s=today_s)
         self._keep_s = keep_s
         self._max_open = max_open
         self._today_s = today_s
@@ -213,7 +203,7 @@ class Batches:
         ends = dict(follow.ends)
         for number in range(len(batch.chunks)):
             if number not in ends:
-                job = await self._store.get(batch.job_id(number))
+                job = await self._jobs.get(batch, number)
                 if job is None:
                     break  # jobs are made in order
                 found = chunk_end(job, batch.chunks[number].lines)
@@ -276,7 +266,7 @@ class Batches:
                 follow.open.clear()
             try:
                 if await self._is_done(batch, follow):
-                    await self._end(batch, follow)
+                    await self._closing.close(batch, follow.ends)
             except StoreUnavailable as exc:
                 failure = exc
             except Exception:  # a defect, which one batch must not bring upon all others
@@ -299,15 +289,15 @@ class Batches:
             if number in follow.open:
                 open_chunks += 1
                 continue
-            job = await self._store.get(batch.job_id(number))
+            job = await self._jobs.get(batch, number)
             if job is None:
                 if cancelled_s is None and self._today_s() < batch.expires_s:
-                    if await self._shelf.cancelled_s(batch) is not None or not await self._make(batch, number):
+                    if await self._shelf.cancelled_s(batch) is not None or not await self._jobs.make(batch, number):
                         break
                     made, open_chunks = made + 1, open_chunks + 1
                     follow.open.add(number)
                     if made == _AT_ONCE:
-                        await self._publish(made)
+                        await self._jobs.publish(made)
                         made = 0
                 elif cancelled_s is None or self._today_s() >= cancelled_s + _GRACE_S:
                     follow.ends[number] = never_made(is_cancelled=cancelled_s is not None)
@@ -319,86 +309,7 @@ class Batches:
                 open_chunks += 1
                 follow.open.add(number)
                 if cancelled_s is not None:
-                    await self._cancel(job)
+                    await self._jobs.cancel(job)
         if made:
-            await self._publish(made)
+            await self._jobs.publish(made)
         return len(follow.ends) == len(batch.chunks)
-
-    async def _make(self, batch: Batch, number: int) -> bool:
-        """Make the job of a chunk; False: there is no room for it now.
-
-        Another process may make it at the same time: both write the same body under the same name, and its key makes
-        one record of it. So the body stays where the record is refused, too; without a record the sweeper removes it.
-        """
-        job_id = batch.job_id(number)
-        lines = await self._shelf.read_chunk(batch, batch.chunks[number])
-        body = await keep([lines], job_id=job_id, name="body", store=self._store, spool=self._spool)
-        try:
-            await self._store.add(chunk_job(batch, number, body, now_s=self._today_s()), self._bounds)
-        except JobsFull:
-            return False
-        return True
-
-    async def _cancel(self, job: Job) -> None:
-        """Cancel a chunk's job; if it has changed meanwhile, the next look will do."""
-        if await self._store.replace(cancelled(job, now_s=self._today_s(), policy=self._policy)):
-            await self._spool.prune(job.id)
-
-    async def _publish(self, count: int) -> None:
-        try:
-            await self._queue.publish(count)
-        except StoreUnavailable as exc:
-            _log.warning("no tickets could be written for a batch; the sweeper will: %s", exc)
-
-    async def _end(self, batch: Batch, follow: _Follow) -> None:
-        if not await self._are_known(batch, follow):
-            return
-        ends = [follow.ends[number] for number in range(len(batch.chunks))]
-        end = ended(batch, ends, now_s=self._today_s())
-        for is_wanted, file_id, name, part in (
-            (end.has_output, batch.output_file_id, "output", 0),
-            (end.has_errors, batch.error_file_id, "error", 1),
-        ):
-            if is_wanted:
-                file = StoredFile(file_id, batch.tenant, f"{batch.id}_{name}.jsonl", "batch_output", 0, self._today_s(), batch.model)
-                await self._shelf.add_file(file, self._lines(batch, ends, part))
-        if batch.webhook and not await tell(batch, end, self._store, now_s=self._today_s()):
-            await self._end_first(batch, end.state)
-            return
-        await self._shelf.end(batch, end)
-        _log.info("batch %s is %s: %d lines completed, %d failed", batch.id, end.state, end.completed, end.failed)
-
-    async def _end_first(self, batch: Batch, state: BatchState) -> None:
-        """Make the first job of a batch that was over before it had any, and end it at once: its record has the webhook."""
-        over = expired if state is BatchState.EXPIRED else cancelled
-        job = await self._store.get(batch.job_id(0)) if await self._make(batch, 0) else None
-        if job is not None and job.is_open and await self._store.replace(over(job, now_s=self._today_s(), policy=self._policy)):
-            await self._spool.prune(job.id)
-
-    async def _are_known(self, batch: Batch, follow: _Follow) -> bool:
-        """Whether the store still says of every chunk how it has ended. One that it was set back to before is computed again."""
-        for number, chunk in enumerate(batch.chunks):
-            job, end = await self._store.get(batch.job_id(number)), follow.ends[number]
-            if not can_be_without_a_job(end) if job is None else chunk_end(job, chunk.lines) != end:
-                del follow.ends[number]
-        return len(follow.ends) == len(batch.chunks)
-
-    async def _lines(self, batch: Batch, ends: list[ChunkEnd], part: int) -> AsyncIterator[bytes]:
-        """Yield the lines for the output file (`part` 0) or the error file (1), chunk by chunk."""
-        for number, end in enumerate(ends):
-            job = await self._store.get(batch.job_id(number))
-            state, error = end.state, "" if job is None else job.error
-            unanswered_part = 1
-            if job is not None and job.result is not None:
-                try:
-                    whole = await self._spool.read(job.result.blob)
-                except SpoolDamaged as exc:
-                    # Computed and charged, but lost: said in the file that is there in any case, or the batch would never end.
-                    _log.error("batch %s has lost the answers of a chunk: %s", batch.id, exc)
-                    state, error, unanswered_part = JobState.DEAD, "its answers were damaged on disk", 0 if end.completed else 1
-                else:
-                    yield split_result(whole[job.result.head_bytes :], end.completed)[part]
-                    continue
-            if part == unanswered_part:
-                lines = await run_in_steps(lines_of(await self._shelf.read_chunk(batch, batch.chunks[number])))
-                yield unanswered_lines(batch.job_id(number), lines, state, error)
