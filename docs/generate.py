@@ -22,6 +22,7 @@ import typer
 import typer.main
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic.fields import FieldInfo
 
 from control_plane import settings
 from control_plane.admin.api import make_admin_api
@@ -30,6 +31,7 @@ from control_plane.cli import command_line
 from control_plane.core import errors
 from control_plane.core.algorithms.steps import finish
 from control_plane.core.infer_call import CacheStatus, Frontend, Outcome
+from control_plane.core.names import MAX_SIZE_BYTES
 from control_plane.fleet.adapters.metrics import FleetMetrics
 from control_plane.fleet.domain.counts import LOADING, FleetCounts
 from control_plane.fleet.domain.fleet import Fleet, Server
@@ -83,9 +85,9 @@ def _settings() -> Iterator[str]:
     for group in get_type_hints(settings.Settings).values():
         yield f"## {_sentence(group)}"
         meanings = _field_docstrings(group)
-        limits = group.model_json_schema()["properties"]
+        schemas = group.model_json_schema()["properties"]
         for name, field in group.model_fields.items():
-            facts = [f"Default: {_default(field.get_default(call_default_factory=True))}", *_limits(limits.get(name, {}))]
+            facts = [f"Default: {_default(field.get_default(call_default_factory=True))}", *_limits(field, schemas.get(name, {}))]
             facts += [f"option `{options[name]}`"] if name in options else []
             yield f"### `{settings.ENV_PREFIX}{name.upper()}`"
             yield _wrapped("; ".join(facts) + ".")
@@ -125,11 +127,17 @@ def _default(value: object) -> str:
             return f"`{value}`"
 
 
-def _limits(schema: Mapping[str, Any]) -> Iterator[str]:
-    """What JSON Schema says of a value, in words."""
-    words = {"minimum": "at least", "exclusiveMinimum": "more than", "maximum": "at most", "exclusiveMaximum": "less than"}
+def _limits(field: FieldInfo, schema: Mapping[str, Any]) -> Iterator[str]:
+    """What a value may be, in words: by the field's own bounds, which come before its type's, and by JSON Schema."""
+    words = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+    bounds: dict[str, Any] = {}
+    for constraint, key in product(field.metadata, words):
+        if (bound := getattr(constraint, key, None)) is not None:
+            bounds.setdefault(key, bound)
+    if "ge" in bounds:
+        bounds.pop("gt", None)
+    yield from (f"{words[key]} `{bound}`" for key, bound in bounds.items() if bound != MAX_SIZE_BYTES)
     for part in (schema, *schema.get("anyOf", ())):
-        yield from (f"{word} `{part[key]}`" for key, word in words.items() if key in part)
         if "enum" in part:
             yield "one of " + ", ".join(f"`{each}`" for each in part["enum"])
 

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import AfterValidator, ByteSize, Field, SecretStr, ValidationInfo, field_validator
 
-from control_plane.settings.fields import Group, NameList, NetworkList, Port, Seconds, SecretFile, first_line
+from control_plane.settings.fields import ByteCount, Group, NameList, NetworkList, Port, Seconds, SecretFile, first_line
 
 
 def _require_re2_pattern(pattern: str) -> str:
@@ -58,7 +58,7 @@ class GatewaySettings(Group):
     rebinding). Needed behind a proxy that passes on the name it was called by. A name that others can
     register lets their web pages in."""
 
-    max_body_bytes: int = Field(128 * 2**20, ge=1024)
+    max_body_bytes: ByteCount = Field(ByteSize(128 * 2**20), ge=1024)
     """Largest request body or gRPC message, in bytes. Each is held in memory once; too small refuses batches
     of images."""
 
@@ -67,7 +67,7 @@ class GatewaySettings(Group):
     typically becomes 3 to 10 times as large, zeros 1,000 times. Much higher lets a few bytes take much
     memory; much lower refuses compressed sparse tensors."""
 
-    max_json_bytes: int = Field(32 * 2**20, ge=1024)
+    max_json_bytes: ByteCount = Field(ByteSize(32 * 2**20), ge=1024)
     """Largest JSON part of an inference request, in bytes; binary data that follows it counts towards
     `max_body_bytes` only. Triton needs up to thirty times this much memory to parse it, and does not give
     that memory back."""
@@ -81,11 +81,11 @@ class GatewaySettings(Group):
     in all. Each costs about a microsecond here and some 50 bytes in Triton. Messages up to 64 KiB are not
     checked."""
 
-    max_header_bytes: int = Field(16 * 2**10, ge=1024)
+    max_header_bytes: ByteCount = Field(ByteSize(16 * 2**10), ge=1024)
     """Largest request head, in bytes. One header line may have 8,000 bytes in any case, since Triton closes
     the connection over a longer one."""
 
-    max_buffered_bytes: int = Field(2**30, ge=1024)
+    max_buffered_bytes: ByteCount = Field(ByteSize(2**30), ge=1024)
     """Bytes of request bodies held in memory at a time, over all HTTP and gRPC connections; bodies up to 64
     KiB do not count. Requests beyond it wait or are refused with 503. Lower than `max_body_bytes`, the
     largest bodies never fit."""

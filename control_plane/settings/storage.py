@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr, ValidationInfo, field_serializer, field_validator
+from pydantic import ByteSize, Field, SecretStr, ValidationInfo, field_serializer, field_validator
 
-from control_plane.settings.fields import PROJECT_ROOT, CpuList, Group, Seconds, SecretFile, first_line
+from control_plane.settings.fields import PROJECT_ROOT, ByteCount, ByteCountOrZero, CpuList, Group, Seconds, SecretFile, first_line
 
 
 class ProcessSettings(Group):
@@ -76,12 +76,12 @@ class CacheSettings(Group):
     responses.
     """
 
-    cache_bytes: int = Field(256 * 2**20, ge=0, le=2**40)
+    cache_bytes: ByteCountOrZero = Field(ByteSize(256 * 2**20), le=2**40)
     """Bytes of responses cached in this gateway's memory, over all its workers. Each entry counts 576 bytes
     on top of its content, so below some thousand bytes per worker next to nothing is cached. 0 turns caching
     off, also at `cache_url`."""
 
-    cache_entry_bytes: int = Field(2**20, ge=1)
+    cache_entry_bytes: ByteCount = ByteSize(2**20)
     """Largest response that is cached, in bytes. A larger one would evict many small ones, and delay others'
     lookups while it travels to `cache_url`."""
 

@@ -206,6 +206,13 @@ def test_a_budget_is_read_as_bytes_and_another_process_has_the_same(text: str, c
     assert from_plain(json.loads(json.dumps(to_plain(settings)))).fleet.memory_budget == count
 
 
+def test_every_number_of_bytes_may_be_written_with_its_unit() -> None:
+    sizes = [name for name in effective(load_settings()) if "bytes" in name.split("_")]
+    assert "cache_bytes" in sizes
+    in_force = effective(load_settings(dict.fromkeys(sizes, "8MiB")))
+    assert [in_force[name] for name in sizes] == [2**23] * len(sizes)
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("memory_budget", "2Gi"), ("memory_budget", "lots"), ("warm_bytes", "64 gigs"), ("memory_budget", "2EiB")]
 )

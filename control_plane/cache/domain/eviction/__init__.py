@@ -38,10 +38,17 @@ entry of 2 KB.
 _MAX_GHOSTS = 2**24
 """Most ghost entries, however large the capacity: 128 MiB, which are allocated when a gateway starts."""
 
+_WATCH_EVERY = 4
+"""Uses between two samples for the learned rates, while no sample is needed to make room."""
+
 _SAMPLE = 16
 """Entries sampled for each put. As many of the least valuable candidates stay in the sample of the next put,
 which makes a small sample nearly as good as sorting all entries.
 """
+
+_MAX_CANDIDATES = 4 * _SAMPLE
+"""Candidates for eviction at most: while there is room, entries are added and none is evicted. Ordering all that
+were added would hold up the loop for 50 ms when 256 MiB are first full of 2 KB."""
 
 _MAX_VICTIMS = 4
 """Entries evicted from one sample before another is drawn: one large response may displace a thousand small
@@ -179,6 +186,8 @@ class EvictingCache:
         # A new entry is a candidate for eviction at once: a scan of keys that never come again displaces
         # itself, not others.
         self._eviction_candidates.append(kept)
+        if len(self._eviction_candidates) > _MAX_CANDIDATES:
+            del self._eviction_candidates[:-_SAMPLE]
         self.held_bytes += kept.held_bytes
 
     def _remove(self, kept: CacheEntry) -> None:
@@ -190,6 +199,7 @@ class EvictingCache:
             self._order[kept.place] = last
             last.place = kept.place
         kept.place = -1
+        kept.value = b""  # the candidates for eviction, and callers' handles, still refer to the entry
         self.held_bytes -= kept.held_bytes
         self._ghosts.put(kept.key, kept.last_use, kept.uses, kept.interval)
 
@@ -210,7 +220,8 @@ class EvictingCache:
     def _make_room(self) -> None:
         """Evict the least valuable of sampled entries until the rest fits."""
         # The first sample serves both purposes; more are drawn only where that one was not enough.
-        drawn = self._watch()
+        is_full = self.held_bytes > self.max_bytes
+        drawn = self._watch() if is_full or self._uses - self._watched_at >= _WATCH_EVERY else []
         while self.held_bytes > self.max_bytes:
             candidates = dict.fromkeys(kept for kept in self._eviction_candidates + (drawn or self._some()) if kept.place >= 0)
             self._eviction_candidates = sorted(candidates, key=self._worth)[: 1 + _SAMPLE]

@@ -126,6 +126,33 @@ class TestWhatIsThere:
         assert len(kept) == 1500
         assert 0.9 * kept.max_bytes < taken <= kept.max_bytes
 
+    def test_memory_of_what_was_replaced_is_free_at_once(self) -> None:
+        kept, size = room_for(1000), 10_000
+        tracemalloc.start()
+        try:
+            for _ in range(500):
+                kept.put(key(1), bytes(size), cost_units=1.0, expires_s=LATER_S)
+            taken = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+        assert kept.held_bytes == size + ENTRY_BYTES
+        assert taken < 10 * size
+
+    def test_the_first_eviction_looks_at_no_more_entries_than_any_other(self) -> None:
+        class Counting(EvictingCache):
+            looked_at = 0
+
+            def _worth(self, kept: CacheEntry) -> float:
+                self.looked_at += 1
+                return super()._worth(kept)
+
+        kept = Counting(2000 * ENTRY)
+        ask(kept, range(2000))
+        assert kept.looked_at == 0
+        ask(kept, [2000])
+        assert kept.evicted == 1
+        assert kept.looked_at < 100
+
     def test_the_same_each_time(self) -> None:
         requests = popular(1, 4000, 500)
         first, second = room_for(50), room_for(50)
