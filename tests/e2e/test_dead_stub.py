@@ -25,6 +25,8 @@ from tests.e2e.tidegate import LONG_S, Tidegate, living, proc_files, run_cli, wa
 _SOON_S = 5.0
 """A model is back within this time on a machine that has nothing else to do."""
 _CALLERS, _DEADLINE_MS = 8, 300
+_PAUSE_S = 0.1
+"""Of a caller, after each answer: it is the revival that is tested, not the load."""
 
 _SLEEPER = """
 import time
@@ -67,7 +69,7 @@ def callers(running: Tidegate, model: str) -> Iterator[Calls]:
     headers = [("tidegate-timeout-ms", str(_DEADLINE_MS))]
 
     def call() -> None:
-        while not done.wait(0.02):
+        while not done.wait(_PAUSE_S):
             raw = exchange(running.port("http"), "POST", f"/v2/models/{model}/infer", body(), headers, timeout_s=LONG_S)
             calls.seen.append((time.monotonic(), status(raw) == 200, raw))
 

@@ -105,7 +105,7 @@ def test_no_answer_is_older_than_the_last_load_whoever_loads(site: Site) -> None
 
     def keep_asking(gateway: Tidegate) -> None:
         try:
-            while not done.wait(0.005):
+            while not done.wait(0.02):
                 least = now[0]
                 found = answer_of(ask(gateway, "m0"))
                 assert 1 + least <= found <= 1 + now[1], "an answer of a model that was replaced before it was asked"
