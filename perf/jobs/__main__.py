@@ -131,7 +131,11 @@ class _Bench:
         self._large_per_s = self._small_per_s = 0.0
 
     def learn_capacity(self) -> None:
-        """Ask first, so that everything is warm; and learn what 32 callers get."""
+        """Ask first, so that everything is warm, also the process that computes jobs, which starts with the first one; and
+        learn what 32 callers get."""
+        jobs = list(map(_as_job, self.large[:_FEW_CALLERS]))
+        self._callers.submit(ask, self._address, jobs, _FEW_CALLERS, _ENDED_TIMEOUT_S).result()
+        self._await_rest()
         seconds = min(_SETTLED_S, self._arguments.seconds)
         for _ in range(2):
             self._large_per_s = self._closed(self.large, _CALLERS, seconds).result().requests / seconds
