@@ -52,7 +52,7 @@ async def test_a_change_of_weight_holds_for_the_next_request_also_where_equal_by
     async with gateway(FakeUpstream(http=FakeHttp(answer=echo)), cached=keeping(*BOTH), governed=rights) as running:
         client = await running.connect()
         before = [said(await ask(client, float(number))) for number in range(20) for _ in range(3)][::3]
-        known = rights.access._known
+        known = rights.access._mirror
         for weight in (10_000, 0):
             known.routes = {"r": replace(HALF, targets=(Target("canary", weight),))}
             known.generation += 1
@@ -87,7 +87,7 @@ async def test_without_the_header_the_request_itself_decides() -> None:
 async def test_a_tenant_or_key_stays_at_one_model(sticky: str) -> None:
     keys = tuple(api_key(number, "infer:r", tenant=f"t{number % 10}") for number in range(1, 21))
     rights = governed(replace(HALF, sticky=sticky), keys=keys, tenants=tuple(Tenant(f"t{number}") for number in range(10)))
-    rights = governance(rights.access._known, authentication=True)
+    rights = governance(rights.access._mirror, authentication=True)
     async with gateway(FakeUpstream(http=FakeHttp(answer=echo)), governed=rights) as running:
         client = await running.connect()
         seen: dict[int, set[str]] = {}
@@ -103,7 +103,7 @@ async def test_a_tenant_or_key_stays_at_one_model(sticky: str) -> None:
 async def test_a_sequence_stays_where_it_began_while_weights_change_and_begins_anew_by_the_new_ones() -> None:
     rights = governed(replace(HALF, targets=(Target("canary", 0),)))
     async with gateway(FakeUpstream(http=FakeHttp(answer=echo)), governed=rights) as running:
-        client, known = await running.connect(), rights.access._known
+        client, known = await running.connect(), rights.access._mirror
 
         async def step(value: float, sequence: int, *, start: bool = False, end: bool = False) -> str:
             return said(await ask(client, value, parameters={"sequence_id": sequence, "sequence_start": start, "sequence_end": end}))
@@ -132,7 +132,7 @@ async def test_a_sequence_stays_where_it_began_while_weights_change_and_begins_a
 async def test_a_sequence_that_began_before_the_route_had_targets_ends_where_it_began() -> None:
     rights = governed(Route("r", "stable"))
     async with gateway(FakeUpstream(http=FakeHttp(answer=echo)), governed=rights) as running:
-        client, known = await running.connect(), rights.access._known
+        client, known = await running.connect(), rights.access._mirror
 
         async def step(sequence: int, *, start: bool = False, end: bool = False) -> str:
             parameters = {"sequence_id": sequence, "sequence_start": start, "sequence_end": end}
@@ -197,7 +197,7 @@ async def test_versions_of_one_model_are_targets_and_answers_say_which() -> None
 async def test_a_sequence_stays_at_its_version() -> None:
     rights = governed(VERSIONS)
     async with gateway(FakeUpstream(http=FakeHttp(answer=versioned)), governed=rights) as running:
-        client, known = await running.connect(), rights.access._known
+        client, known = await running.connect(), rights.access._mirror
 
         async def step(sequence: int, **flags: bool) -> str:
             return said(await ask(client, 1.0, parameters={"sequence_id": sequence, **flags}))

@@ -135,15 +135,15 @@ def test_memory_is_never_promised_twice_and_somebody_goes_on(story: tuple[int, S
 
 
 class IgnoresOtherLoads(LoadPlans):
-    def _in_the_way(self, found: Server, name: str) -> bool:
+    def _must_wait(self, found: Server, name: str) -> bool:
         return False
 
     async def _await_ready(self, name: str) -> None: ...
 
 
 class TakesDrainingForFree(LoadPlans):
-    async def _look(self) -> Server:
-        found = await super()._look()
+    async def _read_index(self) -> Server:
+        found = await super()._read_index()
         return replace(
             found, replicas={name: replica for name, replica in found.replicas.items() if replica.state is not ModelState.UNLOADING}
         )

@@ -127,6 +127,14 @@ async def test_a_full_disk_is_told_and_nothing_half_made_stays(tmp_path: Path) -
         await lab.warm("m")
 
 
+def size_if_there(file: Path) -> int:
+    """Of a file that a thread may be removing."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
 @pytest.mark.parametrize("seed", range(3))
 async def test_whatever_is_wanted_pinned_and_left_a_pinned_copy_is_whole_and_the_bytes_are_kept(tmp_path: Path, seed: int) -> None:
     """Random callers over twice as many models as fit into the tier; some callers give up while they wait."""
@@ -146,7 +154,7 @@ async def test_whatever_is_wanted_pinned_and_left_a_pinned_copy_is_whole_and_the
                 for _ in range(3):
                     assert (path / "1/model.onnx").read_bytes() == name.encode() * 250
                     await asyncio.sleep(chance.random() / 200)
-                assert sum(file.stat().st_size for file in lab.folder.glob("*/1/model.onnx")) <= 1000
+                assert sum(map(size_if_there, lab.folder.glob("*/1/model.onnx"))) <= 1000
             served += 1
 
     async with bench(tmp_path, store) as lab:
