@@ -286,8 +286,7 @@ def _refusal(response: httpx.Response) -> ControlPlaneError:
     except (ValueError, KeyError, TypeError):
         text = response.text
     if text == _NO_SUCH_PATH and not response.request.url.path.startswith("/v2/"):
-        at = str(response.request.url.join("/")).removesuffix("/")
-        text = f"there is no admin API at {at}: give the address of the admin port, which is port 8080 unless --admin-port says otherwise"
+        text = "there is no admin API at that address: give that of the admin port, which is port 8080 unless --admin-port says otherwise"
     advice = "; commands send the key in TIDEGATE_API_KEY" if response.status_code == httpx.codes.UNAUTHORIZED else ""
     text = _WHERE_IN_REQUEST.sub("", text)
     refusal = ObjectNotFound if response.status_code == httpx.codes.NOT_FOUND else InvalidRequest

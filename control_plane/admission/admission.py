@@ -160,7 +160,7 @@ class Admission:
         return self._limits.drain_demand()
 
     def slots(self, model: str) -> ConcurrencyLimiter:
-        """Return a model's concurrency limiter, made when they are first needed."""
+        """Return a model's concurrency limiter, made when it is first needed."""
         slots = self.models.get(model)
         if slots is None:
             slots = self.models[model] = ConcurrencyLimiter(self._slots, self._queue, self.now_s)

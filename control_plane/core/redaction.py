@@ -7,7 +7,7 @@ import re
 
 def without_secrets(text: str) -> str:
     """Return the text with the user, password and query of every URL in it replaced by `...`."""
-    return re.sub(r"\?[^\s\"',]+", "?...", without_user(text))
+    return re.sub(r"\?(?:[^\s\"',]|,(?![A-Za-z][\w+.-]*://))+", "?...", without_user(text))
 
 
 def without_user(text: str) -> str:

@@ -7,6 +7,8 @@ where it is empty (SIGSEGV). So the outputs must be known and have numbers, and 
 
 from __future__ import annotations
 
+import asyncio
+
 import orjson
 
 from control_plane.core.errors import InvalidRequest, UpstreamFailed
@@ -22,11 +24,14 @@ class Classes:
     def __init__(self, dispatch: Dispatch) -> None:
         self._numeric = ModelConfigs(dispatch, Fingerprints(), numeric_outputs)
 
-    async def require(self, call: InferCall, *, timeout_s: float) -> None:
-        """Require that Triton can tell the classes that a call asks for, as it goes to Triton.
+    async def require(self, call: InferCall, *, timeout_s: float) -> float:
+        """Require that Triton can tell the classes that a call asks for, as it goes to Triton; return the seconds that are
+        left of `timeout_s`.
 
         Raises InvalidRequest, ModelNotFound, UpstreamUnavailable, UpstreamFailed, DeadlineExceeded.
         """
+        now_s = asyncio.get_running_loop().time
+        deadline_s = now_s() + timeout_s
         if any(0 in tensor.shape for tensor in call.inputs):
             raise InvalidRequest("an empty input has no classes: parameter 'classification' needs inputs with elements")
         numeric = await self._numeric.get(call.model_name, call.model_version, timeout_s=timeout_s)
@@ -34,6 +39,7 @@ class Classes:
             # Triton reads a name up to its first NUL.
             if name.partition("\0")[0] not in numeric:
                 raise InvalidRequest(f"model {call.model_name!r} has no output {name[:100]!r} of numbers, whose classes could be told")
+        return deadline_s - now_s()
 
 
 def numeric_outputs(config: bytes | bytearray) -> frozenset[str]:

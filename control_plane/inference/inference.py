@@ -132,8 +132,6 @@ class InferenceService:
                 parsed = await run_in_steps(request.read())
             running, route, arm = self._authorize(parsed, request, admitted)
             timeout_s = self._timeout_s(request, route)
-            if running.call.classified:
-                await self.classes.require(running.call, timeout_s=timeout_s)
             if arm is None:
                 answer = await self._ask(request, running, route, timeout_s)
                 if route is not None and self.shadow is not None:
@@ -150,7 +148,7 @@ class InferenceService:
         running.is_repeatable = scope is not None or self._is_repeatable(running.model_name, route)
         if self._cached is not None and scope is not None:
             return self._cached.infer(request, running, scope, compute=self._compute, timeout_s=timeout_s)
-        if not self._try_acquire_slot(running, running.permit, timeout_s):
+        if running.call.classified or not self._try_acquire_slot(running, running.permit, timeout_s):
             return self._compute(request, running, running.permit, timeout_s)
         request.slot = running.permit
         return self.dispatch.send(request, running.call, timeout_s=timeout_s, running=running)
@@ -167,8 +165,6 @@ class InferenceService:
             if not self.observe_and_may_fall_back(arm, model_fault_in(answer), running, deadline_s):
                 return request.with_model(answer)
         self._fall_back(request, running, arm)
-        if arm.stable.classified:
-            await self.classes.require(arm.stable, timeout_s=deadline_s - self._now_s())
         answer = await self._ask(request, running, arm.route, deadline_s - self._now_s())
         return request.with_model(answer)
 
@@ -316,6 +312,8 @@ class InferenceService:
         return permit.try_acquire_slot(model, cost_units=running.expected_units, deadline_s=now_s + timeout_s, now_s=now_s)
 
     async def _compute(self, request: InferRequest[AnswerT], running: AuthorizedRequest, permit: Permit, timeout_s: float) -> AnswerT:
+        if running.call.classified:
+            timeout_s = await self.classes.require(running.call, timeout_s=timeout_s)
         if not self._try_acquire_slot(running, permit, timeout_s):
             timeout_s = await self._wait_for_slot(running, permit, timeout_s)
         request.slot = permit

@@ -70,8 +70,9 @@ class ModelConfigs(Generic[ReadT]):
 
     async def _ask(self, name: str, version: str, timeout_s: float) -> ReadT:
         request = HttpRequest(b"GET", b"%b/config" % path_of_model(name, version))
+        deadline_s = self._now_s() + timeout_s
         server = await self._dispatch.reading(name, timeout_s=timeout_s)
-        answer = await server.http.send(request, timeout_s=timeout_s)
+        answer = await server.http.send(request, timeout_s=deadline_s - self._now_s())
         if answer.status in (400, 404):  # Triton answers some GET calls about an unknown model with 400
             raise ModelNotFound(f"the model {name!r} does not exist, or is not loaded")
         if answer.status == 503:

@@ -152,7 +152,7 @@ class ModelService:
         its contents become unknown; the block asks Triton by `PreparedLoad.load`; after it they are known.
 
         It is entered in a task that goes on when the load's caller leaves, and while no other change of the
-        model is under way. A model whose load failed or was cancelled pins unknown. Its files stay pinned
+        model is under way. A model whose load failed or was cancelled stays unknown. Its files stay pinned
         while it is loaded. Raises as `load`.
         """
         check_name(name)
@@ -268,7 +268,7 @@ class ModelService:
 
     async def _give_up(self, upstream: Upstream, name: str) -> None:
         """Have Triton release a model with a dead stub that has been unloaded: it ends the unload of a new copy
-        only. What cannot be loaded any more pins UNLOADING, and is never used."""
+        only. What cannot be loaded any more stays UNLOADING, and is never used."""
         try:
             async with self._dead.replacing((name,)):
                 await upstream.control.load(name, timeout_s=self._load_timeout_s)

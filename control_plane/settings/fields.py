@@ -62,11 +62,17 @@ HAS_SECRETS = "has_secrets"
 """Type of a validation error whose input may hold a secret, so that the message leaves the input out."""
 
 
+_BYTES = re.compile(r"\s*(\d+(\.\d*)?|\.\d+)\s*[A-Za-z]*\s*", re.ASCII)
+
+
 def _count_bytes(value: object, parse: ValidatorFunctionWrapHandler) -> object:
+    expected = "expected a number of bytes, such as 2GiB or 500MB"
+    if isinstance(value, str) and _BYTES.fullmatch(value) is None:  # pydantic looks at the beginning only
+        raise ValueError(f"could not parse value and unit; {expected}")
     try:
         return parse(value)
     except ValidationError as exc:
-        raise ValueError(f"{exc.errors()[0]['msg']}; expected a number of bytes, such as 2GiB or 500MB") from None
+        raise ValueError(f"{exc.errors()[0]['msg']}; {expected}") from None
 
 
 def _without_credentials(url: str) -> str:

@@ -158,9 +158,12 @@ def _checked(fields: Any, *, has_body: bool) -> str:
 
 def lines_of(content: bytes) -> Steps[list[Line]]:
     """Read the requests of a chunk that `InputReader` has accepted, in steps."""
-    lines = list[Line]()
+    lines, paused = list[Line](), 0
     for begin, end in _spans(content):
         lines.append((yield from line_steps(content[begin:end])))
+        if end - paused >= _STEP_BYTES:
+            paused = end
+            yield
     return lines
 
 

@@ -70,7 +70,7 @@ def member_steps(text: bytes, name: str) -> Steps[tuple[Any, bytes]]:
 
     Raises InvalidRequest: it is not valid JSON, is large without that member, or has too many values.
     """
-    rest, member, done, at, depth, tokens, began = bytearray(), b"", 0, 0, 0, 0, -1
+    rest, member, done, at, depth, tokens, began, paused = bytearray(), b"", 0, 0, 0, 0, -1, 0
     while at < len(text):
         token = _match(_TOKEN, text, at, "is not valid JSON, or has a string longer than any input may be")
         at, tokens = token.end(), tokens + 1
@@ -85,7 +85,8 @@ def member_steps(text: bytes, name: str) -> Steps[tuple[Any, bytes]]:
             raise InvalidRequest(f"is larger than {_MAX_REST_BYTES} bytes without its {name}")
         if tokens == _MAX_TOKENS:
             raise InvalidRequest(f"has more strings and lists than a request of {MAX_TEXTS} inputs can have")
-        if tokens % _TOKENS_PER_STEP == 0:
+        if tokens % _TOKENS_PER_STEP == 0 or at - paused >= _PIECE_BYTES:
+            paused = at
             yield
     return _loads(bytes(rest + text[done:])), member
 

@@ -308,7 +308,7 @@ class _StreamCall:
 
     async def _send(self, message: InferMessage, call: InferCall, running: AuthorizedRequest, timeout_s: float) -> GrpcAnswer:
         if call.classified:
-            await self._relay.inference.classes.require(call, timeout_s=timeout_s)
+            timeout_s = await self._relay.inference.classes.require(call, timeout_s=timeout_s)
         infer = StreamedInfer(GrpcCall(self._infer_head, message.frame), running.permit)
         return await self._relay.inference.dispatch.send(infer, call, timeout_s=timeout_s, running=running)
 
@@ -346,10 +346,7 @@ class _StreamCall:
         one.
         """
         try:
-            left_s = await asked.turn(self._relay)
-            if asked.call.classified:
-                await self._relay.inference.classes.require(asked.call, timeout_s=left_s)
-            server = await self._reserve(asked, left_s)
+            server = await self._reserve(asked, await asked.turn(self._relay))
         except ControlPlaneError as exc:
             asked.running.fail(exc)
             self._end(asked)
@@ -367,6 +364,8 @@ class _StreamCall:
 
     async def _reserve(self, asked: _StreamRequest, timeout_s: float) -> Upstream:
         """The server for a decoupled model; one server for all requests of this call for that model."""
+        if asked.call.classified:
+            timeout_s = await self._relay.inference.classes.require(asked.call, timeout_s=timeout_s)
         model = asked.call.model_name
         if model not in self._reservations:
             held = self._relay.inference.dispatch.server_for(asked.call, timeout_s=timeout_s, running=asked.running)

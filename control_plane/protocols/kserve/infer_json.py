@@ -170,7 +170,7 @@ def _read_header(fields: dict[str, Any], json_bytes: int, model_name: str, model
         uses_shared_memory=uses_shared_memory,
         text_bytes=text_bytes,
         elements=sum(element_count(tensor.shape) for tensor in tensors),
-        classified=tuple(filter(None, map(_classified, outputs))) if outputs else (),
+        classified=tuple(name for name in map(_classified, outputs) if name is not None) if outputs else (),
     )
     return _Header(call, tuple(size for _, size in inputs), _data_bytes(inputs))
 

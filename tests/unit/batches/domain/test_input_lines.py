@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from control_plane.batches.domain.input_lines import InputLines, InputReader, lines_of
+from control_plane.batches.domain.input_lines import InputLines, InputReader, line_steps, lines_of
 from control_plane.core.algorithms.steps import finish
 from control_plane.core.errors import InvalidRequest
 
@@ -112,6 +112,16 @@ def test_lines_of_many_values_are_read_with_pauses() -> None:
     content = b"\n".join(crowded.replace(b'"custom_id":"a"', b'"custom_id":"%d"' % number) for number in range(10)) + b"\n"
 
     assert len(list(InputReader().feed(content))) == 10
+
+
+def test_a_long_line_of_few_values_is_read_with_pauses() -> None:
+    body = orjson.dumps({"model": "m", "input": ["\n" * 200_000] * 5})
+
+    assert len(list(line_steps(long_line(body)))) >= 5
+
+
+def test_lines_of_a_chunk_are_read_with_pauses() -> None:
+    assert len(list(lines_of((line("a", text="a" * 100_000) + b"\n") * 10))) >= 3
 
 
 def test_as_many_inputs_as_openai_allows() -> None:

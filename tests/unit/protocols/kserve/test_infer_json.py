@@ -370,3 +370,9 @@ class TestSharedMemory:
 )
 def test_outputs_whose_classes_are_asked_for(outputs: list[Any], classified: tuple[str, ...]) -> None:
     assert read(json.dumps({"inputs": [_X], "outputs": outputs}).encode()).classified == classified
+
+
+def test_an_output_whose_name_is_too_long_to_be_read_is_not_overlooked() -> None:
+    large = {"name": "X", "datatype": "FP32", "shape": [150_000], "data": [0.0] * 150_000}
+    outputs = [{"name": "OUT\0" + 1100 * "a", "parameters": {"classification": 1}}]
+    assert len(read(json.dumps({"inputs": [large], "outputs": outputs}).encode()).classified) == 1
