@@ -81,6 +81,7 @@ class Call:
         "_head",
         "_is_whole",
         "_messages",
+        "_partial_is_counted",
         "_principal",
         "_progress",
         "_reader",
@@ -102,7 +103,7 @@ class Call:
         self._frame: MessageFrame | None = None
         self._task: asyncio.Task[None] | None = None
         self._granted_bytes = self._uncounted_bytes = 0
-        self._is_whole = False
+        self._is_whole = self._partial_is_counted = False
         self._has_ended = False
         """Whether the client has ended its side of the stream."""
         self._received_bytes = 0
@@ -158,7 +159,7 @@ class Call:
             return
         if self._handler.stream is not None:
             # Begun before its first message: a caller need not send one to hear that it may not, or that no server is up.
-            self._messages = MessageStream(self._connection, self._stream, self.read_backlog)
+            self._messages = MessageStream(self._connection, self._stream, self.read_backlog, self._forget_message)
             self._start(self._answer())
         if ends:
             self.on_data(b"", ends=True)
@@ -299,15 +300,28 @@ class Call:
     # Streaming calls
 
     def _count_large(self, finished: list[MessageFrame] | tuple[()]) -> None:
-        """Take memory for a large message of a streaming call, or refuse it: waiting would delay the messages
-        behind it."""
-        if finished:
-            self._release()
-        wanted = self._reader.partial_bytes
-        if wanted > UNCOUNTED_BYTES and not self._granted_bytes:
-            if not self._connection.budget.try_acquire(wanted):
-                raise Overloaded(f"no memory for a message of {wanted} bytes now; try again")
-            self._granted_bytes = wanted
+        """Take memory for the large messages of a streaming call, each until its handler is done with it, or refuse the call:
+        waiting would delay the messages behind it."""
+        for frame in finished:
+            if not self._partial_is_counted:  # it came at once
+                self._count(len(frame))
+            self._partial_is_counted = False
+        if not self._partial_is_counted:
+            self._partial_is_counted = self._count(self._reader.partial_bytes)
+
+    def _count(self, size_bytes: int) -> bool:
+        if size_bytes <= UNCOUNTED_BYTES:
+            return False
+        if not self._connection.budget.try_acquire(size_bytes):
+            raise Overloaded(f"no memory for a message of {size_bytes} bytes now; try again")
+        self._granted_bytes += size_bytes
+        return True
+
+    def _forget_message(self, size_bytes: int) -> None:
+        """Give back the memory of a message of a streaming call with which its handler is done."""
+        if size_bytes > UNCOUNTED_BYTES and self._granted_bytes:  # all has been given back where the call has ended
+            self._granted_bytes -= size_bytes
+            self._connection.budget.release(size_bytes)
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         self._task = self._connection.tasks.create_task(work, name="grpc-call")
