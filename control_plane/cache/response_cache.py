@@ -10,6 +10,7 @@ This module knows neither protocol: values are bytes to it.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -38,6 +39,10 @@ asked unless it is slow.
 
 _MAX_SCOPES = 4096
 """Most scopes, and models' overheads, that are remembered; both cost little to make anew."""
+
+_COPIED_AT_ONCE = 64
+"""Values of level two that are copied to level one in one turn of the event loop: each takes 10 us, and 30 us where others
+are evicted for it. A call of `/v1/embeddings` may have 2,048."""
 
 _EXPIRY = Struct("<d")
 """Header of each value in level two: when the entry expires, in seconds since 1970. Redis's own TTL knows
@@ -191,12 +196,14 @@ class ResponseCache:
         computing_s = self._computing_s(scope, None if cost_units is None else cost_units * len(keys))
         values = await self._shared.get(keys, computing_s=min(computing_s, timeout_s))
         found = [self._unexpired(value) for value in values]
-        for key, aged in zip(keys, found, strict=True):
+        for number, (key, aged) in enumerate(zip(keys, found, strict=True), 1):
             # The model may have been loaded anew while level two was asked. The caller still gets its answer,
             # as if it had asked a moment earlier, but nobody finds it here later.
             if aged is not None and self.is_current(scope):
                 value, left_s = aged
                 self._kept.put(key, value, cost_units=1.0 if cost_units is None else cost_units, expires_s=self._now_s() + left_s)
+            if number % _COPIED_AT_ONCE == 0:
+                await asyncio.sleep(0)
         return [None if aged is None else aged[0] for aged in found]
 
     def _computing_s(self, scope: CacheScope, cost_units: float | None) -> float:

@@ -85,6 +85,16 @@ class TestRate:
         bench.limits.set_shares({"t": 0.5}, other=1.0)
         assert bench.admitted() == 3  # seven eighths of four
 
+    def test_only_whose_part_is_another_one_has_new_limits(self) -> None:
+        bench = Bench(Tenant("t", requests_per_s=10.0), Tenant("u", requests_per_s=10.0))
+        bench.limits.set_shares({"t": 0.5}, other=0.25)
+        same, other = bench.come("t"), bench.come("u")
+        before = same.own_rate, other.own_rate
+        bench.limits.set_shares({"t": 0.5, "u": 0.75}, other=0.25)
+        assert same.own_rate is before[0], "nothing was computed anew"
+        assert other.own_rate is not None
+        assert other.own_rate.requests_per_s == 7.5
+
     def test_what_another_limit_refuses_does_not_count_for_the_rate(self) -> None:
         bench = Bench(Tenant("t", requests_per_s=10.0, burst=2, concurrency=1))
         account = bench.come()
