@@ -105,7 +105,8 @@ class CachedInference:
         kept = self.cache.get_local(key)
         if kept is not None:
             answer = self.restored(request, running, kept, CacheStatus.HIT)
-            request.keep_verbatim(running.call, key, answer)
+            if not running.has_fallen_back:  # equal bytes are to ask the model that they are assigned to
+                request.keep_verbatim(running.call, key, answer)
             return answer
         deadline_s = self._now_s() + timeout_s
         # The same contents loaded again get another fingerprint object: other contents may have been loaded
