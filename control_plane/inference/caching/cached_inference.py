@@ -110,8 +110,8 @@ class CachedInference:
             return answer
         deadline_s = self._now_s() + timeout_s
         # The same contents loaded again get another fingerprint object: other contents may have been loaded
-        # in between.
-        flight = (key, scope.fingerprint)
+        # in between. Callers join no flight of work in the background, which they interrupt or hold up themselves.
+        flight = (key, scope.fingerprint, running.permit.is_in_background)
         # A loop, not an `if`: while this request waited, another follower may have become the leader of a new
         # flight.
         while self._singleflight.is_under_way(place := self._singleflight.key_for(flight, running)):
