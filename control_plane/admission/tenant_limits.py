@@ -162,8 +162,9 @@ class TenantLimits:
 
     def set_spent(self, day: str, units: Mapping[str, float]) -> None:
         number = number_of_day(day)
-        # Sums of yesterday may still arrive after midnight, when this process counts the new day already.
-        if number >= self._day:
+        # Sums of yesterday may still arrive after midnight, when this process counts the new day already. One that the clock
+        # has not reached is not counted on: the clock was put back.
+        if number >= min(self._day, day_number(self._today_s())):
             self._begin(number, units)
         self._forget_unknown()
 

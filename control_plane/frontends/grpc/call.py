@@ -79,6 +79,7 @@ class Call:
         "_handler",
         "_has_ended",
         "_head",
+        "_is_late",
         "_is_whole",
         "_messages",
         "_partial_is_counted",
@@ -103,7 +104,7 @@ class Call:
         self._frame: MessageFrame | None = None
         self._task: asyncio.Task[None] | None = None
         self._granted_bytes = self._uncounted_bytes = 0
-        self._is_whole = self._partial_is_counted = False
+        self._is_whole = self._is_late = self._partial_is_counted = False
         self._has_ended = False
         """Whether the client has ended its side of the stream."""
         self._received_bytes = 0
@@ -119,6 +120,7 @@ class Call:
 
         The server calls it about once a second, so that calls need no timers of their own.
         """
+        self._is_late = self._is_late or not self._is_whole
         patience_s = self._connection.body_timeout_s
         # Progress is counted in sixteenths of a message: a client that sends a byte at a time would hold
         # memory for ever.
@@ -277,6 +279,8 @@ class Call:
                 assert handler.stream is not None
                 answer = await handler.stream(head, messages, self._principal)
             else:
+                if self._is_late:  # its caller's key may have been revoked while the message came
+                    handler, self._principal = self._connection.handler_for(head)
                 assert handler.unary is not None
                 assert frame is not None
                 block = b"" if self._stream.whole is None else self._stream.whole[0]

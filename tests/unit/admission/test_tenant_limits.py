@@ -174,6 +174,18 @@ class TestQuota:
         bench.limits.set_spent(TOMORROW, {"t": 10.0})
         assert bench.admitted(most=1) == 1
 
+    def test_once_the_clock_is_put_back_the_day_that_it_went_ahead_to_is_not_counted_on(self) -> None:
+        bench = Bench(Tenant("t", daily_compute_units=100.0))
+        bench.today_s = NOON_S + 365 * 86400.0
+        bench.limits.set_spent("2027-03-01", {})
+        bench.use(100.0)
+        bench.refused()
+        bench.today_s = NOON_S
+        bench.limits.set_spent(TODAY, {"t": 50.0})
+        assert bench.admitted(most=1) == 1
+        bench.limits.set_spent(TODAY, {"t": 100.0})
+        bench.refused()
+
     def test_a_process_may_use_up_its_part_of_what_is_left(self) -> None:
         bench = Bench(Tenant("t", daily_compute_units=100.0))
         bench.limits.set_shares({"t": 0.25}, other=1.0)

@@ -209,6 +209,18 @@ class TestLevelTwo:
         assert (asking.result(), copied[-1]) == ([b"A"] * 200, 200)
         assert max(after - before for before, after in pairwise(copied)) <= 64
 
+    def test_a_gateway_whose_clock_is_behind_keeps_it_no_longer_than_what_it_computes(self) -> None:
+        shared = Shared()
+        one, behind = Bench(shared), Bench(shared)
+        key = one.scope().key(b"a")
+        one.cache.put(one.scope(), key, b"A", cost_units=1.0)
+        behind.now_s = -3600.0
+        assert run(behind.cache.find_shared(behind.scope(), key, cost_units=None, timeout_s=30.0)) == b"A"
+        behind.now_s += 59.0
+        assert behind.cache.get_local(key) == b"A"
+        behind.now_s += 1.0
+        assert behind.cache.get_local(key) is None
+
     @pytest.mark.parametrize("value", [b"", b"short"])
     def test_what_is_no_value_is_not_there(self, value: bytes) -> None:
         shared = Shared()
