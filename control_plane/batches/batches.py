@@ -272,7 +272,7 @@ class Batches:
             except Exception:  # a defect, which one batch must not bring upon all others
                 _log.exception("batch %s waits; this is a defect", batch.id)
                 follow.rests_until_s = now_s + _AFTER_DEFECT_S
-        if now_s >= self._cleaned_s + _CLEAN_EVERY_S:
+        if abs(now_s - self._cleaned_s) >= _CLEAN_EVERY_S:  # also after the clock was set back
             self._cleaned_s = now_s
             await self._shelf.remove_older(now_s - self._keep_s, unfinished_before_s=now_s - _UNFINISHED_S)
         if failure is not None:

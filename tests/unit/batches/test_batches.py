@@ -75,3 +75,30 @@ async def test_runners_are_told_of_the_first_chunks_while_the_next_are_made_and_
         answers = await here.answers(batch)
         assert (len(answers["output"]), answers["error"]) == (6 * 32 - 1, [WRONG])
         assert await here.forget() == []
+
+
+class Cleaned:
+    """A shelf that counts how often it was cleaned."""
+
+    def __init__(self, here: BatchWorld) -> None:
+        self._shelf: Any = here.shelf
+        self.times = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shelf, name)
+
+    async def remove_older(self, before_s: float, *, unfinished_before_s: float) -> None:
+        self.times += 1
+
+
+async def test_what_is_old_is_removed_also_after_the_clock_was_set_back(tmp_path: Path) -> None:
+    async with batch_world(tmp_path) as here:
+        shelf = Cleaned(here)
+        batches = batches_of(here.jobs, shelf, here.files())
+        for _ in range(2):
+            await batches.advance()
+        assert shelf.times == 1
+        here.jobs.clock_s -= 1e6
+        for _ in range(2):
+            await batches.advance()
+        assert shelf.times == 2
