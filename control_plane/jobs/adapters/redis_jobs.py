@@ -56,7 +56,9 @@ _COMMON = """
 local function carry_out(plan, id)
   for _, key in ipairs(plan.leave) do redis.call('ZREM', key, id) end
   for _, each in ipairs(plan.enter) do redis.call('ZADD', each[1], each[2], id) end
-  for _, each in ipairs(plan.add) do redis.call('HINCRBY', each[1], each[2], each[3]) end
+  for _, each in ipairs(plan.add) do
+    if redis.call('HINCRBY', each[1], each[2], each[3]) == 0 then redis.call('HDEL', each[1], each[2]) end
+  end
   for _, each in ipairs(plan.set) do redis.call('HSET', each[1], each[2], each[3]) end
 end
 """
