@@ -121,7 +121,7 @@ class Batches:
             InvalidRequest: a line is wrong, such as one for a model that there is not, or the file's purpose is.
             PermissionDenied: the caller may not call the model.
             ObjectNotFound: there is no such file.
-            LimitExceeded: the tenant has as many open batches as it may.
+            LimitExceeded: the tenant has as many open batches as it may, or as many files, of which its end makes up to two more.
             StoreUnavailable: nothing can be accepted now.
         """
         count = await self._shelf.open_count(principal.tenant) + self._being_created[principal.tenant]
@@ -138,6 +138,7 @@ class Batches:
         file = await self._files.get(principal, input_file_id)
         if file.purpose != "batch":
             raise InvalidRequest(f"the input file's purpose must be 'batch'; this one's is {file.purpose!r}", field="input_file_id")
+        await self._files.require_room(principal)
         lines = await self._validated(principal, input_file_id)
         if self.require_model is not None:
             try:

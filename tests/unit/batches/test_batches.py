@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from control_plane.batches.domain.batch import Batch
+from control_plane.batches.domain.batch import Batch, StoredFile
 from control_plane.core.errors import LimitExceeded
-from tests.unit.batches.world import CALLER, WRONG, BatchWorld, batch_world, batches_of
+from tests.unit.batches.world import CALLER, WRONG, BatchWorld, batch_world, batches_of, pieces_of
 from tests.unit.jobs.world import Fate
 
 
@@ -61,6 +61,16 @@ async def test_batches_that_are_created_at_once_are_counted(tmp_path: Path) -> N
         assert [type(each) for each in made].count(Batch) == 2
         assert {type(each) for each in made} == {Batch, LimitExceeded}
         with pytest.raises(LimitExceeded, match="2 batches"):
+            await batches.create(CALLER, file_id, None)
+
+
+async def test_who_has_as_many_bytes_of_files_as_may_be_makes_no_more_of_them_by_batches(tmp_path: Path) -> None:
+    async with batch_world(tmp_path) as here:
+        batches, file_id = here.batches(), await here.upload()
+        await batches.create(CALLER, file_id, None)
+        output = StoredFile(f"file-{1:032x}", CALLER.tenant, "out.jsonl", "batch_output", 0, here.jobs.now_s(), "m")
+        await here.shelf.add_file(output, pieces_of(bytes(1 << 20)))
+        with pytest.raises(LimitExceeded, match="2 files with"):
             await batches.create(CALLER, file_id, None)
 
 
