@@ -38,6 +38,9 @@ RequireModel = Callable[[Principal, str], Awaitable[None]]
 WINDOW_S = 86_400.0
 """OpenAI's only completion window, `24h`."""
 _PERIOD_S = 0.5
+_REST, _LONGEST_REST_S = 4.0, 10.0
+"""From one look at all open jobs to the next, in times that it took, and at most: a tenant may have twenty thousand, which
+take seconds."""
 _AFTER_DEFECT_S = 30.0
 _GATHER_S = 0.02
 """Pause between two looks, for more chunks to end."""
@@ -216,16 +219,18 @@ class Batches:
 
     async def run(self) -> None:
         """Make open batches go on, through outages, until cancelled: at once where this process has made or ended a part of
-        one, and twice a second for what others do.
+        one, and twice a second, where few are open, for what others do.
         """
-        looked_s = float("-inf")
+        loop, looked_s, rest_s = asyncio.get_running_loop(), float("-inf"), _PERIOD_S
         while True:
-            is_full = (now_s := asyncio.get_running_loop().time()) >= looked_s + _PERIOD_S
+            is_full = (now_s := loop.time()) >= looked_s + rest_s
             looked_s = now_s if is_full else looked_s
             self._wake.clear()
             try:
                 await self.advance(is_full=is_full)
                 self._is_away = False
+                if is_full:
+                    rest_s = min(max(_PERIOD_S, _REST * (loop.time() - looked_s)), _LONGEST_REST_S)
             except StoreUnavailable as exc:
                 if not self._is_away:
                     _log.warning("batches wait: %s", exc)
@@ -236,7 +241,7 @@ class Batches:
                 await asyncio.sleep(_AFTER_DEFECT_S)
             with suppress(TimeoutError):
                 # Not `wait_for`, which on Python 3.11 swallows a cancellation that comes just as it is woken.
-                async with asyncio.timeout_at(looked_s + _PERIOD_S):
+                async with asyncio.timeout_at(looked_s + rest_s):
                     await self._wake.wait()
             await asyncio.sleep(_GATHER_S)
 

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from control_plane.batches.batches import Batches
 from control_plane.batches.domain.batch import Batch, StoredFile
 from control_plane.core.errors import LimitExceeded
+from control_plane.jobs.domain.transitions import RetryPolicy
+from tests.fakes.jobs import ROOMY
 from tests.unit.batches.world import CALLER, WRONG, BatchWorld, batch_world, batches_of, pieces_of
 from tests.unit.jobs.world import Fate
 
@@ -112,3 +115,28 @@ async def test_what_is_old_is_removed_also_after_the_clock_was_set_back(tmp_path
         for _ in range(2):
             await batches.advance()
         assert shelf.times == 2
+
+
+class SlowShelf:
+    """A shelf without batches, a look at which takes three seconds."""
+
+    looks = 0
+
+    async def open_batches(self) -> list[Batch]:
+        self.looks += 1
+        await asyncio.sleep(3.0)
+        return []
+
+    async def remove_older(self, before_s: float, *, unfinished_before_s: float) -> None: ...
+
+
+@pytest.mark.virtual_time
+async def test_looks_that_take_long_are_rare() -> None:
+    parts: dict[str, Any] = dict.fromkeys(("files", "store", "queue", "spool"))
+    shelf: Any = SlowShelf()
+    batches = Batches(**parts, shelf=shelf, bounds=ROOMY, policy=RetryPolicy(), keep_s=1.0, max_open=1)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(batches.run())
+        await asyncio.sleep(60.0)
+        running.cancel()
+    assert 4 <= shelf.looks <= 7
