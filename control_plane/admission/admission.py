@@ -241,6 +241,11 @@ class Permit:
         return self._admission.priority_of(self._account.tenant)
 
     @property
+    def is_in_background(self) -> bool:
+        """Whether the request is work that yields to all other requests."""
+        return self._admission.is_in_background
+
+    @property
     def yields(self) -> bool:
         """Whether the request is work in the background that models may interrupt for callers."""
         return self._admission.is_preempted is not None

@@ -129,9 +129,10 @@ class Access:
         """All routes."""
         return self._mirror.routes.values()
 
-    def rollout(self, route: str) -> str | None:
-        """Return the id of the rollout that is under way for a route; None if there is none."""
-        return self._mirror.rollout_ids.get(route)
+    def rollout(self, route: str) -> Rollout | None:
+        """Return the rollout that is under way for a route; None if there is none."""
+        found = self._mirror.rollouts.get(route)
+        return found if found is not None and found.id == self._mirror.rollout_ids.get(route) else None
 
     def shadow(self, route: str) -> Rollout | None:
         """Return the rollout of a route whose next model gets copies of requests now; None if there is none."""

@@ -48,12 +48,20 @@ class Authentication:
     """Authenticator of requests: turns an API key or a token into a principal."""
 
     def __init__(
-        self, mirror: ObjectMirror, tokens: TokenVerifier | None, *, attempts: AuthBackoff, now_s: Callable[[], float] = time.time
+        self,
+        mirror: ObjectMirror,
+        tokens: TokenVerifier | None,
+        *,
+        attempts: AuthBackoff,
+        now_s: Callable[[], float] = time.time,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`now_s` is the wall clock, in seconds since 1970; `attempts` are timed by `monotonic_s`, which nobody puts back."""
         self._mirror = mirror
         self._tokens = tokens
         self._attempts = attempts
         self.now_s = now_s
+        self._monotonic_s = monotonic_s
         self._cached = BoundedCache[bytes, Principal].of_entries(_MAX_CACHED)
         """Principals of valid API keys by the digest of the key's text; emptied whenever a stored object
         changes.
@@ -106,7 +114,7 @@ class Authentication:
 
     def _back_off(self, source: str) -> None:
         """Count a failed attempt of this source. Raises LimitExceeded if it has failed too often before."""
-        now_s = self.now_s()
+        now_s = self._monotonic_s()
         refused_for_s = self._attempts.refused_for_s(source, now_s)
         if refused_for_s > 0:
             raise LimitExceeded(_TOO_MANY_FAILURES, retry_after_s=refused_for_s) from None
@@ -143,7 +151,7 @@ class Authentication:
         """
         if self._tokens is None:
             raise Unauthenticated(_NO_TOKENS)
-        checks = _SignatureCharge(self._attempts, source, self.now_s(), is_known=bool(self._accepted.get(digest)))
+        checks = _SignatureCharge(self._attempts, source, self._monotonic_s(), is_known=bool(self._accepted.get(digest)))
         try:
             principal = self._tokens.verify(text, before_signature=checks.begin)
             if principal.tenant not in self._mirror.tenants:

@@ -38,6 +38,9 @@ RequireModel = Callable[[Principal, str], Awaitable[None]]
 WINDOW_S = 86_400.0
 """OpenAI's only completion window, `24h`."""
 _PERIOD_S = 0.5
+_REST, _LONGEST_REST_S = 4.0, 10.0
+"""From one look at all open jobs to the next, in times that it took, and at most: a tenant may have twenty thousand, which
+take seconds."""
 _AFTER_DEFECT_S = 30.0
 _GATHER_S = 0.02
 """Pause between two looks, for more chunks to end."""
@@ -121,7 +124,7 @@ class Batches:
             InvalidRequest: a line is wrong, such as one for a model that there is not, or the file's purpose is.
             PermissionDenied: the caller may not call the model.
             ObjectNotFound: there is no such file.
-            LimitExceeded: the tenant has as many open batches as it may.
+            LimitExceeded: the tenant has as many open batches as it may, or as many files, of which its end makes up to two more.
             StoreUnavailable: nothing can be accepted now.
         """
         count = await self._shelf.open_count(principal.tenant) + self._being_created[principal.tenant]
@@ -138,6 +141,7 @@ class Batches:
         file = await self._files.get(principal, input_file_id)
         if file.purpose != "batch":
             raise InvalidRequest(f"the input file's purpose must be 'batch'; this one's is {file.purpose!r}", field="input_file_id")
+        await self._files.require_room(principal)
         lines = await self._validated(principal, input_file_id)
         if self.require_model is not None:
             try:
@@ -215,16 +219,18 @@ class Batches:
 
     async def run(self) -> None:
         """Make open batches go on, through outages, until cancelled: at once where this process has made or ended a part of
-        one, and twice a second for what others do.
+        one, and twice a second, where few are open, for what others do.
         """
-        looked_s = float("-inf")
+        loop, looked_s, rest_s = asyncio.get_running_loop(), float("-inf"), _PERIOD_S
         while True:
-            is_full = (now_s := asyncio.get_running_loop().time()) >= looked_s + _PERIOD_S
+            is_full = (now_s := loop.time()) >= looked_s + rest_s
             looked_s = now_s if is_full else looked_s
             self._wake.clear()
             try:
                 await self.advance(is_full=is_full)
                 self._is_away = False
+                if is_full:
+                    rest_s = min(max(_PERIOD_S, _REST * (loop.time() - looked_s)), _LONGEST_REST_S)
             except StoreUnavailable as exc:
                 if not self._is_away:
                     _log.warning("batches wait: %s", exc)
@@ -235,7 +241,7 @@ class Batches:
                 await asyncio.sleep(_AFTER_DEFECT_S)
             with suppress(TimeoutError):
                 # Not `wait_for`, which on Python 3.11 swallows a cancellation that comes just as it is woken.
-                async with asyncio.timeout_at(looked_s + _PERIOD_S):
+                async with asyncio.timeout_at(looked_s + rest_s):
                     await self._wake.wait()
             await asyncio.sleep(_GATHER_S)
 
@@ -272,7 +278,7 @@ class Batches:
             except Exception:  # a defect, which one batch must not bring upon all others
                 _log.exception("batch %s waits; this is a defect", batch.id)
                 follow.rests_until_s = now_s + _AFTER_DEFECT_S
-        if now_s >= self._cleaned_s + _CLEAN_EVERY_S:
+        if abs(now_s - self._cleaned_s) >= _CLEAN_EVERY_S:  # also after the clock was set back
             self._cleaned_s = now_s
             await self._shelf.remove_older(now_s - self._keep_s, unfinished_before_s=now_s - _UNFINISHED_S)
         if failure is not None:

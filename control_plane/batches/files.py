@@ -86,6 +86,10 @@ class Files:
         files = await self._shelf.files(tenant)
         return len(files), sum(file.size_bytes for file in files)
 
+    async def require_room(self, principal: Principal) -> None:
+        """Raise LimitExceeded where the tenant has as many files, or bytes of them, as it may."""
+        self._require_room(principal.tenant, await self._kept(principal.tenant))
+
     def _require_room(self, tenant: str, kept: tuple[int, int]) -> None:
         count, total = kept
         if count >= _MAX_FILES or total + self._arriving[tenant] > self._max_bytes:

@@ -10,6 +10,7 @@ This module knows neither protocol: values are bytes to it.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -38,6 +39,10 @@ asked unless it is slow.
 
 _MAX_SCOPES = 4096
 """Most scopes, and models' overheads, that are remembered; both cost little to make anew."""
+
+_COPIED_AT_ONCE = 64
+"""Values of level two that are copied to level one in one turn of the event loop: each takes 10 us, and 30 us where others
+are evicted for it. A call of `/v1/embeddings` may have 2,048."""
 
 _EXPIRY = Struct("<d")
 """Header of each value in level two: when the entry expires, in seconds since 1970. Redis's own TTL knows
@@ -190,13 +195,15 @@ class ResponseCache:
         assert self._shared is not None, "there is no level two"
         computing_s = self._computing_s(scope, None if cost_units is None else cost_units * len(keys))
         values = await self._shared.get(keys, computing_s=min(computing_s, timeout_s))
-        found = [self._unexpired(value) for value in values]
-        for key, aged in zip(keys, found, strict=True):
+        found = [self._unexpired(value, self._ttl_s_of(scope)) for value in values]
+        for number, (key, aged) in enumerate(zip(keys, found, strict=True), 1):
             # The model may have been loaded anew while level two was asked. The caller still gets its answer,
             # as if it had asked a moment earlier, but nobody finds it here later.
             if aged is not None and self.is_current(scope):
                 value, left_s = aged
                 self._kept.put(key, value, cost_units=1.0 if cost_units is None else cost_units, expires_s=self._now_s() + left_s)
+            if number % _COPIED_AT_ONCE == 0:
+                await asyncio.sleep(0)
         return [None if aged is None else aged[0] for aged in found]
 
     def _computing_s(self, scope: CacheScope, cost_units: float | None) -> float:
@@ -204,15 +211,15 @@ class ResponseCache:
         overhead, units_s = self._overheads.get(scope.model), (cost_units or 0.0) / 1e3
         return max(_UNKNOWN_S, units_s) if overhead is None else overhead.median_s + units_s
 
-    def _unexpired(self, stored: bytes | None) -> tuple[bytes, float] | None:
-        """Return the value and the seconds until it expires; None if it has expired or is not one of ours.
+    def _unexpired(self, stored: bytes | None, ttl_s: float) -> tuple[bytes, float] | None:
+        """Return the value and the seconds until it expires, `ttl_s` at most; None if it has expired or is not one of ours.
 
-        The clocks of gateways are assumed to agree well enough: an error of theirs lengthens or shortens a
-        TTL by as much.
+        The clocks of gateways are assumed to agree well enough: an error of theirs shortens a TTL by as much, or
+        lengthens it by as much again at most.
         """
         if stored is None or len(stored) < _EXPIRY.size:
             return None
-        left_s = _EXPIRY.unpack_from(stored)[0] - self._today_s()
+        left_s = min(_EXPIRY.unpack_from(stored)[0] - self._today_s(), ttl_s)
         return (stored[_EXPIRY.size :], left_s) if left_s > 0 else None
 
     def put(self, scope: CacheScope, key: bytes, value: bytes, *, cost_units: float) -> None:
@@ -224,10 +231,13 @@ class ResponseCache:
         """
         if cost_units < scope.policy.min_cost_units or len(value) > self._max_entry_bytes or not self.is_current(scope):
             return
-        ttl_s = scope.policy.ttl_s or self._ttl_s
+        ttl_s = self._ttl_s_of(scope)
         self._kept.put(key, value, cost_units=cost_units, expires_s=self._now_s() + ttl_s)
         if self._shared is not None:
             self._shared.put(key, _EXPIRY.pack(self._today_s() + ttl_s) + value, ttl_s=ttl_s)
+
+    def _ttl_s_of(self, scope: CacheScope) -> float:
+        return scope.policy.ttl_s or self._ttl_s
 
     def _scope(self, model: str, fingerprint: Fingerprint, route: Route | None, tenant: str) -> CacheScope:
         """Return the scope from the memo, or make it: a request must not pay for a digest of what seldom

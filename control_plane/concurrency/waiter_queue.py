@@ -8,7 +8,7 @@ first served. Used by `concurrency/weighted_semaphore` and `admission/concurrenc
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -55,8 +55,9 @@ class WaiterQueue(Generic[ItemT]):
     def __init__(self, give_back: Callable[[ItemT], object]) -> None:
         """`give_back` takes what was granted to a task that left at that moment."""
         self._give_back = give_back
-        self.waiting: deque[tuple[ItemT, Waiter[ItemT]]] = deque()
-        """Item and task, the first one first; for others to look at only."""
+        self.waiting: OrderedDict[Waiter[ItemT], ItemT] = OrderedDict()
+        """Item of each task, the first one first; for others to look at only. Not a deque: a task would be looked for among
+        all others as it leaves, and thousands may leave at once."""
 
     def __len__(self) -> int:
         return len(self.waiting)
@@ -64,19 +65,16 @@ class WaiterQueue(Generic[ItemT]):
     @property
     def first(self) -> ItemT:
         """Item that the first task waits for; the queue must not be empty."""
-        return self.waiting[0][0]
+        return next(iter(self.waiting.values()))
 
     def grant_first(self) -> bool:
         """Grant the first task its item; False if that task has left, and is only no longer in the queue."""
-        item, waiter = self.waiting.popleft()
+        waiter, item = self.waiting.popitem(last=False)
         return waiter.grant(item)
 
     async def wait(self, item: ItemT, deadline_s: float) -> None:
         """Wait in turn for the item until the loop's time `deadline_s` at most. Raises TimeoutError."""
-        entry = item, Waiter[ItemT]()
-        self.waiting.append(entry)
-        await entry[1].wait(deadline_s, leave=lambda: self._remove(entry), give_back=self._give_back)
-
-    def _remove(self, entry: tuple[ItemT, Waiter[ItemT]]) -> None:
-        if entry in self.waiting:  # not if `grant_first` has just met a task that was leaving
-            self.waiting.remove(entry)
+        waiter = Waiter[ItemT]()
+        self.waiting[waiter] = item
+        # It is no longer there where `grant_first` has just met a task that was leaving.
+        await waiter.wait(deadline_s, leave=lambda: self.waiting.pop(waiter, None), give_back=self._give_back)

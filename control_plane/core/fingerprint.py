@@ -131,7 +131,16 @@ def _calls_others(model: LoadedModel | None) -> bool:
 
 def dependents_of(names: Collection[str], models: Models) -> set[str]:
     """Return those of the `models` that depend on one of `names`, including `names` themselves."""
-    return {each for each in models if not dependencies_of(each, models).isdisjoint(names)}
+    return {
+        each
+        for each, model in models.items()
+        if each in names or (_needs_others(model) and not dependencies_of(each, models).isdisjoint(names))
+    }
+
+
+def _needs_others(model: LoadedModel | None) -> bool:
+    """Whether a model may depend on another one, as few do: each load asks this of all models."""
+    return model is not None and (bool(model.config.steps) or model.contents.calls_others)
 
 
 def digest_of(parts: Iterable[bytes]) -> bytes:

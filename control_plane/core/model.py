@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
@@ -110,6 +110,14 @@ _BEST_FIRST = (ModelState.READY, ModelState.LOADING, ModelState.UNLOADING, Model
 def rank_of(state: ModelState) -> int:
     """Return the rank of a state; the best state, READY, has rank 0."""
     return _BEST_FIRST.index(state)
+
+
+def lines_by_model(index: Iterable[ModelVersion]) -> dict[str, list[ModelVersion]]:
+    """Return the lines of an index by model, for whoever looks at one model after the other."""
+    found: dict[str, list[ModelVersion]] = {}
+    for line in index:
+        found.setdefault(line.name, []).append(line)
+    return found
 
 
 def summarise(name: str, index: list[ModelVersion], memory_bytes: int | None = None, variant: ServedVariant | None = None) -> Model:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from uuid import uuid4
 
 from control_plane.core.errors import Conflict, ControlPlaneError, ModelLoadFailed, ModelNotFound, NotSupported, Overloaded
-from control_plane.core.model import Model, ModelOverride, ModelState, ModelVersion, ServedVariant, summarise
+from control_plane.core.model import Model, ModelOverride, ModelState, ModelVersion, ServedVariant, lines_by_model, summarise
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
 from control_plane.fleet.domain.memory import EVERYWHERE, DesiredState, Progress
@@ -74,11 +74,11 @@ class FleetModels:
         """List the models of all repositories and servers, by name. Raises UpstreamUnavailable: no server is
         up, or none answers."""
         indexes = await asked_of_all(self._servers.to_ask(), lambda server: server.control.index())
-        index = best_lines([line for each in indexes for line in each])
+        lines = lines_by_model(best_lines([line for each in indexes for line in each]))
         told = await asked_of_all(self._servers.to_ask(), served_variants)
         variants = {model: variant for each in told for model, variant in each.items()}
-        names = {line.name for line in index} | set(self._state.described)
-        return [self._model(name, index, variants.get(name)) for name in sorted(names)]
+        names = lines.keys() | set(self._state.described)
+        return [self._model(name, lines.get(name, []), variants.get(name)) for name in sorted(names)]
 
     async def get(self, name: str) -> Model:
         """Return one model. Raises ModelNotFound, UpstreamUnavailable."""
@@ -333,9 +333,9 @@ class FleetModels:
         found = self._state.fleet.replicas(name)
         return [server.name for server, replica in found if server.is_up and replica.state is ModelState.READY]
 
-    def _model(self, name: str, index: list[ModelVersion], variant: ServedVariant | None) -> Model:
+    def _model(self, name: str, lines: list[ModelVersion], variant: ServedVariant | None) -> Model:
         facts = self._state.fleet.models.get(name)
-        model = summarise(name, index, None if facts is None else facts.resident_bytes, variant)
+        model = summarise(name, lines, None if facts is None else facts.resident_bytes, variant)
         why = None if model.state is ModelState.READY else self._state.measurements.why_failed(name)
         return model if why is None else replace(model, reason=brief(why))
 

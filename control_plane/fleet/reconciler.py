@@ -35,6 +35,9 @@ its index."""
 _PATIENCE_S = 0.25
 """Time for which a tick waits for looks: most have ended by then. What slower ones find counts at a later
 tick, and meanwhile nobody waits for them."""
+_AT_ONCE = 50
+"""Models that are looked after without letting requests through in between: each takes some ten microseconds, and more
+with many servers."""
 _DESCRIBE_EVERY = 10
 """Ticks between two reads of the models' folders: new folders are known within five seconds."""
 
@@ -90,9 +93,8 @@ class Reconciler:
         # A safety net: requests that wait look again at each tick, even if a wake-up was missed.
         self._state.changed()
         self._state.ejection.judge()
+        await self._adjust_all()
         if self._is_leader():
-            for facts in list(self._state.fleet.models.values()):
-                self._adjust(facts)
             for server in self._state.fleet.servers.values():
                 self._evict_excess(server)
 
@@ -124,6 +126,17 @@ class Reconciler:
             _log.debug("server %s could not be observed: %s", server, exc)
         finally:
             self._under_way.discard((server, what))
+
+    async def _adjust_all(self) -> None:
+        """Adjust the replicas of all models, for as long as this process is the leader."""
+        models = self._state.fleet.models
+        for number, facts in enumerate(list(models.values())):
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+                if not self._is_leader():
+                    return
+            if models.get(facts.name) is facts:  # else it was forgotten meanwhile
+                self._adjust(facts)
 
     def _adjust(self, facts: ModelFacts) -> None:
         """Begin to load one more replica of a model, or to unload one, if there are too few or too many."""

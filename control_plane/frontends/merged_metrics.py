@@ -9,21 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from control_plane.core.algorithms.steps import Steps
+
 _LABEL = "server"
 
+_LINES_PER_STEP = 1000
+"""Lines per step: about 2 ms."""
 
-def merged_metrics(pages: Mapping[str, bytes]) -> bytes:
-    """Merge pages by server name; each sample gets the label `server`."""
+
+def merged_metrics_steps(pages: Mapping[str, bytes]) -> Steps[bytes]:
+    """Merge pages by server name, in steps; each sample gets the label `server`."""
     families: dict[str, tuple[list[str], list[str]]] = {}
     for server, page in pages.items():
-        _add(families, server, page.decode("utf-8", "replace"))
+        yield from _add_steps(families, server, page.decode("utf-8", "replace"))
     lines = [line for about, samples in families.values() for line in (*about, *samples)]
     return ("\n".join(lines) + "\n").encode() if lines else b""
 
 
-def _add(families: dict[str, tuple[list[str], list[str]]], server: str, page: str) -> None:
+def _add_steps(families: dict[str, tuple[list[str], list[str]]], server: str, page: str) -> Steps[None]:
     family = ""
-    for line in page.splitlines():
+    for number, line in enumerate(page.splitlines(), 1):
         if line.startswith(("# HELP ", "# TYPE ")):
             family = line.split(" ", 3)[2]
             about, _ = families.setdefault(family, ([], []))
@@ -31,6 +36,8 @@ def _add(families: dict[str, tuple[list[str], list[str]]], server: str, page: st
                 about.append(line)
         elif line and not line.startswith("#"):
             families.setdefault(family, ([], []))[1].append(_labelled(line, server))
+        if number % _LINES_PER_STEP == 0:
+            yield
 
 
 def _labelled(sample: str, server: str) -> str:

@@ -16,7 +16,7 @@ from control_plane.core.algorithms.steps import Steps
 from control_plane.core.endpoints import ONLY
 from control_plane.core.errors import ControlPlaneError
 from control_plane.frontends.common.caller import identify
-from control_plane.frontends.merged_metrics import merged_metrics
+from control_plane.frontends.merged_metrics import merged_metrics_steps
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.triton.server_state import ServerState
@@ -60,7 +60,7 @@ class MetricsPage:
         if set(self._servers.members) <= {ONLY}:
             return b"".join(pages)
         # Also if only one server of a fleet is up: the `server` label must not come and go.
-        return merged_metrics(dict(zip(asked, pages, strict=True)))
+        return await run_in_steps(merged_metrics_steps(dict(zip(asked, pages, strict=True))))
 
 
 async def _page_of(server: ServerState) -> bytes:

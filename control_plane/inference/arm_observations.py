@@ -38,8 +38,11 @@ class ArmObservations:
         rollout = self._access.rollout(arm.route.name)
         if rollout is None or not arm.is_assigned or running.sent_s is None or running.is_cache_hit or not says_something(fault):
             return
-        took_s = now_s - running.sent_s
-        self._hold(Observation(arm.route.name, rollout, arm.is_stable, arm.digest, fault is not None, took_s, fault in DEATHS))
+        # Another rollout, which has ended since, may have assigned it, or the sequence that it goes on with.
+        if arm.route.salt != rollout.id or arm.place not in rollout.places:
+            return
+        is_stable, took_s = arm.place == rollout.places[0], now_s - running.sent_s  # in the bake, the next model is the route's own
+        self._hold(Observation(arm.route.name, rollout.id, is_stable, arm.digest, fault is not None, took_s, fault in DEATHS))
 
     def add_pair(self, seen: Observation) -> None:
         """Observe a copied request."""

@@ -284,7 +284,6 @@ class Jobs:
             deadline_s=deadline_s,
             price_class=wanted.price_class,
             idempotency_key=wanted.idempotency_key,
-            ready_s=now_s,
             output=wanted.output,
             webhook=wanted.webhook,
         )

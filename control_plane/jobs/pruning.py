@@ -29,11 +29,11 @@ class Pruner:
         """`today_s` is seconds since 1970."""
         self._spool = spool
         self._today_s = today_s
-        self._due: deque[tuple[float, str, str]] = deque()
+        self._ended: deque[tuple[float, str, str]] = deque()
 
     def put(self, job_id: str, *, keep: str) -> None:
         """Have a job's files removed later, but not the one of the blob `keep`."""
-        self._due.append((self._today_s() + BODY_KEPT_S, job_id, keep))
+        self._ended.append((self._today_s(), job_id, keep))
 
     async def run(self) -> None:
         """Prune, through outages, until cancelled."""
@@ -45,8 +45,10 @@ class Pruner:
                 _log.warning("bodies of ended jobs stay for now: %s", exc)
 
     async def prune(self) -> None:
-        """Prune the jobs whose time has come. Raises StoreUnavailable."""
-        while self._due and self._due[0][0] <= self._today_s():
-            _, job_id, keep = self._due[0]
+        """Prune the jobs whose time has come, and those that ended before the clock was set back by as much. Raises
+        StoreUnavailable.
+        """
+        while self._ended and abs(self._today_s() - self._ended[0][0]) >= BODY_KEPT_S:
+            _, job_id, keep = self._ended[0]
             await self._spool.prune(job_id, keep=keep)
-            self._due.popleft()
+            self._ended.popleft()

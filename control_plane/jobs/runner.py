@@ -18,7 +18,7 @@ from control_plane.core.errors import StoreUnavailable
 from control_plane.jobs.blobs import keep
 from control_plane.jobs.charging import Charger
 from control_plane.jobs.claim_watch import Claim, ClaimWatch
-from control_plane.jobs.domain.claims import HEADS, MORE_HEADS, are_too_few, rank
+from control_plane.jobs.domain.claims import HEADS, are_too_few, more_heads, rank
 from control_plane.jobs.domain.gate import BulkGate
 from control_plane.jobs.domain.job import Charge, Job, JobState, Result
 from control_plane.jobs.domain.transitions import RetryPolicy, attempt_failed, broken, claimed, finished, released
@@ -157,7 +157,7 @@ class JobRunner:
         heads, is_hot = max(HEADS, most), self._compute.is_hot
         waiting = await self._store.waiting(now_s, heads=heads)
         if are_too_few(waiting, heads=heads, is_hot=is_hot):
-            waiting = await self._store.waiting(now_s, heads=MORE_HEADS)
+            waiting = await self._store.waiting(now_s, heads=max(heads, more_heads(len(waiting))))
         ranked = rank(waiting, now_s=now_s, is_hot=is_hot, weight_of=self._weight_of)
         return await self._store.claim(
             ranked[: most * _CLAIMS], lambda job: claimed(job, holder=self._holder, now_s=now_s, policy=self._policy), most=most

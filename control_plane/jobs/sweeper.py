@@ -52,7 +52,8 @@ class Sweeper:
         self._were_missing = 0
         self._is_away = False
         """Whether a store or the broker could not be reached when last asked."""
-        self._orphans_at_s = float("-inf")
+        self._orphans_s = float("-inf")
+        """When files without a record were last looked for."""
 
     async def run(self) -> None:
         """Sweep twice a second, through outages, until cancelled."""
@@ -84,8 +85,8 @@ class Sweeper:
         for job in await self._store.surplus(self._kept, limit=_AT_ONCE):
             await self._remove(job)
         await self._write_missing_tickets(now_s)
-        if now_s >= self._orphans_at_s:
-            self._orphans_at_s = now_s + _ORPHANS_EVERY_S
+        if abs(now_s - self._orphans_s) >= _ORPHANS_EVERY_S:  # also after the clock was set back
+            self._orphans_s = now_s
             await self._remove_orphans(now_s)
 
     async def _look_after(self, job: Job, now_s: float, uncharged: list[Job]) -> None:

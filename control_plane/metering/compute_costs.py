@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -82,6 +82,7 @@ class ComputeCosts:
         self._asked_s = -inf
         self._read_s = -inf
         self._costs: dict[str, RequestCost] = {}
+        self._ensembles: Set[str] = frozenset()
 
     def estimate(self, call: InferCall) -> tuple[int, float, float | None, tuple[str, ...]]:
         """Return a request's rows, its units by tables, the expected units of the rest, and the models of the
@@ -118,6 +119,7 @@ class ComputeCosts:
     async def read_models(self) -> None:
         """Read the repositories; the start awaits it, so that the first requests are charged by tables."""
         self._model_costs = await self._models.read()
+        self._ensembles = {model for model, cost in self._model_costs.items() if cost.steps}
         self._recompute_costs()
 
     def read_soon(self) -> None:
@@ -145,8 +147,8 @@ class ComputeCosts:
             known = self._learned.get(model, LearnedCost())
             self._learned[model] = learn(known, after_load=after_load, steady=steady, elapsed_s=elapsed_s)
         await self._read_unlisted_configs(computed.keys() - self._model_costs.keys() - self._unlisted.keys())
-        await self._poll_served_variants(began_s)
-        self._recompute_costs()
+        told_anew = await self._poll_served_variants(began_s)
+        self._recompute_costs(computed.keys() | told_anew)
         # Workers' charges are collected after the poll: all that Triton has counted by then has ended, or
         # ends in a moment.
         if self._settles and new.servers:
@@ -154,21 +156,23 @@ class ComputeCosts:
             self.charges.settle(StatisticsPoll(computed, self._mean_ms(), exists=self._counts.models, old=new.old))
         return took_s
 
-    async def _poll_served_variants(self, now_s: float) -> None:
+    async def _poll_served_variants(self, now_s: float) -> Set[str]:
         """Ask a server which variants it serves, if a model's is not known yet; seldom, since an unloaded
-        model never has one.
+        model never has one. Return the models of which it tells another one than before.
         """
         untold = any(cost.by_variant and model not in self._told for model, cost in self._model_costs.items())
         server = next(iter(self._servers.answering.values()), None)
         if not untold or server is None or now_s - self._asked_s < self._look_every_s:
-            return
+            return frozenset()
         self._asked_s = now_s
         try:
             found = await server.ask(served_variants)
         except UpstreamUnavailable:  # it has fallen silent
-            return
+            return frozenset()
+        anew = {model for model, variant in found.items() if self._served.get(model) != variant.name}
         self._served |= {model: variant.name for model, variant in found.items()}
         self._told |= found.keys()
+        return anew
 
     async def _read_unlisted_configs(self, models: Iterable[str]) -> None:
         """Ask Triton whether these models' inputs have a batch dimension, so that rows are counted the way
@@ -183,8 +187,14 @@ class ComputeCosts:
     def _mean_ms(self) -> dict[str, float]:
         return {model: learned.mean_ms for model, learned in self._learned.items() if learned.mean_ms is not None}
 
-    def _recompute_costs(self) -> None:
-        self._costs = request_costs({**self._unlisted, **self._model_costs}, self._mean_ms(), self._served)
+    def _recompute_costs(self, changed: Set[str] | None = None) -> None:
+        """Compute the costs of all models; or of those of which something has changed, and of the ensembles, whose steps they
+        may be: all of 10,000 take 40 ms, and while charges are open a poll comes four times a second."""
+        costs = {**self._unlisted, **self._model_costs}
+        if changed is None:
+            self._costs = request_costs(costs, self._mean_ms(), self._served)
+        elif changed:
+            self._costs |= request_costs(costs, self._mean_ms(), self._served, of=changed | self._ensembles)
 
 
 async def _loaded_config(upstream: Upstream, *, model: str) -> LoadedConfig:

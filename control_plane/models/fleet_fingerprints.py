@@ -26,7 +26,6 @@ class FleetFingerprints:
         """
 
     def of_server(self, server: str) -> ServerFingerprints:
-        self._known.setdefault(server, {})
         return ServerFingerprints(self, server)
 
     async def publish(self, server: str, changes: Mapping[str, Fingerprint | None]) -> None:
@@ -34,12 +33,15 @@ class FleetFingerprints:
 
         A model of which servers have different contents is unknown until they agree.
         """
-        self._known[server].update(changes)
+        self._known.setdefault(server, {}).update(changes)
         await self._board.publish({model: self._common(model, newest) for model, newest in changes.items()})
 
     async def forget(self, server: str, models: Iterable[str]) -> None:
         """Drop models that a server has unloaded; what the other servers have of them counts."""
-        gone = [model for model in models if self._known[server].pop(model, _ABSENT) is not _ABSENT]
+        known = self._known.get(server, {})
+        gone = [model for model in models if known.pop(model, _ABSENT) is not _ABSENT]
+        if not known:  # it may have left the fleet for good
+            self._known.pop(server, None)
         if gone:
             await self._board.publish({model: self._common(model, None) for model in gone})
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, ModelNotFound, UpstreamUnavailable
-from control_plane.core.model import Model, ModelOverride, ModelState, ModelVersion, check_name, summarise
+from control_plane.core.model import Model, ModelOverride, ModelState, ModelVersion, check_name, lines_by_model, summarise
 from control_plane.models.change_queue import ChangeQueue
 from control_plane.models.dead_models import DeadModels
 from control_plane.models.load_order import after_steps
@@ -103,8 +103,9 @@ class ModelService:
         index = await self._servers.ask(lambda upstream: upstream.control.index())
         memory = await self._servers.ask(lambda upstream: upstream.control.memory_bytes())
         variants = await self._servers.ask(served_variants)
-        names = {line.name for line in index} | set(self._known())
-        return [self._with_reason(summarise(name, index, memory.get(name), variants.get(name))) for name in sorted(names)]
+        lines = lines_by_model(index)
+        names = lines.keys() | set(self._known())
+        return [self._with_reason(summarise(name, lines.get(name, []), memory.get(name), variants.get(name))) for name in sorted(names)]
 
     def _with_reason(self, model: Model) -> Model:
         """Add why the last load failed: Triton's index has a reason only for what a backend has refused."""

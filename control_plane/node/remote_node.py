@@ -328,8 +328,9 @@ class RemoteNode:
             case Contents(number, changes, gone) if self._state is not None:
                 await self._apply_contents(changes, gone)
                 link.send(Acknowledge(number))
-            case Contents():
-                self._first = message
+            case Contents(number, changes, gone):  # what changes before the first pong adds to what was said first
+                known = changes if self._first is None else {**self._first.changes, **changes}
+                self._first = Contents(number, {name: each for name, each in known.items() if name not in gone})
             case Complete():
                 pass  # the first pong comes after it
             case StubDied(model, how):

@@ -145,7 +145,7 @@ class ObjectMirror:
         changes = await self._store.changes(self.resource_version, timeout_s=_WAIT_S)
         if changes:
             await self._apply(changes, onto=self._tables())
-            if self.regression and self._agrees(await self._store.changes(0, timeout_s=0.0)):
+            if self.regression and await self._agrees(await self._store.changes(0, timeout_s=0.0)):
                 self.regression = ""
                 _log.info("the state store holds again what is in force here")
         self._confirm()
@@ -169,7 +169,7 @@ class ObjectMirror:
         everything = await self._store.changes(0, timeout_s=0.0)
         newest = everything[-1].resource_version if everything else 0
         if newest < self.resource_version:
-            if not self._agrees(everything):
+            if not await self._agrees(everything):
                 self._hold(newest)
             self.resource_version = newest
         elif not self.regression:
@@ -186,14 +186,19 @@ class ObjectMirror:
         )
         _log.error("%s", self.regression)
 
-    def _agrees(self, everything: Iterable[Stored]) -> bool:
+    async def _agrees(self, everything: Iterable[Stored]) -> bool:
         """Whether the store's objects are those in force here; purges that it lacks have been carried out."""
-        tables: _Tables = {kind: {} for kind in _MIRRORED}
-        for stored in everything:
-            if stored.kind in tables:
-                self._apply_one(stored, tables[Kind(stored.kind)])
-        ours = self._tables()
-        return all(tables[kind] == ours[kind] for kind in _MIRRORED if kind is not Kind.PURGE)
+        missing = self._tables()
+        del missing[Kind.PURGE]
+        for count, stored in enumerate(everything, 1):
+            if stored.kind in missing:
+                there: dict[str, Any] = {}
+                self._apply_one(stored, there)
+                if there.get(stored.name) != missing[Kind(stored.kind)].pop(stored.name, None):
+                    return False
+            if count % _PAUSE_EVERY == 0:
+                await asyncio.sleep(0)
+        return not any(missing.values())
 
     def _confirm(self) -> None:
         self._is_reachable = True

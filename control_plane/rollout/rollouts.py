@@ -231,10 +231,13 @@ class Rollouts:
                 _log.error("rollout of %s: %s", rollout.route, exc)
 
     def _collect(self) -> None:
-        under_way = {each.id: each for each in self._known.rollouts.values() if each.is_under_way}
-        for rollout_id in [each for each in self._evidence if each not in under_way]:
-            if rollout_id not in {each.id for each in self._known.rollouts.values()}:
-                del self._evidence[rollout_id]  # of one that has ended it is shown until the route's next begins
+        known = {each.id: each for each in self._known.rollouts.values()}
+        under_way = {rollout_id: each for rollout_id, each in known.items() if each.is_under_way}
+        for rollout_id in self._evidence.keys() - under_way.keys():
+            if rollout_id in known:
+                self._evidence[rollout_id][0].forget_units()  # its findings are shown until the route's next begins
+            else:
+                del self._evidence[rollout_id]
         self._deaths = {each: deaths for each, deaths in self._deaths.items() if each in under_way}
         for source in self.sources:
             for seen in source():

@@ -53,6 +53,7 @@ class _Part:
     def forget_units(self) -> None:
         """Give back the memory of a rollout that has ended."""
         self.held, self.owned, self.foreign = [], set(), set()
+        self.evidence.forget_units()
 
 
 class SharedEvidence:

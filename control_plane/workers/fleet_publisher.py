@@ -35,6 +35,9 @@ from control_plane.workers.messages import (
 _TICK_S = 0.5
 _COALESCE_S = 0.003
 """Changes are collected for so long: one poll of a server may change several replicas."""
+_REST, _LONGEST_REST_S = 2.0, 0.1
+"""The same, in times that the last comparison took, and at most: of thousands of replicas it takes milliseconds, and loads
+change them all the time."""
 _MODELS_AT_ONCE = 1000
 """Models in one message: a worker answers requests between two messages."""
 _LOOKING_SHARE = 20
@@ -76,10 +79,13 @@ class FleetPublisher:
 
     async def run(self) -> None:
         """Send changes until cancelled."""
+        pause_s = _COALESCE_S
         while True:
             await self._state.wait_for_change(_TICK_S)
-            await asyncio.sleep(_COALESCE_S)
-            self.publish_changes(of_models=self._state.now_s() >= self._models_from_s)
+            await asyncio.sleep(pause_s)
+            began_s = self._state.now_s()
+            self.publish_changes(of_models=began_s >= self._models_from_s)
+            pause_s = min(max(_COALESCE_S, _REST * (self._state.now_s() - began_s)), _LONGEST_REST_S)
             self._reports.expire()
 
     def snapshot(self) -> list[ToWorker]:

@@ -323,3 +323,16 @@ async def test_jobs_that_had_ended_before_they_were_counted_are_counted(name: st
         assert await store.surplus(Load(5, 6), limit=9) == []
         assert [each.id for each in await store.surplus(Load(4, 9), limit=9)] == [job_id(1)]
         assert [each.id for each in await store.surplus(Load(9, 4), limit=9)] == [job_id(1), job_id(2)]
+
+
+async def test_in_redis_no_sums_stay_of_tenants_without_jobs(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Each claim looks at every tenant that has one."""
+    server, where = empty_redis(request), address("redis", request, tmp_path)
+    async with handles(lambda: open_job_store(*where), 1) as (store,):
+        await put(store, job(1, tenant="gone"))
+        running = await changed(store, claim(job(1, tenant="gone")))
+        ended = await changed(store, finished(running, RESULT, None, now_s=9.0, policy=POLICY))
+        assert server.call("HEXISTS", "tidegate:jobs:open", "of:gone") == b":0\r\n"
+        assert await store.remove(ended)
+    for name in ("open", "bytes", "running", "kept", "kept-bytes", "deliveries"):
+        assert server.call("EXISTS", f"tidegate:jobs:{name}") == b":0\r\n", name

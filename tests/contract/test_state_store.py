@@ -15,7 +15,7 @@ from control_plane.core.errors import Conflict, ObjectNotFound, StoreUnavailable
 from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.ports import StateStore
 from tests.aio import run
-from tests.contract.stores import NAMES, Opening, address, handles
+from tests.contract.stores import NAMES, Opening, address, empty_redis, handles
 from tests.fakes.state_store import FakeState, FakeStateStore
 
 LONG_S = 100.0
@@ -297,3 +297,13 @@ def test_who_waits_in_another_process_is_woken(name: str, request: pytest.Fixtur
             assert watcher.wait(timeout=LONG_S) == 0
         finally:
             watcher.kill()
+
+
+async def test_a_list_reads_nothing_of_other_kinds(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Of 100,000 keys that would hold up requests whenever tenants or routes are listed."""
+    server, where = empty_redis(request), address("redis", request, tmp_path)
+    async with handles(lambda: open_state_store(*where), 1) as (store,):
+        await store.put(Kind.API_KEY, "k", {})
+        route = await store.put(Kind.ROUTE, "a", {})
+        server.call("HSET", "tidegate:state:objects", "api_key/k", "no JSON, so whoever read it would fail")
+        assert await store.list_all(Kind.ROUTE) == [route]

@@ -325,6 +325,23 @@ class TestRoom:
             it.budget.release(900_000)
             assert await it.call(INFER, infer_message(padding=800_000)) == infer_message(padding=800_000)
 
+    @pytest.mark.parametrize("size", [pytest.param(100, id="begun"), pytest.param(60_005, id="complete")])
+    async def test_of_calls_that_never_end_small_messages_count_too(self, size: int) -> None:
+        async with frontend() as it:
+            peer = await it.peer()
+            frame = frame_message(bytes(60_000))
+            for stream_id in range(1, 201, 2):
+                await begin(peer, stream_id)
+                for at in range(0, size, 16_000):
+                    while peer.state.local_flow_control_window(stream_id) < 16_000:
+                        await peer.read()
+                    peer.state.send_data(stream_id, frame[at : min(at + 16_000, size)])
+                await peer.flush()
+            # 69 of them are 4 MiB.
+            await until(lambda: it.budget.held_bytes == 31 * len(frame))
+            await peer.close()
+            await until(lambda: it.budget.held_bytes == 0)
+
     async def test_a_connection_beyond_the_limit_takes_the_place_of_an_idle_one_of_its_source(self) -> None:
         async with frontend(limits=replace(LIMITS, max_connections=2)) as it:
             first, second = await it.peer(), await it.peer()

@@ -11,7 +11,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from control_plane.core.infer_call import Frontend, Outcome
-from control_plane.protocols.grpc import GrpcAnswer, message_answer, status_answer
+from control_plane.protocols.grpc import PREFIX_BYTES, GrpcAnswer, message_answer, status_answer
 from control_plane.triton.ports import GrpcCall
 from control_plane.triton.server_state import ServerState
 from tests.aio import settle
@@ -133,6 +133,28 @@ async def test_too_many_unanswered_hold_the_client_back() -> None:
         assert len(gate.arrived) < 80
         gate.let(*map(str, range(200)))
         assert [(await read(call)).infer_response.id for _ in range(200)] == [str(number) for number in range(200)]
+        await finish(it, call)
+
+
+async def test_a_large_request_takes_memory_of_the_budget_until_it_is_answered() -> None:
+    gate, id_ = Gate(), "x" * 100_000
+    async with frontend(gate.grpc) as it:
+        call = it.stream()
+        await call.write(request(id_))
+        await until(lambda: gate.arrived)
+        assert it.budget.held_bytes == PREFIX_BYTES + len(request(id_))
+        gate.let(id_)
+        assert (await read(call)).infer_response.id == id_
+        assert it.budget.held_bytes == 0
+        await finish(it, call)
+
+
+async def test_a_large_request_that_is_refused_takes_no_memory_any_more() -> None:
+    async with frontend() as it:
+        call = it.stream()
+        await call.write(b"\xff" * 100_000)
+        assert (await read(call)).error_message
+        await until(lambda: it.budget.held_bytes == 0)
         await finish(it, call)
 
 

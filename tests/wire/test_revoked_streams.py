@@ -1,4 +1,4 @@
-"""Running streams end within a second when their caller's key or token ends, without a further request."""
+"""Running streams, and calls whose message comes late, end within a second with their caller's key or token."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ import pytest
 from control_plane.core.infer_call import Outcome
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.mirror import ObjectMirror
+from control_plane.protocols.grpc import frame_message
 from tests.fakes import FakeGrpc, FakeHttp, FakeHttpStream, FakeUpstream
 from tests.fakes.governance import api_key, governance, key_text, known_state
 from tests.wire.gateway import Client, Gateway, gateway
 from tests.wire.grpc_frontend import Bench, frontend, infer_message
+from tests.wire.h2_calls import HEAD, begin, status
 from tests.wire.test_http_streams import BODY, EVENTS, chunk
 
 KEYS = (api_key(1, "infer:*"), api_key(2, "infer:*"))
@@ -80,6 +82,19 @@ async def test_a_grpc_stream_that_asks_nothing_or_waits_for_an_ordinary_answer()
         drop(known)
         for call in (idle, waiting):
             assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_a_grpc_message_that_comes_after_its_callers_key_was_revoked_is_not_computed() -> None:
+    known = known_keys()
+    async with frontend(governed=governance(known, authentication=True)) as it, asyncio.timeout(2 * WITHIN_S):
+        peer = await it.peer()
+        await begin(peer, head=[*HEAD, ("x-api-key", key_text(1))])
+        await asyncio.sleep(2.5)  # calls are looked at once a second
+        drop(known)
+        peer.state.send_data(1, frame_message(infer_message()), end_stream=True)
+        await peer.flush()
+        assert await status(peer) == str(grpc.StatusCode.UNAUTHENTICATED.value[0])
+        assert it.upstream.grpc.requests == []
 
 
 async def test_many_streams_of_one_revoked_key_all_end_alike_and_others_go_on() -> None:

@@ -233,6 +233,21 @@ async def test_the_stable_model_stands_in_for_one_that_fails(route: Route, cache
             assert running.inference.running.in_flight == 0
 
 
+async def test_a_target_that_has_recovered_is_asked_again_though_equal_bytes_were_answered_in_its_place() -> None:
+    is_out_of_order = True
+
+    def answer(request: HttpRequest) -> HttpAnswer:
+        return failing(request) if is_out_of_order else echo(request)
+
+    route = replace(HALF, targets=(Target("canary", 500),))
+    async with gateway(FakeUpstream(http=FakeHttp(answer=answer)), cached=keeping(*BOTH), governed=governed(route)) as running:
+        client = await running.connect()
+        for _ in range(2):  # computed, and then found in the cache
+            assert [said(await ask(client, float(number))) for number in range(200)] == ["stable"] * 200
+        is_out_of_order = False
+        assert {said(await ask(client, float(number))) for number in range(200)} == set(BOTH)
+
+
 async def test_who_fails_always_is_stood_in_for_within_the_retry_budget_only() -> None:
     route = replace(HALF, targets=(Target("canary", 10_000),), is_repeatable=True)
     async with gateway(FakeUpstream(http=FakeHttp(answer=failing)), governed=governed(route)) as running:

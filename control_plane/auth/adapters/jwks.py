@@ -89,6 +89,10 @@ class JwksCache:
         """Whether the last successful read is recent enough for the keys to be used."""
         return self._now_s() - self._read_s < self._pace.stale_s
 
+    def read_soon(self) -> None:
+        """Bring the next read forward."""
+        self._wanted.set()
+
     def find(self, key_id: object, algorithm: object) -> jwt.PyJWK | None:
         """Return the key that a token's header names, if it is for that algorithm; an unknown id brings the
         next read forward.
@@ -96,7 +100,7 @@ class JwksCache:
         if not isinstance(key_id, str) or not isinstance(algorithm, str) or algorithm not in _ALGORITHMS:
             return None
         if key_id not in self._ids:
-            self._wanted.set()
+            self.read_soon()
         return self._keys.get((key_id, algorithm))
 
     async def run(self) -> None:

@@ -74,6 +74,7 @@ class JwtVerifier:
         call of `before_signature`.
         """
         if not self._keys.are_fresh:
+            self._keys.read_soon()  # where the clock was set ahead, or the machine has slept, no read has failed
             raise Unauthenticated(_NO_KEYS, counts_as_failed_attempt=False)
         if len(token) > _MAX_TOKEN_CHARS or not token.isascii():
             raise Unauthenticated(_NOT_VALID)

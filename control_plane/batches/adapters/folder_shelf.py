@@ -12,7 +12,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import fields, replace
@@ -43,6 +43,8 @@ class FolderShelf:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._threads = ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="shelf")
+        self._open: dict[str, Batch] = {}
+        """Open batches as they were read: they never change, and each may have more than a thousand chunks."""
 
     async def add_file(self, file: StoredFile, pieces: AsyncIterator[bytes]) -> StoredFile:
         own = self._tenant(file.tenant) / file.id
@@ -89,7 +91,9 @@ class FolderShelf:
         return await self.run(lambda: _batches(self._tenant(tenant), after, limit))
 
     async def open_batches(self) -> list[Batch]:
-        return await self.run(lambda: _open_batches(self._folder))
+        found = await self.run(lambda: _open_batches(self._folder, self._open))
+        self._open = {batch.id: batch for batch in found}
+        return found
 
     async def open_count(self, tenant: str) -> int:
         folder = self._tenant(tenant).name.encode()
@@ -266,7 +270,7 @@ def _batches(tenant: Path, after: str, limit: int) -> list[Batch]:
     return [batch for batch, _ in zip(found, range(limit), strict=False)]
 
 
-def _open_batches(folder: Path) -> list[Batch]:
+def _open_batches(folder: Path, known: Mapping[str, Batch]) -> list[Batch]:
     found = []
     for path in sorted((folder / "open").glob("batch_*")):
         if (tenant := _read(path)) is None:
@@ -274,7 +278,7 @@ def _open_batches(folder: Path) -> list[Batch]:
         own = folder / tenant.decode() / path.name
         if (own / "ended").exists():
             _close(folder, own)  # who ended it was killed
-        elif (batch := _batch(own)) is not None:
+        elif (batch := known.get(path.name) or _batch(own)) is not None:
             found.append(batch)
     return found
 

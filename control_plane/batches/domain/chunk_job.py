@@ -25,6 +25,5 @@ def chunk_job(batch: Batch, number: int, body: Blob, *, now_s: float) -> Job:
         deadline_s=batch.expires_s,
         price_class=PriceClass.ECONOMY,
         idempotency_key=f"{batch.id} {number}",  # with a blank, which no caller's has
-        ready_s=now_s,
         keep_at_least_until_s=batch.expires_s + _RESULTS_KEPT_S,
     )

@@ -5,10 +5,16 @@ from __future__ import annotations
 import math
 
 from control_plane.fleet.domain.fleet import NEVER_S, ModelFacts
-from control_plane.fleet.domain.placement.limits import LIMITS
+from control_plane.fleet.domain.placement.limits import LIMITS, SOON_S
 from control_plane.fleet.domain.placement.placement import Obstacle, Refusal
 from control_plane.fleet.loading.replica_loader import ReplicaLoader
 from control_plane.fleet.view.state import FleetState
+
+_REST = 4.0
+"""Time for which a search in vain holds, in times that it took: thousands may wait for a model while all that is loaded is in
+use, and each asks again whenever any request ends."""
+_MOST_KNOWN = 1000
+"""Refusals that are kept; at more all are dropped, as none holds for long."""
 
 
 class LoadRequests:
@@ -19,14 +25,25 @@ class LoadRequests:
         self._loads = loads
         self._no_room: dict[str, tuple[float, Refusal]] = {}
         """Model on trial -> (when to search for room again, the last refusal)."""
+        self._in_vain: dict[tuple[str, str | None], tuple[float, Refusal]] = {}
+        """(model, pool) -> (when to search again, the last refusal)."""
         self._no_further_replica: dict[str, tuple[float, float]] = {}
         """Model -> (when to ask again for one more replica, the expected wait above which one would help even before that)."""
 
     def begin(self, facts: ModelFacts, pool: str | None = None) -> Refusal | None:
-        """Begin a load; returns why it cannot begin, or None if it has."""
-        refusal = self._loads.load_replica(facts, pool=pool)
-        if refusal is not None:
+        """Begin a load; returns why it cannot begin, or None if it has. Of many that ask at once, one searches."""
+        key, began_s = (facts.name, pool), self._state.now_s()
+        until_s, refusal = self._in_vain.pop(key, (NEVER_S, None))
+        if refusal is None or began_s >= until_s:
+            refusal = self._loads.load_replica(facts, pool=pool)
+            if refusal is None:
+                return None
             self._state.measurements.begin_refusals(facts)
+            ended_s = self._state.now_s()
+            until_s = ended_s + min(_REST * (ended_s - began_s), SOON_S)
+        if len(self._in_vain) >= _MOST_KNOWN:
+            self._in_vain.clear()
+        self._in_vain[key] = until_s, refusal
         return refusal
 
     def begin_unless_in_vain(self, facts: ModelFacts, pool: str | None) -> Refusal | None:

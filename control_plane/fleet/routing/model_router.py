@@ -67,8 +67,8 @@ class ModelRouter:
         self.loads = loads
         self._sequences = Sequences(state.now_s)
         self._dead_stubs = DeadStubDetector(state, loads.repairs)
-        self._silences = defaultdict[tuple[str, str], CopySilence](CopySilence)
-        """(server, model) -> its silence; of models that have been served there."""
+        self._silences = defaultdict[str, defaultdict[str, CopySilence]](lambda: defaultdict(CopySilence))
+        """Server -> model -> its silence; of models that have been served there."""
         self.suspect: Suspect | None = None
         """Told of a server and a model that seems to hang there; None where nothing could be done about it."""
         self._given_up: dict[tuple[str, str], Replica] = {}
@@ -184,7 +184,7 @@ class ModelRouter:
         if is_alive:
             self.state.doubts.answered(reservation, self.state.now_s())
         if self.suspect is not None:
-            silence = self._silences[reservation.server.name, reservation.replica.model]
+            silence = self._silences[reservation.server.name][reservation.replica.model]
             silence.answered(reservation.started_s, self.state.now_s())
 
     def gave_up(self, reservation: Reservation) -> None:
@@ -196,7 +196,7 @@ class ModelRouter:
         if self.suspect is None or not reservation.is_current or replica.state is not ModelState.READY:
             return
         oldest_s = next((sent_s for key, sent_s in replica.waiting.items() if key != id(reservation)), math.inf)
-        since_s = self._silences[server, replica.model].gave_up(reservation.started_s, self.state.now_s(), oldest_s=oldest_s)
+        since_s = self._silences[server][replica.model].gave_up(reservation.started_s, self.state.now_s(), oldest_s=oldest_s)
         self._given_up[server, replica.model] = replica
         if since_s is not None:
             self.suspect(server, replica.model, since_s)
@@ -206,11 +206,13 @@ class ModelRouter:
         to be called several times a second, while this process runs on time."""
         self.state.recall_overdue()
         now_s, servers = self.state.now_s(), self.state.fleet.servers
+        for left in self._silences.keys() - servers.keys():
+            del self._silences[left]
         for (name, model), replica in list(self._given_up.items()):
             server, oldest_s = servers.get(name), next(iter(replica.waiting.values()), math.inf)
             if server is None or server.replicas.get(model) is not replica or replica.abandoned_s == math.inf:
                 del self._given_up[name, model]  # it has answered since, or was loaded anew
-            elif self.suspect is not None and (since_s := self._silences[name, model].overdue(now_s, oldest_s=oldest_s)) is not None:
+            elif self.suspect is not None and (since_s := self._silences[name][model].overdue(now_s, oldest_s=oldest_s)) is not None:
                 self.suspect(name, model, since_s)
 
     def awaited(self) -> Iterator[tuple[str, str, float]]:

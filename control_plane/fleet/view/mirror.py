@@ -29,8 +29,8 @@ class FleetMirror:
         state.described = self._described = dict[str, DescribedModel]()
         self._replicas: dict[str, Mapping[str, ReplicaSnapshot]] = {}
         """Server -> the last snapshots of what is on it."""
-        self._lives: dict[tuple[str, str], int] = {}
-        """(server, model) -> the life of the replica that is in the view."""
+        self._lives: dict[str, dict[str, int]] = {}
+        """Server -> model -> the life of the replica that is in the view."""
         servers.follow(self)
 
     # `triton/server_state.ServerObserver`
@@ -43,6 +43,7 @@ class FleetMirror:
     def down(self, reason: str, server: str) -> None:
         """Forget the server's snapshots; later ones describe its next life."""
         self._replicas.pop(server, None)
+        self._lives.pop(server, None)
 
     def silence_changed(self, is_silent: bool, server: str) -> None:
         """Nothing to do: this process's view hears of it by itself."""
@@ -102,17 +103,18 @@ class FleetMirror:
         fleet, server = self._state.fleet, self._state.fleet.servers.get(name_of_server)
         if server is None:
             return
+        lives = self._lives.setdefault(server.name, {})
         for name in server.replicas.keys() - replicas.keys():
             fleet.drop_replica(server, name)
-            self._lives.pop((server.name, name), None)
+            lives.pop(name, None)
         for name, seen in replicas.items():
             replica = server.replicas.get(name)
             # A replica that was loaded anew gets a new object: slots and times of the old one must not count
             # for it.
-            if replica is None or self._lives.get((server.name, name)) != seen.life:
+            if replica is None or lives.get(name) != seen.life:
                 replica = Replica(name, seen.state, 0, seen.since_s, last_used_s=self._state.now_s())
                 fleet.put_replica(server, replica)
-                self._lives[server.name, name] = seen.life
+                lives[name] = seen.life
             replica.state, replica.bytes, replica.since_s, replica.is_step = seen.state, seen.bytes, seen.since_s, seen.is_step
             replica.ready_s = NEVER_S if seen.ready_s is None else seen.ready_s
             if seen.is_dead and not replica.is_dead:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from operator import attrgetter
 from typing import Protocol
 
 from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
@@ -17,7 +16,8 @@ from control_plane.fleet.view.idle_waiters import IdleWaiters
 from control_plane.fleet.view.measurements import weight_of
 from control_plane.triton.ports import Upstream
 
-_in_flight = attrgetter("in_flight")
+_NEXT_TO_NOTHING_S = 1e-6
+"""Work that counts as none: sums of floating-point differences leave a little over, and no request takes so little."""
 
 
 class ReservationView(Protocol):
@@ -83,8 +83,7 @@ class Reservation:
         replica, server = self.replica, self.server
         replica.in_flight -= 1
         del replica.waiting[id(self)]
-        # An idle server is set to exactly zero: sums of floating-point differences would drift.
-        server.work_s = 0.0 if _is_idle(server) else max(0.0, server.work_s - self._service_s)
+        server.work_s = _without(server.work_s, self._service_s)
         now_s = self._state.now_s()
         tells = answered and not self.met_silence
         shown = replica.departures.departed(server.service_clock, now_s, answered=tells)
@@ -130,7 +129,7 @@ class RemoteReservations:
         self.replica.in_flight -= self.use.in_flight
         self.replica.in_flight_elsewhere -= self.use.in_flight
         self.replica.sequences -= self.use.sequences
-        self._server.work_s = max(0.0, self._server.work_s - self._work_s)
+        self._server.work_s = _without(self._server.work_s, self._work_s)
 
 
 @contextmanager
@@ -143,8 +142,10 @@ def waiting_at(server: Server, facts: ModelFacts) -> Iterator[None]:
         yield
     finally:
         replica.in_flight -= 1
-        server.work_s = 0.0 if _is_idle(server) else max(0.0, server.work_s - service_s)
+        server.work_s = _without(server.work_s, service_s)
 
 
-def _is_idle(server: Server) -> bool:
-    return not any(map(_in_flight, server.replicas.values()))
+def _without(work_s: float, service_s: float) -> float:
+    """Return what is left of a server's work without that of a request."""
+    left_s = work_s - service_s
+    return left_s if left_s > _NEXT_TO_NOTHING_S else 0.0

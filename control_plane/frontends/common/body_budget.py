@@ -12,7 +12,8 @@ from control_plane.concurrency.weighted_semaphore import WeightedSemaphore
 from control_plane.core.errors import Overloaded
 
 UNCOUNTED_BYTES = 64 * 1024
-"""Bodies up to this size are not counted: `max_connections` bounds their memory."""
+"""Bodies up to this size are not counted: `max_connections` bounds their memory, over gRPC with a bound for each connection
+(`frontends/grpc/call`)."""
 
 
 class BodyBudget:

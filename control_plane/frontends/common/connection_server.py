@@ -43,7 +43,9 @@ _LOOKED_AT_FOR_ROOM = 8
 connection flood."""
 
 _SWEEPS_PER_TIMEOUT = 4
-_CHECKED_AT_ONCE = 32
+_CHECKED_AT_ONCE, _CHECKED_FOR_S = 32, 0.001
+"""Connections whose time-outs are checked in one turn of the loop, and for how long at most: one over gRPC may have a
+thousand calls, which take a millisecond by themselves."""
 _WARN_EVERY_S = 60.0
 
 _PEER = struct.Struct("3i")
@@ -307,11 +309,13 @@ class ConnectionServer(Generic[ConnectionT]):
 
     def _check_some(self, left: list[ConnectionT]) -> None:
         """Check a few connections in each turn of the loop: all 4,096 at once would block it for 20 ms."""
-        loop = asyncio.get_running_loop()
+        loop, until_s = asyncio.get_running_loop(), self.reads.now_s() + _CHECKED_FOR_S
         for _ in range(min(_CHECKED_AT_ONCE, len(left))):
             connection = left.pop()
             if connection in self._connections:
                 connection.enforce_timeouts(loop.time())
+            if self.reads.now_s() >= until_s:
+                break
         self._sweeping = loop.call_soon(self._check_some, left) if left else loop.call_later(self._pause_s, self._sweep)
 
     def _warn(self) -> None:

@@ -28,6 +28,10 @@ _log = logging.getLogger(__name__)
 _MESSAGES_AT_ONCE = 16
 """Messages of a streaming call that are split off at a time; one HTTP/2 frame may hold 50,000."""
 
+_UNCOUNTED_OF_CONNECTION = 64 * UNCOUNTED_BYTES
+"""Bytes of the small messages on one connection that need not be counted while their calls have not ended on the client's
+side: it may begin a thousand calls, and end none."""
+
 
 @dataclass(frozen=True, slots=True)
 class GrpcHandler:
@@ -48,6 +52,8 @@ class CallConnection(MessageConnection, Protocol):
     budget: BodyBudget
     max_message_bytes: int
     body_timeout_s: float
+    uncounted_bytes: int
+    """Bytes of messages of which its calls have noted that they are not counted."""
 
     @property
     def is_leaving(self) -> bool:
@@ -73,8 +79,10 @@ class Call:
         "_handler",
         "_has_ended",
         "_head",
+        "_is_late",
         "_is_whole",
         "_messages",
+        "_partial_is_counted",
         "_principal",
         "_progress",
         "_reader",
@@ -82,6 +90,7 @@ class Call:
         "_stalled_since_s",
         "_stream",
         "_task",
+        "_uncounted_bytes",
     )
 
     def __init__(self, connection: CallConnection, stream: Stream) -> None:
@@ -94,8 +103,8 @@ class Call:
         self._messages: MessageStream | None = None
         self._frame: MessageFrame | None = None
         self._task: asyncio.Task[None] | None = None
-        self._granted_bytes = 0
-        self._is_whole = False
+        self._granted_bytes = self._uncounted_bytes = 0
+        self._is_whole = self._is_late = self._partial_is_counted = False
         self._has_ended = False
         """Whether the client has ended its side of the stream."""
         self._received_bytes = 0
@@ -111,6 +120,7 @@ class Call:
 
         The server calls it about once a second, so that calls need no timers of their own.
         """
+        self._is_late = self._is_late or not self._is_whole
         patience_s = self._connection.body_timeout_s
         # Progress is counted in sixteenths of a message: a client that sends a byte at a time would hold
         # memory for ever.
@@ -151,7 +161,7 @@ class Call:
             return
         if self._handler.stream is not None:
             # Begun before its first message: a caller need not send one to hear that it may not, or that no server is up.
-            self._messages = MessageStream(self._connection, self._stream, self.read_backlog)
+            self._messages = MessageStream(self._connection, self._stream, self.read_backlog, self._forget_message)
             self._start(self._answer())
         if ends:
             self.on_data(b"", ends=True)
@@ -215,13 +225,16 @@ class Call:
         if self._frame is None:
             raise InvalidRequest("a unary call has one message, got none")
         self._is_whole = True
+        if self._uncounted_bytes:
+            self._note_uncounted(0)  # from here on it counts where it waits (`admission/waiting_room`)
         if self._task is None:
             self._start(self._answer())
 
     def _make_room(self, received: int) -> None:
-        """Open the client's window; for a large message only when the budget has room for all of it."""
-        wanted = self._reader.partial_bytes
-        if wanted <= UNCOUNTED_BYTES or self._granted_bytes:
+        """Open the client's window; for a large message, and a small one where its connection has many, only when the budget
+        has room for all of it."""
+        wanted = self._reader.partial_bytes or len(self._frame or b"")
+        if self._granted_bytes or self._may_stay_uncounted(wanted):
             self._connection.consumed(self._stream, received)
             return
         if self._handler is not None and self._handler.admit is not None and self._task is None:
@@ -231,6 +244,18 @@ class Call:
             self._connection.consumed(self._stream, self._stream.held_bytes)
         elif self._task is None:
             self._start(self._wait_for_room(wanted))
+
+    def _may_stay_uncounted(self, wanted: int) -> bool:
+        """Note that a message of so many bytes is not counted; False: it is large, or its connection has many of them."""
+        more = wanted - self._uncounted_bytes
+        if wanted > UNCOUNTED_BYTES or self._connection.uncounted_bytes + more > _UNCOUNTED_OF_CONNECTION:
+            return False
+        self._note_uncounted(wanted)
+        return True
+
+    def _note_uncounted(self, size_bytes: int) -> None:
+        self._connection.uncounted_bytes += size_bytes - self._uncounted_bytes
+        self._uncounted_bytes = size_bytes
 
     async def _wait_for_room(self, wanted: int) -> None:
         try:
@@ -254,6 +279,8 @@ class Call:
                 assert handler.stream is not None
                 answer = await handler.stream(head, messages, self._principal)
             else:
+                if self._is_late:  # its caller's key may have been revoked while the message came
+                    handler, self._principal = self._connection.handler_for(head)
                 assert handler.unary is not None
                 assert frame is not None
                 block = b"" if self._stream.whole is None else self._stream.whole[0]
@@ -277,15 +304,28 @@ class Call:
     # Streaming calls
 
     def _count_large(self, finished: list[MessageFrame] | tuple[()]) -> None:
-        """Take memory for a large message of a streaming call, or refuse it: waiting would delay the messages
-        behind it."""
-        if finished:
-            self._release()
-        wanted = self._reader.partial_bytes
-        if wanted > UNCOUNTED_BYTES and not self._granted_bytes:
-            if not self._connection.budget.try_acquire(wanted):
-                raise Overloaded(f"no memory for a message of {wanted} bytes now; try again")
-            self._granted_bytes = wanted
+        """Take memory for the large messages of a streaming call, each until its handler is done with it, or refuse the call:
+        waiting would delay the messages behind it."""
+        for frame in finished:
+            if not self._partial_is_counted:  # it came at once
+                self._count(len(frame))
+            self._partial_is_counted = False
+        if not self._partial_is_counted:
+            self._partial_is_counted = self._count(self._reader.partial_bytes)
+
+    def _count(self, size_bytes: int) -> bool:
+        if size_bytes <= UNCOUNTED_BYTES:
+            return False
+        if not self._connection.budget.try_acquire(size_bytes):
+            raise Overloaded(f"no memory for a message of {size_bytes} bytes now; try again")
+        self._granted_bytes += size_bytes
+        return True
+
+    def _forget_message(self, size_bytes: int) -> None:
+        """Give back the memory of a message of a streaming call with which its handler is done."""
+        if size_bytes > UNCOUNTED_BYTES and self._granted_bytes:  # all has been given back where the call has ended
+            self._granted_bytes -= size_bytes
+            self._connection.budget.release(size_bytes)
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         self._task = self._connection.tasks.create_task(work, name="grpc-call")
@@ -303,6 +343,8 @@ class Call:
         self._release()
 
     def _release(self) -> None:
+        if self._uncounted_bytes:
+            self._note_uncounted(0)
         if self._granted_bytes:
             self._connection.budget.release(self._granted_bytes)
             self._granted_bytes = 0

@@ -112,6 +112,7 @@ class GrpcConnection(asyncio.Protocol):
         self.budget = server.budget
         self.max_message_bytes = limits.max_message_bytes
         self.body_timeout_s = limits.body_timeout_s
+        self.uncounted_bytes = 0
         self._server = server
         self._state = Http2Connection(
             server.known_blocks,

@@ -36,12 +36,16 @@ class MessageStream:
     """Bidirectional message stream of a streaming call, with back-pressure both ways; its handler's view of
     the call."""
 
-    def __init__(self, connection: MessageConnection, stream: Stream, read_backlog: Callable[[], bool]) -> None:
+    def __init__(
+        self, connection: MessageConnection, stream: Stream, read_backlog: Callable[[], bool], forget: Callable[[int], None]
+    ) -> None:
         """`read_backlog` splits more messages off data that has arrived and passes them to `arrived`; False if
         there are none."""
         self._connection = connection
         self._stream = stream
         self._read_backlog = read_backlog
+        self.forget = forget
+        """Gives back the memory of a received message of so many bytes; to be called once nobody needs it any more."""
         self._frames: deque[MessageFrame] = deque()
         self._changed = asyncio.Event()
         self._has_ended = False

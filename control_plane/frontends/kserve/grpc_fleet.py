@@ -3,17 +3,20 @@ statistics."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from google.protobuf import json_format
 
+from control_plane.core.algorithms.steps import Steps
 from control_plane.core.model import ModelState
 from control_plane.fleet.view.catalogue import asked_of_all
 from control_plane.frontends.kserve.http_fleet import not_available
 from control_plane.inference.catalogue import Catalogue
+from control_plane.inference.run_steps import run_in_steps
 from control_plane.protocols.grpc import GrpcAnswer, GrpcStatus, message_answer, message_in, status_answer
 from control_plane.protocols.kserve.body_limits import InflateBound
-from control_plane.protocols.kserve.merged_statistics import merged_statistics, no_statistics
+from control_plane.protocols.kserve.merged_statistics import PER_STEP, merged_statistics_steps, no_statistics
 from control_plane.protocols.kserve.messages import service_pb2
 from control_plane.triton.ports import GrpcCall
 
@@ -52,27 +55,36 @@ class GrpcFleetAnswers:
         answers = await asked_of_all(servers, lambda server: server.grpc.unary(call, timeout_s=timeout_s))
         good = [answer for answer in answers if answer.code == 0]
         if len(good) > 1:
-            return _statistics(merged_statistics(map(_read, good)))
+            return await run_in_steps(_merged_steps(good))
         if answers:
             return (good or answers)[0]
         if not self._catalogue.knows(model):
             return status_answer(GrpcStatus.INVALID_ARGUMENT, not_available(model))
-        return _statistics([no_statistics(model, version)])
+        return await run_in_steps(_statistics_steps([no_statistics(model, version)]))
 
 
 def _says_ready(answer: GrpcAnswer) -> bool:
     return answer.code == 0 and bool(service_pb2.ModelReadyResponse.FromString(_message_in(answer)).ready)
 
 
-def _read(answer: GrpcAnswer) -> list[dict[str, Any]]:
+def _merged_steps(answers: Iterable[GrpcAnswer]) -> Steps[GrpcAnswer]:
+    found = yield from merged_statistics_steps(map(_read, answers))
+    return (yield from _statistics_steps(found))
+
+
+def _read(answer: GrpcAnswer) -> Iterator[dict[str, Any]]:
     message = service_pb2.ModelStatisticsResponse.FromString(_message_in(answer))
-    return [json_format.MessageToDict(each, preserving_proto_field_name=True) for each in message.model_stats]
+    return (json_format.MessageToDict(each, preserving_proto_field_name=True) for each in message.model_stats)
 
 
 def _message_in(answer: GrpcAnswer) -> bytes:
     return bytes(message_in(b"".join(answer.body), answer.encoding, _BOUND))
 
 
-def _statistics(found: list[dict[str, Any]]) -> GrpcAnswer:
-    message = json_format.ParseDict({"model_stats": found}, service_pb2.ModelStatisticsResponse())
+def _statistics_steps(found: Iterable[dict[str, Any]]) -> Steps[GrpcAnswer]:
+    message = service_pb2.ModelStatisticsResponse()
+    for number, each in enumerate(found, 1):
+        json_format.ParseDict(each, message.model_stats.add())
+        if number % PER_STEP == 0:
+            yield
     return message_answer(message.SerializeToString())

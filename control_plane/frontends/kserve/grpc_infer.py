@@ -217,7 +217,9 @@ class GrpcInferRequest(InferMessage):
         return scope.key(_KIND, call.model_version.encode(), identity_of(message, *filter(None, (forwarded,))))
 
     def content(self, call: InferCall) -> tuple[bytes, ...]:
-        return content_of(self._message())
+        # A computation may outlast its first caller, and the inflated message is held for that one only.
+        is_held = self.inflated is not None or not self.is_compressed
+        return content_of(self._message() if is_held else memoryview(self.frame)[PREFIX_BYTES:])
 
     def keep(self, answer: GrpcAnswer) -> bytes | None:
         return encode_grpc(answer)

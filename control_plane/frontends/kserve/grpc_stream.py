@@ -121,6 +121,8 @@ class _StreamRequest:
     deadline_s: float | None
     """The route's deadline in seconds, if it has one."""
     running: AuthorizedRequest
+    size_bytes: int
+    """Bytes of the message as it came, before it was readdressed."""
     arm: Arm | None = None
     """The choice among the route's targets, if it has any."""
 
@@ -212,10 +214,12 @@ class _StreamCall:
 
     async def _admit(self, message: InferMessage, principal: Principal) -> _StreamRequest | None:
         """Admit a request; None: it was refused, and the refusal has been sent."""
+        size_bytes = message.body_bytes()
         try:
             return await self._read(message, principal)
         except ControlPlaneError as exc:
             await self._messages.send(error_message(message.id(), message_of(exc)))
+            self._messages.forget(size_bytes)
             return None
 
     async def _read(self, message: InferMessage, principal: Principal) -> _StreamRequest:
@@ -223,7 +227,7 @@ class _StreamCall:
 
         Raises ControlPlaneError, after metering the refused request.
         """
-        inference = self._relay.inference
+        inference, size_bytes = self._relay.inference, message.body_bytes()
         with inference.running.begin_within_stream(principal, message) as begun:
             admitted = begun.admit() or await begun.admit_when_synced()
             named = message.read_at_once()
@@ -239,12 +243,13 @@ class _StreamCall:
             running.is_repeatable = route is not None and route.is_repeatable
             # It goes on until its answer has been sent (`_end`), which other requests of the stream do not wait for.
             running.detach()
-        asked = _StreamRequest(message, call, route.deadline_s if route is not None else None, running, arm)
+        asked = _StreamRequest(message, call, route.deadline_s if route is not None else None, running, size_bytes, arm)
         self._under_way.add(asked)
         return asked
 
     def _end(self, asked: _StreamRequest, outcome: Outcome | None = None) -> None:
         self._under_way.discard(asked)
+        self._messages.forget(asked.size_bytes)
         asked.running.end(outcome)
 
     def _is_idle(self) -> bool:

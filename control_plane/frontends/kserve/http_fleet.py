@@ -11,8 +11,9 @@ from control_plane.core.action import Action
 from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.view.catalogue import asked_of_all
 from control_plane.inference.catalogue import Catalogue
+from control_plane.inference.run_steps import run_in_steps
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
-from control_plane.protocols.kserve.merged_statistics import merged_statistics, no_statistics
+from control_plane.protocols.kserve.merged_statistics import merged_statistics_steps, no_statistics
 from control_plane.protocols.kserve.model_control import read_index_request
 from control_plane.protocols.kserve.routes import V2Route
 
@@ -56,7 +57,8 @@ class HttpFleetAnswers:
         answers = await asked_of_all(servers, lambda server: server.http.send(request, timeout_s=self._timeout_s))
         good = [answer for answer in answers if answer.status == 200]
         if len(good) > 1:
-            return _statistics(merged_statistics(orjson.loads(answer.body)["model_stats"] for answer in good))
+            merging = merged_statistics_steps(orjson.loads(answer.body)["model_stats"] for answer in good)
+            return _statistics(await run_in_steps(merging))
         if answers:  # a single good answer is passed on unchanged; without one, the first error is
             return (good or answers)[0]
         if not self._catalogue.knows(route.model_name):

@@ -105,12 +105,13 @@ class CachedInference:
         kept = self.cache.get_local(key)
         if kept is not None:
             answer = self.restored(request, running, kept, CacheStatus.HIT)
-            request.keep_verbatim(running.call, key, answer)
+            if not running.has_fallen_back:  # equal bytes are to ask the model that they are assigned to
+                request.keep_verbatim(running.call, key, answer)
             return answer
         deadline_s = self._now_s() + timeout_s
         # The same contents loaded again get another fingerprint object: other contents may have been loaded
-        # in between.
-        flight = (key, scope.fingerprint)
+        # in between. Callers join no flight of work in the background, which they interrupt or hold up themselves.
+        flight = (key, scope.fingerprint, running.permit.is_in_background)
         # A loop, not an `if`: while this request waited, another follower may have become the leader of a new
         # flight.
         while self._singleflight.is_under_way(place := self._singleflight.key_for(flight, running)):

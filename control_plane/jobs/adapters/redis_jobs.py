@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from control_plane.jobs.adapters.redis_deliveries import DELIVERIES, RedisDeliveries, delivery_place
 from control_plane.jobs.domain.claims import HEADS, TenantQueue, WaitingJob
-from control_plane.jobs.domain.job import Job, JobState
+from control_plane.jobs.domain.job import Job, JobState, PriceClass
 from control_plane.jobs.domain.job_text import decode_job, encode_job
 from control_plane.jobs.domain.sweeps import surplus
 from control_plane.jobs.domain.transitions import WrongState
@@ -56,7 +56,9 @@ _COMMON = """
 local function carry_out(plan, id)
   for _, key in ipairs(plan.leave) do redis.call('ZREM', key, id) end
   for _, each in ipairs(plan.enter) do redis.call('ZADD', each[1], each[2], id) end
-  for _, each in ipairs(plan.add) do redis.call('HINCRBY', each[1], each[2], each[3]) end
+  for _, each in ipairs(plan.add) do
+    if redis.call('HINCRBY', each[1], each[2], each[3]) == 0 then redis.call('HDEL', each[1], each[2]) end
+  end
   for _, each in ipairs(plan.set) do redis.call('HSET', each[1], each[2], each[3]) end
 end
 """
@@ -357,5 +359,6 @@ def _plan(before: Job | None, after: Job | None) -> str:
 
 
 def _queue(field: str, running: str, last_claimed_s: str, records: list[str]) -> TenantQueue:
-    jobs = tuple(WaitingJob(job.id, job.model, job.due_s, job.price_class) for job in map(decode_job, records))
+    # Not `decode_job`, which takes three times as long: there may be thousands for each claim.
+    jobs = tuple(WaitingJob(job["id"], job["model"], job["due_s"], PriceClass(job["price_class"])) for job in map(orjson.loads, records))
     return TenantQueue(field.removeprefix("of:"), int(running), float(last_claimed_s), jobs)

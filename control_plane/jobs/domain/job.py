@@ -100,6 +100,7 @@ class Job:
     attempts: int = 0
     """Attempts that may have been computed."""
     ready_s: float = 0.0
+    """Until when it waits after an attempt; 0 before the first, which needs no clock to agree with another."""
     holder: str = ""
     lease_until_s: float = 0.0
     started_s: float | None = None

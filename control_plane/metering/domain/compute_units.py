@@ -7,7 +7,7 @@ over Triton's statistics: a backend that batches by itself looks almost free the
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from types import MappingProxyType
@@ -153,23 +153,25 @@ def _length(call: InferCall) -> int | None:
 
 
 def request_costs(
-    costs: Mapping[str, ModelCost], mean_ms: Mapping[str, float], served: Mapping[str, str] = MappingProxyType({})
+    costs: Mapping[str, ModelCost],
+    mean_ms: Mapping[str, float],
+    served: Mapping[str, str] = MappingProxyType({}),
+    *,
+    of: Iterable[str] | None = None,
 ) -> dict[str, RequestCost]:
-    """Compute the cost functions by model.
+    """Compute the cost functions by model; where `of` is given, those of these models only.
 
     `mean_ms` are the measured milliseconds of a row, `served` the reported variants. An ensemble costs the
     sum of its known steps.
     """
-    tables = {model: cost.table_of(served.get(model)) for model, cost in costs.items()}
-    return {model: _request_cost(model, costs, tables, mean_ms) for model in costs.keys() | mean_ms.keys()}
+    models = costs.keys() | mean_ms.keys() if of is None else of
+    return {model: _request_cost(model, costs, mean_ms, served) for model in models}
 
 
-def _request_cost(
-    model: str, costs: Mapping[str, ModelCost], known: Mapping[str, UnitTable | None], mean_ms: Mapping[str, float]
-) -> RequestCost:
+def _request_cost(model: str, costs: Mapping[str, ModelCost], mean_ms: Mapping[str, float], served: Mapping[str, str]) -> RequestCost:
     tables, counted = [], []
     for step in _steps(model, costs, ()):
-        table = known.get(step)
+        table = costs[step].table_of(served.get(step)) if step in costs else None
         if table is not None:
             tables.append(table)
         else:

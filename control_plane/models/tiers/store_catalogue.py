@@ -47,6 +47,8 @@ class StoreCatalogue:
         self._listed: dict[str, list[str]] = {}
         self._store_of: dict[str, ModelStore] = {}
         self._described: dict[str, ModelSource] = {}
+        self._mean_bytes: float | None = None
+        """Mean size of the models in `_described`; None where that has changed since it was last asked for."""
         self._bytes_per_s: dict[str, float] = {}
         self._reported: set[str] = set()
 
@@ -85,7 +87,7 @@ class StoreCatalogue:
 
     def note(self, source: ModelSource) -> None:
         """Record a listing that was just made."""
-        self._described[source.name] = source
+        self._described[source.name], self._mean_bytes = source, None
 
     def measured(self, store: ModelStore, size_bytes: int, took_s: float) -> None:
         """Update the moving average of a store's bandwidth with a fetch."""
@@ -119,7 +121,12 @@ class StoreCatalogue:
         self._assign()  # not after all stores have answered: another one may hang
 
     def _usual_bytes(self) -> float:
-        return fmean(source.bytes for source in self._described.values()) if self._described else _USUAL_BYTES
+        # Asked for each model that has not been seen, of which there may be thousands beside as many that have.
+        mean_bytes = self._mean_bytes
+        if mean_bytes is None:
+            sizes = [source.bytes for source in list(self._described.values())]  # a list: a node asks in a thread
+            mean_bytes = self._mean_bytes = fmean(sizes or [_USUAL_BYTES])
+        return mean_bytes
 
     def _assign(self) -> None:
         """Assign each name to the first store that lists it, and forget listings of models that are gone."""
@@ -131,7 +138,7 @@ class StoreCatalogue:
                 else:
                     found[name] = store
         self._store_of = found
-        self._described = {name: source for name, source in self._described.items() if name in found}
+        self._described, self._mean_bytes = {name: source for name, source in self._described.items() if name in found}, None
 
     def _report(self, name: str, store: ModelStore, other: ModelStore | None) -> None:
         if name not in self._reported:

@@ -321,7 +321,9 @@ class WarmTierManager:
     def _evictable(self, source: ModelSource) -> list[str]:
         """Return the models whose copies may be evicted: neither pinned nor wanted nor being fetched."""
         in_use = (self._wanted.keys() | self._under_way.keys()) - {source.name}
-        return [name for name in self._copies if name not in in_use and not self._is_pinned(name)]
+        # Not `_is_pinned` for each: thousands of copies may be here while hundreds are pinned.
+        pinned = self._pins.keys() | {step for each in self._pins for step in self._needs.get(each, ())}
+        return [name for name in self._copies if name not in in_use and name not in pinned]
 
     async def _evict(self, model: str) -> None:
         now_s = asyncio.get_running_loop().time

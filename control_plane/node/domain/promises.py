@@ -24,6 +24,7 @@ class Promises:
 
     def made(self, gateway: object, now_s: float) -> None:
         """Note an answer to a gateway's ping."""
+        self._forget_those_over(now_s)  # here, too: what is loaded may not change for days, while gateways come and go
         self._until_s[gateway] = now_s + HELD_S
 
     def released(self, gateway: object) -> None:
@@ -37,5 +38,8 @@ class Promises:
     def longest_s(self, now_s: float, *, but: frozenset[object] = frozenset()) -> float:
         """Return the seconds until no promise holds any more, without those to `but`; forgets those that are
         over."""
-        self._until_s = {each: until_s for each, until_s in self._until_s.items() if until_s > now_s}
+        self._forget_those_over(now_s)
         return max((until_s - now_s for each, until_s in self._until_s.items() if each not in but), default=0.0)
+
+    def _forget_those_over(self, now_s: float) -> None:
+        self._until_s = {each: until_s for each, until_s in self._until_s.items() if until_s > now_s}

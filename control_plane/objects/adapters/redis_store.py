@@ -77,6 +77,22 @@ return answer
 """
 )
 
+# ARGV: the beginning of the fields of a kind. Returns field, version and body of all objects of that kind.
+_LIST = (
+    _COMMON
+    + """
+local answer = {}
+local found = redis.call('ZRANGE', versions, 0, -1, 'WITHSCORES')
+for i = 1, #found, 2 do
+  if string.sub(found[i], 1, #ARGV[1]) == ARGV[1] then
+    local body = redis.call('HGET', objects, found[i])
+    if body and body ~= '' then answer[#answer + 1] = {found[i], tonumber(found[i + 1]), body} end
+  end
+end
+return answer
+"""
+)
+
 # ARGV: channel, then field and body of each object. Objects that are not among them are deleted, as changes
 # with numbers of their own, so that mirrors learn of them.
 _RESTORE = (
@@ -104,6 +120,7 @@ class RedisStateStore:
         self._write_script = link.client.register_script(_WRITE)
         self._read_script = link.client.register_script(_READ)
         self._changes_script = link.client.register_script(_CHANGES)
+        self._list_script = link.client.register_script(_LIST)
         self._restore_script = link.client.register_script(_RESTORE)
 
     async def get(self, kind: Kind, name: str) -> Stored | None:
@@ -112,8 +129,9 @@ class RedisStateStore:
         return Stored(kind, name, version, orjson.loads(body)) if body else None
 
     async def list_all(self, kind: Kind) -> list[Stored]:
-        found = [stored for stored in await self._changes(0) if stored.kind is kind and stored.body is not None]
-        return sorted(found, key=lambda stored: stored.name)
+        async with self._link.calling():
+            found = await self._list_script(keys=_KEYS, args=[_field(kind, "")])
+        return sorted((_stored(*entry) for entry in found), key=lambda stored: stored.name)
 
     async def put(self, kind: Kind, name: str, body: Mapping[str, Any], *, expected: int | None = None) -> Stored:
         version, current = await self._write(kind, name, orjson.dumps(body).decode(), expected)

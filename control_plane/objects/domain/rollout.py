@@ -113,6 +113,11 @@ class Rollout:
     """What has happened, oldest first."""
 
     @property
+    def places(self) -> tuple[tuple[str, str], tuple[str, str]]:
+        """Model and version of the present model, and of the next one."""
+        return (self.stable, self.stable_version), (self.model, self.version)
+
+    @property
     def is_under_way(self) -> bool:
         """Whether it decides where requests go."""
         return self.phase in UNDER_WAY

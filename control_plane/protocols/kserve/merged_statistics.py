@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from control_plane.core.algorithms.steps import Steps
+
 Statistics = dict[str, Any]
 """Statistics of one version of one model; protobuf's JSON form writes 64-bit numbers as strings."""
 
@@ -18,11 +20,21 @@ _NAMES = frozenset(("name", "version", "type", "id", "batch_size"))
 
 _DURATIONS = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
 
+PER_STEP = 10
+"""Entries (one for each version of a model on each server) per step: about 2 ms where each is converted from or to
+protobuf, too."""
 
-def merged_statistics(parts: Iterable[Iterable[Statistics]]) -> list[Statistics]:
-    """Merge the statistics of several servers; sorted by model name and version."""
-    merged: list[Statistics] = _merged("", [each for part in parts for each in part], [])
-    return sorted(merged, key=lambda each: (each["name"], each.get("version", "")))
+
+def merged_statistics_steps(parts: Iterable[Iterable[Statistics]]) -> Steps[list[Statistics]]:
+    """Merge the statistics of several servers, in steps, in which lazy `parts` are made as well; sorted by model name and
+    version."""
+    merged: dict[tuple[Any, ...], Statistics] = {}
+    for number, each in enumerate((each for part in parts for each in part), 1):
+        identity = _identity(each)
+        merged[identity] = _merged("", merged[identity], each) if identity in merged else each
+        if number % PER_STEP == 0:
+            yield
+    return sorted(merged.values(), key=lambda each: (each["name"], each.get("version", "")))
 
 
 def no_statistics(name: str, version: str) -> Statistics:

@@ -83,6 +83,12 @@ class Evidence:
         """Judge what has come since the last tick; to be called about once a second."""
         self._close_blocks()
 
+    def forget_units(self) -> None:
+        """Give back the memory of a rollout that has ended: nothing is added to its evidence any more, which stays as it is."""
+        self._units.clear()
+        self._timed.clear()
+        self._firsts.clear()
+
     def sums(self, stage: int) -> Sums:
         """Return what is to be added to that of other processes; `stage` is the present one's number."""
         return Sums(stage, self._step_samples, {name: gate.sums for name, gate in self.gates.items()})

@@ -75,7 +75,7 @@ class Bench:
         self.events = EventFeed(today_s=self.clock)
         state = AuditedStore(self.store, self.trail, Actor("test"))
         self.keys = Keys(state, now_s=self.clock)
-        authentication = Authentication(self.known, None, attempts=AuthBackoff(), now_s=self.clock)
+        authentication = Authentication(self.known, None, attempts=AuthBackoff(), now_s=self.clock, monotonic_s=self.clock)
         self.access = Access(self.known, authentication if self.authentication else None)
         objects = Objects(state, now_s=self.clock)
         self.rollouts = Rollouts(objects, self.known, ContractReader(self._reading), now_s=self.clock, wait_s=0.0)

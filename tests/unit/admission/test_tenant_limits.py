@@ -85,6 +85,16 @@ class TestRate:
         bench.limits.set_shares({"t": 0.5}, other=1.0)
         assert bench.admitted() == 3  # seven eighths of four
 
+    def test_only_whose_part_is_another_one_has_new_limits(self) -> None:
+        bench = Bench(Tenant("t", requests_per_s=10.0), Tenant("u", requests_per_s=10.0))
+        bench.limits.set_shares({"t": 0.5}, other=0.25)
+        same, other = bench.come("t"), bench.come("u")
+        before = same.own_rate, other.own_rate
+        bench.limits.set_shares({"t": 0.5, "u": 0.75}, other=0.25)
+        assert same.own_rate is before[0], "nothing was computed anew"
+        assert other.own_rate is not None
+        assert other.own_rate.requests_per_s == 7.5
+
     def test_what_another_limit_refuses_does_not_count_for_the_rate(self) -> None:
         bench = Bench(Tenant("t", requests_per_s=10.0, burst=2, concurrency=1))
         account = bench.come()
@@ -163,6 +173,18 @@ class TestQuota:
         bench.use(100.0)
         bench.limits.set_spent(TOMORROW, {"t": 10.0})
         assert bench.admitted(most=1) == 1
+
+    def test_once_the_clock_is_put_back_the_day_that_it_went_ahead_to_is_not_counted_on(self) -> None:
+        bench = Bench(Tenant("t", daily_compute_units=100.0))
+        bench.today_s = NOON_S + 365 * 86400.0
+        bench.limits.set_spent("2027-03-01", {})
+        bench.use(100.0)
+        bench.refused()
+        bench.today_s = NOON_S
+        bench.limits.set_spent(TODAY, {"t": 50.0})
+        assert bench.admitted(most=1) == 1
+        bench.limits.set_spent(TODAY, {"t": 100.0})
+        bench.refused()
 
     def test_a_process_may_use_up_its_part_of_what_is_left(self) -> None:
         bench = Bench(Tenant("t", daily_compute_units=100.0))

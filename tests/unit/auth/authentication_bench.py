@@ -50,6 +50,7 @@ class FakeTokens:
 class Bench:
     store: FakeStateStore = field(default_factory=FakeStateStore)
     now_s: float = 1000.0
+    monotonic_s: float = 50.0
     tokens: FakeTokens = field(default_factory=FakeTokens)
 
     def __post_init__(self) -> None:
@@ -58,7 +59,7 @@ class Bench:
         self.authentication = self.make(self.tokens)
 
     def make(self, tokens: FakeTokens | None) -> Authentication:
-        return Authentication(self.known, tokens, attempts=AuthBackoff(), now_s=lambda: self.now_s)
+        return Authentication(self.known, tokens, attempts=AuthBackoff(), now_s=lambda: self.now_s, monotonic_s=lambda: self.monotonic_s)
 
     async def start(self) -> tuple[ApiKey, str]:
         await self.store.put(Kind.TENANT, "acme", to_body(Tenant("acme")))

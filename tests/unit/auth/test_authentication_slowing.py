@@ -18,7 +18,7 @@ async def test_a_source_that_keeps_failing_is_slowed(caplog: pytest.LogCaptureFi
         assert isinstance(refusal, LimitExceeded)
         assert refusal.retry_after_s == 1.0
     assert isinstance(bench.refusal("tg_wrong", THERE), Unauthenticated), "others are not slowed"
-    bench.now_s += 1.0
+    bench.monotonic_s += 1.0
     assert isinstance(bench.refusal("tg_wrong"), Unauthenticated), "once more, and then for longer"
     assert isinstance(bench.refusal("tg_wrong"), LimitExceeded)
     assert caplog.text.count("which is slowed") == 2
@@ -62,12 +62,20 @@ async def test_forged_tokens_cost_a_bounded_number_of_signature_checks() -> None
     assert bench.bearer(text).tenant == "acme", "a key costs no signature"
     assert bench.bearer(TOKEN, THERE).tenant == "acme", "others are not concerned"
     for _ in range(600):
-        bench.now_s += 0.1
+        bench.monotonic_s += 0.1
         for number in range(10):
             bench.refusal(f"forged.token.{number}")
     assert 600 <= bench.tokens.signatures - 51 <= 601, "ten a second from then on"
-    bench.now_s += 0.1
+    bench.monotonic_s += 0.1
     assert bench.bearer(TOKEN).tenant == "acme", "once there is room for one"
+
+
+async def test_a_clock_that_is_put_back_slows_nobody() -> None:
+    bench = Bench()
+    await bench.start()
+    assert isinstance(bench.refusal("forged.token.x"), Unauthenticated)
+    bench.now_s -= 900.0
+    assert bench.bearer(TOKEN).tenant == "acme"
 
 
 async def test_tokens_that_hold_cost_none_of_those_checks() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -66,6 +67,18 @@ async def test_a_token_and_what_has_expired_are_asked_about_at_each_look() -> No
         watch = bench.rights.watch(principal, bench.reauthenticate)
         while bench.asked < 5:
             await asyncio.sleep(0.001)
+        watch.close()
+
+
+async def test_of_many_streams_a_few_are_asked_about_in_a_turn() -> None:
+    bench = Bench()
+    watches = [bench.rights.watch(KEY, bench.reauthenticate) for _ in range(100)]
+    asked = [0]
+    while asked[-1] < len(watches):
+        await asyncio.sleep(0)
+        asked.append(bench.asked)
+    assert max(after - before for before, after in pairwise(asked)) <= 32
+    for watch in watches:
         watch.close()
 
 

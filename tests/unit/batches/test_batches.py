@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from control_plane.batches.domain.batch import Batch
+from control_plane.batches.batches import Batches
+from control_plane.batches.domain.batch import Batch, StoredFile
 from control_plane.core.errors import LimitExceeded
-from tests.unit.batches.world import CALLER, WRONG, BatchWorld, batch_world, batches_of
+from control_plane.jobs.domain.transitions import RetryPolicy
+from tests.fakes.jobs import ROOMY
+from tests.unit.batches.world import CALLER, WRONG, BatchWorld, batch_world, batches_of, pieces_of
 from tests.unit.jobs.world import Fate
 
 
@@ -64,6 +67,16 @@ async def test_batches_that_are_created_at_once_are_counted(tmp_path: Path) -> N
             await batches.create(CALLER, file_id, None)
 
 
+async def test_who_has_as_many_bytes_of_files_as_may_be_makes_no_more_of_them_by_batches(tmp_path: Path) -> None:
+    async with batch_world(tmp_path) as here:
+        batches, file_id = here.batches(), await here.upload()
+        await batches.create(CALLER, file_id, None)
+        output = StoredFile(f"file-{1:032x}", CALLER.tenant, "out.jsonl", "batch_output", 0, here.jobs.now_s(), "m")
+        await here.shelf.add_file(output, pieces_of(bytes(1 << 20)))
+        with pytest.raises(LimitExceeded, match="2 files with"):
+            await batches.create(CALLER, file_id, None)
+
+
 async def test_runners_are_told_of_the_first_chunks_while_the_next_are_made_and_a_small_one_is_in_its_record(tmp_path: Path) -> None:
     async with batch_world(tmp_path, carries_bytes=1 << 20) as here:
         batch = await here.batches().create(CALLER, await here.upload(lines=6 * 32), None)
@@ -75,3 +88,55 @@ async def test_runners_are_told_of_the_first_chunks_while_the_next_are_made_and_
         answers = await here.answers(batch)
         assert (len(answers["output"]), answers["error"]) == (6 * 32 - 1, [WRONG])
         assert await here.forget() == []
+
+
+class Cleaned:
+    """A shelf that counts how often it was cleaned."""
+
+    def __init__(self, here: BatchWorld) -> None:
+        self._shelf: Any = here.shelf
+        self.times = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shelf, name)
+
+    async def remove_older(self, before_s: float, *, unfinished_before_s: float) -> None:
+        self.times += 1
+
+
+async def test_what_is_old_is_removed_also_after_the_clock_was_set_back(tmp_path: Path) -> None:
+    async with batch_world(tmp_path) as here:
+        shelf = Cleaned(here)
+        batches = batches_of(here.jobs, shelf, here.files())
+        for _ in range(2):
+            await batches.advance()
+        assert shelf.times == 1
+        here.jobs.clock_s -= 1e6
+        for _ in range(2):
+            await batches.advance()
+        assert shelf.times == 2
+
+
+class SlowShelf:
+    """A shelf without batches, a look at which takes three seconds."""
+
+    looks = 0
+
+    async def open_batches(self) -> list[Batch]:
+        self.looks += 1
+        await asyncio.sleep(3.0)
+        return []
+
+    async def remove_older(self, before_s: float, *, unfinished_before_s: float) -> None: ...
+
+
+@pytest.mark.virtual_time
+async def test_looks_that_take_long_are_rare() -> None:
+    parts: dict[str, Any] = dict.fromkeys(("files", "store", "queue", "spool"))
+    shelf: Any = SlowShelf()
+    batches = Batches(**parts, shelf=shelf, bounds=ROOMY, policy=RetryPolicy(), keep_s=1.0, max_open=1)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(batches.run())
+        await asyncio.sleep(60.0)
+        running.cancel()
+    assert 4 <= shelf.looks <= 7

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -192,6 +194,32 @@ class TestLevelTwo:
         other.now_s = 60.0
         assert other.cache.get_local(key) is None
         assert run(other.cache.find_shared(other.scope(), key, cost_units=None, timeout_s=30.0)) is None
+
+    async def test_of_many_values_a_few_are_copied_in_a_turn(self) -> None:
+        shared = Shared()
+        one, other = Bench(shared), Bench(shared)
+        keys = [one.scope().key(b"%d" % number) for number in range(200)]
+        for key in keys:
+            one.cache.put(one.scope(), key, b"A", cost_units=1.0)
+        looking = other.cache.get_many(other.scope(), keys, cost_units=None, timeout_s=30.0)
+        asking, copied = asyncio.get_running_loop().create_task(looking), [0]
+        while not asking.done():
+            await asyncio.sleep(0)
+            copied.append(other.cache.holding.entries)
+        assert (asking.result(), copied[-1]) == ([b"A"] * 200, 200)
+        assert max(after - before for before, after in pairwise(copied)) <= 64
+
+    def test_a_gateway_whose_clock_is_behind_keeps_it_no_longer_than_what_it_computes(self) -> None:
+        shared = Shared()
+        one, behind = Bench(shared), Bench(shared)
+        key = one.scope().key(b"a")
+        one.cache.put(one.scope(), key, b"A", cost_units=1.0)
+        behind.now_s = -3600.0
+        assert run(behind.cache.find_shared(behind.scope(), key, cost_units=None, timeout_s=30.0)) == b"A"
+        behind.now_s += 59.0
+        assert behind.cache.get_local(key) == b"A"
+        behind.now_s += 1.0
+        assert behind.cache.get_local(key) is None
 
     @pytest.mark.parametrize("value", [b"", b"short"])
     def test_what_is_no_value_is_not_there(self, value: bytes) -> None:

@@ -103,3 +103,28 @@ async def test_however_they_come_and_go_each_grant_is_held_or_given_back(events:
     await asyncio.gather(*came, return_exceptions=True)
     assert sorted(store.held + store.returned) == sorted(granted)
     assert not store.queue
+
+
+class Compared:
+    """An item that counts how often it is compared with others."""
+
+    def __init__(self) -> None:
+        self.comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        self.comparisons += 1
+        return self is other
+
+    __hash__ = object.__hash__
+
+
+async def test_who_leaves_is_not_looked_for_among_those_that_wait() -> None:
+    queue: WaiterQueue[Compared] = WaiterQueue(lambda _: None)
+    items = [Compared() for _ in range(100)]
+    loop = asyncio.get_running_loop()
+    came = [loop.create_task(queue.wait(item, loop.time() + 1000.0)) for item in items]
+    await settle()
+    for task in reversed(came):
+        task.cancel()
+    await asyncio.wait(came)
+    assert (len(queue), sum(item.comparisons for item in items)) == (0, 0)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import UserDict
 from dataclasses import replace
 
 import pytest
@@ -106,6 +107,22 @@ def test_what_needs_what() -> None:
     assert dependencies_of("nowhere", MODELS) == {"nowhere"}
     assert dependents_of(["a"], MODELS) == {"a", "e", "ee"}
     assert dependents_of(["b", "nowhere"], MODELS) == {"b", "ee"}
+
+
+class Counted(UserDict[str, LoadedModel | None]):
+    """Models that count how often one is looked up."""
+
+    lookups = 0
+
+    def __getitem__(self, name: str) -> LoadedModel | None:
+        self.lookups += 1
+        return super().__getitem__(name)
+
+
+def test_of_a_thousand_models_that_need_no_other_each_is_looked_up_once() -> None:
+    models = Counted({f"m{number}": model() for number in range(1000)})
+    assert dependents_of({"m7"}, models) == {"m7"}
+    assert models.lookups == 1000
 
 
 class TestCaller:

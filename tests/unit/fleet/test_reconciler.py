@@ -101,6 +101,20 @@ async def test_a_server_that_says_nothing_keeps_nobody_from_the_others() -> None
         assert await bench.use("a", 0.001) == "s1"
 
 
+async def turns_of_a_tick(models: int) -> int:
+    """How often others get their turn while the leader reconciles so many models."""
+    async with running(FleetBench(*(model(f"m{number}") for number in range(models)))) as bench, asyncio.TaskGroup() as tasks:
+        tick, turns = tasks.create_task(bench.reconciler.tick()), 0
+        while not tick.done():
+            turns += 1
+            await asyncio.sleep(0)
+    return turns
+
+
+async def test_thousands_of_models_hold_no_request_up() -> None:
+    assert await turns_of_a_tick(1000) >= await turns_of_a_tick(1) + 10
+
+
 async def hang() -> None:
     await asyncio.get_running_loop().create_future()
 

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from prometheus_client.parser import text_string_to_metric_families
 
-from control_plane.frontends.merged_metrics import merged_metrics
+from control_plane.core.algorithms.steps import finish
+from control_plane.frontends.merged_metrics import merged_metrics_steps
 
 ONE = b"""# HELP nv_count Requests {of} all
 # TYPE nv_count counter
@@ -17,6 +20,10 @@ TWO = b"""# HELP nv_count Requests {of} all
 # TYPE nv_count counter
 nv_count{model="a b",version="1"} 5
 """
+
+
+def merged_metrics(pages: Mapping[str, bytes]) -> bytes:
+    return finish(merged_metrics_steps(pages))
 
 
 def samples(page: bytes) -> set[tuple[str, tuple[tuple[str, str], ...], float]]:
@@ -49,3 +56,8 @@ def test_servers_that_tell_nothing_are_not_there() -> None:
     assert merged_metrics({"x": b"", "y": b""}) == b""
     assert merged_metrics({}) == b""
     assert samples(merged_metrics({"x": b"", "y": TWO})) == {("nv_count_total", (("model", "a b"), ("server", "y"), ("version", "1")), 5.0)}
+
+
+def test_others_have_a_turn_after_each_thousand_lines() -> None:
+    page = b"".join(b"nv_%d 1\n" % number for number in range(2500))
+    assert len(list(merged_metrics_steps({"x": page, "y": page}))) == 4

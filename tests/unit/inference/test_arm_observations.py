@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,16 +11,19 @@ from control_plane.inference.arm_observations import MAX_HELD, ArmObservations
 from control_plane.inference.domain.observation import Observation
 from control_plane.inference.retries.faults import Fault
 from control_plane.inference.route_targets import Arm
+from control_plane.objects.domain.rollout import Phase, Rollout, Step
 from control_plane.objects.domain.route import Route, Target
 from tests.fakes.governance import governance, known_state
 
-ROUTE = Route("r", "stable", targets=(Target("canary", 5000),))
+ROUTE = Route("r", "stable", targets=(Target("canary", 5000),), salt="id")
+ROLLOUT = Rollout("r", "id", "canary", "stable", (Step(5000, 100, 1.0),))
 STABLE, CANARY = (InferCall(name, "", "", ()) for name in ("stable", "canary"))
 
 
-def observations(*, rollout: str | None = "id") -> ArmObservations:
+def observations(*, rollout: Rollout | None = ROLLOUT) -> ArmObservations:
     known = known_state(routes=(ROUTE,))
-    known.rollout_ids = {} if rollout is None else {"r": rollout}
+    if rollout is not None:
+        known.rollouts, known.rollout_ids = {"r": rollout}, {"r": rollout.id}
     return ArmObservations(governance(known).access)
 
 
@@ -62,6 +66,27 @@ def test_without_a_rollout_nothing_is_seen() -> None:
     seen = observations(rollout=None)
     seen.add(arm(), running(), None, now_s=2.0)
     assert seen.take() == ()
+
+
+@pytest.mark.parametrize(
+    ("rollout", "model"),
+    [
+        pytest.param(replace(ROLLOUT, id="another"), "canary", id="the route's next rollout has begun"),
+        pytest.param(ROLLOUT, "earlier", id="a sequence that began at a model of the rollout before"),
+    ],
+)
+def test_what_another_rollout_has_assigned_says_nothing_of_this_one(rollout: Rollout, model: str) -> None:
+    seen = observations(rollout=rollout)
+    seen.add(Arm(ROUTE, InferCall(model, "", "", ()), STABLE, 7), running(), Fault.OTHER, now_s=2.0)
+    assert seen.take() == ()
+
+
+def test_in_the_bake_the_routes_own_model_is_seen_as_the_next_one() -> None:
+    route = Route("r", "canary", targets=(Target("stable", 0),), salt="id")
+    seen = observations(rollout=replace(ROLLOUT, phase=Phase.BAKING))
+    for call in (CANARY, STABLE):
+        seen.add(Arm(route, call, CANARY, 7), running(), Fault.DEAD_STUB, now_s=2.0)
+    assert [each.is_stable for each in seen.take()] == [False, True]
 
 
 def test_of_too_many_a_part_is_kept_whose_digests_alone_decide() -> None:

@@ -32,6 +32,22 @@ async def test_a_body_goes_once_its_time_has_come_and_the_result_stays(tmp_path:
     await spool.close()
 
 
+async def test_after_the_clock_was_set_back_bodies_go_as_before(tmp_path: Path) -> None:
+    spool, now_s = FolderSpool(tmp_path), 1e6
+    pruner = Pruner(spool, today_s=lambda: now_s)
+    for number in (1, 2):
+        await spool.write(job_id(number), "body", [b"body"])
+        pruner.put(job_id(number), keep="")
+        now_s = 1000.0
+
+    await pruner.prune()
+    assert files(tmp_path) == ["2 body"]
+    now_s += BODY_KEPT_S
+    await pruner.prune()
+    assert files(tmp_path) == []
+    await spool.close()
+
+
 async def test_what_cannot_be_removed_now_is_removed_later(tmp_path: Path) -> None:
     class Away(FolderSpool):
         tries = 0

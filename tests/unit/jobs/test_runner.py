@@ -57,6 +57,15 @@ async def test_attempts_are_repeated_as_often_as_they_may(tmp_path: Path, errors
     assert "a defect" not in ended.error
 
 
+async def test_a_clock_that_is_behind_or_was_put_back_holds_up_no_job(tmp_path: Path) -> None:
+    async with world(tmp_path) as here, asyncio.timeout(30.0):
+        job = await here.submit()
+        here.clock_s -= 500.0
+        async with running(here.runner()):
+            ended = await here.until(lambda job: not job.is_open, job.id)
+    assert ended.state is JobState.SUCCEEDED
+
+
 async def test_an_error_that_would_be_met_again_is_the_result(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.compute.answer = lambda job, body: make_answer(400, b"wrong shape")

@@ -124,6 +124,17 @@ async def test_files_that_no_record_names_are_removed_once_they_are_old(tmp_path
         assert await here.spool.jobs(before_s=1e12) == [kept.id]
 
 
+async def test_files_that_no_record_names_are_looked_for_also_after_the_clock_was_set_back(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        own, orphan = here.sweeper(), f"job-{'f' * 32}"
+        here.clock_s = os.stat(tmp_path).st_mtime + 1e6
+        await own.sweep()
+        await here.spool.write(orphan, "body", [b"a"])
+        here.clock_s = os.stat(tmp_path / "spool" / "ff" / orphan).st_mtime + 4000.0
+        await own.sweep()
+        assert here.files() == []
+
+
 async def test_who_submits_and_cancels_in_a_loop_keeps_a_bounded_number(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         ids = [(await here.jobs().cancel(CALLER, (await here.submit(number)).id)).id for number in range(8)]

@@ -132,6 +132,16 @@ class TestExpected:
             await looked()
             assert bench.expected("m") == 4.0, "the first look had a load's first executions in it"
 
+    async def test_a_look_computes_the_costs_of_what_was_computed_and_of_ensembles_anew(self) -> None:
+        bench = Bench(quiet=ModelCost(TABLE), e=ModelCost(steps=("m",)))
+        bench.counts(m=(10, 10.0))
+        async with bench.running():
+            before = bench.costs._costs["quiet"]
+            bench.counts(m=(20, 40.0))
+            await looked()
+            assert (bench.expected("m", rows=1), bench.expected("e", rows=1)) == (3.0, 3.0)
+            assert bench.costs._costs["quiet"] is before
+
     async def test_a_model_that_is_built_anew_has_its_new_costs_soon(self) -> None:
         bench = Bench(m=ModelCost(TABLE))
         async with bench.running():

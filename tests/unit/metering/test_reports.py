@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+
 import pytest
 
 from control_plane.core.errors import InvalidRequest, StoreUnavailable
@@ -75,3 +78,24 @@ def test_what_makes_no_sense_is_refused() -> None:
 def test_a_store_that_is_away_is_told() -> None:
     with pytest.raises(StoreUnavailable):
         run(UsageService(store(is_away=True), list).report(by=(), since_day="2026-06-01", until_day="2026-06-01"))
+
+
+class NotingTotals(list[tuple[UsageKey, Usage]]):
+    """Totals that note by which thread they are read."""
+
+    read_by = 0
+
+    def __iter__(self) -> Iterator[tuple[UsageKey, Usage]]:
+        self.read_by = threading.get_ident()
+        return super().__iter__()
+
+
+async def test_the_event_loop_goes_on_while_a_report_is_made() -> None:
+    totals = NotingTotals(TOTALS)
+
+    class Store(FakeUsageStore):
+        async def totals(self, *, since_day: str, until_day: str) -> list[tuple[UsageKey, Usage]]:
+            return totals
+
+    await UsageService(Store(), list).report(by=(), since_day="2026-06-01", until_day="2026-06-30")
+    assert totals.read_by not in (0, threading.get_ident())

@@ -133,3 +133,11 @@ class TestLoads:
             await upstream.control.load("a", timeout_s=1.0)
         assert "a" in board.known
         return board, reading, second
+
+
+def test_of_a_server_whose_models_are_all_gone_nothing_stays(bench: Bench) -> None:
+    bench.say(bench.first, of(b"a"))
+    run(bench.first.forget(["m"]))
+    assert not bench.first._fleet._known
+    bench.say(bench.first, of(b"a"))
+    assert bench.known is not None

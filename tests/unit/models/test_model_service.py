@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import pytest
 
@@ -13,9 +13,19 @@ from control_plane.core.errors import (
     ModelNotFound,
     UpstreamUnavailable,
 )
-from control_plane.core.model import ModelOverride, ModelState, ServedVariant
+from control_plane.core.model import ModelOverride, ModelState, ModelVersion, ServedVariant
 from tests.aio import changing, run, settle
 from tests.unit.models.model_service_bench import TIMEOUT_S, Bench, Warm
+
+
+class Counted(list[ModelVersion]):
+    """An index that counts how often it is gone through."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[ModelVersion]:
+        self.times += 1
+        return super().__iter__()
 
 
 class TestList:
@@ -43,6 +53,16 @@ class TestList:
         bench = Bench(has_repository=False)
         bench.control.states["z"] = ModelState.READY
         assert [model.name for model in run(bench.service.list_models())] == ["z"]
+
+    def test_goes_through_the_index_not_once_for_each_model(self) -> None:
+        bench, index = Bench(), Counted(ModelVersion(f"m{number}", "1", ModelState.READY, "") for number in range(100))
+
+        async def counted() -> list[ModelVersion]:
+            return index
+
+        bench.control.index = counted
+        assert len(run(bench.service.list_models())) == 103
+        assert index.times <= 3
 
     def test_needs_a_triton(self) -> None:
         bench = Bench()

@@ -55,6 +55,22 @@ async def test_one_that_connects_later_knows_it_as_well() -> None:
         assert set(later.node.models) == set(later.node.costs) == {"a", "b"}
 
 
+async def test_what_changes_before_the_first_pong_takes_nothing_from_what_was_said_first() -> None:
+    """Two gateways: the node waits for one to acknowledge, and so does not cut off the other, to which it has promised nothing."""
+    async with Bench().running() as bench:
+        one = await bench.gateway().connected()
+        await one.load("a")
+        later = bench.gateway()
+        while not (later.wires and later.wires[-1].to_gateway.qsize()):
+            await asyncio.sleep(0)
+        one.workers.are_quick.clear()
+        asyncio.get_running_loop().call_later(1.0, one.workers.are_quick.set)
+        await bench.board.publish({"b": None})
+        await later.connected()
+        assert len(later.wires) == 1
+        assert later.knows("a") == one.knows("a") is not None
+
+
 @pytest.mark.parametrize("way", ["frozen", "broken"])
 async def test_a_gateway_that_hears_nothing_knows_nothing_before_the_node_goes_on(way: str) -> None:
     async with Bench().running() as bench:

@@ -207,6 +207,21 @@ class TestStoresThatHaveLostChanges:
             await asyncio.sleep(0.01)
             assert set(bench.known.tenants) == {"acme", "new"}
 
+    async def test_many_objects_are_compared_without_holding_others_up(self) -> None:
+        bench, turns = Bench(), 0
+        await bench.put(*(Tenant(f"t{number}") for number in range(1000)))
+        older = FakeState(dict(bench.store.state.objects), bench.store.state.last)
+        await bench.put(Purge("a", "0" * 32))
+        await bench.known.start()
+        bench.store.state = older
+        async with asyncio.TaskGroup() as tasks:
+            again = tasks.create_task(bench.known.start())
+            while not again.done():
+                turns += 1
+                await asyncio.sleep(0)
+        assert turns >= 10
+        assert bench.known.regression == ""
+
     async def test_what_is_changed_from_then_on_counts(self) -> None:
         async with self.emptied() as bench:
             await bench.put(Tenant("acme", concurrency=3), Tenant("new"))

@@ -13,6 +13,7 @@ from control_plane.objects.domain.route import Route, Target
 from control_plane.objects.objects import Objects
 from control_plane.rollout.domain.machine import aborted, paused, promoted, resumed, steps_of
 from control_plane.rollout.rollouts import RolloutSpec
+from tests.fakes.evidence_board import FakeEvidenceBoard
 from tests.unit.rollout.rollout_bench import CONFIGS, SPEC, VERSIONS, FakeCopies, Process, Y, process, refreshing, world
 
 pytestmark = pytest.mark.usefixtures("known_thresholds")
@@ -56,6 +57,24 @@ async def test_one_that_fails_is_rolled_back_at_the_next_tick() -> None:
     assert one.given_up == [started.id]
     await one.tick(count=30)
     assert one.rollout.phase is Phase.ROLLED_BACK
+
+
+async def test_of_one_that_has_ended_what_was_found_stays_but_not_each_of_its_callers() -> None:
+    one = process(board=FakeEvidenceBoard())
+    rollout_id = (await one.start()).id
+    assert one.shared is not None
+    one.serve(30, faults=True)
+    await one.rollouts.tick()
+    await one.shared.exchange()
+    evidence = one.rollouts._evidence[rollout_id][0], one.shared._parts[rollout_id].evidence
+    assert all(each._units for each in evidence)
+    await one.known.start()
+    assert one.rollout.phase is Phase.ROLLED_BACK
+    found = [(gate.name, gate.canary, gate.canary_bad) for gate in one.rollouts.status(one.rollout).gates]
+    await one.rollouts.tick()
+    await one.shared.exchange()
+    assert not any(each._units or each._timed for each in evidence)
+    assert [(gate.name, gate.canary, gate.canary_bad) for gate in one.rollouts.status(one.rollout).gates] == found
 
 
 async def test_while_the_store_is_away_nothing_advances_and_what_is_worse_gets_no_request() -> None:

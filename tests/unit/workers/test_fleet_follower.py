@@ -290,6 +290,28 @@ class TestServers:
                 assert "long" not in worker.fleet.state.fleet.pools
                 assert await worker.use("a") == "s0"
 
+    async def test_of_one_that_has_left_nothing_stays(self) -> None:
+        parent = Parent()
+        async with serving(parent) as (one, _):
+            router, mirror = one.fleet.router, one.fleet._mirror
+            router.suspect = lambda server, model, since_s: None
+            member = parent.servers.add("late")
+            parent.state.join(Server("late", 500, is_up=False))
+            control = TimedControl(sizes={"a": 40}, states={"a": READY})
+            member.up(FakeUpstream(TritonEndpoints("late", 1, 2, None), control=control))
+            parent.state.observe("late", await control.index())
+            await asyncio.sleep(0.1)
+            claim = await router.acquire(call("a"), deadline_s=100.0)
+            claim.release(answered=True)
+            router.answered(call("a"), claim)
+            assert "late" in router._silences
+            assert "late" in mirror._lives
+            member.down("it leaves")
+            parent.servers.remove("late")
+            await asyncio.sleep(1.0)
+            assert "late" not in router._silences
+            assert "late" not in mirror._lives
+
     async def test_a_sequence_whose_server_is_gone_fails_clearly_and_begins_anew(self) -> None:
         parent = Parent(model("a", holds=True), servers=2)
         async with serving(parent) as (one, _):

@@ -119,3 +119,23 @@ class TestFleet:
 
 def is_ready(seen: ReplicasChanged, model_name: str) -> bool:
     return model_name in seen.replicas and seen.replicas[model_name].state is ModelState.READY
+
+
+async def test_a_view_that_takes_long_to_compare_is_compared_less_often() -> None:
+    loop, busy_s, times = asyncio.get_running_loop(), [0.0], list[float]()
+    servers = Servers(None, ("s0",))
+    state = FleetState(servers, budget_bytes=100, now_s=lambda: loop.time() + busy_s[0])
+    publisher = FleetPublisher(state, servers, reports=ReportCollector(state, servers, want=lambda wanted: None))
+
+    def publish(*, of_models: bool = True) -> None:
+        times.append(loop.time())
+        busy_s[0] += 0.04
+
+    publisher.publish_changes = publish  # type: ignore[method-assign]
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(publisher.run())
+        for _ in range(1000):
+            state.changed()
+            await asyncio.sleep(0.001)
+        running.cancel()
+    assert 5 <= len(times) <= 15

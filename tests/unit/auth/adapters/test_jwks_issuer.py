@@ -56,6 +56,16 @@ async def test_an_unknown_key_brings_the_next_read_forward() -> None:
             assert server.asked == 2
 
 
+async def test_keys_that_only_the_clock_makes_old_are_read_again_at_once() -> None:
+    text = token(exp=seconds(90_000))
+    with JwksServer().serving() as server:
+        async with (bench := Bench(server, RefreshIntervals(refresh_s=1e6, at_least_s=0.05))).running():
+            assert bench.accepts(text)
+            bench.passed_s += 3601
+            assert not bench.accepts(text)
+            await until(lambda: bench.accepts(text))
+
+
 async def test_unknown_keys_do_not_bring_it_forward_as_often_as_they_come() -> None:
     with JwksServer().serving() as server:
         async with (bench := Bench(server, RefreshIntervals(refresh_s=1e6, at_least_s=0.5))).running():

@@ -184,3 +184,18 @@ async def test_a_reader_who_leaves_while_the_disk_does_not_answer_holds_up_nobod
     assert not away.has_answered
     away.may_answer.set()
     await shelf.close()
+
+
+async def test_an_open_batch_is_read_once(tmp_path: Path) -> None:
+    """Open batches are asked for many times a second, and each has up to more than a thousand chunks."""
+    shelf = FolderShelf(tmp_path)
+    await shelf.add_file(FILE, pieces(b"line"))
+    await shelf.add_batch(BATCH)
+    (first,) = await shelf.open_batches()
+    (second,) = await shelf.open_batches()
+    assert first == BATCH
+    assert second is first
+    await shelf.end(BATCH, END)
+    assert await shelf.open_batches() == []
+    assert shelf._open == {}
+    await shelf.close()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 import pytest
 
 from control_plane.core.endpoints import TritonEndpoints
@@ -7,7 +9,7 @@ from control_plane.core.model import ModelVersion
 from control_plane.fleet.domain.fleet import Replica, Server
 from control_plane.fleet.domain.leadership.report import LoadReport, ReplicaUse, Wanted
 from control_plane.fleet.domain.memory import Measured
-from control_plane.fleet.ownership.reports import SILENCE_S, ReportBuilder, ReportCollector
+from control_plane.fleet.ownership.reports import SILENCE_S, ReportBuilder, ReportCollector, _used
 from control_plane.fleet.view.state import FleetState
 from control_plane.triton.servers import Servers
 from tests.fakes import FakeUpstream
@@ -57,6 +59,23 @@ def report(process: str = "x", *, in_flight: int = 0, sequences: int = 0, addres
     return LoadReport(process, replicas={address: {"a": ReplicaUse(in_flight, sequences)}})
 
 
+class Asked(Mapping[Replica, ReplicaUse]):
+    """What other processes have in flight, which is nothing, with the models that it was asked for."""
+
+    def __init__(self) -> None:
+        self.models: list[str] = []
+
+    def __getitem__(self, replica: Replica) -> ReplicaUse:
+        self.models.append(replica.model)
+        raise KeyError(replica)
+
+    def __iter__(self) -> Iterator[Replica]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
 class TestMaking:
     def test_nothing_is_told_of_nothing(self, process: Process) -> None:
         assert process.own.make() is None
@@ -85,6 +104,12 @@ class TestMaking:
         process.see("s1")
         assert process.own.make() == LoadReport("p", wanted=(Wanted("a", 2), Wanted("c", 0, "long")))
         assert process.own.make() is None
+
+    def test_of_thousands_of_replicas_only_those_in_use_are_looked_into(self, process: Process) -> None:
+        asked = Asked()
+        assert process.state.reserve("a", "s0") is not None
+        assert _used(process.server(), asked) == {"a": ReplicaUse(1, 0)}
+        assert asked.models == ["a"]
 
     def test_the_leader_keeps_nothing_to_tell_later(self, process: Process) -> None:
         process.state.count_requests("a")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import NoReturn
+
 import pytest
 
 from control_plane.core.model import ModelState
@@ -100,3 +102,16 @@ async def test_an_instance_that_is_idle_again_wakes_who_waits_for_one() -> None:
     assert not woken.done()  # the model has one instance, and another request is there
     bench.release(second, 2.0)
     assert woken.done()
+
+
+def test_the_end_of_a_request_looks_at_no_other_model_of_its_server() -> None:
+    class Unwalked(dict[str, Replica]):
+        def values(self) -> NoReturn:
+            raise AssertionError("with a thousand models on a server that would take longer than all else")
+
+    bench = Bench()
+    bench.server.replicas, bench.facts.service_s = Unwalked(bench.server.replicas), 0.1
+    claims = [bench.claim() for _ in range(3)]
+    for claim in claims:
+        claim.release(answered=False)
+    assert bench.server.work_s == 0.0, "exactly: the differences of the sums count as nothing"

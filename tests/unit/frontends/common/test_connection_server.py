@@ -14,6 +14,7 @@ import pytest
 
 from control_plane.core.errors import ControlPlaneError
 from control_plane.frontends.common.connection_server import ConnectionServer, process_of
+from control_plane.frontends.common.read_scheduler import ReadScheduler
 
 
 @dataclass(frozen=True)
@@ -186,6 +187,27 @@ async def test_the_time_of_many_connections_is_looked_at_a_few_in_a_turn() -> No
     await asyncio.sleep(0.2)
     assert [each.told for each in connections] == [["enforce_timeouts"] * 2] * len(connections)
     assert len(closed.told) <= 1
+    await server.drain(0.0)
+
+
+async def test_of_connections_with_many_calls_fewer_are_looked_at_in_a_turn() -> None:
+    clock = [0.0]
+    server: ConnectionServer[Connection] = ConnectionServer(Limits(max_connections=10), ReadScheduler(now_s=lambda: clock[0]))
+
+    class Laden(Connection):
+        def enforce_timeouts(self, now_s: float) -> None:
+            super().enforce_timeouts(now_s)
+            clock[0] += 0.002
+
+    connections = [Laden() for _ in range(5)]
+    for each in connections:
+        server.opened(each, "192.0.2.1")
+    server._sweep()
+    for count in range(1, 6):
+        assert sum(len(each.told) for each in connections) == count, "one in each turn, as each takes longer than a turn may"
+        await asyncio.sleep(0)
+    for each in connections:
+        server.closed(each)
     await server.drain(0.0)
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import struct
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tritonclient.grpc import service_pb2
 
 from control_plane.core.principal import ANONYMOUS
-from control_plane.frontends.kserve.grpc_infer import content_of, exact_content_of
+from control_plane.frontends.kserve.grpc_infer import GrpcInferRequest, content_of, exact_content_of
 from control_plane.frontends.kserve.http_infer import HttpInferRequest
+from control_plane.protocols.grpc import GrpcHead
 from control_plane.protocols.http1 import HttpRequest
 from control_plane.protocols.kserve.same_inputs import MAX_BYTES
+from control_plane.triton.ports import GrpcCall
 from tests.unit.fleet.fleet_bench import call
 
 
@@ -50,3 +54,16 @@ def test_a_large_message_is_taken_as_it_is() -> None:
 
 def test_it_is_the_same_over_either_protocol() -> None:
     assert http_content("1", 1.0) == grpc_content("2", 1.0)
+
+
+def test_a_compressed_message_is_taken_as_it_came_once_its_caller_has_left() -> None:
+    message = service_pb2.ModelInferRequest(model_name="m", id="1", raw_input_contents=[bytes(4)])
+    message.inputs.add(name="X", shape=[1], datatype="FP32")
+    plain = message.SerializeToString()
+    packed = gzip.compress(plain)
+    context: Any = SimpleNamespace(limits=None)
+    request = GrpcInferRequest(GrpcCall(GrpcHead("/s/m", encoding=b"gzip"), struct.pack(">BI", 1, len(packed)) + packed), context)
+    request.inflated = memoryview(plain)
+    assert request.content(call("m")) == content_of(plain)
+    request.inflated = None
+    assert request.content(call("m")) == (packed,)

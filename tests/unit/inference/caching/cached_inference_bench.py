@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 from control_plane.cache.domain.eviction import EvictingCache
@@ -116,15 +117,10 @@ class Bench:
         self.cached.begin(tasks)
         rights = governance(known_state(tenants=tenants), now_s=now_s, meter=self.meter)
         self.admission = rights.admission
-        self.service = InferenceService(
-            servers=servers,
-            recorder=self.recorder,
-            governance=rights,
-            cached=self.cached,
-            default_timeout_s=30.0,
-            allow_shared_memory=True,
-            now_s=now_s,
-        )
+        common: dict[str, Any] = {"cached": self.cached, "default_timeout_s": 30.0, "allow_shared_memory": True, "now_s": now_s}
+        self.service = InferenceService(servers=servers, recorder=self.recorder, governance=rights, **common)
+        below = replace(rights, admission=self.admission.in_background())
+        self.background = InferenceService(servers=servers, recorder=self.recorder, governance=below, **common)
 
     def load(self) -> None:
         self.fingerprints.change({"m": Fingerprint(b"d" * 32, is_cacheable=True)})

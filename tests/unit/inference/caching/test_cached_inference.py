@@ -76,6 +76,18 @@ def test_the_first_callers_leaving_ends_nothing_and_it_pays(leaves_after_s: floa
     with_bench(test)
 
 
+def test_a_caller_joins_no_work_in_the_background() -> None:
+    async def test(bench: Bench) -> None:
+        bench.model.takes_s = 1.0
+        job = asyncio.get_running_loop().create_task(bench.background.infer(bench.request()))
+        await settle()
+        caller, other = await bench.start(bench.request()), await bench.start(bench.request())
+        assert bench.model.calls == ["x", "x"]
+        assert await asyncio.gather(job, caller, other) == [":answer to x"] * 3
+
+    with_bench(test)
+
+
 def test_all_callers_leaving_ends_it() -> None:
     async def test(bench: Bench) -> None:
         bench.model.takes_s = 1.0

@@ -5,7 +5,7 @@ from collections import Counter, OrderedDict
 
 import pytest
 
-from control_plane.jobs.domain.claims import HEADS, MORE_HEADS, TenantQueue, WaitingJob, are_too_few, rank
+from control_plane.jobs.domain.claims import HEADS, MORE_HEADS, TenantQueue, WaitingJob, are_too_few, more_heads, rank
 from control_plane.jobs.domain.job import PASSED_OVER_S, PriceClass, due_s_of
 
 STANDARD, ECONOMY = PriceClass.STANDARD, PriceClass.ECONOMY
@@ -104,6 +104,11 @@ def test_many_models_in_turns_are_each_loaded_about_once(slots: int) -> None:
 )
 def test_more_jobs_are_looked_at_where_others_may_need_no_load(queues: list[TenantQueue], expected: bool) -> None:
     assert are_too_few(queues, heads=8, is_hot=lambda model: model.startswith("hot")) is expected
+
+
+@pytest.mark.parametrize(("tenants", "expected"), [(1, 512), (8, 512), (100, 40), (10_000, 8)])
+def test_how_many_more_are_looked_at_is_bounded_over_all_tenants(tenants: int, expected: int) -> None:
+    assert more_heads(tenants) == expected
 
 
 @pytest.mark.parametrize("price_class", PriceClass)

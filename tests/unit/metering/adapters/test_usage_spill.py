@@ -51,6 +51,22 @@ def test_batches_can_be_removed_while_they_are_gone_through(tmp_path: Path) -> N
     assert names(tmp_path) == []
 
 
+def test_the_folder_is_looked_through_once_for_all(tmp_path: Path) -> None:
+    class Noting(UsageSpillFolder):
+        looks = 0
+
+        def _files(self, batch_id: str) -> list[Path]:
+            self.looks += 1
+            return super()._files(batch_id)
+
+    spill = Noting(tmp_path)
+    for number in range(10):
+        spill.write(batch(f"{number}"))
+    for each in spill.batches():
+        spill.remove(each)
+    assert (spill.looks, names(tmp_path)) == (1, [])
+
+
 def test_without_a_folder_there_is_nothing(tmp_path: Path) -> None:
     spill = UsageSpillFolder(tmp_path / "none")
     assert list(spill.batches()) == []

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from control_plane.core.errors import ModelNotFound, StoreUnavailable
+from control_plane.models.domain.model_source import ModelSource, SourceFile
 from control_plane.models.tiers.stoppable_threads import StoppableThreads
 from control_plane.models.tiers.store_catalogue import StoreCatalogue
 from tests.fakes.model_store import FakeModelStore
@@ -102,3 +103,25 @@ async def test_it_looks_again_by_itself_until_it_is_cancelled() -> None:
             await asyncio.sleep(0.005)
         keeping.cancel()
         await asyncio.wait([keeping])
+
+
+class Sized(ModelSource):
+    """A listing that counts how often the size of any is asked for."""
+
+    asked = 0
+
+    @property
+    def bytes(self) -> int:
+        Sized.asked += 1
+        return 1_000_000
+
+
+async def test_what_thousands_that_were_not_seen_take_is_not_worked_out_for_each() -> None:
+    async with known() as sources:
+        for number in range(100):
+            sources.note(Sized(f"m{number}", ()))
+        times = {sources.expected_s(f"unseen{number}", done_bytes=0) for number in range(1000)}
+        assert len(times) == 1
+        assert Sized.asked == 100
+        sources.note(ModelSource("huge", (SourceFile("x", 10**12, ""),)))
+        assert sources.expected_s("unseen", done_bytes=0) > times.pop(), "it follows what is seen"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import UserDict
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from control_plane.core.errors import DeadlineExceeded, ModelLoadFailed, ModelNotFound, Overloaded, StoreUnavailable
 from control_plane.models.domain.description import Tier
+from control_plane.models.domain.model_source import ModelSource, WarmCopy
 from tests.fakes.model_store import FakeModelStore
 from tests.unit.models.tiers.tiers_bench import bench, model, until
 
@@ -240,3 +242,24 @@ async def test_a_name_belongs_to_the_first_store_and_before_it_to_a_plain_folder
         assert lab.held() == []  # or two sources of the managed repository would have the name
     assert "model m in fake://2 has the name of one in fake://1, which is the one that is served" in caplog.messages
     assert "model local in fake://2 has the name of one in a model repository, which is the one that is served" in caplog.messages
+
+
+class Counted(UserDict[str, tuple[str, ...]]):
+    """What models need, which counts how often it is asked of any."""
+
+    lookups = 0
+
+    def __getitem__(self, model: str) -> tuple[str, ...]:
+        self.lookups += 1
+        return super().__getitem__(model)
+
+
+async def test_what_is_pinned_is_found_out_once_for_all_copies(tmp_path: Path) -> None:
+    """Hundreds may be pinned beside thousands of copies, and each eviction asks."""
+    async with bench(tmp_path) as lab:
+        needs = Counted({f"pinned{number}": ("c7",) for number in range(50)})
+        lab.tiers._copies = {f"c{number}": WarmCopy(f"c{number}", "1", ()) for number in range(100)}
+        lab.tiers._needs = needs  # type: ignore[assignment]
+        lab.tiers._pins.update(list(needs))
+        assert lab.tiers._evictable(ModelSource("new", ())) == [f"c{number}" for number in range(100) if number != 7]
+        assert needs.lookups == 50

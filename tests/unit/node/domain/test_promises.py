@@ -24,3 +24,10 @@ def test_each_gateway_has_a_promise_of_its_own() -> None:
     promises.released("b")
     assert promises.longest_s(11.0) == HELD_S - 1
     assert promises.longest_s(10.0 + HELD_S) == 0.0
+
+
+def test_nothing_is_kept_of_gateways_that_come_and_go_while_nothing_changes() -> None:
+    promises = Promises(0.0)
+    for number in range(100):
+        promises.made(object(), 10.0 * number)
+    assert len(promises._until_s) == 1

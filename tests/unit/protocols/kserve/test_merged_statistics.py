@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from control_plane.protocols.kserve.merged_statistics import merged_statistics, no_statistics
+from control_plane.core.algorithms.steps import finish
+from control_plane.protocols.kserve.merged_statistics import PER_STEP, Statistics, merged_statistics_steps, no_statistics
 
 ONE: dict[str, Any] = {
     "name": "m",
@@ -46,6 +48,10 @@ SUM: dict[str, Any] = {
     ],
     "memory_usage": [{"type": "CPU", "id": 0, "byte_size": 1024}, {"type": "GPU", "id": 1, "byte_size": 5}],
 }
+
+
+def merged_statistics(parts: Iterable[Iterable[Statistics]]) -> list[Statistics]:
+    return finish(merged_statistics_steps(parts))
 
 
 def with_text_numbers(value: Any, key: str = "") -> Any:
@@ -95,3 +101,8 @@ def test_what_is_merged_is_left_as_it_is() -> None:
     one, other = copy.deepcopy(ONE), copy.deepcopy(OTHER)
     merged_statistics([[one], [other]])
     assert (one, other) == (ONE, OTHER)
+
+
+def test_others_have_a_turn_after_some_entries_of_whichever_server() -> None:
+    part = [no_statistics(f"m{number}", "1") for number in range(PER_STEP + 5)]
+    assert len(list(merged_statistics_steps([part, part]))) == 3

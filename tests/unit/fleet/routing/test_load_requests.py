@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from control_plane.fleet.domain.fleet import ModelFacts
+from control_plane.fleet.domain.placement.placement import Obstacle, Refusal
+from control_plane.fleet.routing.load_requests import LoadRequests
+from control_plane.models.domain.description import ModelSpec
+
+REFUSAL = Refusal(Obstacle.IN_USE, "there is no room", 0.01)
+
+
+class Searches:
+    """A loader that finds no room for any model, and takes a millisecond to find that out, on a clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.at_s = 100.0
+        self.refusal: Refusal | None = REFUSAL
+        self.made: list[tuple[str, str | None]] = []
+        state: Any = SimpleNamespace(now_s=lambda: self.at_s, measurements=SimpleNamespace(begin_refusals=lambda facts: None))
+        loads: Any = self
+        self.requests = LoadRequests(state, loads)
+
+    def load_replica(self, facts: ModelFacts, *, pool: str | None = None) -> Refusal | None:
+        self.made.append((facts.name, pool))
+        self.at_s += 0.001
+        return self.refusal
+
+    def begin(self, model: str, pool: str | None = None) -> Refusal | None:
+        return self.requests.begin(ModelFacts(ModelSpec(model), 1, load_s=1.0, service_s=0.01), pool)
+
+
+def test_of_a_crowd_that_waits_for_one_model_one_searches_for_room_at_a_time() -> None:
+    searches = Searches()
+    assert {searches.begin("a") for _ in range(1000)} == {REFUSAL}
+    assert searches.made == [("a", None)]
+    searches.at_s += 0.005
+    assert searches.begin("a") is REFUSAL
+    assert searches.made == [("a", None)] * 2
+
+
+def test_each_model_and_pool_is_searched_for_by_itself() -> None:
+    searches = Searches()
+    for model, pool in (("a", None), ("b", None), ("a", "long"), ("a", None)):
+        searches.begin(model, pool)
+    assert searches.made == [("a", None), ("b", None), ("a", "long")]
+
+
+def test_what_has_begun_is_no_refusal_for_the_next() -> None:
+    searches = Searches()
+    searches.refusal = None
+    assert searches.begin("a") is searches.begin("a") is None
+    assert len(searches.made) == 2
+
+
+def test_of_any_number_of_models_few_are_remembered() -> None:
+    searches = Searches()
+    for number in range(3000):
+        searches.begin(f"m{number}")
+    assert len(searches.requests._in_vain) <= 1000
