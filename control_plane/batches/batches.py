@@ -38,6 +38,8 @@ RequireModel = Callable[[Principal, str], Awaitable[None]]
 WINDOW_S = 86_400.0
 """OpenAI's only completion window, `24h`."""
 _PERIOD_S = 0.5
+_FEW = 4
+"""Open batches of which a look costs little: together they have 512 open jobs at most."""
 _REST, _LONGEST_REST_S = 4.0, 10.0
 """From one look at all open jobs to the next, in times that it took, and at most: a tenant may have twenty thousand, which
 take seconds."""
@@ -230,7 +232,9 @@ class Batches:
                 await self.advance(is_full=is_full)
                 self._is_away = False
                 if is_full:
-                    rest_s = min(max(_PERIOD_S, _REST * (loop.time() - looked_s)), _LONGEST_REST_S)
+                    # Of few batches a look is short, and what took its time was to make jobs and to write outputs.
+                    are_few = 0 < len(self._follows) <= _FEW
+                    rest_s = _PERIOD_S if are_few else min(max(_PERIOD_S, _REST * (loop.time() - looked_s)), _LONGEST_REST_S)
             except StoreUnavailable as exc:
                 if not self._is_away:
                     _log.warning("batches wait: %s", exc)

@@ -156,8 +156,8 @@ class JobRunner:
         now_s = self._today_s()
         heads, is_hot = max(HEADS, most), self._compute.is_hot
         waiting = await self._store.waiting(now_s, heads=heads)
-        if are_too_few(waiting, heads=heads, is_hot=is_hot):
-            waiting = await self._store.waiting(now_s, heads=max(heads, more_heads(len(waiting))))
+        if are_too_few(waiting, heads=heads, is_hot=is_hot) and (more := more_heads(len(waiting))) > heads:
+            waiting = await self._store.waiting(now_s, heads=more)
         ranked = rank(waiting, now_s=now_s, is_hot=is_hot, weight_of=self._weight_of)
         return await self._store.claim(
             ranked[: most * _CLAIMS], lambda job: claimed(job, holder=self._holder, now_s=now_s, policy=self._policy), most=most

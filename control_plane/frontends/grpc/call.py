@@ -120,7 +120,7 @@ class Call:
 
         The server calls it about once a second, so that calls need no timers of their own.
         """
-        self._is_late = self._is_late or not self._is_whole
+        self._is_late = self._is_late or not self._is_whole or self._frame is not None
         patience_s = self._connection.body_timeout_s
         # Progress is counted in sixteenths of a message: a client that sends a byte at a time would hold
         # memory for ever.
@@ -227,22 +227,27 @@ class Call:
         self._is_whole = True
         if self._uncounted_bytes:
             self._note_uncounted(0)  # from here on it counts where it waits (`admission/waiting_room`)
+        if self._task is not None and len(self._frame) <= UNCOUNTED_BYTES:  # it is whole, and needs no room any more
+            self._task.cancel()
+            self._task = None
         if self._task is None:
             self._start(self._answer())
 
     def _make_room(self, received: int) -> None:
         """Open the client's window; for a large message, and a small one where its connection has many, only when the budget
         has room for all of it."""
+        if self._task is not None:  # it waits for room already, and opens the window then
+            return
         wanted = self._reader.partial_bytes or len(self._frame or b"")
         if self._granted_bytes or self._may_stay_uncounted(wanted):
             self._connection.consumed(self._stream, received)
             return
-        if self._handler is not None and self._handler.admit is not None and self._task is None:
+        if self._handler is not None and self._handler.admit is not None:
             self._handler.admit(self._principal)
         if self._connection.budget.try_acquire(wanted):
             self._granted_bytes = wanted
             self._connection.consumed(self._stream, self._stream.held_bytes)
-        elif self._task is None:
+        else:
             self._start(self._wait_for_room(wanted))
 
     def _may_stay_uncounted(self, wanted: int) -> bool:

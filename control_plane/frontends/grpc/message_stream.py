@@ -32,6 +32,11 @@ class MessageConnection(Protocol):
     async def writable(self) -> None: ...
 
 
+_MAX_HELD_BYTES = 64 * 2**20
+"""Bytes of messages that a handler has received and is not done with, above which it receives no more: one stream must not
+take the memory of all bodies."""
+
+
 class MessageStream:
     """Bidirectional message stream of a streaming call, with back-pressure both ways; its handler's view of
     the call."""
@@ -44,8 +49,9 @@ class MessageStream:
         self._connection = connection
         self._stream = stream
         self._read_backlog = read_backlog
-        self.forget = forget
-        """Gives back the memory of a received message of so many bytes; to be called once nobody needs it any more."""
+        self._forget = forget
+        self._held_bytes = 0
+        """Bytes of the received messages that are not forgotten yet."""
         self._frames: deque[MessageFrame] = deque()
         self._changed = asyncio.Event()
         self._has_ended = False
@@ -67,11 +73,12 @@ class MessageStream:
         Messages that arrived together are returned a turn of the loop apart, so that other clients get their
         share.
         """
-        while not self._frames:
-            if self._read_backlog():
-                continue
-            if self._has_ended:
-                return None
+        while not self._frames or self._held_bytes > _MAX_HELD_BYTES:
+            if not self._frames:
+                if self._read_backlog():
+                    continue
+                if self._has_ended:
+                    return None
             self._changed.clear()
             await self._changed.wait()
             self._is_rested = True
@@ -80,8 +87,15 @@ class MessageStream:
         self._is_rested = False
         frame = self._frames.popleft()
         self._received += 1
+        self._held_bytes += len(frame)
         self._give_room()
         return frame
+
+    def forget(self, size_bytes: int) -> None:
+        """Give back the memory of a received message of so many bytes; called once for each, when nobody needs it any more."""
+        self._held_bytes -= size_bytes
+        self._forget(size_bytes)
+        self._changed.set()
 
     def has_been_idle(self) -> bool:
         """Whether each message has been answered now, as at the last call, and none has come in between."""
