@@ -35,7 +35,7 @@ its index."""
 _PATIENCE_S = 0.25
 """Time for which a tick waits for looks: most have ended by then. What slower ones find counts at a later
 tick, and meanwhile nobody waits for them."""
-_AT_ONCE = 200
+_AT_ONCE = 50
 """Models that are looked after without letting requests through in between: each takes some ten microseconds, and more
 with many servers."""
 _DESCRIBE_EVERY = 10
