@@ -1,4 +1,4 @@
-"""Closes what httpx leaves open where a call of its is cancelled. Used by the adapters that call API servers by it."""
+"""Closes the connection that httpx leaves open where its call is cancelled. Used by the adapters that make calls with httpx."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Case:
     peer: str
 
     def of(self, peer: str) -> Case:
-        """The same load at another server."""
+        """Return the case of the same load at another server."""
         return replace(self, peer=peer)
 
     def describe(self) -> str:

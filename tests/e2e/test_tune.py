@@ -16,7 +16,7 @@ from tests.e2e.conftest import MODELS
 from tests.e2e.tidegate import LONG_S, PROJECT, command, descendants, living, wait_for
 
 MIX = {"data": [{"SECONDS": {"content": [seconds], "shape": [1]}} for seconds in (0.01, 0.02)]}
-"""Of a model that waits: the machine has other things to do."""
+"""Requests of the tuner: the model sleeps for 10 or 20 ms and computes nothing, so that the test costs little CPU."""
 
 
 BUDGETS_S = (40, 120)

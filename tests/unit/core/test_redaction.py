@@ -1,4 +1,4 @@
-"""What of a URL may be shown."""
+"""Redaction leaves of a URL what holds no secret."""
 
 from __future__ import annotations
 

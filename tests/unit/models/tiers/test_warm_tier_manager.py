@@ -245,7 +245,7 @@ async def test_a_name_belongs_to_the_first_store_and_before_it_to_a_plain_folder
 
 
 class Counted(UserDict[str, tuple[str, ...]]):
-    """What models need, which counts how often it is asked of any."""
+    """Mapping of models to the models that they need; counts its lookups."""
 
     lookups = 0
 

@@ -128,7 +128,7 @@ async def test_a_full_disk_is_told_and_nothing_half_made_stays(tmp_path: Path) -
 
 
 def size_if_there(file: Path) -> int:
-    """Of a file that a thread may be removing."""
+    """Return the size of a file, and 0 where a thread has removed it meanwhile."""
     try:
         return file.stat().st_size
     except FileNotFoundError:
