@@ -70,7 +70,7 @@ class Sequences:
         """Forget a sequence whose replica is gone, and return the error for its caller."""
         self._end((call.model_name, call.sequence_id))
         return UpstreamUnavailable(
-            f"the server that held sequence '{call.sequence_id}' of model '{call.model_name}' is gone, and the state with it; start it anew"
+            f"the server that held this sequence of model '{call.model_name}' is gone, and the state with it; start it anew"
         )
 
     def _end(self, key: tuple[str, str]) -> None:

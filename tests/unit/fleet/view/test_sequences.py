@@ -59,7 +59,7 @@ def test_one_that_is_lost_is_told_and_forgotten() -> None:
     bench = Bench()
     bench.hold(call())
     error = bench.sequences.lost(call())
-    assert "sequence '7' of model 'm' is gone" in str(error)
+    assert "sequence of model 'm' is gone" in str(error)
     assert "start it anew" in str(error)
     assert bench.held_at(call()) is None
     assert bench.replica.sequences == 0
