@@ -14,6 +14,7 @@ from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.protocols.http1 import HttpRequest
 from control_plane.triton.ports import GrpcCall
+from tests.fakes import FakeHttp, FakeUpstream
 from tests.fakes.governance import api_key, governance, key_text, known_state
 from tests.wire.gateway import Gateway, gateway, infer_request
 from tests.wire.grpc_frontend import INFER, Bench, frontend, infer_message, message_of
@@ -27,6 +28,10 @@ TENSOR = {"name": "X", "datatype": "FP32", "shape": [1]}
 def governed() -> Governance:
     keys = tuple(api_key(number, "infer:*", tenant=tenant) for tenant, number in TENANTS.items())
     return governance(known_state(keys=keys, tenants=tuple(map(Tenant, TENANTS)), routes=(Route("r", "m"),)), authentication=True)
+
+
+def upstream() -> FakeUpstream:
+    return FakeUpstream(http=FakeHttp(config=b"{}"))
 
 
 async def sent(it: Gateway, tenant: str, id_: int | str, *, data: bytes = b"", model: bytes = b"m") -> HttpRequest:
@@ -78,7 +83,7 @@ async def id_by_call(it: Bench, tenant: str, asked: bytes, **options: Any) -> in
 @pytest.mark.parametrize("id_", IDS)
 @pytest.mark.parametrize("data", [b"", b"\0\0\x80?"], ids=["json", "binary"])
 async def test_over_http_two_tenants_never_meet_in_a_sequence(id_: int | str, data: bytes) -> None:
-    async with gateway(governed=governed()) as it:
+    async with gateway(upstream(), governed=governed()) as it:
         own = id_in(await sent(it, "acme", id_, data=data))
         again, others = id_in(await sent(it, "acme", id_, data=data)), id_in(await sent(it, "other", id_, data=data))
         by_route = id_in(await sent(it, "acme", id_, data=data, model=b"r"))
@@ -91,14 +96,16 @@ async def test_over_http_two_tenants_never_meet_in_a_sequence(id_: int | str, da
 
 @pytest.mark.parametrize("id_", IDS)
 async def test_a_sequence_goes_on_over_the_other_protocol_and_at_another_gateway(id_: int | str) -> None:
-    async with gateway(governed=governed()) as it:
+    async with gateway(upstream(), governed=governed()) as it:
         over_http = [id_in(await sent(it, tenant, id_)) for tenant in TENANTS]
     async with frontend(governed=governed()) as it:
+        it.upstream.http.config = b"{}"
         assert [await id_by_call(it, tenant, message(id_)) for tenant in TENANTS] == over_http
 
 
 async def test_a_compressed_message_by_a_route_has_the_tenants_own_id() -> None:
     async with frontend(governed=governed()) as it:
+        it.upstream.http.config = b"{}"
         own = await id_by_call(it, "acme", message(7))
         found = await id_by_call(it, "acme", message(7, model="r", elements=50_000), compression=grpc.Compression.Gzip)
         assert found == own != 7
@@ -109,6 +116,7 @@ async def test_a_compressed_message_by_a_route_has_the_tenants_own_id() -> None:
 @pytest.mark.parametrize("id_", [7, "seven"])
 async def test_on_a_stream_ordinary_and_decoupled_models_get_the_tenants_own_id(id_: int | str) -> None:
     async with frontend(governed=governed()) as it:
+        it.upstream.http.config = b"{}"
         wanted = {tenant: await id_by_call(it, tenant, message(id_)) for tenant in TENANTS}
         assert wanted["acme"] != wanted["other"]
         it.upstream.control.decoupled["o"] = False
@@ -129,7 +137,7 @@ async def test_on_a_stream_ordinary_and_decoupled_models_get_the_tenants_own_id(
 
 
 async def test_what_triton_might_read_otherwise_is_refused() -> None:
-    async with gateway(governed=governed()) as it:
+    async with gateway(upstream(), governed=governed()) as it:
         client = await it.connect()
         for value in (b"7.0", b"true", b"-7", b"18446744073709551616"):
             body = b'{"inputs":[],"parameters":{"sequence_id":%b}}' % value
@@ -140,10 +148,10 @@ async def test_what_triton_might_read_otherwise_is_refused() -> None:
 
 async def test_without_authentication_and_without_a_sequence_requests_go_on_as_they_came() -> None:
     body = b'{"inputs":[],"parameters":{"sequence_id": 7}}'
-    async with gateway() as it:
+    async with gateway(upstream()) as it:
         await (await it.connect()).ask(infer_request(body))
         assert it.upstream.http.requests[-1].body == body
     body = b'{"inputs":[],"parameters":{"sequence_id": 0}}'
-    async with gateway(governed=governed()) as it:
+    async with gateway(upstream(), governed=governed()) as it:
         await (await it.connect()).ask(infer_request(body, headers=b"x-api-key: %b\r\n" % key_text(1).encode()))
         assert it.upstream.http.requests[-1].body == body

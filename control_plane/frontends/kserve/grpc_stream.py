@@ -316,8 +316,8 @@ class _StreamCall:
         return await self._send(asked.message, arm.stable, running, left_s)
 
     async def _send(self, message: InferMessage, call: InferCall, running: AuthorizedRequest, timeout_s: float) -> GrpcAnswer:
-        if call.classified:
-            timeout_s = await self._relay.inference.classes.require(call, timeout_s=timeout_s)
+        if call.classified or call.sequence_id:
+            timeout_s = await self._relay.inference.require_harmless(call, timeout_s)
         infer = StreamedInfer(GrpcCall(self._infer_head, message.frame), running.permit)
         return await self._relay.inference.dispatch.send(infer, call, timeout_s=timeout_s, running=running)
 
@@ -373,8 +373,8 @@ class _StreamCall:
 
     async def _reserve(self, asked: _StreamRequest, timeout_s: float) -> Upstream:
         """The server for a decoupled model; one server for all requests of this call for that model."""
-        if asked.call.classified:
-            timeout_s = await self._relay.inference.classes.require(asked.call, timeout_s=timeout_s)
+        if asked.call.classified or asked.call.sequence_id:
+            timeout_s = await self._relay.inference.require_harmless(asked.call, timeout_s)
         model = asked.call.model_name
         if model not in self._reservations:
             held = self._relay.inference.dispatch.server_for(asked.call, timeout_s=timeout_s, running=asked.running)
