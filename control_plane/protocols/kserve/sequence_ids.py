@@ -41,7 +41,7 @@ _NO_NAME = re.compile(rb"[ \t\r\n]*+[^ \t\r\n:]")
 _WINDOW_BYTES = 2048
 """Bytes in which a value must end: Triton takes strings of 128 bytes, which are up to 768 when escaped."""
 _STEP_BYTES = 16 * 1024
-"""Scanning so much takes less than 2 ms, also where the name is all that there is."""
+"""Bytes that are searched in one turn of the loop: they have the name a thousand times at most."""
 
 
 def own_call(call: InferCall, key: bytes) -> InferCall:
