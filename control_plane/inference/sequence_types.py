@@ -70,7 +70,8 @@ def id_types(config: bytes | bytearray) -> IdTypes:
 
 
 def _part(model: dict[str, Any], name: str) -> dict[str, Any]:
-    return model.get(name) or {}
+    found: dict[str, Any] = model.get(name) or {}
+    return found
 
 
 def _version(step: dict[str, Any]) -> str:
