@@ -8,6 +8,7 @@ do everything.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence, Set
+from hashlib import blake2b
 from ipaddress import IPv4Network, IPv6Network
 
 from control_plane.auth.authentication import Authentication
@@ -119,6 +120,13 @@ class Access:
 
     def _may_infer(self, principal: Principal, name: str) -> bool:
         return refusal(principal, Need(Right.INFER, name), route=self.route(name)) is None
+
+    def sequence_key(self, principal: Principal) -> bytes:
+        """Return the key that makes a tenant's sequence ids its own (`protocols/kserve/sequence_ids`): the same in all processes
+        of the state store, and unknown to other tenants, who could else look for an id with the digest of one of this tenant's.
+        """
+        secret = self._mirror.secret_of(principal.tenant).encode()
+        return blake2b(principal.tenant.encode(), key=secret, digest_size=32, person=b"sequence ids").digest()
 
     def weight_of(self, tenant: str) -> float:
         """A tenant's share, relative to other tenants' weights; 1 where it has no limits of its own."""

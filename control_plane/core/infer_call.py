@@ -82,7 +82,8 @@ class InferCall:
     request_id: str
     inputs: tuple[Tensor, ...]
     sequence_id: str = ""
-    """Sequence (correlation) id as text; empty for a request outside sequences."""
+    """Sequence (correlation) id as text; empty for a request outside sequences. A tenant's is its own, as it goes to Triton
+    (`protocols/kserve/sequence_ids`)."""
     uses_shared_memory: bool = False
     """Whether an input or an output lies in shared memory that a client registered."""
     text_bytes: int = 0
@@ -94,3 +95,5 @@ class InferCall:
     ends_sequence: bool = False
     classified: tuple[str, ...] = ()
     """Names of the outputs whose classes are asked for in place of their values."""
+    sequence_is_text: bool = False
+    """Whether the sequence id is a string; else it is a number."""

@@ -41,6 +41,7 @@ from control_plane.inference.requests import FrontendRequest, GenerateRequest, I
 from control_plane.inference.retries.faults import FAULTS, Fault, Resend, model_fault_in, model_fault_of_error
 from control_plane.inference.route_targets import Arm, Assignee, RouteTargets
 from control_plane.inference.run_steps import run_in_steps
+from control_plane.inference.sequence_types import SequenceTypes
 from control_plane.inference.shadowing import Shadow
 from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.objects.domain.route import WHOLE, Route
@@ -96,6 +97,7 @@ class InferenceService:
         self.dispatch: Dispatch = dispatch or SingleServerDispatch(servers, now_s=now_s)
         """Routes inference requests, and calls that only read metadata."""
         self.classes = Classes(self.dispatch)
+        self.sequence_types = SequenceTypes(self.dispatch)
         self.dispatch.retries.processes = lambda: governance.admission.processes
         self._default_timeout_s = default_timeout_s
         self._allow_shared_memory = allow_shared_memory
@@ -148,7 +150,7 @@ class InferenceService:
         running.is_repeatable = scope is not None or self._is_repeatable(running.model_name, route)
         if self._cached is not None and scope is not None:
             return self._cached.infer(request, running, scope, compute=self._compute, timeout_s=timeout_s)
-        if running.call.classified or not self._try_acquire_slot(running, running.permit, timeout_s):
+        if running.call.classified or running.call.sequence_id or not self._try_acquire_slot(running, running.permit, timeout_s):
             return self._compute(request, running, running.permit, timeout_s)
         request.slot = running.permit
         return self.dispatch.send(request, running.call, timeout_s=timeout_s, running=running)
@@ -287,6 +289,17 @@ class InferenceService:
             with self.running.begin(frontend, principal, source):
                 raise
 
+    async def require_harmless(self, call: InferCall, timeout_s: float) -> float:
+        """Require that Triton survives a call, as it goes there; return the seconds that are left of `timeout_s`.
+
+        Raises InvalidRequest, ModelNotFound, UpstreamUnavailable, UpstreamFailed, DeadlineExceeded.
+        """
+        if call.classified:
+            timeout_s = await self.classes.require(call, timeout_s=timeout_s)
+        if call.sequence_id:
+            timeout_s = await self.sequence_types.require(call, timeout_s=timeout_s)
+        return timeout_s
+
     async def acquire_slot(self, running: AuthorizedRequest, *, timeout_s: float) -> float:
         """Wait for the model's in-flight slot; return the seconds that are left of `timeout_s`.
 
@@ -312,8 +325,8 @@ class InferenceService:
         return permit.try_acquire_slot(model, cost_units=running.expected_units, deadline_s=now_s + timeout_s, now_s=now_s)
 
     async def _compute(self, request: InferRequest[AnswerT], running: AuthorizedRequest, permit: Permit, timeout_s: float) -> AnswerT:
-        if running.call.classified:
-            timeout_s = await self.classes.require(running.call, timeout_s=timeout_s)
+        if running.call.classified or running.call.sequence_id:
+            timeout_s = await self.require_harmless(running.call, timeout_s)
         if not self._try_acquire_slot(running, permit, timeout_s):
             timeout_s = await self._wait_for_slot(running, permit, timeout_s)
         request.slot = permit

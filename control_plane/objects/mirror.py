@@ -13,6 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import Any
 
 from control_plane.core.errors import InvalidRequest, StoreUnavailable
@@ -50,6 +51,9 @@ for many of them.
 _MIRRORED = tuple(kind for kind in Kind if kind not in (Kind.APPLIED, Kind.ROLLOUT_POLICY))
 """Kinds that requests are decided by. Who applied an object matters only to those who apply, and a rollout has copied its policy."""
 
+_ANYBODY = ""
+"""No tenant has this name."""
+
 _Tables = dict[Kind, dict[str, Any]]
 
 
@@ -74,6 +78,9 @@ class ObjectMirror:
         """Ids of the rollouts under way, by route."""
         self.shadows: Mapping[str, Rollout] = {}
         """Rollouts whose next models get copies of requests, by route."""
+        self._secrets: dict[str, str] = {}
+        """The secret of each tenant that has a key in `_secrets_of`."""
+        self._secrets_of: Mapping[str, ApiKey] | None = None
         self._given_up: frozenset[str] = frozenset()
         self.resource_version = 0
         self.generation = 0
@@ -111,6 +118,18 @@ class ObjectMirror:
         """Return what a tenant's webhooks are signed with, the newest first."""
         own = (each for each in self.webhook_secrets.values() if each.tenant == tenant)
         return [each.secret for each in sorted(own, key=lambda each: -each.created_s)]
+
+    def secret_of(self, tenant: str) -> str:
+        """Return what every process of this store knows of a tenant, for as long as it exists, and other tenants do not: the
+        digest in its first API key, since no key is ever deleted. A tenant that has tokens alone gets that of the store's
+        first key, which is an administrator's as a rule; empty if there is no key at all.
+        """
+        if self._secrets_of is not self.keys:  # which each change of any object replaces
+            newest_first = sorted(self.keys.values(), key=attrgetter("created_s", "id"), reverse=True)
+            self._secrets = {key.tenant: key.secret_sha256 for key in newest_first}
+            self._secrets[_ANYBODY] = newest_first[-1].secret_sha256 if newest_first else ""
+            self._secrets_of = self.keys
+        return self._secrets.get(tenant) or self._secrets[_ANYBODY]
 
     def weight_of(self, tenant: str) -> float:
         """Return a tenant's share, relative to other tenants' weights; 1 where it has no limits of its own."""

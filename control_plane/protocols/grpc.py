@@ -160,9 +160,14 @@ def timeout_value(timeout_s: float) -> bytes:
     return b"%dm" % min(max(1, -int(-timeout_s * 1000 // 1)), 99_999_999)
 
 
+def frame_prefix(size_bytes: int) -> bytes:
+    """The prefix of an uncompressed message of this size."""
+    return b"\0" + size_bytes.to_bytes(4, "big")
+
+
 def frame_message(message: bytes) -> bytes:
     """Prefix an uncompressed message."""
-    return b"\0" + len(message).to_bytes(4, "big") + message
+    return frame_prefix(len(message)) + message
 
 
 def is_compressed(frame: MessageFrame) -> bool:

@@ -15,12 +15,14 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from tests.contract.conftest import BothWays, served
-from tests.contract.grpc_streams import fails, repeat, same, say
+from tests.contract.grpc_streams import add, fails, repeat, same, say
 from tests.contract.grpc_wire import Call, Stream, call, channel, infer, talk
+from tests.contract.http_extensions import added
 from tests.contract.http_tensors import bare, strings, typed
 from tests.contract.http_wire import Answer, Talk, hold, request
 
 DEEP = b"[" * 100_000
+LONG_ID = "x" * 128
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +84,7 @@ HTTP = [
     pytest.param(http_infer(classified("OUT_BYTES", "BYTES", ["a"])), id="classes of strings"),
     pytest.param(http_infer(classified("OUT_BYTES\0x", "BYTES", ["a"])), id="classes of strings by a name with NUL"),
     pytest.param(http_infer(classified("OUT_FP32", "FP32", [])), id="classes of nothing"),
+    pytest.param(http_infer(added(1, LONG_ID, sequence_start=True), "accumulate"), id="a string as the id of a sequence of numbers"),
     pytest.param(request("POST", "/v2/repository/models/../load"), id="load .."),
     pytest.param(request("POST", "/v2/repository/models/..%2f..%2fx/load"), id="load a path"),
     pytest.param(
@@ -116,6 +119,7 @@ STRINGS = infer("types", ("BYTES", "BYTES", [1], strings(b"a")), key="a")
 CALLS = [
     Call("classes of strings", "ModelInfer", with_classes(STRINGS, "OUT_BYTES")),
     Call("classes of nothing", "ModelInfer", with_classes(infer("types", ("FP32", "FP32", [0], b"")), "OUT_FP32")),
+    Call("a string as the id of a sequence of numbers", "ModelInfer", add(1, LONG_ID, sequence_start=True)),
     Call("a shape whose product is 2^64", "ModelInfer", infer("types", ("INT32", "INT32", [2**32, 2**32], b""))),
     Call("a shape whose product wraps", "ModelInfer", infer("types", ("INT32", "INT32", [2**62, 4], b"1234"))),
     Call("a shape of a terabyte", "ModelInfer", infer("types", ("INT32", "INT32", [2**40], b"1234"))),
@@ -136,6 +140,7 @@ def test_over_grpc_it_is_refused(frontends: BothWays, what: Call) -> None:
 STREAMS = [
     Stream("classes of strings", (with_classes(STRINGS, "OUT_BYTES"), same(1, key="b"))),
     Stream("classes of a decoupled model's strings", (with_classes(say("x", 2, "a"), "text_output"), same(1, key="b"))),
+    Stream("a string as the id of a sequence of numbers", (add(1, LONG_ID, key="a", sequence_start=True), same(1, key="b"))),
     Stream("ordinary and decoupled requests", tuple(each for number in range(20) for each in (repeat(1, 2, key=f"d{number}"), same(1,
         key=f"o{number}")))),
     Stream("decoupled requests, an ordinary one, more of them",

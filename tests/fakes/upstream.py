@@ -66,8 +66,12 @@ class FakeHttp:
 
     streams: Callable[[HttpRequest], HttpAnswer | FakeHttpStream] | None = None
     """Makes the answer to `stream`; None to answer as `send` does."""
+    config: bytes | None = None
+    """The answer to each question for a model's configuration, which is not recorded; None to answer it as all else."""
 
     async def send(self, request: HttpRequest, *, timeout_s: float, slot: Slot | None = None) -> HttpAnswer:
+        if self.config is not None and request.method == b"GET" and request.target.endswith(b"/config"):
+            return make_answer(200, self.config)
         self.requests.append(request)
         await self.calls.take(request, timeout_s)
         return self.answer(request)

@@ -111,12 +111,13 @@ async def test_requests_travel_together_and_answers_come_in_their_order() -> Non
 async def test_of_a_sequence_one_waits_for_the_other_and_nobody_else_does(sequence: int | str) -> None:
     gate = Gate()
     async with frontend(gate.grpc) as it:
+        it.upstream.http.config = b"{}"
         call = it.stream()
         for id_, number in (("a", sequence), ("b", sequence), ("c", sequence), ("x", 8), ("y", 0)):
             await call.write(request(id_, sequence=number))
-        await until(lambda: gate.arrived == ["a", "x", "y"])
+        await until(lambda: sorted(gate.arrived) == ["a", "x", "y"])
         gate.let("a")
-        await until(lambda: gate.arrived == ["a", "x", "y", "b"])
+        await until(lambda: gate.arrived[3:] == ["b"])
         gate.let("b", "c", "x", "y")
         assert [(await read(call)).infer_response.id for _ in range(5)] == ["a", "b", "c", "x", "y"]
         await finish(it, call)

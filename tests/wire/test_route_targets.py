@@ -102,7 +102,7 @@ async def test_a_tenant_or_key_stays_at_one_model(sticky: str) -> None:
 
 async def test_a_sequence_stays_where_it_began_while_weights_change_and_begins_anew_by_the_new_ones() -> None:
     rights = governed(replace(HALF, targets=(Target("canary", 0),)))
-    async with gateway(FakeUpstream(http=FakeHttp(answer=echo)), governed=rights) as running:
+    async with gateway(FakeUpstream(http=FakeHttp(answer=echo, config=b"{}")), governed=rights) as running:
         client, known = await running.connect(), rights.access._mirror
 
         async def step(value: float, sequence: int, *, start: bool = False, end: bool = False) -> str:
@@ -131,7 +131,7 @@ async def test_a_sequence_stays_where_it_began_while_weights_change_and_begins_a
 
 async def test_a_sequence_that_began_before_the_route_had_targets_ends_where_it_began() -> None:
     rights = governed(Route("r", "stable"))
-    async with gateway(FakeUpstream(http=FakeHttp(answer=echo)), governed=rights) as running:
+    async with gateway(FakeUpstream(http=FakeHttp(answer=echo, config=b"{}")), governed=rights) as running:
         client, known = await running.connect(), rights.access._mirror
 
         async def step(sequence: int, *, start: bool = False, end: bool = False) -> str:
@@ -196,7 +196,7 @@ async def test_versions_of_one_model_are_targets_and_answers_say_which() -> None
 
 async def test_a_sequence_stays_at_its_version() -> None:
     rights = governed(VERSIONS)
-    async with gateway(FakeUpstream(http=FakeHttp(answer=versioned)), governed=rights) as running:
+    async with gateway(FakeUpstream(http=FakeHttp(answer=versioned, config=b"{}")), governed=rights) as running:
         client, known = await running.connect(), rights.access._mirror
 
         async def step(sequence: int, **flags: bool) -> str:

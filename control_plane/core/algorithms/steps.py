@@ -15,6 +15,9 @@ T = TypeVar("T")
 Steps = Generator[None, None, T]
 """Generator that yields at each pause and returns the result."""
 
+_PIECE_BYTES = 2**20
+"""Copying so much takes some 0.2 ms."""
+
 
 def finish(steps: Steps[T]) -> T:
     """Run all steps without a pause and return the result."""
@@ -23,3 +26,14 @@ def finish(steps: Steps[T]) -> T:
             next(steps)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
+
+
+def join_steps(*parts: bytes | bytearray | memoryview) -> Steps[bytearray]:
+    """Join parts of any size, in steps."""
+    joined = bytearray()
+    for part in map(memoryview, parts):
+        for at in range(0, len(part), _PIECE_BYTES):
+            if at:
+                yield
+            joined += part[at : at + _PIECE_BYTES]
+    return joined

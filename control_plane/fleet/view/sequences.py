@@ -7,6 +7,7 @@ nowhere else.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,8 +19,12 @@ _IDLE_S = 60.0
 """Idle time after which a sequence is forgotten. Triton's own default is one second
 (`max_sequence_idle_microseconds`); models that need it set more, and few set more than this."""
 
-_SWEEP_S = 1.0
-"""Time between two sweeps for idle sequences."""
+MAX_HELD = 100_000
+"""Most sequences that are remembered, at some 400 bytes each; beyond, the one that has lain idle for longest is forgotten,
+whose next request then goes where all gateways would send it."""
+
+_AT_ONCE = 1000
+"""Most sequences that are forgotten in one turn of the loop, in less than a millisecond."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,13 +42,13 @@ class Sequences:
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self._held: dict[tuple[str, str], _Sequence] = {}
-        self._sweep_at_s = 0.0
+        self._held = OrderedDict[tuple[str, str], _Sequence]()
+        """By model and id, the one that was used last at the end."""
 
     def holder_of(self, call: InferCall) -> tuple[str, Replica] | None:
         """Return the server and the replica that hold the state of the request's sequence; None if none does
         yet."""
-        self._sweep()
+        self.forget_idle()
         key = (call.model_name, call.sequence_id)
         # START makes Triton discard the old state of the same number: the new sequence may go anywhere.
         if call.starts_sequence:
@@ -54,12 +59,15 @@ class Sequences:
     def bind(self, call: InferCall, server: str, replica: Replica) -> None:
         """Bind the request's sequence to a replica; a request of a sequence that is already bound keeps it
         from lying idle."""
-        held = self._held.get((call.model_name, call.sequence_id))
+        key = (call.model_name, call.sequence_id)
+        held = self._held.get(key)
         if held is None:
+            if len(self._held) >= MAX_HELD:
+                self._end(next(iter(self._held)))
             replica.sequences += 1
-            self._held[call.model_name, call.sequence_id] = _Sequence(server, replica, self._now_s())
-        else:
-            held.last_s = self._now_s()
+            held = self._held[key] = _Sequence(server, replica, 0.0)
+        held.last_s = self._now_s()
+        self._held.move_to_end(key)
 
     def done(self, call: InferCall) -> None:
         """Note that a request has been answered, which ends the sequence if it was the last one."""
@@ -70,18 +78,21 @@ class Sequences:
         """Forget a sequence whose replica is gone, and return the error for its caller."""
         self._end((call.model_name, call.sequence_id))
         return UpstreamUnavailable(
-            f"the server that held sequence '{call.sequence_id}' of model '{call.model_name}' is gone, and the state with it; start it anew"
+            f"the server that held this sequence of model '{call.model_name}' is gone, and the state with it; start it anew"
         )
+
+    def forget_idle(self) -> None:
+        """Forget the sequences that lie idle; to be called now and then also while none goes on, since replicas that
+        hold any are not unloaded."""
+        long_ago_s = self._now_s() - _IDLE_S
+        for _ in range(_AT_ONCE):
+            key = next(iter(self._held), None)
+            if key is None or self._held[key].last_s >= long_ago_s:
+                return
+            self._end(key)
 
     def _end(self, key: tuple[str, str]) -> None:
         held = self._held.pop(key, None)
         if held is not None:
             # The count keeps the replica from being evicted while any of its sequences is under way.
             held.replica.sequences -= 1
-
-    def _sweep(self) -> None:
-        now_s = self._now_s()
-        if now_s >= self._sweep_at_s:
-            self._sweep_at_s = now_s + _SWEEP_S
-            for key in [key for key, held in self._held.items() if now_s - held.last_s > _IDLE_S]:
-                self._end(key)

@@ -137,13 +137,14 @@ class V2Grpc:
         self._models = models
         self._budget = budget
         self._limits = limits
-        self._context = GrpcInferContext(self._verbatim, limits, forwarding)
+        self._context = GrpcInferContext(self._verbatim, limits, forwarding, access)
         self._read_timeout_s = read_timeout_s
         self._allow_shared_memory = allow_shared_memory
         catalogue = inference.dispatch.catalogue
         self._fleet = None if catalogue is None else GrpcFleetAnswers(catalogue)
         self._relay = StreamRelay(
             inference=inference,
+            access=access,
             rights=StreamRights(access),
             servers=servers,
             kinds=TransactionPolicies(inference.dispatch),

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from control_plane.auth.access import Access
 from control_plane.cache.domain.cached_response import (
     decode_grpc,
     encode_grpc,
@@ -17,9 +18,10 @@ from control_plane.cache.domain.cached_response import (
     mark_grpc,
 )
 from control_plane.cache.keys import CacheScope, canonical_message, identity_of
-from control_plane.core.algorithms.steps import Steps
+from control_plane.core.algorithms.steps import Steps, join_steps
 from control_plane.core.errors import ControlPlaneError, InvalidRequest
 from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome
+from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.kserve.copies import GrpcCopy
 from control_plane.frontends.kserve.grpc_verbatim import GrpcVerbatimCache
 from control_plane.frontends.kserve.http_infer import MAX_CACHEABLE_REQUEST_BYTES
@@ -31,6 +33,7 @@ from control_plane.protocols.grpc import (
     GrpcStatus,
     MessageFrame,
     frame_message,
+    frame_prefix,
     is_compressed,
     message_in,
     message_pieces,
@@ -42,6 +45,7 @@ from control_plane.protocols.kserve.infer_proto import infer_request_steps, smal
 from control_plane.protocols.kserve.messages import service_pb2
 from control_plane.protocols.kserve.model_reference import model_in, with_model
 from control_plane.protocols.kserve.same_inputs import MAX_BYTES, inputs_of_message
+from control_plane.protocols.kserve.sequence_ids import own_call, own_field
 from control_plane.protocols.protobuf_fields import fields
 from control_plane.triton.ports import GrpcCall, Slot, Upstream
 
@@ -91,12 +95,14 @@ def exact_content_of(message: bytes | memoryview) -> bytes:
 class InferMessage:
     """A ModelInferRequest in its frame, parsed only to be checked."""
 
-    __slots__ = ("_failure", "_limits", "frame", "head", "inflated")
+    __slots__ = ("_access", "_failure", "_limits", "frame", "head", "inflated", "principal")
 
-    def __init__(self, frame: MessageFrame, head: GrpcHead, limits: BodyLimits) -> None:
+    def __init__(self, frame: MessageFrame, head: GrpcHead, limits: BodyLimits, principal: Principal, access: Access) -> None:
         self.frame = frame
         self.head = head
+        self.principal = principal
         self._limits = limits
+        self._access = access
         self._failure: ControlPlaneError | None = None
         self.inflated: memoryview | None = None
         """The inflated message of a compressed frame, within `frontends/common/inflating.inflated`."""
@@ -121,16 +127,32 @@ class InferMessage:
     def read_at_once(self) -> InferCall | None:
         if self._failure is not None:
             return None
-        return small_infer_request(self._message(), service_pb2.ModelInferRequest.FromString)
+        call = small_infer_request(self._message(), service_pb2.ModelInferRequest.FromString)
+        return None if call is not None and call.sequence_id and self.principal is not ANONYMOUS else call
 
     def read(self) -> Steps[InferCall]:
         if self._failure is not None:
             raise self._failure
-        return infer_request_steps(self._message(), service_pb2.ModelInferRequest.FromString, self._limits)
+        steps = infer_request_steps(self._message(), service_pb2.ModelInferRequest.FromString, self._limits)
+        return steps if self.principal is ANONYMOUS else self._own_sequence_steps(steps)
+
+    def _own_sequence_steps(self, steps: Steps[InferCall]) -> Steps[InferCall]:
+        """Read a tenant's message, and replace the id of its sequence, if it is in one."""
+        call = yield from steps
+        if not call.sequence_id:
+            return call
+        own = own_call(call, self._access.sequence_key(self.principal))
+        message, field = self._message(), own_field(own)
+        frame = yield from join_steps(frame_prefix(len(message) + len(field)), message, field)
+        self._replace(memoryview(frame))
+        return own
 
     def readdress(self, model_name: str, model_version: str) -> None:
         """Readdress the message to this model: the name in it is a route's."""
-        self.frame = frame_message(with_model(self._message(), model_name, model_version))
+        self._replace(frame_message(with_model(self._message(), model_name, model_version)))
+
+    def _replace(self, frame: MessageFrame) -> None:
+        self.frame, self.inflated = frame, None  # what has been inflated is the message as it came
 
     def field(self, name: str) -> str | None:
         return self.head.field(name.encode())
@@ -175,20 +197,20 @@ class GrpcInferContext:
     verbatim: GrpcVerbatimCache
     limits: BodyLimits
     forwarding: HeaderForwarding
+    access: Access
 
 
 class GrpcInferRequest(InferMessage):
     """One ModelInfer call, as `inference/requests.InferRequest`."""
 
-    __slots__ = ("_came", "_chosen", "_context", "_request_id", "principal", "slot")
+    __slots__ = ("_came", "_chosen", "_context", "_request_id", "slot")
     frontend = Frontend.GRPC
 
     def __init__(self, call: GrpcCall, context: GrpcInferContext) -> None:
-        super().__init__(call.frame, call.head, context.limits)
+        super().__init__(call.frame, call.head, context.limits, call.principal, context.access)
         self._context = context
         self._came = call
         """The call as it came, even after `readdress` has readdressed the request."""
-        self.principal = call.principal
         self._request_id = self._chosen = ""
         self.slot: Slot | None = None
 

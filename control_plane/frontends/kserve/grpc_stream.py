@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from control_plane.auth.access import Access
 from control_plane.auth.stream_rights import StreamRights
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded
 from control_plane.core.infer_call import InferCall, Outcome
@@ -43,6 +44,7 @@ from control_plane.protocols.grpc import (
     HEAD,
     GrpcAnswer,
     GrpcHead,
+    MessageFrame,
     answer_of,
     frame_message,
     status_fields,
@@ -68,6 +70,7 @@ class StreamRelay:
         self,
         *,
         inference: InferenceService,
+        access: Access,
         rights: StreamRights,
         servers: Servers,
         kinds: TransactionPolicies,
@@ -75,6 +78,7 @@ class StreamRelay:
         budget: BodyBudget,
         request_timeout_s: float,
     ) -> None:
+        self.access = access
         self.rights = rights
         self.inference = inference
         self.servers = servers
@@ -170,7 +174,7 @@ class _StreamCall:
             async with self._held, asyncio.TaskGroup() as tasks:
                 answers = tasks.create_task(self._answer_in_order(), name="grpc-stream-answers")
                 while (frame := await self._messages.receive()) is not None:
-                    await self._take(InferMessage(frame, self._stream_head, self._relay.limits), tasks)
+                    await self._take(frame, tasks)
                 await self._unanswered.put(None)
                 # Before half-closing: requests that wait for their models to load may yet prove to be for
                 # decoupled ones.
@@ -190,17 +194,17 @@ class _StreamCall:
                 self._end(asked, Outcome.ABANDONED)
         return _ENDED_WELL
 
-    async def _take(self, message: InferMessage, tasks: asyncio.TaskGroup) -> None:
+    async def _take(self, frame: MessageFrame, tasks: asyncio.TaskGroup) -> None:
         """Relay one request; a refused one is answered on the stream, which continues.
 
         Raises Unauthenticated: the caller's key has been revoked meanwhile, which ends the stream.
         """
-        principal = self._identify()
+        message = InferMessage(frame, self._stream_head, self._relay.limits, self._identify(), self._relay.access)
         if message.is_compressed:
             async with inflated(message, self._relay.budget):
-                asked = await self._admit(message, principal)
+                asked = await self._admit(message)
         else:
-            asked = await self._admit(message, principal)
+            asked = await self._admit(message)
         if asked is None:
             return
         # A stream is recorded under the model of its first request.
@@ -212,28 +216,28 @@ class _StreamCall:
         else:  # an ordinary model, or one that no server has loaded: later messages must not wait for its load
             await self._unanswered.put(self._start(asked, tasks))
 
-    async def _admit(self, message: InferMessage, principal: Principal) -> _StreamRequest | None:
+    async def _admit(self, message: InferMessage) -> _StreamRequest | None:
         """Admit a request; None: it was refused, and the refusal has been sent."""
         size_bytes = message.body_bytes()
         try:
-            return await self._read(message, principal)
+            return await self._read(message)
         except ControlPlaneError as exc:
             await self._messages.send(error_message(message.id(), message_of(exc)))
             self._messages.forget(size_bytes)
             return None
 
-    async def _read(self, message: InferMessage, principal: Principal) -> _StreamRequest:
+    async def _read(self, message: InferMessage) -> _StreamRequest:
         """Admit, parse and authorise a request.
 
         Raises ControlPlaneError, after metering the refused request.
         """
         inference, size_bytes = self._relay.inference, message.body_bytes()
-        with inference.running.begin_within_stream(principal, message) as begun:
+        with inference.running.begin_within_stream(message.principal, message) as begun:
             admitted = begun.admit() or await begun.admit_when_synced()
             named = message.read_at_once()
             if named is None:
                 named = await run_in_steps(message.read())
-            call, route, arm = inference.resolve(named, principal, message)
+            call, route, arm = inference.resolve(named, message.principal, message)
             if arm is not None and not call.sequence_id:  # all else of one stream goes to one model of a route
                 arm = arm.beside(self._arms.setdefault(arm.route.name, arm))
                 call = arm.call
@@ -312,8 +316,8 @@ class _StreamCall:
         return await self._send(asked.message, arm.stable, running, left_s)
 
     async def _send(self, message: InferMessage, call: InferCall, running: AuthorizedRequest, timeout_s: float) -> GrpcAnswer:
-        if call.classified:
-            timeout_s = await self._relay.inference.classes.require(call, timeout_s=timeout_s)
+        if call.classified or call.sequence_id:
+            timeout_s = await self._relay.inference.require_harmless(call, timeout_s)
         infer = StreamedInfer(GrpcCall(self._infer_head, message.frame), running.permit)
         return await self._relay.inference.dispatch.send(infer, call, timeout_s=timeout_s, running=running)
 
@@ -369,8 +373,8 @@ class _StreamCall:
 
     async def _reserve(self, asked: _StreamRequest, timeout_s: float) -> Upstream:
         """The server for a decoupled model; one server for all requests of this call for that model."""
-        if asked.call.classified:
-            timeout_s = await self._relay.inference.classes.require(asked.call, timeout_s=timeout_s)
+        if asked.call.classified or asked.call.sequence_id:
+            timeout_s = await self._relay.inference.require_harmless(asked.call, timeout_s)
         model = asked.call.model_name
         if model not in self._reservations:
             held = self._relay.inference.dispatch.server_for(asked.call, timeout_s=timeout_s, running=asked.running)

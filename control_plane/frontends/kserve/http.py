@@ -98,7 +98,7 @@ class V2Http:
         self._models = models
         self._budget = budget
         self._limits = limits
-        self.context = HttpInferContext(self.verbatim, limits, forwarding)
+        self.context = HttpInferContext(self.verbatim, limits, forwarding, access)
         self._read_timeout_s = read_timeout_s
         catalogue = inference.dispatch.catalogue
         self._fleet = None if catalogue is None else HttpFleetAnswers(catalogue, timeout_s=read_timeout_s)

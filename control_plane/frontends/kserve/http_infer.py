@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
+from control_plane.auth.access import Access
 from control_plane.cache.domain.cached_response import (
     decode_http,
     encode_http,
@@ -20,7 +21,7 @@ from control_plane.core.action import Action
 from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome
-from control_plane.core.principal import Principal
+from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.caller import TIMEOUT_FIELD, timeout_s_of
 from control_plane.frontends.common.inflating import InflatedBody
@@ -35,11 +36,13 @@ from control_plane.protocols.kserve.infer_json import MAX_KEPT_BYTES, infer_requ
 from control_plane.protocols.kserve.reserved_parameters import refuse_reserved
 from control_plane.protocols.kserve.routes import V2Route, target_for
 from control_plane.protocols.kserve.same_inputs import inputs_of_body
+from control_plane.protocols.kserve.sequence_ids import own_body_steps, own_call
 from control_plane.triton.ports import HttpStream, Slot, Upstream
 
 MAX_CACHEABLE_REQUEST_BYTES = 2**20
 """Largest request whose answer is cached: hashing so much for a key takes most of a millisecond."""
 _KIND = b"http"
+_JSON_LENGTH = b"inference-header-content-length"
 _GENERATE, _ANSWERED = Action.GENERATE, Outcome.ANSWERED  # once: in Python 3.11 to look up a member of an enum takes as long as a call
 
 
@@ -50,6 +53,7 @@ class HttpInferContext:
     verbatim: HttpVerbatimCache
     limits: BodyLimits
     forwarding: HeaderForwarding
+    access: Access
 
 
 class HttpInferRequest:
@@ -84,7 +88,9 @@ class HttpInferRequest:
             return derived.infer_call
         name, version, length = self._route.model_name, self._route.model_version, self._json_length()
         call = small_infer_request(body, length, model_name=name, model_version=version, limits=self._context.limits)
-        if call is not None and derived.head and 0 < (json_bytes := int(length or 0)) <= MAX_KEPT_BYTES:
+        if call is None or (call.sequence_id and self.principal is not ANONYMOUS):
+            return None
+        if derived.head and 0 < (json_bytes := int(length or 0)) <= MAX_KEPT_BYTES:
             derived.infer_json, derived.infer_bytes, derived.infer_call = bytes(body[:json_bytes]), len(body), call
         return call
 
@@ -95,7 +101,22 @@ class HttpInferRequest:
         if self._route.action is _GENERATE:
             return _generate_steps(self.http, name, version, self._context.limits)
         limits = self._context.limits
-        return infer_request_steps(self.http.body, self._json_length(), model_name=name, model_version=version, limits=limits)
+        steps = infer_request_steps(self.http.body, self._json_length(), model_name=name, model_version=version, limits=limits)
+        return steps if self.principal is ANONYMOUS else self._own_sequence_steps(steps)
+
+    def _own_sequence_steps(self, steps: Steps[InferCall]) -> Steps[InferCall]:
+        """Read a tenant's request, and replace the id of its sequence, if it is in one."""
+        call = yield from steps
+        if not call.sequence_id:
+            return call
+        own = own_call(call, self._context.access.sequence_key(self.principal))
+        http, length = self.http, self._json_length()
+        body, json_bytes = yield from own_body_steps(http.body, len(http.body) if length is None else int(length), call, own)
+        headers = [each for each in http.headers if each[0].lower() != _JSON_LENGTH]
+        if length is not None:
+            headers.append((b"Inference-Header-Content-Length", b"%d" % json_bytes))
+        self.http = HttpRequest(http.method, http.target, headers, body)
+        return own
 
     def name_seen(self) -> str:
         return self._route.model_name
@@ -179,7 +200,7 @@ class HttpInferRequest:
         return mark_http(answer, status)
 
     def _json_length(self) -> bytes | None:
-        return self.http.single_header(b"inference-header-content-length")
+        return self.http.single_header(_JSON_LENGTH)
 
     def fail(self, error: ControlPlaneError) -> None:
         """Make `read` raise `error`: the body could not be decoded, and the refusal is to be recorded like

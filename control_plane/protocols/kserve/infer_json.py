@@ -156,22 +156,20 @@ def _read_header(fields: dict[str, Any], json_bytes: int, model_name: str, model
         if tensor.datatype == "BYTES"
     )
     tensors = tuple(tensor for tensor, _ in inputs)
-    parameters = fields.get("parameters")
-    if type(parameters) is dict:
-        refuse_reserved(parameters)
     call = InferCall(
         model_name,
         model_version,
         request_id,
         tensors,
-        sequence_id=_sequence_id(parameters),
-        starts_sequence=_is_flagged(parameters, "sequence_start"),
-        ends_sequence=_is_flagged(parameters, "sequence_end"),
         uses_shared_memory=uses_shared_memory,
         text_bytes=text_bytes,
         elements=sum(element_count(tensor.shape) for tensor in tensors),
         classified=tuple(name for name in map(_classified, outputs) if name is not None) if outputs else (),
     )
+    parameters = fields.get("parameters")
+    if type(parameters) is dict:
+        refuse_reserved(parameters)
+        _note_sequence(call, parameters, json_bytes)
     return _Header(call, tuple(size for _, size in inputs), _data_bytes(inputs))
 
 
@@ -186,12 +184,13 @@ def _byte_size(tensor: Tensor) -> int:
     return element_count(tensor.shape) * DATATYPE_BYTES[tensor.datatype]
 
 
-def _sequence_id(parameters: object) -> str:
-    return str(parameters.get("sequence_id") or "") if type(parameters) is dict else ""
-
-
-def _is_flagged(parameters: object, name: str) -> bool:
-    return type(parameters) is dict and bool(parameters.get(name))
+def _note_sequence(call: InferCall, parameters: dict[str, Any], json_bytes: int) -> None:
+    found = parameters.get("sequence_id")
+    if found:
+        call.sequence_id, call.sequence_is_text = str(found), type(found) is str
+    elif found == "" and json_bytes > _LARGE_JSON_BYTES:  # the outline of large JSON has it for a long string, too
+        raise InvalidRequest("parameter 'sequence_id' is empty, or longer than an id can be")
+    call.starts_sequence, call.ends_sequence = bool(parameters.get("sequence_start")), bool(parameters.get("sequence_end"))
 
 
 def _text_bytes(entry: dict[str, Any], tensor: Tensor, size: int | None, json_bytes: int) -> int:

@@ -197,6 +197,7 @@ def _call(request: ModelInferRequest, tensors: list[Tensor], in_message: list[Te
     name, version = request.model_name, request.model_version
     call = InferCall(name, version, request.id, tuple(tensors), sequence_id, uses_shared_memory, text_bytes, elements)
     if sequence_id:
+        call.sequence_is_text = bool(request.parameters["sequence_id"].string_param)
         call.starts_sequence = request.parameters["sequence_start"].bool_param
         call.ends_sequence = request.parameters["sequence_end"].bool_param
     if request.outputs:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import ip_network
 
 import pytest
@@ -9,8 +10,9 @@ from control_plane.auth.authentication import Authentication
 from control_plane.auth.domain.auth_backoff import AuthBackoff
 from control_plane.auth.domain.authorization import Need
 from control_plane.core.errors import LimitExceeded, PermissionDenied, Unauthenticated
-from control_plane.core.principal import ANONYMOUS
-from control_plane.core.scope import Right
+from control_plane.core.principal import ANONYMOUS, Principal
+from control_plane.core.scope import EVERYTHING, Right
+from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.tenant import Tenant
 from tests.fakes.governance import api_key, key_text, known_state
@@ -75,3 +77,37 @@ def test_names_matter_where_there_are_routes_or_rights(known: object, is_on: boo
     authentication = Authentication(KNOWN, None, attempts=AuthBackoff()) if is_on else None
 
     assert Access(known, authentication).needs_model_name is matter  # type: ignore[arg-type]
+
+
+def keyed(*keys: ApiKey) -> Access:
+    return Access(known_state(keys=keys, tenants=(Tenant("a"), Tenant("b"), Tenant("tokens"))), None)
+
+
+def of(tenant: str) -> Principal:
+    return Principal(tenant, "", EVERYTHING)
+
+
+FIRST, NEXT, OF_B = replace(api_key(1, tenant="a"), created_s=5.0), replace(api_key(2, tenant="a"), created_s=6.0), api_key(3, tenant="b")
+
+
+def test_a_tenants_sequence_key_is_its_own_and_stays_when_it_gets_other_keys() -> None:
+    access = keyed(FIRST, OF_B)
+    assert len({access.sequence_key(of(tenant)) for tenant in ("a", "b", "tokens")}) == 3
+    assert access.sequence_key(of("a")) == access.sequence_key(of("a")) == keyed(NEXT, FIRST).sequence_key(of("a"))
+
+
+def test_a_tenants_sequence_key_needs_what_other_tenants_do_not_know() -> None:
+    assert keyed(FIRST).sequence_key(of("a")) != keyed(NEXT).sequence_key(of("a"))
+
+
+def test_without_keys_of_its_own_a_tenants_sequence_key_is_by_the_stores_first_one() -> None:
+    keys = {keyed(*each).sequence_key(of("tokens")) for each in ((OF_B, FIRST), (OF_B, NEXT), (FIRST, NEXT), ())}
+    assert len(keys) == 3
+
+
+def test_a_tenants_first_key_is_known_as_soon_as_it_is_mirrored() -> None:
+    known = known_state(keys=(OF_B,))
+    access = Access(known, None)
+    before = access.sequence_key(of("a"))
+    known.keys = {FIRST.id: FIRST, OF_B.id: OF_B}
+    assert access.sequence_key(of("a")) == keyed(FIRST).sequence_key(of("a")) != before

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from control_plane.core.errors import UpstreamUnavailable
@@ -50,7 +52,7 @@ class TestSequences:
             claim = await bench.router.acquire(in_sequence("a", 1, starts=True), deadline_s=1e3)
             bench.kill(claim.server.name)
             claim.release(answered=False)
-            with pytest.raises(UpstreamUnavailable, match=r"sequence '1' of model 'a' is gone.*start it anew"):
+            with pytest.raises(UpstreamUnavailable, match=r"sequence of model 'a' is gone.*start it anew"):
                 await bench.router.acquire(in_sequence("a", 1), deadline_s=1e3)
             anew = await bench.router.acquire(in_sequence("a", 1, starts=True), deadline_s=1e3)
             assert anew.server is not claim.server
@@ -61,3 +63,12 @@ class TestSequences:
             claim = await bench.router.acquire(in_sequence("a", 1, starts=True), deadline_s=1e3)
             assert claim.replica.sequences == 0
             claim.release(answered=True)
+
+    async def test_that_lie_idle_let_their_replica_go_though_no_other_goes_on(self) -> None:
+        async with running(FleetBench(model("a", holds=True), servers=1)) as bench:
+            claim = await bench.router.acquire(in_sequence("a", 1, starts=True), deadline_s=1e3)
+            claim.release(answered=True)
+            for idle_s, held in ((59.0, 1), (2.0, 0)):
+                await asyncio.sleep(idle_s)
+                bench.router.look_for_overdue()
+                assert claim.replica.sequences == held

@@ -5,7 +5,7 @@ import pytest
 from control_plane.core.infer_call import InferCall
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.fleet import Replica
-from control_plane.fleet.view.sequences import Sequences
+from control_plane.fleet.view.sequences import MAX_HELD, Sequences
 
 
 class Bench:
@@ -59,7 +59,7 @@ def test_one_that_is_lost_is_told_and_forgotten() -> None:
     bench = Bench()
     bench.hold(call())
     error = bench.sequences.lost(call())
-    assert "sequence '7' of model 'm' is gone" in str(error)
+    assert "sequence of model 'm' is gone" in str(error)
     assert "start it anew" in str(error)
     assert bench.held_at(call()) is None
     assert bench.replica.sequences == 0
@@ -74,3 +74,38 @@ def test_one_that_lies_idle_is_over(idle_s: float, is_held: bool) -> None:
     bench.now_s += idle_s
     assert (bench.held_at(call()) is not None) is is_held
     assert bench.replica.sequences == int(is_held)
+
+
+def test_those_that_lie_idle_are_forgotten_while_no_other_goes_on() -> None:
+    bench = Bench()
+    for sequence in "abc":
+        bench.hold(call(sequence))
+        bench.now_s += 20.0
+    bench.hold(call("a"))
+    for now_s, left in ((179.0, 3), (181.0, 2), (201.0, 1), (221.0, 0)):
+        bench.now_s = now_s
+        bench.sequences.forget_idle()
+        assert bench.replica.sequences == left
+
+
+def test_many_that_lie_idle_are_forgotten_some_at_a_time() -> None:
+    bench = Bench()
+    for number in range(2500):
+        bench.hold(call(str(number)))
+    bench.now_s += 61.0
+    seen = []
+    for _ in range(4):
+        bench.sequences.forget_idle()
+        seen.append(bench.replica.sequences)
+    assert seen == [1500, 500, 0, 0]
+
+
+def test_of_too_many_the_one_that_has_lain_idle_for_longest_is_forgotten() -> None:
+    bench = Bench()
+    for number in range(MAX_HELD):
+        bench.hold(call(str(number)))
+    bench.hold(call("0"))
+    bench.hold(call("one more"))
+    assert bench.replica.sequences == MAX_HELD
+    assert bench.held_at(call("1")) is None
+    assert bench.held_at(call("0")) == bench.held_at(call("one more")) == ("s0", bench.replica)

@@ -61,7 +61,7 @@ def test_a_compressed_message_is_taken_as_it_came_once_its_caller_has_left() -> 
     message.inputs.add(name="X", shape=[1], datatype="FP32")
     plain = message.SerializeToString()
     packed = gzip.compress(plain)
-    context: Any = SimpleNamespace(limits=None)
+    context: Any = SimpleNamespace(limits=None, access=None)
     request = GrpcInferRequest(GrpcCall(GrpcHead("/s/m", encoding=b"gzip"), struct.pack(">BI", 1, len(packed)) + packed), context)
     request.inflated = memoryview(plain)
     assert request.content(call("m")) == content_of(plain)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from control_plane.auth.access import Access
 from control_plane.core.action import Action
 from control_plane.core.errors import InvalidRequest
 from control_plane.core.infer_call import InferCall
@@ -13,8 +14,9 @@ from control_plane.protocols.header_forwarding import NO_FORWARDING
 from control_plane.protocols.http1 import HttpRequest
 from control_plane.protocols.kserve.body_limits import BodyLimits
 from control_plane.protocols.kserve.routes import V2Route
+from tests.fakes.governance import known_state
 
-_CONTEXT = HttpInferContext(None, BodyLimits(), NO_FORWARDING)  # type: ignore[arg-type]  # nothing is cached here
+_CONTEXT = HttpInferContext(None, BodyLimits(), NO_FORWARDING, Access(known_state(), None))  # type: ignore[arg-type]  # nothing is cached
 _ONE, _TWO = (b'{"inputs":[{"name":"x","datatype":"INT8","shape":[1,%d],"parameters":{"binary_data_size":%d}}]}' % (n, n) for n in (4, 5))
 
 

@@ -24,7 +24,7 @@ from control_plane.objects.domain.tenant import Tenant
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Servers
 from tests.aio import run_in_virtual_time, settle
-from tests.fakes import FakeRecorder, FakeUpstream
+from tests.fakes import FakeHttp, FakeRecorder, FakeUpstream
 from tests.fakes.governance import FakeMeter, governance, known_state
 from tests.fakes.shared_cache import FakeSharedCache
 from tests.fakes.source import FakeSource
@@ -109,7 +109,7 @@ class Bench:
     def __init__(self, tasks: asyncio.TaskGroup, *, shared: FakeSharedCache | None = None, tenants: tuple[Tenant, ...] = ()) -> None:
         now_s = asyncio.get_running_loop().time
         servers = Servers()
-        servers.up(FakeUpstream())
+        servers.up(FakeUpstream(http=FakeHttp(config=b"{}")))
         self.model, self.meter, self.recorder = Model(), FakeMeter(), FakeRecorder()
         self.fingerprints = Fingerprints()
         self.load()

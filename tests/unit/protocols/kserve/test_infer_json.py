@@ -376,3 +376,24 @@ def test_an_output_whose_name_is_too_long_to_be_read_is_not_overlooked() -> None
     large = {"name": "X", "datatype": "FP32", "shape": [150_000], "data": [0.0] * 150_000}
     outputs = [{"name": "OUT\0" + 1100 * "a", "parameters": {"classification": 1}}]
     assert len(read(json.dumps({"inputs": [large], "outputs": outputs}).encode()).classified) == 1
+
+
+@pytest.mark.parametrize(
+    ("parameters", "told"),
+    [
+        pytest.param({"sequence_id": 7, "sequence_start": True}, ("7", False, True, False), id="number"),
+        pytest.param({"sequence_id": "7", "sequence_end": True}, ("7", True, False, True), id="text"),
+        pytest.param({"sequence_id": 0}, ("", False, False, False), id="no sequence by a number"),
+        pytest.param({"sequence_id": "", "sequence_start": True}, ("", False, True, False), id="no sequence by a text"),
+        pytest.param([7], ("", False, False, False), id="parameters of a kind that Triton refuses"),
+    ],
+)
+def test_the_sequence_of_a_request(parameters: Any, told: tuple[str, bool, bool, bool]) -> None:
+    call = read(json.dumps({"inputs": [_X], "parameters": parameters}).encode())
+    assert (call.sequence_id, call.sequence_is_text, call.starts_sequence, call.ends_sequence) == told
+
+
+def test_a_sequence_whose_id_is_too_long_to_be_read_is_not_overlooked() -> None:
+    large = {"name": "X", "datatype": "FP32", "shape": [150_000], "data": [0.0] * 150_000}
+    with pytest.raises(InvalidRequest, match="sequence_id"):
+        read(json.dumps({"inputs": [large], "parameters": {"sequence_id": "a\0" + 1100 * "b"}}).encode())

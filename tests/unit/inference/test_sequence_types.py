@@ -1,0 +1,105 @@
+"""Requests in sequences whose ids Triton would copy beyond their place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from control_plane.core.errors import ControlPlaneError, InvalidRequest, ModelNotFound, UpstreamFailed
+from control_plane.core.infer_call import InferCall
+from control_plane.inference.sequence_types import SequenceTypes
+from control_plane.inference.single_server import SingleServerDispatch
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
+from control_plane.triton.servers import Servers
+from tests.fakes import FakeHttp, FakeUpstream
+from tests.unit.inference.governed_bench import Bench, Request
+
+TEXT = InferCall("m", "", "", (), sequence_id="seven", sequence_is_text=True)
+NUMBER = InferCall("m", "", "", (), sequence_id="7")
+START = {"name": "START", "control": [{"kind": "CONTROL_SEQUENCE_START", "int32_false_true": [0, 1], "data_type": "TYPE_INVALID"}]}
+
+
+def taking(*types: str) -> dict[str, Any]:
+    """The configuration of a model whose control input CORRID is of this type, if it has one."""
+    inputs = [{"name": "ID", "control": [{"kind": "CONTROL_SEQUENCE_CORRID", "data_type": each}]} for each in types]
+    return {"name": "m", "sequence_batching": {"control_input": [START, *inputs]}}
+
+
+def ensemble(*steps: tuple[str, int]) -> dict[str, Any]:
+    return {"ensemble_scheduling": {"step": [{"model_name": name, "model_version": version} for name, version in steps]}}
+
+
+def types_of(**configs: Any) -> SequenceTypes:
+    """The guard of a Triton with these models; a name with `_2` at its end is that of version 2."""
+
+    def answer(request: HttpRequest) -> HttpAnswer:
+        name = request.target.decode().removeprefix("/v2/models/").removesuffix("/config").replace("/versions/", "_")
+        return make_answer(200, orjson.dumps(configs[name])) if name in configs else make_answer(404)
+
+    servers = Servers()
+    servers.up(FakeUpstream(http=FakeHttp(answer=answer)))
+    return SequenceTypes(SingleServerDispatch(servers))
+
+
+@pytest.mark.parametrize(
+    ("call", "configs"),
+    [
+        pytest.param(NUMBER, {"m": taking("TYPE_UINT64")}, id="number"),
+        pytest.param(NUMBER, {"m": taking("TYPE_INT32")}, id="number of 32 bits"),
+        pytest.param(TEXT, {"m": taking("TYPE_STRING")}, id="string"),
+        pytest.param(TEXT, {"m": taking()}, id="a model that is not told the id"),
+        pytest.param(TEXT, {"m": {"sequence_batching": {}}}, id="a model without control inputs"),
+        pytest.param(TEXT, {"m": {"sequence_batching": None}}, id="a model without sequences"),
+        pytest.param(TEXT, {"m": ensemble(("a", -1), ("b", 2)), "a": {}, "b_2": taking("TYPE_STRING")}, id="an ensemble"),
+        pytest.param(NUMBER, {"m": ensemble(("a", -1)), "a": ensemble(("m", -1))}, id="ensembles in a circle"),
+    ],
+)
+async def test_ids_of_the_models_type_may_be_sent(call: InferCall, configs: dict[str, Any]) -> None:
+    assert 0.0 < await types_of(**configs).require(call, timeout_s=1.0) <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("call", "configs", "said"),
+    [
+        pytest.param(TEXT, {"m": taking("TYPE_UINT64")}, "'m' .*must be a number", id="string"),
+        pytest.param(TEXT, {"m": taking("TYPE_INT32")}, "'m' .*must be a number", id="string for 32 bits"),
+        pytest.param(NUMBER, {"m": taking("TYPE_STRING")}, "'m' .*must be a string", id="number"),
+        pytest.param(TEXT, {"m": ensemble(("a", -1), ("b", 2)), "a": {}, "b_2": taking("TYPE_INT64")}, "'b' .*number", id="a step"),
+        pytest.param(
+            TEXT, {"m": ensemble(("a", -1)), "a": ensemble(("b", -1)), "b": taking("TYPE_UINT64")}, "'b' .*number", id="a step's step"
+        ),
+    ],
+)
+async def test_ids_of_another_type_are_refused(call: InferCall, configs: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        await types_of(**configs).require(call, timeout_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("configs", "error"),
+    [
+        pytest.param({}, ModelNotFound, id="no model"),
+        pytest.param({"m": [7]}, UpstreamFailed, id="no configuration"),
+        pytest.param({"m": {"sequence_batching": {"control_input": [{"name": "ID"}]}}}, UpstreamFailed, id="an input of another kind"),
+        pytest.param({"m": ensemble(("a", -1))}, ModelNotFound, id="no step"),
+    ],
+)
+async def test_where_the_type_is_not_known_nothing_goes_on(configs: dict[str, Any], error: type[ControlPlaneError]) -> None:
+    with pytest.raises(error):
+        await types_of(**configs).require(TEXT, timeout_s=1.0)
+
+
+class _InSequence(Request):
+    def read_at_once(self) -> InferCall:  # type: ignore[override]
+        return TEXT
+
+
+async def test_a_request_that_would_write_into_tritons_memory_is_not_sent() -> None:
+    bench, request = Bench(), _InSequence()
+    bench.service.sequence_types = types_of(m=taking("TYPE_UINT64"))
+
+    with pytest.raises(InvalidRequest, match="must be a number"):
+        await bench.service.infer(request)
+    assert request.timeouts_s == []
