@@ -40,7 +40,7 @@ class TextTokenizer:
         """Return one answer per TEXT [batch, 1]: INPUT_IDS and ATTENTION_MASK INT64 [batch, length], or a
         RequestError.
 
-        A request gets a RequestError if one of its texts is not UTF-8.
+        A request gets a RequestError if one of its texts is not UTF-8, or if it has none.
         """
         texts = [_decode(request) for request in requests]
         encodings = iter(self.tokenizer.encode_batch_fast([text for request in texts if isinstance(request, list) for text in request]))
@@ -100,6 +100,8 @@ def _at_least(config: ModelConfig, key: str, *, default: int, minimum: int) -> i
 
 
 def _decode(request: Array) -> list[str] | RequestError:
+    if not request.size:
+        return RequestError("TEXT must have at least one text; this request has none")
     try:
         return decode_utf8(request, "TEXT")
     except RequestError as exc:

@@ -96,6 +96,14 @@ def test_a_text_that_is_not_utf8_fails_its_own_request_only(version_directory: P
     assert tokens(third)[0] == [[CLS, THE, SEP]]
 
 
+def test_a_request_without_a_text_fails_alone(version_directory: Path) -> None:
+    first, second, third = tokenizer(version_directory).tokenize([text("cat"), np.empty((0, 1), np.object_), text("the")])
+
+    assert tokens(first)[0] == [[CLS, CAT, SEP]]
+    assert isinstance(second, RequestError)
+    assert tokens(third)[0] == [[CLS, THE, SEP]]
+
+
 def test_nothing_but_wrong_texts_is_no_call_that_fails(version_directory: Path) -> None:
     assert [type(answer) for answer in tokenizer(version_directory).tokenize([text(b"\xff")])] == [RequestError]
 
