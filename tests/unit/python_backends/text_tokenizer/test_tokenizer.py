@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from python_backends.runtime.errors import BackendError, ConfigError, RequestError
 from python_backends.runtime.execution import Answer
-from python_backends.text_tokenizer.tokenizer import TextTokenizer, load_tokenizer
+from python_backends.text_tokenizer.tokenizer import CHARS_PER_TOKEN, TextTokenizer, load_tokenizer
 from tests.unit.python_backends.configs import config, parameters
 from tests.unit.python_backends.text_tokenizer.tiny_tokenizer import CAT, CLS, SAT, SEP, THE, VOCABULARY, S, save_tokenizer
 
@@ -65,6 +65,14 @@ def test_long_texts_are_cut_at_max_tokens_whatever_the_file_says(version_directo
 
     assert tokens(cut) == ([[CLS, THE, CAT, SAT, SEP]], [[1] * 5])
     assert len(tokens(default)[0][0]) == 256
+
+
+def test_a_text_is_read_no_further_than_its_tokens_can_reach(version_directory: Path) -> None:
+    reached, beyond = (" " * blanks + "cat" for blanks in (5 * CHARS_PER_TOKEN - len("cat"), 5 * CHARS_PER_TOKEN))
+
+    (answer,) = tokenizer(version_directory, max_tokens=5).tokenize([text(reached, beyond, "cat " * 1_000_000)])
+
+    assert tokens(answer)[0] == [[CLS, CAT, SEP, 0, 0], [CLS, SEP, 0, 0, 0], [CLS, CAT, CAT, CAT, SEP]]
 
 
 def test_lengths_can_be_rounded_up(version_directory: Path) -> None:
