@@ -160,7 +160,8 @@ def test_a_request_without_a_text_is_refused_and_its_neighbours_are_answered(loa
     save_tokenizer(version_directory / "tokenizer.json")
     texts = [tensor("TEXT", "TYPE_STRING", [1], optional=True), *({**one, "optional": True} for one in INPUTS)]
     encoder = load(input=texts, parameters=parameters(tokenizer="tokenizer.json"))
-    none, one = (Request({"TEXT": np.array(rows, dtype=np.object_).reshape(-1, 1)}, ("EMBEDDING",)) for rows in ([], [b"the cat"]))
+    none = Request({"TEXT": np.empty((0, 1), dtype=np.object_)}, ("EMBEDDING",))
+    one = Request({"TEXT": np.array([[b"the cat"]], dtype=np.object_)}, ("EMBEDDING",))
 
     refused, answered = answers(encoder, [none, one])
 
