@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from control_plane.admission.admission import Admission
+from control_plane.admission.domain.demand import Exchange
 from control_plane.admission.domain.shares import recent_demand, share
 from control_plane.admission.ports import DemandBoard
 from control_plane.core.errors import StoreUnavailable
@@ -69,5 +71,23 @@ class TenantShares:
         own = self._demand
         found = await self._board.exchange(self._process_id, own)
         self._is_away = False
-        shares = {tenant: share(own.get(tenant, 0.0), total, found.processes) for tenant, total in found.demand.items()}
-        self._admission.set_shares(shares, other=share(0, 0, found.processes), processes=found.processes)
+        self._admission.set_shares(_Shares(own, found), other=share(0, 0, found.processes), processes=found.processes)
+
+
+class _Shares(Mapping[str, float]):
+    """Shares of one process in tenants' limits, by tenant, each computed when it is looked up: of 10,000 tenants few are in a
+    second."""
+
+    def __init__(self, own: Mapping[str, float], found: Exchange) -> None:
+        """`own` is the process's demand, `found` that of all of them."""
+        self._own = own
+        self._found = found
+
+    def __getitem__(self, tenant: str) -> float:
+        return share(self._own.get(tenant, 0.0), self._found.demand[tenant], self._found.processes)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found.demand)
+
+    def __len__(self) -> int:
+        return len(self._found.demand)

@@ -155,6 +155,8 @@ class RequestServices:
                 _log.warning("today's usage cannot be read; daily quotas use the last known sums: %s", exc)
 
     async def _read_spent(self) -> None:
+        if self.metering.trouble:
+            return  # the stored sums lack what waits here: by them this process would forget what it has counted itself
         today, spent = day_of(time.time()), dict[str, float]()
         if any(tenant.daily_compute_units is not None for tenant in self.known.tenants.values()):
             for key, usage in await self.usage.totals(since_day=today, until_day=today):

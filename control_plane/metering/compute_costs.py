@@ -180,8 +180,7 @@ class ComputeCosts:
         """
         for model in sorted(models)[:_UNLISTED_AT_ONCE]:
             with suppress(ControlPlaneError):
-                server = self._servers.members[self._counts.server_of(model)]
-                config = await server.ask(partial(_loaded_config, model=model))
+                config = await self._counts.server_of(model).ask(partial(_loaded_config, model=model))
                 self._unlisted[model] = ModelCost(is_batched=config.is_batched)
 
     def _mean_ms(self) -> dict[str, float]:

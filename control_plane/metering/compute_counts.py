@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from control_plane.core.errors import ControlPlaneError
+from control_plane.core.errors import ControlPlaneError, UpstreamUnavailable
 from control_plane.metering.domain.learned_cost import newly_computed
 from control_plane.triton.compute_time import NOTHING, Computed, ComputeTime
 from control_plane.triton.server_state import ServerState
@@ -52,9 +52,12 @@ class StatisticsPoller:
         """Models that any server has."""
         return set().union(*self._counted.values())
 
-    def server_of(self, model: str) -> str:
-        """Return a server that has the model."""
-        return next(server for server, counted in self._counted.items() if model in counted)
+    def server_of(self, model: str) -> ServerState:
+        """Return a server that has the model. Raises UpstreamUnavailable: those that had it at the last poll have left."""
+        for server, counted in self._counted.items():
+            if model in counted and (member := self._servers.members.get(server)) is not None:
+                return member
+        raise UpstreamUnavailable(f"no server has model {model!r} any more")
 
     async def look(self) -> PolledComputeTime:
         """Poll all servers that are up and answer, concurrently; one that falls silent meanwhile is left out."""

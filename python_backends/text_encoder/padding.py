@@ -17,12 +17,12 @@ def check_lengths(inputs: Tensors) -> Tensors:
     answer would then depend on those.
 
     Raises:
-        RequestError: The shapes differ, or are not [batch, length].
+        RequestError: The shapes differ, or are not [batch, length], or nothing is in them.
     """
     shape, *others = {array.shape for array in inputs.values()}
-    if others or len(shape) != 2 or not shape[0]:
+    if others or len(shape) != 2 or 0 in shape:
         shapes = {name: list(array.shape) for name, array in inputs.items()}
-        raise RequestError(f"the inputs must all have one shape [batch, length] with a batch of at least 1, not {shapes}")
+        raise RequestError(f"the inputs must all have one shape [batch, length] with at least one row and one token, not {shapes}")
     return inputs
 
 

@@ -7,6 +7,7 @@ is deleted by the next exchange of another.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 import orjson
@@ -49,7 +50,8 @@ class RedisDemandBoard:
     async def exchange(self, process: str, demand: Mapping[str, float]) -> Exchange:
         async with self._link.calling():
             texts = await self._exchange_script(keys=[_KEY], args=[process, orjson.dumps(demand).decode(), _LIVE_MS])
-        return exchange_of([orjson.loads(text) for text in texts])
+        # In a thread: with 10,000 active tenants and eight processes it is 80,000 sums and 3 MB of JSON.
+        return await asyncio.to_thread(lambda: exchange_of([orjson.loads(text) for text in texts]))
 
     async def leave(self, process: str) -> None:
         async with self._link.calling():

@@ -36,8 +36,7 @@ class SqliteDemandBoard:
 
     async def exchange(self, process: str, demand: Mapping[str, float]) -> Exchange:
         told = orjson.dumps(demand).decode()
-        texts = await self._file.run(partial(_exchange, process=process, demand=told, now_s=self._now_s))
-        return exchange_of([orjson.loads(text) for text in texts])
+        return await self._file.run(partial(_exchange, process=process, demand=told, now_s=self._now_s))
 
     async def leave(self, process: str) -> None:
         await self._file.run(lambda connection: connection.execute("DELETE FROM processes WHERE process = ?", (process,)))
@@ -84,8 +83,8 @@ def _inode(path: Path) -> int | None:
         return None
 
 
-def _exchange(connection: sqlite3.Connection, *, process: str, demand: str, now_s: Callable[[], float]) -> list[str]:
-    """Write this process's row, delete those that are too old, and return the demand of all live
+def _exchange(connection: sqlite3.Connection, *, process: str, demand: str, now_s: Callable[[], float]) -> Exchange:
+    """Write this process's row, delete those that are too old, and return the sum over all live
     processes.
     """
     with transaction(connection):
@@ -94,4 +93,6 @@ def _exchange(connection: sqlite3.Connection, *, process: str, demand: str, now_
         told_s = now_s()
         connection.execute("DELETE FROM processes WHERE told_s NOT BETWEEN ? AND ?", (told_s - LIVE_S, told_s))
         connection.execute("INSERT OR REPLACE INTO processes (process, told_s, demand) VALUES (?, ?, ?)", (process, told_s, demand))
-        return [text for (text,) in connection.execute("SELECT demand FROM processes")]
+        texts = [text for (text,) in connection.execute("SELECT demand FROM processes")]
+    # On this thread, not on the event loop: with 10,000 active tenants and eight processes it is 80,000 sums and 3 MB of JSON.
+    return exchange_of([orjson.loads(text) for text in texts])

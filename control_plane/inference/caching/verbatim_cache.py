@@ -4,7 +4,7 @@ A frontend looks a message up by its bytes, without those that its sender makes 
 on (`protocols/per_request`). Everything that follows from the bytes (caller, route, cache key)
 was worked out by the first hit and holds until access rules or loaded contents change. What remains for each
 hit is that check, the tenant's limits, and counting, which is flushed to metrics and metering ten times a
-second and before they are read.
+second, sooner where many messages are hit, and before they are read.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ _MAX_ENTRY_BYTES = _MAX_BYTES // 1024
 """A table of few large answers would drop others often; larger ones take the ordinary path."""
 _FLUSH_EVERY_S = 0.1
 """Seconds between two flushes of counts."""
+MOST_UNTOLD = 256
+"""Entries whose hits are flushed in one turn of the event loop, some 5 us each."""
 
 
 @dataclass(slots=True, eq=False)
@@ -91,11 +93,13 @@ class VerbatimCache(Generic[AnswerT]):
         # A tenant without limits need not be admitted.
         if hit.account.is_limited and not self._running.count_completed(self._frontend, hit.principal, hit.account, hit.call):
             return None
-        if not hit.unflushed:  # one timer for all entries, and each entry is listed once
-            self._untold.append(hit)
-            if self._telling is None:
-                self._telling = asyncio.get_running_loop().call_later(_FLUSH_EVERY_S, self.flush_counts)
         hit.unflushed += 1
+        if hit.unflushed == 1:  # one timer for all entries, and each entry is listed once
+            self._untold.append(hit)
+            if len(self._untold) == MOST_UNTOLD:
+                self.flush_counts()
+            elif self._telling is None:
+                self._telling = asyncio.get_running_loop().call_later(_FLUSH_EVERY_S, self.flush_counts)
         return hit.answer
 
     def takes(self, principal: Principal, size_bytes: int) -> bool:

@@ -91,9 +91,18 @@ class TestRate:
         same, other = bench.come("t"), bench.come("u")
         before = same.own_rate, other.own_rate
         bench.limits.set_shares({"t": 0.5, "u": 0.75}, other=0.25)
-        assert same.own_rate is before[0], "nothing was computed anew"
-        assert other.own_rate is not None
-        assert other.own_rate.requests_per_s == 7.5
+        assert bench.limits.account("t").own_rate is before[0], "nothing was computed anew"
+        assert other.own_rate is before[1], "nor was anything for who has not asked since"
+        rate = bench.limits.account("u").own_rate
+        assert rate is not None
+        assert rate.requests_per_s == 7.5
+
+    def test_a_new_part_holds_for_an_account_that_somebody_holds(self) -> None:
+        bench = Bench(Tenant("t", concurrency=8))
+        held = bench.come()
+        bench.limits.set_shares({"t": 0.125}, other=1.0)
+        with pytest.raises(LimitExceeded):
+            bench.limits.check(held)
 
     def test_what_another_limit_refuses_does_not_count_for_the_rate(self) -> None:
         bench = Bench(Tenant("t", requests_per_s=10.0, burst=2, concurrency=1))

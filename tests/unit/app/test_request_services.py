@@ -5,11 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.app.request_services import open_request_services
-from control_plane.core.errors import StartupError
+from control_plane.app.request_services import RequestServices, open_request_services
+from control_plane.core.errors import LimitExceeded, StartupError, StoreUnavailable
+from control_plane.core.infer_call import Outcome
+from control_plane.metering.domain.usage import UsageBatch
+from control_plane.objects.domain.stored import Kind
+from control_plane.objects.domain.stored_objects import to_body
+from control_plane.objects.domain.tenant import Tenant
 from control_plane.settings import load_settings
 from control_plane.triton.servers import Servers
 from tests.aio import run
+from tests.fakes.state_store import FakeStateStore
+from tests.fakes.usage_store import FakeUsageStore
 from tests.redis_server import free_port
 
 
@@ -46,3 +53,30 @@ def test_without_room_for_answers_a_shared_cache_is_not_used_and_the_log_says_so
 def test_a_url_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match="--cache-url is not a Redis"):
         opened(tmp_path, cache_url="http://h")
+
+
+class _FullStore(FakeUsageStore):
+    """Usage store on a full disk: it can be read, and takes nothing more."""
+
+    async def add(self, batch: UsageBatch) -> None:
+        raise StoreUnavailable("database or disk is full", is_full=True)
+
+
+@pytest.mark.virtual_time
+async def test_a_daily_quota_holds_while_usage_cannot_be_stored(tmp_path: Path) -> None:
+    state = FakeStateStore()
+    await state.put(Kind.TENANT, "t", to_body(Tenant("t", daily_compute_units=100.0)))
+    governing = RequestServices(load_settings({"state_dir": tmp_path}), Servers(), state, _FullStore(), None, None, None)
+    await governing.start()
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(governing.run())
+        for _ in range(2):
+            permit = governing.admission.admit("t")
+            assert permit is not None
+            await permit.acquire_slot("m", cost_units=60.0, deadline_s=governing.admission.now_s() + 60.0)
+            permit.release()
+            governing.metering.add("t", "m", Outcome.ANSWERED, 1, 1, 60.0, False)
+            await asyncio.sleep(12.0)  # the stored sums are looked at twice
+        with pytest.raises(LimitExceeded, match="has used its 100 compute units of today"):
+            governing.admission.admit("t")
+        running.cancel()

@@ -15,7 +15,11 @@ from control_plane.triton.servers import Servers
 from tests.fakes import FakeUpstream
 from tests.unit.inference.governed_bench import Bench, Request
 
-OUTPUTS = [{"name": "SCORES", "data_type": "TYPE_FP32"}, {"name": "NAMES", "data_type": "TYPE_STRING"}]
+OUTPUTS = [
+    {"name": "SCORES", "data_type": "TYPE_FP32", "dims": ["4"]},
+    {"name": "NAMES", "data_type": "TYPE_STRING", "dims": ["4"]},
+    {"name": "BOXES", "data_type": "TYPE_FP32", "dims": ["-1", "6"]},
+]
 CONFIG = orjson.dumps({"output": OUTPUTS})
 
 
@@ -46,11 +50,26 @@ async def test_classes_of_numbers_may_be_asked_for() -> None:
         pytest.param(asking("NAMES\0SCORES"), "of numbers", id="strings, as Triton reads the name"),
         pytest.param(asking(""), "no output '' of numbers", id="a name that was cut as too long"),
         pytest.param(asking("SCORES", shape=(0, 4)), "an empty input has no classes", id="empty"),
+        pytest.param(asking("BOXES"), "no output 'BOXES' of numbers and of one size", id="what may be empty"),
     ],
 )
 async def test_what_ends_triton_is_refused(call: InferCall, said: str) -> None:
     with pytest.raises(InvalidRequest, match=said):
         await require(call)
+
+
+def saying(value: str) -> bytes:
+    return orjson.dumps({"output": OUTPUTS, "parameters": {"classes": {"string_value": value}}})
+
+
+async def test_that_an_output_of_any_size_is_never_empty_the_configuration_may_say() -> None:
+    await require(asking("BOXES"), config=saying("true"))
+
+
+@pytest.mark.parametrize(("output", "value"), [("BOXES", "false"), ("NAMES", "true")])
+async def test_it_must_say_yes_and_strings_have_no_classes_whatever_it_says(output: str, value: str) -> None:
+    with pytest.raises(InvalidRequest, match="of numbers"):
+        await require(asking(output), config=saying(value))
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,21 @@ class TestExpected:
             assert bench.costs.estimate(call("m", rows=768))[:3] == (1, 0.0, 10.0)
             assert bench.costs.estimate(call("other", rows=768))[:3] == (768, 0.0, 7680.0)
 
+    async def test_a_server_that_leaves_while_it_is_asked_ends_no_look(self) -> None:
+        bench = Bench("stays", "leaves")
+        bench.counts("stays", m=(1, 10.0))
+        bench.counts("leaves", n=(1, 10.0))
+        bench.upstreams["leaves"].control.compute_delay_s = 1.0
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(bench.costs.run())
+            await asyncio.sleep(0.5)
+            bench.servers.members["leaves"].down("it leaves the fleet")
+            bench.servers.remove("leaves")
+            await looked()
+            assert not running.done()
+            assert bench.expected("m", rows=1) == 10.0
+            running.cancel()
+
 
 class TestCharged:
     """Attribution of compute time over several polls; `test_compute_shares` tests the division of a single

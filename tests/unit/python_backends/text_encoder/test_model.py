@@ -156,6 +156,19 @@ def test_a_text_is_answered_as_its_tokens_are(load: Callable[..., Any], version_
     )
 
 
+def test_a_request_without_a_text_is_refused_and_its_neighbours_are_answered(load: Callable[..., Any], version_directory: Path) -> None:
+    save_tokenizer(version_directory / "tokenizer.json")
+    texts = [tensor("TEXT", "TYPE_STRING", [1], optional=True), *({**one, "optional": True} for one in INPUTS)]
+    encoder = load(input=texts, parameters=parameters(tokenizer="tokenizer.json"))
+    none = Request({"TEXT": np.empty((0, 1), dtype=np.object_)}, ("EMBEDDING",))
+    one = Request({"TEXT": np.array([[b"the cat"]], dtype=np.object_)}, ("EMBEDDING",))
+
+    refused, answered = answers(encoder, [none, one])
+
+    assert (refused.error or pytest.fail("answered")).code == TritonError.INVALID_ARG
+    assert answered.arrays()["EMBEDDING"].tolist() == [TABLE[[CLS, THE, CAT, SEP]].sum(axis=0).tolist()]
+
+
 COUNTED = [tensor("EMBEDDING", dims=[3]), tensor("TOKENS", "TYPE_INT32", [1])]
 
 

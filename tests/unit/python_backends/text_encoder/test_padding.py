@@ -47,7 +47,7 @@ def test_ids_and_mask_of_different_shapes_are_refused(shape: tuple[int, int]) ->
         check_lengths({"IDS": np.ones((2, 3)), "MASK": np.ones(shape)})
 
 
-@pytest.mark.parametrize("shape", [(3,), (2, 3, 4), (0, 3)])
+@pytest.mark.parametrize("shape", [(3,), (2, 3, 4), (0, 3), (2, 0)])
 def test_what_is_no_batch_of_sequences_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(RequestError, match=r"must all have one shape \[batch, length\]"):
         check_lengths({"IDS": np.ones(shape), "MASK": np.ones(shape)})

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from python_backends.runtime.errors import BackendError, ConfigError, RequestError
 from python_backends.runtime.execution import Answer
-from python_backends.text_tokenizer.tokenizer import TextTokenizer, load_tokenizer
+from python_backends.text_tokenizer.tokenizer import CHARS_PER_TOKEN, TextTokenizer, load_tokenizer
 from tests.unit.python_backends.configs import config, parameters
 from tests.unit.python_backends.text_tokenizer.tiny_tokenizer import CAT, CLS, SAT, SEP, THE, VOCABULARY, S, save_tokenizer
 
@@ -67,6 +67,14 @@ def test_long_texts_are_cut_at_max_tokens_whatever_the_file_says(version_directo
     assert len(tokens(default)[0][0]) == 256
 
 
+def test_a_text_is_read_no_further_than_its_tokens_can_reach(version_directory: Path) -> None:
+    reached, beyond = (" " * blanks + "cat" for blanks in (5 * CHARS_PER_TOKEN - len("cat"), 5 * CHARS_PER_TOKEN))
+
+    (answer,) = tokenizer(version_directory, max_tokens=5).tokenize([text(reached, beyond, "cat " * 1_000_000)])
+
+    assert tokens(answer)[0] == [[CLS, CAT, SEP, 0, 0], [CLS, SEP, 0, 0, 0], [CLS, CAT, CAT, CAT, SEP]]
+
+
 def test_lengths_can_be_rounded_up(version_directory: Path) -> None:
     (answer,) = tokenizer(version_directory, pad_to_multiple_of=4).tokenize([text("the cat sat")])
 
@@ -93,6 +101,14 @@ def test_a_text_that_is_not_utf8_fails_its_own_request_only(version_directory: P
     assert tokens(first)[0] == [[CLS, CAT, SEP]]
     assert isinstance(second, RequestError)
     assert str(second) == "TEXT[1] is not valid UTF-8: invalid start byte at byte 1 of 2"
+    assert tokens(third)[0] == [[CLS, THE, SEP]]
+
+
+def test_a_request_without_a_text_fails_alone(version_directory: Path) -> None:
+    first, second, third = tokenizer(version_directory).tokenize([text("cat"), np.empty((0, 1), np.object_), text("the")])
+
+    assert tokens(first)[0] == [[CLS, CAT, SEP]]
+    assert isinstance(second, RequestError)
     assert tokens(third)[0] == [[CLS, THE, SEP]]
 
 

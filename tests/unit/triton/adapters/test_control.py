@@ -17,7 +17,7 @@ from control_plane.core.endpoints import TcpAddress
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, UpstreamFailed, UpstreamUnavailable
 from control_plane.core.fingerprint import LoadedConfig
 from control_plane.core.model import ModelOverride, ModelState, ModelVersion
-from control_plane.triton.adapters.control import ControlClient
+from control_plane.triton.adapters.control import LINES_PER_TURN, ControlClient, compute_times_of
 from control_plane.triton.compute_time import ComputeTime
 from tests.aio import run
 from tests.unit.triton.adapters.fake_grpc_server import FakeServer, Handler, aborting, never, serving
@@ -256,6 +256,17 @@ async def test_compute_times_count_a_batch_once_and_all_versions_together() -> N
         assert await client.compute_times() == {"a": ComputeTime(20, 87), "idle": ComputeTime(0, 0)}
         path, message, _ = await fake.arrivals.get()
         assert (path, message) == (SERVICE + "ModelStatistics", b"")
+
+
+@pytest.mark.parametrize(("models", "turns"), [(LINES_PER_TURN - 1, 0), (3 * LINES_PER_TURN, 3)])
+def test_the_statistics_of_many_models_are_added_up_in_several_turns(models: int, turns: int) -> None:
+    lines = [service_pb2.ModelStatistics(name=str(number), batch_stats=_counted((2, 1, 5))) for number in range(models)]
+    adding = compute_times_of(lines)
+    for _ in range(turns):
+        assert adding.send(None) is None
+    with pytest.raises(StopIteration) as end:
+        adding.send(None)
+    assert end.value.value == {str(number): ComputeTime(2, 5) for number in range(models)}
 
 
 async def test_compute_times_of_a_triton_that_is_away_are_unavailable() -> None:
