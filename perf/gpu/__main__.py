@@ -32,6 +32,8 @@ from perf.servers.triton_statistics import METRICS_PERIOD_S, served_variants
 from perf.servers.variants import ENCODER
 from python_backends.runtime.machine import gpu_name
 
+_ON_GPU = {"TIDEGATE_MODEL_CONFIG_NAME": "gpu"}
+"""Insists: with no variant for the GPU nothing starts, where a choice would fall on the CPU, and so would be measured."""
 _NO_SUCH_CONFIGURATION = {"TIDEGATE_MODEL_CONFIG_NAME": "cpu"}
 """Models are served by their plain config.pbtxt then, on the CPU."""
 _START_TIMEOUT_S = 180.0
@@ -77,7 +79,7 @@ def _flask() -> Iterator[Peer]:
 
 @contextlib.contextmanager
 def _tidegate() -> Iterator[list[Peer]]:
-    with serving_models([], [MODEL]) as started:
+    with serving_models([], [MODEL], variables=_ON_GPU) as started:
         triton = triton_addresses(started)
         binary, grpc = triton_binary(MODEL), triton_grpc(MODEL)
         yield [
