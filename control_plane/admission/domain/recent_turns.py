@@ -16,6 +16,8 @@ _REMEMBERED = 50
 
 @dataclass(frozen=True, slots=True)
 class _Got:
+    """What one tenant got of the latest turns."""
+
     served: float
     """Exponentially weighted mean of what the tenant got of each turn, as of the turn `at`."""
     at: int
