@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from control_plane.core.errors import Conflict
-from control_plane.objects.domain.rollout import Event, Phase, Rollout, Step
+from control_plane.objects.domain.rollout import Event, Phase, Rollout
 from control_plane.objects.domain.route import WHOLE, Route, arm_name
 
 MAX_EVENTS = 100
@@ -117,11 +117,6 @@ def aborted(rollout: Rollout, *, now_s: float, by: str = "") -> Rollout:
     """Return the rollout ended: all requests go to the present model. Raises Conflict: it is not under way."""
     _require(rollout, "aborted")
     return _ended(rollout, Phase.ABORTED, "by hand", now_s=now_s, by=by)
-
-
-def steps_of(percents: list[float], *, samples: int, min_s: float) -> tuple[Step, ...]:
-    """Return the steps of these weights in percent."""
-    return tuple(Step(round(percent * WHOLE / 100), samples, min_s) for percent in percents)
 
 
 def _require(rollout: Rollout, what: str) -> None:
