@@ -38,7 +38,7 @@ from control_plane.settings import Settings, parse_triton_urls
 from control_plane.triton.config_name import config_name_in_force
 from control_plane.triton.server_state import ServerObserver, ServerState
 from control_plane.triton.servers import Servers
-from control_plane.triton.silence_watch import Suspect
+from control_plane.triton.silence_watch import TellSuspect
 
 _log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class Tritons:
             self.models = only.models
 
     @property
-    def suspect(self) -> Suspect | None:
+    def suspect(self) -> TellSuspect | None:
         """Who is told of models that seem to hang; None where nothing could be done about it."""
         return self.servers.suspect if self.fleet is None else self.fleet.router.suspect
 

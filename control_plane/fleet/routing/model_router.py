@@ -32,7 +32,7 @@ from control_plane.fleet.view.reservations import Reservation, waiting_at
 from control_plane.fleet.view.sequences import Sequences
 from control_plane.fleet.view.state import FleetState
 from control_plane.triton.copy_silence import UNSEEN_S, CopySilence
-from control_plane.triton.silence_watch import LONG_S, Suspect
+from control_plane.triton.silence_watch import LONG_S, TellSuspect
 
 _RESTART_S = 2.0
 """Time in which a Triton that has ended is usually back."""
@@ -69,7 +69,7 @@ class ModelRouter:
         self._dead_stubs = DeadStubDetector(state, loads.repairs)
         self._silences = defaultdict[str, defaultdict[str, CopySilence]](lambda: defaultdict(CopySilence))
         """Server -> model -> its silence; of models that have been served there."""
-        self.suspect: Suspect | None = None
+        self.suspect: TellSuspect | None = None
         """Told of a server and a model that seems to hang there; None where nothing could be done about it."""
         self._given_up: dict[tuple[str, str], Replica] = {}
         """(server, model) -> the replica there that has answered nothing since a request was given up."""

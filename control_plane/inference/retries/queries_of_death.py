@@ -38,7 +38,7 @@ class Hashable(Protocol):
 
 
 class SuspectTurns(Protocol):
-    """Way to Triton of the suspects, in turn: this process's own lanes, or those that the workers of a gateway share."""
+    """Port for the turns in which suspects are sent: by this process's own lanes, or by those that the workers of a gateway share."""
 
     def died(self, model: str, *, is_stub: bool) -> None:
         """Note a death under a request of the model."""
