@@ -154,7 +154,7 @@ class Tritons:
             load_timeout_s=settings.triton.load_timeout_s,
             hedging=settings.fleet.hedging,
             tiers=self._tiers,
-            line=self._make_line(url),
+            channel=self._make_channel(url),
             counts=self.counts,
             require_loadable=None if settings.is_attached else self._units.repository(settings.process.state_dir).require_loadable,
         )
@@ -166,7 +166,7 @@ class Tritons:
 
         return make_redis_fleet_memory(url, fleet=self.fleet_name)
 
-    def _make_line(self, url: SecretStr | None) -> LeaderChannel | None:
+    def _make_channel(self, url: SecretStr | None) -> LeaderChannel | None:
         if url is None:
             return None
         from control_plane.fleet.adapters.redis_leader_requests import make_redis_leader_channel  # here: as in `stores`

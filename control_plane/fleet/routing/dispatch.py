@@ -39,6 +39,8 @@ AnswerT = TypeVar("AnswerT")
 
 @dataclass(slots=True)
 class _FleetAttempt(Attempt[AnswerT]):
+    """Attempt at one replica of a fleet, with the slot that it holds there."""
+
     reservation: Reservation = field(kw_only=True)
     aim: RoutingHint = field(kw_only=True)
     was_hedged: bool = field(default=False, kw_only=True)
@@ -240,7 +242,7 @@ class FleetDispatcher:
             raise
         except ModelNotFound:
             if not call.model_version:
-                self._router.is_missing(reservation)
+                self._router.note_missing(reservation)
             raise
         except DeadlineExceeded:
             self._router.gave_up(reservation)
@@ -248,7 +250,7 @@ class FleetDispatcher:
         except ControlPlaneError as exc:
             self._router.answered(call, reservation)
             if (model := dead_stub_model_in(str(exc).encode())) is not None:
-                self._router.has_died(reservation, model)
+                self._router.note_dead_stub(reservation, model)
             raise
         finally:
             reservation.release(answered=False)

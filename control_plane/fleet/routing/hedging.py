@@ -121,7 +121,7 @@ class Hedging:
 
 
 class _Race(Generic[AnswerT]):
-    """One request that may be sent twice."""
+    """Race between the two sends of one request, of which the second begins only if the first is late."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class _Race(Generic[AnswerT]):
         hedging = self._hedging
         return RacingSend(
             self._request, self._running.permit, reservation, hedging.tasks,
-            timeout_s=self._left_s(), recallable=self._recallable, lost=self._is_over,
+            timeout_s=self._left_s(), recallable=self._recallable, lost=self._release_lost,
         )  # fmt: skip
 
     def _recallable(self, send: Send[AnswerT], reservation: Reservation) -> Send[AnswerT]:
@@ -239,7 +239,7 @@ class _Race(Generic[AnswerT]):
         self._lost_s = self._hedging.state.now_s()
         loser.lose()
 
-    def _is_over(self, reservation: Reservation) -> None:
+    def _release_lost(self, reservation: Reservation) -> None:
         """Release the server of a send that has lost, at once if Triton has ended it."""
         if self._running.frontend is Frontend.GRPC and self._hedging.state.now_s() - self._lost_s >= _CANCELLED_S:
             self._hedging.lingering.hold(reservation)

@@ -242,7 +242,7 @@ class ModelRouter:
         if is_gone and not reservation.replica.sequences:
             self.state.drop(reservation.server, reservation.replica)
 
-    def has_died(self, reservation: Reservation, model: str) -> None:
+    def note_dead_stub(self, reservation: Reservation, model: str) -> None:
         """Note a server's answer that a model's stub has died: the reservation's model, a step of it, or a
         model that it calls."""
         called = reservation.server.replicas.get(model)
@@ -270,7 +270,7 @@ class ModelRouter:
             replica.model for server in servers if server.is_up for replica in server.replicas.values() if replica.state is ModelState.READY
         }
 
-    def is_missing(self, reservation: Reservation) -> None:
+    def note_missing(self, reservation: Reservation) -> None:
         """Drop a replica that the server says it does not have."""
         if reservation.is_current:
             self.state.drop(reservation.server, reservation.replica)

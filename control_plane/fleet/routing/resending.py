@@ -174,10 +174,10 @@ class Resending:
             case Finding.STUB_DIED:
                 self._router.answered(call, reservation, is_alive=False)
                 if (dead := dead_stub_model_of(answer)) is not None:
-                    self._router.has_died(reservation, dead)
+                    self._router.note_dead_stub(reservation, dead)
             case Finding.LACKS_MODEL:
                 self._router.answered(call, reservation)
                 if not call.model_version:
-                    self._router.is_missing(reservation)
+                    self._router.note_missing(reservation)
             case Finding.NOTHING:
                 self._router.answered(call, reservation)
