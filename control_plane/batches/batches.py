@@ -41,7 +41,7 @@ _PERIOD_S = 0.5
 _FEW = 4
 """Open batches of which a look costs little: together they have 512 open jobs at most."""
 _REST, _LONGEST_REST_S = 4.0, 10.0
-"""From one look at all open jobs to the next, in times that it took, and at most: a tenant may have twenty thousand, which
+"""Time from one look at all open jobs to the next, in times that it took, and at most: a tenant may have twenty thousand, which
 take seconds."""
 _AFTER_DEFECT_S = 30.0
 _GATHER_S = 0.02
@@ -52,7 +52,7 @@ spool."""
 _AT_ONCE = 4
 """Jobs that are made before runners are told of them, which begin while the next ones are made."""
 _GRACE_S = 2.0
-"""From a cancellation to the end of the batch, where chunks have no job: another process that has not seen it may be
+"""Time from a cancellation to the end of the batch, where chunks have no job: another process that has not seen it may be
 about to make one."""
 _CLEAN_EVERY_S = 600.0
 _UNFINISHED_S = 3600.0

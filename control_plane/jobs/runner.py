@@ -32,7 +32,7 @@ _CLAIMS = 4
 """Jobs that are tried to be claimed for a ticket; with as many lost to other runners, those have the tickets for more."""
 _EMPTY_PAUSE_S = 0.1
 _GATHER_S = 0.003
-"""From the end of a job, where there was no room for another, to the next claims, for more to end."""
+"""Time from the end of a job, where there was no room for another, to the next claims, for more to end."""
 _RETRY_S = 0.5
 _RELEASE_TIMEOUT_S = 2.0
 _DEFECT = "internal error of the gateway; its log has the details"

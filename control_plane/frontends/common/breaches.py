@@ -15,7 +15,8 @@ from control_plane.auth.domain.source import Source
 _FREE, _PER_S = 20.0, 10.0
 """Breaches without a pause: so many at once, and so many in each second after that. Clients that are merely wrong come less often."""
 _PAUSE_S = 0.1
-"""For each connection once there are more. One that is opened after the other then breaks the protocol ten times a second."""
+"""Pause of each connection once there are more. Connections that are opened one after the other then break the protocol ten times a
+second."""
 _MOST = 1024
 """Most sources that are remembered; clients decide how many there are."""
 

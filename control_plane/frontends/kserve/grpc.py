@@ -95,9 +95,9 @@ _METHODS: Mapping[str, _Method] = {
 }
 
 _STATISTICS_BOUND = InflateBound(2**26, "the statistics are too large")
-"""For the statistics of all models; those of one version are some hundred bytes."""
+"""Bound on the statistics of all models; those of one version are some hundred bytes."""
 _CONTROL = InflateBound(2**20, f"the message of this call exceeds its limit of {2**20} bytes")
-"""For the message of a call that carries neither tensors nor a model's files."""
+"""Bound on the message of a call that carries neither tensors nor a model's files."""
 
 _STREAM_PLACEHOLDER = GrpcHandler()
 """Placeholder in the method table; a handler that can authenticate its caller again is made for each

@@ -52,7 +52,7 @@ _AT_ONCE = 8
 """Tickets that are got before jobs are claimed for them: each is a trip to the broker."""
 _RELEASE_TIMEOUT_S = 2.0
 _GOODBYE_TIMEOUT_S = 1.0
-"""For what is only polite: it may be said while this process ends, and to a broker that says nothing."""
+"""Time for a call that is only polite: it may be made while this process ends, and to a broker that says nothing."""
 _CONNECT_TIMEOUT_S = 10.0
 _HEARTBEAT_S = 10
 _BROKEN_AFTER = 2
