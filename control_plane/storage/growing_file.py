@@ -6,11 +6,15 @@ up; it does nothing then. Used by `batches/adapters/folder_shelf` and `jobs/adap
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from threading import Lock
 from typing import BinaryIO
 from uuid import uuid4
+
+DISK_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+"""Error numbers of a disk, or a quota, that is full."""
 
 _FLUSHED_BYTES = 8 << 20
 """Bytes after which what was written is flushed: one flush of all of it at the end would hold up everybody else's."""

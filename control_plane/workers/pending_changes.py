@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 
-from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, UpstreamFailed, UpstreamUnavailable
+from control_plane.core.errors import DEFECT_TEXT, ControlPlaneError, ModelLoadFailed, UpstreamFailed, UpstreamUnavailable
 from control_plane.core.model import ModelOverride, ModelVersion
 from control_plane.models.ports import ModelAdministration
 from control_plane.workers.fleet_publisher import FleetPublisher
@@ -61,7 +61,7 @@ async def carry_out(worker: WorkerProcess, message: LoadModel | UnloadModel, ask
         worker.send(Changed(message.number, exc.code.value, str(exc), code))
     except Exception:
         _log.exception("a worker's request for a change failed; this is a defect")
-        worker.send(Changed(message.number, UpstreamFailed.code.value, "internal error of the gateway; its log has the details"))
+        worker.send(Changed(message.number, UpstreamFailed.code.value, DEFECT_TEXT))
     else:
         worker.send(Changed(message.number))
 

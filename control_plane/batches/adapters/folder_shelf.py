@@ -8,7 +8,6 @@ means whole content, after a power cut as well: it is written under another name
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import re
 import shutil
@@ -27,11 +26,10 @@ import orjson
 from control_plane.batches.domain.batch import Batch, BatchState, Chunk, Ended, StoredFile
 from control_plane.batches.ports import FileReader
 from control_plane.core.errors import StoreUnavailable
-from control_plane.storage.growing_file import GrowingFile
+from control_plane.storage.growing_file import DISK_FULL, GrowingFile
 
 _THREADS = 2
 _FILE, _BATCH = re.compile(r"file-[0-9a-f]{32}"), re.compile(r"batch_[0-9a-f]{32}")
-_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 _PIECE_BYTES = 256 * 1024
 
 T = TypeVar("T")
@@ -137,7 +135,7 @@ class FolderShelf:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         except OSError as exc:
-            raise StoreUnavailable(f"the folder of uploaded files: {exc.strerror}", is_full=exc.errno in _FULL) from exc
+            raise StoreUnavailable(f"the folder of uploaded files: {exc.strerror}", is_full=exc.errno in DISK_FULL) from exc
 
     def close_later(self, file: BinaryIO) -> None:
         """Close a file on a thread: that waits for one that reads it, for whoever has left, from a disk that does not answer."""

@@ -8,7 +8,6 @@ job's folder is only ever written by who accepts the job and by its runners, und
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import re
 import shutil
@@ -24,12 +23,11 @@ from uuid import uuid4
 from control_plane.core.errors import StartupError, StoreUnavailable
 from control_plane.jobs.domain.job import Blob
 from control_plane.jobs.ports import SpoolDamaged
-from control_plane.storage.growing_file import GrowingFile
+from control_plane.storage.growing_file import DISK_FULL, GrowingFile
 
 _THREADS = 4
 _JOB = re.compile(r"job-[0-9a-f]{32}")
 _NAME = re.compile(r"[a-z0-9-]{1,60}")
-_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 T = TypeVar("T")
 
@@ -93,7 +91,7 @@ class FolderSpool:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         except OSError as exc:
-            raise StoreUnavailable(f"the spool of jobs: {exc.strerror}", is_full=exc.errno in _FULL) from exc
+            raise StoreUnavailable(f"the spool of jobs: {exc.strerror}", is_full=exc.errno in DISK_FULL) from exc
 
 
 def _checked(pattern: re.Pattern[str], text: str) -> str:
