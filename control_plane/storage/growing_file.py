@@ -13,6 +13,8 @@ from threading import Lock
 from typing import BinaryIO
 from uuid import uuid4
 
+from control_plane.storage.durable_files import open_private
+
 DISK_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 """Error numbers of a disk, or a quota, that is full."""
 
@@ -66,14 +68,10 @@ class GrowingFile:
 
     def _opened(self) -> BinaryIO:
         if self._file is None:
-            self._file = open(self._path, "xb", opener=_private)  # noqa: SIM115  # closed by `finish` or `discard`
+            self._file = open(self._path, "xb", opener=open_private)  # noqa: SIM115  # closed by `finish` or `discard`
         return self._file
 
     def _flush(self, file: BinaryIO) -> None:
         file.flush()
         os.fsync(file.fileno())
         self._unflushed_bytes = 0
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

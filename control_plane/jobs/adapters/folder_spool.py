@@ -23,6 +23,7 @@ from uuid import uuid4
 from control_plane.core.errors import StartupError, StoreUnavailable
 from control_plane.jobs.domain.job import Blob
 from control_plane.jobs.ports import SpoolDamaged
+from control_plane.storage.durable_files import flush_to_disk, open_private
 from control_plane.storage.growing_file import DISK_FULL, GrowingFile
 
 _THREADS = 4
@@ -107,7 +108,7 @@ def _write(folder: Path, name: str, pieces: Sequence[bytes | bytearray], flushed
     partial = folder / f".{uuid4().hex}"
     digest, size_bytes = sha256(), 0
     try:
-        with open(partial, "xb", opener=_private) as file:
+        with open(partial, "xb", opener=open_private) as file:
             for piece in pieces:
                 digest.update(piece)
                 size_bytes += len(piece)
@@ -187,17 +188,5 @@ def _jobs(folder: Path, before_s: float) -> list[str]:
 def _flush_folders(folder: Path, made: list[Path], flushed: set[Path]) -> None:
     """Flush a job's folder, and those in which folders were made that lead to it."""
     for each in (folder, *(each.parent for each in made)):
-        _flush_folder(each)
+        flush_to_disk(each)
     flushed.add(folder.parent)
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
