@@ -182,7 +182,7 @@ class ModelService:
         async with nullcontext(set[str]()) if contents is None else contents.unloading(upstream, name, unload_dependents) as gone:
             gone |= await self._unload_and_forget(upstream, name, unload_dependents)
             for each in dead:
-                await self._give_up(upstream, each)
+                await self._release_dead(upstream, each)
 
     def replacing(self, models: Collection[str]) -> AbstractAsyncContextManager[None]:
         """Context manager around an unload and a load of models with a dead stub: see `DeadModels.replacing`."""
@@ -217,7 +217,7 @@ class ModelService:
         Raises ControlPlaneError."""
         upstream = self._servers.pick()
         if any(line.name == name and line.state is ModelState.UNLOADING for line in await upstream.control.index()):
-            await self._give_up(upstream, name)
+            await self._release_dead(upstream, name)
 
     async def reload_built(self, built: str) -> None:
         """Reload every wanted model that is or needs the model `built`, whose files are new; also one that
@@ -267,7 +267,7 @@ class ModelService:
             async with self._prepared(name, override, upstream) as prepared:
                 await prepared.load()
 
-    async def _give_up(self, upstream: Upstream, name: str) -> None:
+    async def _release_dead(self, upstream: Upstream, name: str) -> None:
         """Have Triton release a model with a dead stub that has been unloaded: it ends the unload of a new copy
         only. What cannot be loaded any more stays UNLOADING, and is never used."""
         try:
