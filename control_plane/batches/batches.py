@@ -82,7 +82,7 @@ class _Follow:
     ends: dict[int, ChunkEnd] = field(default_factory=dict)
     open: set[int] = field(default_factory=set)
     rests_until_s: float = 0.0
-    """When it is looked at again after a defect."""
+    """When the batch is looked at again after a defect."""
 
 
 class Batches:

@@ -50,9 +50,9 @@ class Arm:
     stable: InferCall
     """The call as it would go to the route's own model."""
     digest: int
-    """Of what sticks; requests of one digest are not independent of each other."""
+    """Digest of what a caller is assigned by: requests of one digest are not independent of each other."""
     is_assigned: bool = True
-    """False where its caller chose the target, which says nothing of the others."""
+    """False where the caller chose the target, which says nothing of other requests."""
 
     def beside(self, other: Arm) -> Arm:
         """Return the assignment of this call to the model that `other`, of the same route, was assigned to, if that is one

@@ -105,8 +105,8 @@ class Resending:
         *,
         is_recall: bool = False,
     ) -> RoutingHint | None:
-        """Where to send a request next, to another server than that and to no dead replica; None: nowhere. `is_recall`: it
-        was taken back, so the server may have it still."""
+        """Return where to send a request next, to another server than that and to no dead replica; None: nowhere.
+        `is_recall`: the request was taken back, so the server may have it still."""
         is_recalled = fault in _RECALLED or is_recall
         if fault not in _RECALLED and not self.may_resend(fault, call, running, reservation, aim):
             return None

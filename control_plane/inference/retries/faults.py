@@ -79,7 +79,7 @@ class Resend(Enum):
     IF_REPEATABLE = auto()
     """Requests that do no harm if they are computed twice."""
     IF_CAPACITY = auto()
-    """Such requests, and only where a copy could begin at once: sent to a busy one they would add to the overload."""
+    """Requests as of `IF_REPEATABLE`, and only where a copy could begin at once: a busy one would be overloaded further."""
     NEVER = auto()
 
 

@@ -136,7 +136,7 @@ class RedisJobStore:
     """Job store in Redis; `open_redis_jobs` opens it."""
 
     carries_bytes = 0
-    """It keeps all that it has in memory, so bodies and results are in the spool."""
+    """No bytes: Redis keeps everything in memory, so bodies and results are in the spool."""
 
     def __init__(self, link: RedisLink) -> None:
         self._link = link
