@@ -52,10 +52,10 @@ class PendingChanges:
             task.cancel()
 
 
-async def carry_out(worker: WorkerProcess, message: LoadModel | UnloadModel, asked: PendingChanges) -> None:
+async def carry_out(worker: WorkerProcess, message: LoadModel | UnloadModel, pending: PendingChanges) -> None:
     """Carry out a change, and tell the worker what came of it."""
     try:
-        await asked.change(message)
+        await pending.change(message)
     except ControlPlaneError as exc:  # the worker raises it again for its caller, by code and text
         code = exc.upstream_code if isinstance(exc, ModelLoadFailed) else 0
         worker.send(Changed(message.number, exc.code.value, str(exc), code))
@@ -66,10 +66,10 @@ async def carry_out(worker: WorkerProcess, message: LoadModel | UnloadModel, ask
         worker.send(Changed(message.number))
 
 
-async def read_index(worker: WorkerProcess, message: ReadIndex, asked: PendingChanges) -> None:
+async def read_index(worker: WorkerProcess, message: ReadIndex, pending: PendingChanges) -> None:
     """Read a server's index for a worker."""
     try:
-        lines = [(line.name, line.version, line.state.value, line.reason) for line in await asked.index(message.server)]
+        lines = [(line.name, line.version, line.state.value, line.reason) for line in await pending.index(message.server)]
         worker.send(IndexRead(message.number, lines))
     except ControlPlaneError as exc:
         worker.send(IndexRead(message.number, None, str(exc)))
