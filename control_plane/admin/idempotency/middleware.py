@@ -148,7 +148,7 @@ async def _whole(receive: Receive) -> bytes:
             return b"".join(pieces)
 
 
-async def _told(
+async def _declare_header(
     idempotency_key: Annotated[
         str | SkipJsonSchema[None],
         Header(
@@ -161,5 +161,5 @@ async def _told(
     """Tell OpenAPI of the header, which the middleware reads."""
 
 
-Once = Depends(_told)
+Once = Depends(_declare_header)
 """For handlers of paths that take idempotency keys."""

@@ -191,7 +191,7 @@ class RunningRequest:
 
     def fail(self, error: BaseException) -> None:
         """Note the error that it ends with, unless it is answered after all."""
-        error = _told(error)
+        error = _error_for_caller(error)
         self.outcome = outcome_of(error)
         if self._all.has_log:
             self.told = self._all.client_status_of(self.frontend, error)
@@ -358,7 +358,7 @@ class AuthorizedRequest(AdmittedRequest):
 
 def outcome_of(error: BaseException) -> Outcome:
     """The outcome of a request that ended with `error`."""
-    error = _told(error)
+    error = _error_for_caller(error)
     if isinstance(error, asyncio.CancelledError):
         return Outcome.ABANDONED
     if isinstance(error, ControlPlaneError):
@@ -366,7 +366,7 @@ def outcome_of(error: BaseException) -> Outcome:
     return Outcome.FAILED
 
 
-def _told(error: BaseException) -> BaseException:
+def _error_for_caller(error: BaseException) -> BaseException:
     """The error that the caller is told: of a cancellation by a stop, which the caller has not brought about, the
     stop's."""
     is_by_stop = isinstance(error, asyncio.CancelledError) and error.args and isinstance(error.args[0], GatewayStopping)

@@ -26,7 +26,7 @@ from control_plane.core.model import MODEL_NAME, NAME_RULE
 from control_plane.models.adapters.stopping import require_going
 from control_plane.models.domain.model_source import ModelSource, SourceFile, refusal
 from control_plane.models.ports import Stop
-from control_plane.storage.object_stores import close_object_store, open_object_store, said
+from control_plane.storage.object_stores import close_object_store, open_object_store, text_of_error
 
 _log = logging.getLogger(__name__)
 
@@ -178,7 +178,7 @@ class FsspecModelStore:
         except (FileNotFoundError, StoreUnavailable):
             raise
         except Exception as exc:  # each client raises errors of its own; botocore's are not even OSErrors
-            raise StoreUnavailable(f"model store {self.url} cannot be read: {said(exc)}") from None
+            raise StoreUnavailable(f"model store {self.url} cannot be read: {text_of_error(exc)}") from None
 
 
 def _wait(future: concurrent.futures.Future[ResultT], stop: Stop, timeout_s: float) -> ResultT:
