@@ -104,7 +104,7 @@ class ModelService:
         memory = await self._servers.ask(lambda upstream: upstream.control.memory_bytes())
         variants = await self._servers.ask(served_variants)
         lines = lines_by_model(index)
-        names = lines.keys() | set(self._known())
+        names = lines.keys() | set(self._known_names())
         return [self._with_reason(summarise(name, lines.get(name, []), memory.get(name), variants.get(name))) for name in sorted(names)]
 
     def _with_reason(self, model: Model) -> Model:
@@ -335,7 +335,7 @@ class ModelService:
     async def _expand(self, upstream: Upstream) -> list[str]:
         if ALL_MODELS not in self._initial:
             return self._initial
-        return sorted({line.name for line in await upstream.control.index()} | set(self._known()))
+        return sorted({line.name for line in await upstream.control.index()} | set(self._known_names()))
 
     def _needs(self, name: str, model: str) -> bool:
         try:
@@ -343,7 +343,7 @@ class ModelService:
         except ControlPlaneError:
             return False  # no repository has it: its files came with the load
 
-    def _known(self) -> list[str]:
+    def _known_names(self) -> list[str]:
         placed = self._repository.names() if self._repository is not None else []
         return placed if self._tiers is None else sorted({*placed, *self._tiers.names()})
 

@@ -294,7 +294,7 @@ class _PriorityLevel(Generic[Item]):
         item, cost = flow.waiting.pop()
         flow.start += cost / flow.weight
         heapreplace(self._order, self._place(flow))
-        self._left(flow, cost)
+        self._note_left(flow, cost)
         self._recent.served(flow.tenant, flow.weight, cost)
         return item, cost
 
@@ -312,7 +312,7 @@ class _PriorityLevel(Generic[Item]):
         return True
 
     def withdraw(self, flow: _Flow[Item], item: Item) -> None:
-        self._left(flow, flow.waiting.remove(item))
+        self._note_left(flow, flow.waiting.remove(item))
 
     def ahead(self, ticket: Ticket) -> float:
         """Estimate the cost of the work done before a request's end in virtual time, which advances more
@@ -341,7 +341,7 @@ class _PriorityLevel(Generic[Item]):
         self._number += 1
         return flow.start, self._number, flow
 
-    def _left(self, flow: _Flow[Item], cost: float) -> None:
+    def _note_left(self, flow: _Flow[Item], cost: float) -> None:
         self._count(-1, -cost)
         if not flow.waiting:
             self._weights -= flow.weight

@@ -221,7 +221,7 @@ def _tabulate(rollouts: list[dict[str, Any]]) -> None:
                 _step(each),
                 _percents(each["weight"]),
                 f"{each['step_samples']} of {_present(each)['samples']}",
-                _left(each),
+                _time_left(each),
                 each["reason"],
             )
             for each in rollouts
@@ -245,7 +245,7 @@ def _show_gates(rollout: dict[str, Any]) -> None:
         )
 
 
-def _left(rollout: dict[str, Any]) -> str:
+def _time_left(rollout: dict[str, Any]) -> str:
     """Render how long the present step takes yet: `inconclusive` where it lacks samples though its time is over."""
     present = _present(rollout)
     if rollout["phase"] not in ("shadow", "canary") or rollout["step_samples"] >= present["samples"]:

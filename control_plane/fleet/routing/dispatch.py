@@ -207,7 +207,7 @@ class FleetDispatcher:
         self.retries.asked(units_of(running))
         deadline_s, aim = self._now_s() + timeout_s, self._workloads.aim(call, running)
         if request is None:
-            async with self._held(call, running, deadline_s=deadline_s, aim=aim) as (upstream, _):
+            async with self._reserved(call, running, deadline_s=deadline_s, aim=aim) as (upstream, _):
                 yield upstream
             return
         async with self.deaths.turn_if_watched(request, call, timeout_s=timeout_s) as suspect:
@@ -215,7 +215,7 @@ class FleetDispatcher:
                 aim.avoid = self._resending.avoided(call.model_name)
             attempt: _FleetAttempt[None] | None = None
             try:
-                async with self._held(call, running, deadline_s=deadline_s, aim=aim) as (upstream, reservation):
+                async with self._reserved(call, running, deadline_s=deadline_s, aim=aim) as (upstream, reservation):
                     attempt = _FleetAttempt(reservation=reservation, aim=aim, fault=None)
                     yield upstream
             except ControlPlaneError as exc:
@@ -227,7 +227,7 @@ class FleetDispatcher:
             await self._judge(request, call, attempt, suspect)
 
     @asynccontextmanager
-    async def _held(
+    async def _reserved(
         self, call: InferCall, running: AuthorizedRequest | None, *, deadline_s: float, aim: RoutingHint
     ) -> AsyncIterator[tuple[Upstream, Reservation]]:
         """Context manager: a slot at a replica; the view is told how the block ends."""

@@ -43,7 +43,7 @@ def _is_announced(replica: Replica) -> bool:
     return replica.state is ModelState.LOADING and replica.bytes == 0 and not replica.is_step
 
 
-def _shown(server: Server) -> dict[str, tuple[Replica, ModelState]]:
+def _states_on(server: Server) -> dict[str, tuple[Replica, ModelState]]:
     return {name: (replica, replica.state) for name, replica in server.replicas.items()}
 
 
@@ -166,7 +166,7 @@ class FleetState:
         was_up, at.is_up = at.is_up, True
         index = list(index)
         self.listed[server] = {line.name for line in index}
-        found, before = states_of(index), _shown(at)
+        found, before = states_of(index), _states_on(at)
         # Ensembles first: whether a model is a step depends on what else is loaded here.
         steps = {step for name in found for step in self.steps_of(name)}
         for name in [name for name, replica in at.replicas.items() if name not in found and not _is_announced(replica)]:
@@ -187,7 +187,7 @@ class FleetState:
             replica.bytes = self.bytes_of(server, name)
         # The index is read often while requests wait: waking all of them each time, for nothing, would cost
         # too much.
-        if not was_up or _shown(at) != before:
+        if not was_up or _states_on(at) != before:
             self.changed()
 
     def announce(self, server: Server, replica: Replica) -> None:

@@ -30,7 +30,7 @@ class Breaches:
 
     def breached(self, source: Source, now_s: float) -> None:
         """Note that a connection of this source has broken the protocol."""
-        left = self._left(source, now_s)
+        left = self._remaining(source, now_s)
         self.sources.pop(source, None)
         self.sources[source] = max(0.0, left - 1.0), now_s
         if len(self.sources) > _MOST:
@@ -38,12 +38,12 @@ class Breaches:
 
     def pause_s(self, source: Source, now_s: float) -> float:
         """Return how long a new connection of this source is not read."""
-        left = self._left(source, now_s)
+        left = self._remaining(source, now_s)
         if left >= _FREE:
             self.sources.pop(source, None)
         return 0.0 if left >= 1.0 else _PAUSE_S
 
-    def _left(self, source: Source, now_s: float) -> float:
+    def _remaining(self, source: Source, now_s: float) -> float:
         left, at_s = self.sources.get(source, (_FREE, now_s))
         return min(_FREE, left + _PER_S * (now_s - at_s))
 

@@ -55,7 +55,7 @@ class DiskWarmTier:
             shutil.rmtree(self._own / "trash", ignore_errors=True)
             for each in ("copies", "partial", "trash"):
                 (self._own / each).mkdir(exist_ok=True)
-            copies = self._found()
+            copies = self._adopt_copies()
         except OSError as exc:
             raise StartupError(f"--warm-dir {self.folder} cannot be written: {exc.strerror or exc}; choose another") from exc
         self._refuse_others({copy.name for copy in copies})
@@ -135,7 +135,7 @@ class DiskWarmTier:
         lock.flush()
         self._lock = lock
 
-    def _found(self) -> list[WarmCopy]:
+    def _adopt_copies(self) -> list[WarmCopy]:
         records = sorted((self._own / "copies").iterdir(), key=lambda record: record.stat().st_mtime_ns)
         found = {record: self._adopted(record) for record in records}
         for record in (record for record, copy in found.items() if copy is None):
