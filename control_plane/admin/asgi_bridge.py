@@ -16,6 +16,7 @@ from urllib.parse import unquote
 from starlette.types import ASGIApp, Message, Scope
 
 from control_plane.admin.paths.events import STREAM
+from control_plane.core.errors import DEFECT_TEXT
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.triton.ports import HttpStream
 
@@ -26,7 +27,7 @@ _ORIGIN = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
 
 # Hop-by-hop headers, which `frontends/http/server` sets itself.
 _HOP_BY_HOP_HEADERS = (b"connection", b"transfer-encoding")
-_DEFECT = make_answer(500, b'{"error":"internal error of the gateway; its log has the details","code":"internal","retryable":false}')
+_DEFECT = make_answer(500, b'{"error":"%b","code":"internal","retryable":false}' % DEFECT_TEXT.encode())
 
 
 class AsgiBridge:

@@ -277,7 +277,7 @@ _WHERE_IN_REQUEST = re.compile(r"(?:(?<=; )|\A)(?:body|path|query)\.(?=[\w.]+: )
 
 
 _NO_SUCH_PATH = "Not Found"
-"""How a data port answers a path that it does not have."""
+"""The answer of a data port to a path that it does not have."""
 
 
 def _refusal(response: httpx.Response) -> ControlPlaneError:

@@ -61,6 +61,16 @@ def error_responses(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
     return {STATUS[code].http: {"content": _ERROR_CONTENT} for code in codes}
 
 
+LIST_ERRORS = error_responses(ErrorCode.STORE_UNAVAILABLE, ErrorCode.INVALID_ARGUMENT)
+"""Responses of calls that list stored objects."""
+GET_ERRORS = LIST_ERRORS | error_responses(ErrorCode.OBJECT_NOT_FOUND)
+"""Responses of calls that return one stored object."""
+MAKE_ERRORS = LIST_ERRORS | error_responses(ErrorCode.PAYLOAD_TOO_LARGE, ErrorCode.CONFLICT, ErrorCode.IDEMPOTENCY_KEY_REUSED)
+"""Responses of calls that make an object whose name the server chooses."""
+CHANGE_ERRORS = GET_ERRORS | error_responses(ErrorCode.CONFLICT)
+"""Responses of calls that change or delete one stored object."""
+
+
 def error_schemas() -> dict[str, dict[str, Any]]:
     """Return the schemas that the responses of errors refer to."""
     return {view.__name__: view.model_json_schema(mode="serialization") for view in (ErrorView, ProblemView)}

@@ -343,7 +343,7 @@ class Permit:
 
     @property
     def is_superfluous(self) -> bool:
-        """False: the request may be answered yet."""
+        """False: a permit does not know of another server that has answered."""
         return False
 
     def keep(self) -> None:

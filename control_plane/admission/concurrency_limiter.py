@@ -59,11 +59,11 @@ class SlotLimits:
 class _Waiter(Waiter[ShedReason | None]):
     """Request that waits for a slot; its grant is None with a slot, or why the request was shed."""
 
-    __slots__ = ("claim", "deadline_s")
+    __slots__ = ("deadline_s", "ticket")
 
-    def __init__(self, claim: Ticket, deadline_s: float) -> None:
+    def __init__(self, ticket: Ticket, deadline_s: float) -> None:
         super().__init__()
-        self.claim = claim
+        self.ticket = ticket
         self.deadline_s = deadline_s
 
 
@@ -90,7 +90,7 @@ class ConcurrencyLimiter:
         self._leaving = LeavingCallers()
         self._in_danger_until_s = float("-inf")
         self._urgent_s, self._urgent_until_s = _NO_DEADLINE_S, float("-inf")
-        """The least time that a request had which came while slots were scarce, and until when that counts."""
+        """Least time that a request had which came while slots were scarce, and until when it counts."""
         self._now_s = now_s
 
     @property
@@ -131,28 +131,28 @@ class ConcurrencyLimiter:
         self._held[tenant] = self._held.get(tenant, 0) + 1
         return True
 
-    async def acquire(self, claim: Ticket, deadline_s: float) -> ShedReason | None:
+    async def acquire(self, ticket: Ticket, deadline_s: float) -> ShedReason | None:
         """Wait for a slot until the loop's time `deadline_s` at most. Return None with a slot, or why the
         request was shed.
 
         A request that is cancelled or shed holds no slot afterwards.
         """
         now_s = self._now_s()
-        self._note_urgency(claim, deadline_s, now_s)
-        if self._may_exceed_limit(claim, deadline_s):
-            self._hold(claim.tenant, claim.cost)
+        self._note_urgency(ticket, deadline_s, now_s)
+        if self._may_exceed_limit(ticket, deadline_s):
+            self._hold(ticket.tenant, ticket.cost)
             return None
-        needed_s = self._service.queued_answer_s(claim.cost, queued=self._queue.ahead(claim), at_triton=self.work)
+        needed_s = self._service.queued_answer_s(ticket.cost, queued=self._queue.ahead(ticket), at_triton=self.work)
         if not self._can_be_met(deadline_s, now_s, needed_s):
             return ShedReason.DEADLINE
-        waiter = _Waiter(claim, deadline_s)
+        waiter = _Waiter(ticket, deadline_s)
         # A full queue refuses the newest request of the tenant with the longest queue, which may be this one
         # or another.
-        refused = self._queue.push(waiter, claim)
+        refused = self._queue.push(waiter, ticket)
         if refused is not None:
             refused.grant(ShedReason.QUEUE_FULL)
         try:
-            return await waiter.wait(deadline_s, leave=partial(self._queue.remove, waiter), give_back=partial(self._give_back, claim))
+            return await waiter.wait(deadline_s, leave=partial(self._queue.remove, waiter), give_back=partial(self._give_back, ticket))
         except TimeoutError:
             return ShedReason.DEADLINE
 
@@ -164,13 +164,13 @@ class ConcurrencyLimiter:
         ahead: float = 0.0,
         allowed_s: float = _NO_DEADLINE_S,
         has_left: bool = False,
-        claim: Ticket | None = None,
+        ticket: Ticket | None = None,
         now_s: float | None = None,
     ) -> None:
         """Give a slot back that was held by work of `cost` units, and hand it to the next in the queue.
 
         Triton took `held_s` (0: it never had the request), with work of `ahead` units before it; the request
-        had `allowed_s` until its deadline, or until its caller left, if he `has_left`. It had waited by this `claim`, if
+        had `allowed_s` until its deadline, or until its caller left, if he `has_left`. It had waited by this `ticket`, if
         any. `now_s` is the loop's time, if the caller has just read it.
         """
         now_s = self._now_s() if now_s is None else now_s
@@ -178,8 +178,8 @@ class ConcurrencyLimiter:
         if held_s > 0.0:
             self._service.record(cost, held_s, ahead=ahead, now_s=now_s)
             self._leaving.ended(cost, has_left=has_left)
-            if claim is not None:
-                self._queue.ended(claim, has_left=has_left)
+            if ticket is not None:
+                self._queue.ended(ticket, has_left=has_left)
             # As long as somebody waits it goes on: whatever waits would be sent at once when it was over.
             is_late = held_s > _DANGER * allowed_s and (not has_left or self._leaving.are_many)
             if is_late or (somebody_waits and self._is_in_danger()):
@@ -200,12 +200,12 @@ class ConcurrencyLimiter:
         """
         return self._service.answer_s(cost, ahead=ahead) or 0.0
 
-    def _note_urgency(self, claim: Ticket, deadline_s: float, now_s: float) -> None:
+    def _note_urgency(self, ticket: Ticket, deadline_s: float, now_s: float) -> None:
         """Note how much time a request has, unless even an idle model would answer it too late: then it gains nothing by
         what others may not send, and a tenant could hold all others back by deadlines that are not meant.
         """
         if (deadline_s - now_s <= self._urgent_s or now_s >= self._urgent_until_s) and can_be_met(
-            deadline_s, now_s=now_s, needed_s=self._service.answer_s(claim.cost, ahead=0.0)
+            deadline_s, now_s=now_s, needed_s=self._service.answer_s(ticket.cost, ahead=0.0)
         ):
             self._urgent_s, self._urgent_until_s = deadline_s - now_s, now_s + _DANGER_S
 
@@ -219,7 +219,7 @@ class ConcurrencyLimiter:
     def _is_shared(self) -> bool:
         return self._now_s() < self._shared_until_s
 
-    def _count(self, now_s: float) -> int:
+    def _limit_at(self, now_s: float) -> int:
         return self._shared.slots if now_s < self._shared_until_s else self._alone
 
     def _may_send(self, cost: float, deadline_s: float, now_s: float) -> bool:
@@ -232,17 +232,17 @@ class ConcurrencyLimiter:
         """Whether a request can be answered in time, or nothing that was measured says that it cannot."""
         return self._service.is_in_doubt(now_s) or can_be_met(deadline_s, now_s=now_s, needed_s=needed_s)
 
-    def _may_exceed_limit(self, claim: Ticket, deadline_s: float) -> bool:
+    def _may_exceed_limit(self, ticket: Ticket, deadline_s: float) -> bool:
         """Whether a request may go on beyond the limit: its tenant holds less than an equal share of the
         slots, and no waiting request has a better claim.
         """
-        slots, held = self._shared.slots, self._held.get(claim.tenant, 0)
+        slots, held = self._shared.slots, self._held.get(ticket.tenant, 0)
         holders = len(self._held) + (held == 0)
         if not self._is_shared() or held * holders >= slots or self._taken >= min(_MAX_TAKEN * slots, self._alone):
             return False
-        if self._has_enough() or not self._may_send(claim.cost, deadline_s, self._now_s()):
+        if self._has_enough() or not self._may_send(ticket.cost, deadline_s, self._now_s()):
             return False
-        return not self._queue or self._queue.bypass(claim, slots)
+        return not self._queue or self._queue.bypass(ticket, slots)
 
     def _hold(self, tenant: str, cost: float) -> None:
         self._taken += 1
@@ -266,19 +266,19 @@ class ConcurrencyLimiter:
         soon put right.
         """
         is_shed = False
-        while self._queue and self._taken < self._count(self._now_s()) and not self._has_enough() and not (is_shed and self._taken):
+        while self._queue and self._taken < self._limit_at(self._now_s()) and not self._has_enough() and not (is_shed and self._taken):
             waiter = self._queue.pop()
-            claim = waiter.claim
+            ticket = waiter.ticket
             # Without caution: it had its share of that when it came, and has waited since.
-            needed_s = self._service.answer_s(claim.cost, ahead=self.work, caution=1.0)
+            needed_s = self._service.answer_s(ticket.cost, ahead=self.work, caution=1.0)
             is_in_time = is_shed or self._can_be_met(waiter.deadline_s, self._now_s(), needed_s)
             is_shed = not is_in_time
             reason = None if is_in_time else ShedReason.DEADLINE
             if waiter.grant(reason) and reason is None:
-                self._hold(claim.tenant, claim.cost)
+                self._hold(ticket.tenant, ticket.cost)
 
-    def _give_back(self, claim: Ticket, reason: ShedReason | None) -> None:
+    def _give_back(self, ticket: Ticket, reason: ShedReason | None) -> None:
         """Take back the slot of a request that left in the turn of the event loop in which it was given one."""
         if reason is None:
-            self._let_go(claim.tenant, claim.cost)
+            self._let_go(ticket.tenant, ticket.cost)
             self._hand_on()

@@ -21,7 +21,7 @@ class WaitingLimits:
     requests: int
     requests_per_tenant: int
     size_bytes: int
-    """Of all bodies together; one that exceeds it by itself may wait while no other does."""
+    """Size of all bodies together; a body that exceeds it by itself may wait while no other does."""
     bytes_per_tenant: int
 
 

@@ -73,7 +73,7 @@ class JobServices:
             keep_s=settings.batches_keep_s,
             max_open=settings.batches_open_per_tenant,
         )
-        self._sweeper = Sweeper(store=store, queue=queue, spool=spool, usage=usage, policy=self._policy, kept=_kept(settings))
+        self._sweeper = Sweeper(store=store, queue=queue, spool=spool, usage=usage, policy=self._policy, kept=_kept_per_tenant(settings))
         self.max_attempts = settings.jobs_attempts
         self.max_upload_bytes = settings.jobs_max_upload_bytes
         prefixes = _prefixes(settings)
@@ -197,5 +197,5 @@ def _bounds(settings: JobSettings) -> Bounds:
     )
 
 
-def _kept(settings: JobSettings) -> Load:
+def _kept_per_tenant(settings: JobSettings) -> Load:
     return Load(settings.jobs_kept_per_tenant, settings.jobs_kept_bytes_per_tenant)

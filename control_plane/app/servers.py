@@ -38,7 +38,7 @@ from control_plane.settings import Settings, parse_triton_urls
 from control_plane.triton.config_name import config_name_in_force
 from control_plane.triton.server_state import ServerObserver, ServerState
 from control_plane.triton.servers import Servers
-from control_plane.triton.silence_watch import Suspect
+from control_plane.triton.silence_watch import TellSuspect
 
 _log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class Tritons:
             self.models = only.models
 
     @property
-    def suspect(self) -> Suspect | None:
+    def suspect(self) -> TellSuspect | None:
         """Who is told of models that seem to hang; None where nothing could be done about it."""
         return self.servers.suspect if self.fleet is None else self.fleet.router.suspect
 
@@ -154,7 +154,7 @@ class Tritons:
             load_timeout_s=settings.triton.load_timeout_s,
             hedging=settings.fleet.hedging,
             tiers=self._tiers,
-            line=self._make_line(url),
+            channel=self._make_channel(url),
             counts=self.counts,
             require_loadable=None if settings.is_attached else self._units.repository(settings.process.state_dir).require_loadable,
         )
@@ -166,7 +166,7 @@ class Tritons:
 
         return make_redis_fleet_memory(url, fleet=self.fleet_name)
 
-    def _make_line(self, url: SecretStr | None) -> LeaderChannel | None:
+    def _make_channel(self, url: SecretStr | None) -> LeaderChannel | None:
         if url is None:
             return None
         from control_plane.fleet.adapters.redis_leader_requests import make_redis_leader_channel  # here: as in `stores`

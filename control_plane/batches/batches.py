@@ -41,7 +41,7 @@ _PERIOD_S = 0.5
 _FEW = 4
 """Open batches of which a look costs little: together they have 512 open jobs at most."""
 _REST, _LONGEST_REST_S = 4.0, 10.0
-"""From one look at all open jobs to the next, in times that it took, and at most: a tenant may have twenty thousand, which
+"""Time from one look at all open jobs to the next, in times that it took, and at most: a tenant may have twenty thousand, which
 take seconds."""
 _AFTER_DEFECT_S = 30.0
 _GATHER_S = 0.02
@@ -52,7 +52,7 @@ spool."""
 _AT_ONCE = 4
 """Jobs that are made before runners are told of them, which begin while the next ones are made."""
 _GRACE_S = 2.0
-"""From a cancellation to the end of the batch, where chunks have no job: another process that has not seen it may be
+"""Time from a cancellation to the end of the batch, where chunks have no job: another process that has not seen it may be
 about to make one."""
 _CLEAN_EVERY_S = 600.0
 _UNFINISHED_S = 3600.0
@@ -73,7 +73,7 @@ class Progress:
 
 
 @dataclass(slots=True)
-class _Follow:
+class _OpenBatch:
     """Knowledge of this process about an open batch: the chunks that have ended, which do not change any more, and those that
     were open when it last looked at all.
     """
@@ -82,7 +82,7 @@ class _Follow:
     ends: dict[int, ChunkEnd] = field(default_factory=dict)
     open: set[int] = field(default_factory=set)
     rests_until_s: float = 0.0
-    """When it is looked at again after a defect."""
+    """When the batch is looked at again after a defect."""
 
 
 class Batches:
@@ -110,7 +110,7 @@ class Batches:
         self._keep_s = keep_s
         self._max_open = max_open
         self._today_s = today_s
-        self._follows: dict[str, _Follow] = {}
+        self._open: dict[str, _OpenBatch] = {}
         self._being_created: Counter[str] = Counter()
         """Batches of each tenant whose input is being validated."""
         self._cleaned_s = float("-inf")
@@ -205,8 +205,8 @@ class Batches:
         cancelled_s, end = await self._shelf.cancelled_s(batch), await self._shelf.ended(batch)
         if end is not None:
             return Progress(end.state, end.completed, end.failed, cancelled_s, end)
-        follow = self._follows.get(batch.id) or _Follow(batch)
-        ends = dict(follow.ends)
+        known = self._open.get(batch.id) or _OpenBatch(batch)
+        ends = dict(known.ends)
         for number in range(len(batch.chunks)):
             if number not in ends:
                 job = await self._jobs.get(batch, number)
@@ -233,7 +233,7 @@ class Batches:
                 self._is_away = False
                 if is_full:
                     # Of few batches a look is short, and what took its time was to make jobs and to write outputs.
-                    are_few = 0 < len(self._follows) <= _FEW
+                    are_few = 0 < len(self._open) <= _FEW
                     rest_s = _PERIOD_S if are_few else min(max(_PERIOD_S, _REST * (loop.time() - looked_s)), _LONGEST_REST_S)
             except StoreUnavailable as exc:
                 if not self._is_away:
@@ -252,12 +252,12 @@ class Batches:
     def job_ended(self, job: Job) -> None:
         """Note that a job has ended in this process, which may be that of a chunk."""
         batch_id, _, number = job.idempotency_key.partition(" ")
-        follow = self._follows.get(batch_id) if number else None
-        if follow is None or (end := chunk_end(job, follow.batch.chunks[int(number)].lines)) is None:
+        known = self._open.get(batch_id) if number else None
+        if known is None or (end := chunk_end(job, known.batch.chunks[int(number)].lines)) is None:
             return
-        follow.ends[int(number)] = end
-        follow.open.discard(int(number))
-        if len(follow.open) < _OPEN_CHUNKS // 2:
+        known.ends[int(number)] = end
+        known.open.discard(int(number))
+        if len(known.open) < _OPEN_CHUNKS // 2:
             self._wake.set()
 
     async def advance(self, *, is_full: bool = True) -> None:
@@ -266,37 +266,37 @@ class Batches:
         """
         now_s = self._today_s()
         batches = await self._shelf.open_batches()
-        self._follows = {batch.id: self._follows.get(batch.id) or _Follow(batch) for batch in batches}
+        self._open = {batch.id: self._open.get(batch.id) or _OpenBatch(batch) for batch in batches}
         failure: StoreUnavailable | None = None
         for batch in batches:
-            follow = self._follows[batch.id]
-            if now_s < follow.rests_until_s:
+            known = self._open[batch.id]
+            if now_s < known.rests_until_s:
                 continue
             if is_full:
-                follow.open.clear()
+                known.open.clear()
             try:
-                if await self._is_done(batch, follow):
-                    await self._closing.close(batch, follow.ends)
+                if await self._is_done(batch, known):
+                    await self._closing.close(batch, known.ends)
             except StoreUnavailable as exc:
                 failure = exc
             except Exception:  # a defect, which one batch must not bring upon all others
                 _log.exception("batch %s waits; this is a defect", batch.id)
-                follow.rests_until_s = now_s + _AFTER_DEFECT_S
+                known.rests_until_s = now_s + _AFTER_DEFECT_S
         if abs(now_s - self._cleaned_s) >= _CLEAN_EVERY_S:  # also after the clock was set back
             self._cleaned_s = now_s
             await self._shelf.remove_older(now_s - self._keep_s, unfinished_before_s=now_s - _UNFINISHED_S)
         if failure is not None:
             raise failure
 
-    async def _is_done(self, batch: Batch, follow: _Follow) -> bool:
+    async def _is_done(self, batch: Batch, known: _OpenBatch) -> bool:
         """Look at the chunks that may have ended since, and make jobs for the next ones; True: all have ended."""
         cancelled_s, made, open_chunks = await self._shelf.cancelled_s(batch), 0, 0
         for number, chunk in enumerate(batch.chunks):
-            if number in follow.ends:
+            if number in known.ends:
                 continue
             if open_chunks >= _OPEN_CHUNKS:
                 break
-            if number in follow.open:
+            if number in known.open:
                 open_chunks += 1
                 continue
             job = await self._jobs.get(batch, number)
@@ -305,21 +305,21 @@ class Batches:
                     if await self._shelf.cancelled_s(batch) is not None or not await self._jobs.make(batch, number):
                         break
                     made, open_chunks = made + 1, open_chunks + 1
-                    follow.open.add(number)
+                    known.open.add(number)
                     if made == _AT_ONCE:
                         await self._jobs.publish(made)
                         made = 0
                 elif cancelled_s is None or self._today_s() >= cancelled_s + _GRACE_S:
-                    follow.ends[number] = never_made(is_cancelled=cancelled_s is not None)
+                    known.ends[number] = never_made(is_cancelled=cancelled_s is not None)
                 else:
                     break
             elif (end := chunk_end(job, chunk.lines)) is not None:
-                follow.ends[number] = end
+                known.ends[number] = end
             else:
                 open_chunks += 1
-                follow.open.add(number)
+                known.open.add(number)
                 if cancelled_s is not None:
                     await self._jobs.cancel(job)
         if made:
             await self._jobs.publish(made)
-        return len(follow.ends) == len(batch.chunks)
+        return len(known.ends) == len(batch.chunks)

@@ -13,7 +13,7 @@ from control_plane.jobs.domain.transitions import told
 from control_plane.jobs.ports import JobStore
 
 _TOLD_AFTER_S = 2.0
-"""From the record of a webhook to its sending: whoever is told finds the batch ended."""
+"""Time from the record of a webhook to its sending: whoever is told finds the batch ended."""
 
 
 async def tell(batch: Batch, end: Ended, store: JobStore, *, now_s: float) -> bool:

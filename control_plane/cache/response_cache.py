@@ -65,7 +65,7 @@ class ResponseCache:
     def __init__(
         self,
         fingerprints: Fingerprints,
-        kept: EvictingCache,
+        local: EvictingCache,
         shared: SharedCache | None = None,
         *,
         generation_of: Callable[[str], str] = lambda model: "",
@@ -82,7 +82,7 @@ class ResponseCache:
         """
         self.fingerprints = fingerprints
         """What is loaded; its `generation` grows whenever that may have changed."""
-        self._kept = kept
+        self._local = local
         self._shared = shared
         self._generation_of = generation_of
         self._max_entry_bytes = max_entry_bytes
@@ -104,7 +104,7 @@ class ResponseCache:
     @property
     def holding(self) -> CacheSize:
         """Size of level one (entries, bytes) and its evictions so far, for metrics."""
-        return CacheSize(len(self._kept), self._kept.held_bytes, self._kept.evicted)
+        return CacheSize(len(self._local), self._local.held_bytes, self._local.evicted)
 
     def scope(self, model: str, route: Route | None, tenant: str) -> CacheScope | None:
         """Return the scope for a caller of `tenant` who came by `route`, or None where responses of `model`
@@ -133,19 +133,19 @@ class ResponseCache:
         """Return the level-one entry of `key`, a handle for `reuse`, without counting a use; None on a
         miss.
         """
-        return self._kept.entry(key)
+        return self._local.entry(key)
 
-    def reuse(self, kept: CacheEntry) -> bool:
+    def reuse(self, entry: CacheEntry) -> bool:
         """Count another hit of an entry and return whether it is still valid.
 
         The caller checks that the `generation` of `fingerprints` has not changed since it got the entry: then the key is still the
         right one.
         """
-        return self._kept.reuse(kept, self._now_s())
+        return self._local.reuse(entry, self._now_s())
 
     def get_local(self, key: bytes) -> bytes | None:
         """Look up `key` in level one; None on a miss."""
-        return self._kept.get(key, self._now_s())
+        return self._local.get(key, self._now_s())
 
     def record_compute_time(self, scope: CacheScope, took_s: float, *, cost_units: float | None) -> None:
         """Record that computing a response took `took_s`, from the decision to compute until it arrived;
@@ -171,7 +171,7 @@ class ResponseCache:
         two. `timeout_s` is the time that the caller's deadline leaves.
         """
         now_s = self._now_s()
-        found = [self._kept.get(key, now_s) for key in keys]
+        found = [self._local.get(key, now_s) for key in keys]
         missing = [number for number, value in enumerate(found) if value is None]
         if missing and self._shared is not None:
             units = None if cost_units is None else cost_units / len(keys)
@@ -201,7 +201,7 @@ class ResponseCache:
             # as if it had asked a moment earlier, but nobody finds it here later.
             if aged is not None and self.is_current(scope):
                 value, left_s = aged
-                self._kept.put(key, value, cost_units=1.0 if cost_units is None else cost_units, expires_s=self._now_s() + left_s)
+                self._local.put(key, value, cost_units=1.0 if cost_units is None else cost_units, expires_s=self._now_s() + left_s)
             if number % _COPIED_AT_ONCE == 0:
                 await asyncio.sleep(0)
         return [None if aged is None else aged[0] for aged in found]
@@ -232,7 +232,7 @@ class ResponseCache:
         if cost_units < scope.policy.min_cost_units or len(value) > self._max_entry_bytes or not self.is_current(scope):
             return
         ttl_s = self._ttl_s_of(scope)
-        self._kept.put(key, value, cost_units=cost_units, expires_s=self._now_s() + ttl_s)
+        self._local.put(key, value, cost_units=cost_units, expires_s=self._now_s() + ttl_s)
         if self._shared is not None:
             self._shared.put(key, _EXPIRY.pack(self._today_s() + ttl_s) + value, ttl_s=ttl_s)
 

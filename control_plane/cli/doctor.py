@@ -31,10 +31,9 @@ from control_plane.host.state_dir import read_endpoints
 from control_plane.models.adapters.profile import NO_DEVICE, Profile, choose_profile
 from control_plane.settings import Settings, load_settings, parse_triton_url, parse_triton_urls
 from control_plane.triton.adopted.control_lock import flags_missing
-from control_plane.triton.embedded.installation import numpy_refusal
+from control_plane.triton.embedded.installation import MIN_GLIBC, numpy_refusal
 from control_plane.triton.embedded.shared_libraries import own_libpython
 
-_MIN_GLIBC = (2, 35)
 _MIN_DISK_BYTES = 2 * 2**30
 _FULL_DISK_BYTES = 16 * 2**20
 """Below this the databases of the state folder, with their logs, may not be able to grow."""
@@ -99,7 +98,7 @@ def _python() -> Check:
 
 def _glibc() -> Check:
     library, found = platform.libc_ver()
-    fits = library == "glibc" and tuple(map(int, found.split("."))) >= _MIN_GLIBC
+    fits = library == "glibc" and tuple(map(int, found.split("."))) >= MIN_GLIBC
     advice = "" if fits else "Triton's binary needs glibc 2.35: Debian 12, Ubuntu 22.04 or newer"
     return Check("glibc", Verdict.OK if fits else Verdict.MISSING, f"{library} {found}".strip() or "none", advice)
 

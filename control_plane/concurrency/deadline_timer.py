@@ -21,7 +21,7 @@ class DeadlineTimer:
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self.due_s = inf
-        """When it fires, in the loop's time; a later deadline need not be covered."""
+        """When the timer fires, in the loop's time; a later deadline need not be covered."""
 
     def cover(self, deadline_s: float, expire: Callable[[float], float]) -> None:
         """Fire at `deadline_s` at the latest; `expire` then ends what is due by the loop's time that it is given,

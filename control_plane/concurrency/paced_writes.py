@@ -69,10 +69,10 @@ class PacedWriter:
 
     def _write_piece(self) -> None:
         if self.left and self._may_write:
-            self._transport.writelines(self._taken())
+            self._transport.writelines(self._next_pieces())
             self._schedule()
 
-    def _taken(self) -> Iterable[Piece]:
+    def _next_pieces(self) -> Iterable[Piece]:
         taken, room = list[Piece](), PIECE_BYTES
         while self.left and room > 0:
             piece = self.left.popleft()

@@ -36,6 +36,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
+DEFECT_TEXT = "internal error of the gateway; its log has the details"
+"""Text that callers are told of a defect: the text of its own error may show what is not theirs to see."""
+
 
 class ErrorCode(Enum):
     """Kind of an error, independent of the protocol that reports it. The values are stable, since clients see

@@ -175,11 +175,11 @@ class Embeddings:
         call = running.call
         text_model = await self._models.describe(call.model_name, call.model_version, timeout_s=self._left_s(deadline_s))
         _check(wanted, text_model)
-        job = _Computation(call, text_model, wanted.are_tokens, running, deadline_s)
+        work = _Computation(call, text_model, wanted.are_tokens, running, deadline_s)
         scope = self._cache.scope(call.model_name, route, running.principal.tenant)
         if scope is not None and request.accepts_cached_answers:
-            return await self._found_or_computed(job, wanted, scope)
-        return await self._computed(job, wanted, None if scope is None else CacheStatus.BYPASS)
+            return await self._found_or_computed(work, wanted, scope)
+        return await self._computed(work, wanted, None if scope is None else CacheStatus.BYPASS)
 
     async def _embed_by_arm(
         self, request: EmbeddingsCall, wanted: EmbeddingsRequest, running: AuthorizedRequest, arm: Arm, deadline_s: float
@@ -197,35 +197,35 @@ class Embeddings:
         running.begin_anew(arm.stable)
         return await self._embed(request, wanted, running, arm.route, deadline_s)
 
-    async def _computed(self, job: _Computation, wanted: EmbeddingsRequest, status: CacheStatus | None) -> EmbeddingsAnswer:
+    async def _computed(self, work: _Computation, wanted: EmbeddingsRequest, status: CacheStatus | None) -> EmbeddingsAnswer:
         inputs = [*dict.fromkeys(wanted.inputs)]  # each text once, in order, however often the call repeats it
-        rows = dict(zip(inputs, await self._compute(job, inputs, job.running.permit), strict=True))
-        return EmbeddingsAnswer(tuple([rows[each] for each in wanted.inputs]), wanted, job.call.model_name, status, 0)
+        rows = dict(zip(inputs, await self._compute(work, inputs, work.running.permit), strict=True))
+        return EmbeddingsAnswer(tuple([rows[each] for each in wanted.inputs]), wanted, work.call.model_name, status, 0)
 
-    async def _found_or_computed(self, job: _Computation, wanted: EmbeddingsRequest, scope: CacheScope) -> EmbeddingsAnswer:
-        keys, rows = await run_in_steps(self._look_steps(job, wanted, scope))
+    async def _found_or_computed(self, work: _Computation, wanted: EmbeddingsRequest, scope: CacheScope) -> EmbeddingsAnswer:
+        keys, rows = await run_in_steps(self._look_steps(work, wanted, scope))
         missing = [each for each, row in rows.items() if row is None]
         status, computed = CacheStatus.HIT, frozenset[bytes]()
         if missing:
-            flown, status = await self._share(job, scope, missing, [keys[each] for each in missing])
-            rows.update(zip(missing, flown.rows, strict=True))
-            computed = frozenset(missing[number] for number in flown.computed)
-        job.running.is_cache_hit = status is not CacheStatus.MISS
+            result, status = await self._share(work, scope, missing, [keys[each] for each in missing])
+            rows.update(zip(missing, result.rows, strict=True))
+            computed = frozenset(missing[number] for number in result.computed)
+        work.running.is_cache_hit = status is not CacheStatus.MISS
         answer = [row for each in wanted.inputs if (row := rows[each]) is not None]  # no row is None any more: for mypy
         hits = len(answer) - sum(each in computed for each in wanted.inputs)
-        return EmbeddingsAnswer(tuple(answer), wanted, job.call.model_name, status, hits)
+        return EmbeddingsAnswer(tuple(answer), wanted, work.call.model_name, status, hits)
 
     def _look_steps(
-        self, job: _Computation, wanted: EmbeddingsRequest, scope: CacheScope
+        self, work: _Computation, wanted: EmbeddingsRequest, scope: CacheScope
     ) -> Steps[tuple[dict[bytes, bytes], dict[bytes, EmbeddedText | None]]]:
         """The cache key of each distinct input, and its row where level one has it (None where not)."""
         keys, rows = dict[bytes, bytes](), dict[bytes, EmbeddedText | None]()
-        version, kind = job.call.model_version.encode(), b"tokens" if wanted.are_tokens else b"text"
+        version, kind = work.call.model_version.encode(), b"tokens" if wanted.are_tokens else b"text"
         texts = size = 0
         for each in wanted.inputs:
             if each not in keys:
                 key = keys[each] = scope.key(b"embedding", version, kind, each)
-                rows[each] = self._kept(self._cache.get_local(key), job)
+                rows[each] = self._row_of(self._cache.get_local(key), work)
                 size += len(each)
             texts += 1
             if texts >= _TEXTS_PER_STEP or size >= _BYTES_PER_STEP:
@@ -234,30 +234,30 @@ class Embeddings:
         return keys, rows
 
     async def _share(
-        self, job: _Computation, scope: CacheScope, inputs: list[bytes], keys: list[bytes]
+        self, work: _Computation, scope: CacheScope, inputs: list[bytes], keys: list[bytes]
     ) -> tuple[_FlightResult, CacheStatus]:
         """Get the rows that level one lacks: lead a flight for them, or join the one of an equal call."""
         flight = (scope.key(b"embeddings", *keys), scope.fingerprint)
         # By all keys together: calls that lack only partly the same texts compute those twice.
-        while self._singleflight.is_under_way(place := self._singleflight.key_for(flight, job.running)):
-            joined = await self._singleflight.join(place, job.running, timeout_s=self._left_s(job.deadline_s))
+        while self._singleflight.is_under_way(place := self._singleflight.key_for(flight, work.running)):
+            joined = await self._singleflight.join(place, work.running, timeout_s=self._left_s(work.deadline_s))
             if joined is not None:
                 return joined, CacheStatus.JOINED
-        permit = job.running.transfer_permit()
-        flown = await self._singleflight.lead(place, job.running, lambda: self._fly(job, scope, inputs, keys, permit))
-        return flown, CacheStatus.MISS if flown.computed else CacheStatus.HIT
+        permit = work.running.transfer_permit()
+        result = await self._singleflight.lead(place, work.running, lambda: self._fly(work, scope, inputs, keys, permit))
+        return result, CacheStatus.MISS if result.computed else CacheStatus.HIT
 
-    async def _fly(self, job: _Computation, scope: CacheScope, inputs: list[bytes], keys: list[bytes], permit: Permit) -> _FlightResult:
-        left_s = self._left_s(job.deadline_s)
-        # Level one is asked again by `find`: another call may have computed some of the texts since
-        # `_look_steps`.
-        found = [self._kept(kept, job) for kept in await self._cache.get_many(scope, keys, cost_units=job.running.units, timeout_s=left_s)]
+    async def _fly(self, work: _Computation, scope: CacheScope, inputs: list[bytes], keys: list[bytes], permit: Permit) -> _FlightResult:
+        left_s = self._left_s(work.deadline_s)
+        # Level one is asked again, too: another call may have computed some of the texts since `_look_steps`.
+        entries = await self._cache.get_many(scope, keys, cost_units=work.running.units, timeout_s=left_s)
+        found = [self._row_of(entry, work) for entry in entries]
         missing = [number for number, row in enumerate(found) if row is None]
         if missing:
             began_s = self._now_s()
-            computed = await self._compute(job, [inputs[number] for number in missing], permit)
-            self._cache.record_compute_time(scope, self._now_s() - began_s, cost_units=job.running.units)
-            units = job.running.units if job.running.units is not None else (self._now_s() - began_s) * 1e3
+            computed = await self._compute(work, [inputs[number] for number in missing], permit)
+            self._cache.record_compute_time(scope, self._now_s() - began_s, cost_units=work.running.units)
+            units = work.running.units if work.running.units is not None else (self._now_s() - began_s) * 1e3
             for count, (number, row) in enumerate(zip(missing, computed, strict=True)):
                 found[number] = row
                 self._cache.put(scope, keys[number], row.to_bytes(), cost_units=units / len(missing))
@@ -265,35 +265,35 @@ class Embeddings:
                     await asyncio.sleep(0)
         return _FlightResult([row for row in found if row is not None], frozenset(missing))
 
-    async def _compute(self, job: _Computation, inputs: Sequence[bytes], permit: Permit) -> list[EmbeddedText]:
+    async def _compute(self, work: _Computation, inputs: Sequence[bytes], permit: Permit) -> list[EmbeddedText]:
         """Compute the rows of `inputs`, all distinct, when the model has a slot; the call is charged for
         these alone."""
-        running = job.running
-        running.estimate_cost(job.costing(inputs))
+        running = work.running
+        running.estimate_cost(work.costing(inputs))
         await permit.acquire_slot(
-            self._inference.models.name_of(job.call.model_name), cost_units=running.expected_units, deadline_s=job.deadline_s
+            self._inference.models.name_of(work.call.model_name), cost_units=running.expected_units, deadline_s=work.deadline_s
         )
         try:
-            return await self._send(job, inputs, permit)
+            return await self._send(work, inputs, permit)
         except (ModelNotFound, UpstreamUnavailable) as exc:
             if isinstance(exc, UpstreamUnavailable) and not exc.is_not_sent:
                 raise
             # The model or its server has just gone and nothing was computed. In a fleet another server has
             # the model, or loads it, so one more try is worth it.
-            return await self._send(job, inputs, permit)
+            return await self._send(work, inputs, permit)
 
-    async def _send(self, job: _Computation, inputs: Sequence[bytes], permit: Permit) -> list[EmbeddedText]:
-        timeout_s = self._left_s(job.deadline_s)
+    async def _send(self, work: _Computation, inputs: Sequence[bytes], permit: Permit) -> list[EmbeddedText]:
+        timeout_s = self._left_s(work.deadline_s)
         async with self._inference.dispatch.server_for(
-            job.call, timeout_s=timeout_s, running=job.running, request=_Inputs(inputs)
+            work.call, timeout_s=timeout_s, running=work.running, request=_Inputs(inputs)
         ) as server:
-            job.running.estimate_cost(job.costing(inputs))
+            work.running.estimate_cost(work.costing(inputs))
             batches = TextBatches(
                 server,
-                job.call,
-                job.text_model,
-                job.are_tokens,
-                lambda: self._left_s(job.deadline_s),
+                work.call,
+                work.text_model,
+                work.are_tokens,
+                lambda: self._left_s(work.deadline_s),
                 permit,
                 yields=permit.yields,
             )
@@ -301,7 +301,7 @@ class Embeddings:
                 return await batches.compute(inputs)
             finally:
                 # Also after an error: batches that were sent are charged, those that were not are not.
-                job.running.mark_sent_in_parts(batches.sent / len(inputs), MAX_BATCHES_IN_FLIGHT)
+                work.running.mark_sent_in_parts(batches.sent / len(inputs), MAX_BATCHES_IN_FLIGHT)
 
     def _count(self, embedded: EmbeddingsAnswer) -> None:
         """Count hits and misses by text, not by call, since texts are what the cache holds."""
@@ -310,8 +310,8 @@ class Embeddings:
             self._cache.counts[embedded.model, CacheStatus.HIT] += embedded.hits
             self._cache.counts[embedded.model, embedded.status] += rest
 
-    def _kept(self, kept: bytes | None, job: _Computation) -> EmbeddedText | None:
-        return None if kept is None else read_embedded_text(kept, job.text_model.dimensions)
+    def _row_of(self, entry: bytes | None, work: _Computation) -> EmbeddedText | None:
+        return None if entry is None else read_embedded_text(entry, work.text_model.dimensions)
 
     def _timeout_s(self, request: EmbeddingsCall, route: Route | None) -> float:
         timeout_s = request.timeout_s

@@ -29,7 +29,7 @@ from control_plane.triton.triton_log import brief
 
 _log = logging.getLogger(__name__)
 
-_GONE = DesiredState(min_replicas=0, is_suspended=True)
+_SUSPENDED = DesiredState(min_replicas=0, is_suspended=True)
 _UNLOADED = "an administrator asked for it"
 _LATER_S = 5.0
 """`Retry-After` when the leader has refused: it may have room then, or another model may have been
@@ -105,7 +105,7 @@ class FleetModels:
             await self._memory.change_desired(name, lambda before: DesiredState() if before.is_suspended else before)
             await self._load_here(name)
         else:
-            await self._have_it_done(name, is_suspended=False)
+            await self._ask_leader(name, is_suspended=False)
         await self._memory.change_desired(name, lambda before: self._pinned(name, before))
 
     async def load_everywhere(self, name: str) -> None:
@@ -117,7 +117,7 @@ class FleetModels:
         await self.load(name)
         await self._memory.change_desired(name, lambda before: replace(self._pinned(name, before), min_replicas=EVERYWHERE))
         facts, before, deadline_s = self._facts(name), list[Server](), 0.0
-        while missing := self._without(facts):
+        while missing := self._servers_lacking(facts):
             if (why := self._state.measurements.why_quarantined(name)) is not None:
                 raise ModelLoadFailed(why)
             if missing != before:  # they get it one after the other
@@ -178,7 +178,7 @@ class FleetModels:
         return Progress(
             ready=len(fleet.ready_replicas(name)),
             held=len(fleet.replicas(name)),
-            missing=len(self._without(facts)) if facts is not None else 0,
+            missing=len(self._servers_lacking(facts)) if facts is not None else 0,
             is_loading=fleet.is_loading(name),
             failure=self._state.measurements.why_quarantined(name) or "",
         )
@@ -202,21 +202,21 @@ class FleetModels:
         if name not in self._state.fleet.models and not self._state.fleet.replicas(name):
             return
         if self._memory.is_leader():
-            await self._memory.wish(name, _GONE)
+            await self._memory.wish(name, _SUSPENDED)
             await self._unload_here(name)
         else:
-            await self._have_it_done(name, is_suspended=True)
+            await self._ask_leader(name, is_suspended=True)
 
     # In processes that are not the leader
 
-    async def _have_it_done(self, name: str, *, is_suspended: bool) -> None:
+    async def _ask_leader(self, name: str, *, is_suspended: bool) -> None:
         """Ask the leader, and wait for its answer; an equal request that is pending already is joined."""
 
         def asked(before: DesiredState) -> DesiredState:
             # Two administrators who ask for the same wait for the same answer.
             if before.is_suspended == is_suspended and self._memory.is_pending(name, before):
                 return before
-            return replace(_GONE if is_suspended else DesiredState() if before.is_suspended else before, asked=uuid4().hex)
+            return replace(_SUSPENDED if is_suspended else DesiredState() if before.is_suspended else before, asked=uuid4().hex)
 
         await self._memory.change_desired(name, asked)
         refusal = await self._memory.answer(name, timeout_s=self._load_timeout_s + _TO_END_S + _ANSWER_S)
@@ -295,7 +295,7 @@ class FleetModels:
             server.budget_bytes - sum(replica.bytes for replica in server.replicas.values() if self._stays(replica)) >= facts.resident_bytes
         )
 
-    def _without(self, facts: ModelFacts) -> list[Server]:
+    def _servers_lacking(self, facts: ModelFacts) -> list[Server]:
         """The servers that suit the model and do not have it ready; none if it has as many replicas as it may."""
         ready, most = self._ready_on(facts.name), facts.spec.max_replicas
         return [] if most is not None and len(ready) >= most else [each for each in self._fitting(facts) if each.name not in ready]

@@ -64,7 +64,7 @@ class FleetService:
         wait_s: float,
         load_timeout_s: float,
         tiers: WarmTierManager | None = None,
-        line: LeaderChannel | None = None,
+        channel: LeaderChannel | None = None,
         counts: FleetCounts | None = None,
         require_loadable: Callable[[str], None] | None = None,
         hedging: bool = True,
@@ -73,7 +73,7 @@ class FleetService:
         """Each server has `budget_bytes` for models, unless its list says otherwise; None means no bound.
         Requests wait for loads for at most `wait_s`.
 
-        `line` is given if other processes may share the fleet. `require_loadable` is that of `FleetFiles`,
+        `channel` is given if other processes may share the fleet. `require_loadable` is that of `FleetFiles`,
         `hedging` as in `FleetDispatcher`, `now_s` the event loop's time.
         """
         self._budget_bytes = NO_BUDGET if budget_bytes is None else budget_bytes
@@ -82,12 +82,12 @@ class FleetService:
         self._servers = servers
         self._load_timeout_s = load_timeout_s
         self._ownership = ownership
-        self._line = line
+        self._channel = channel
         self.tiers = tiers
         self.notes: Callable[[], Sequence[str]] = tuple
         """Returns what some servers lack, and why, a sentence each."""
         self._loads = loads = dict[str, ServerLoads]()
-        self._forwarding = None if line is None else self._make_forwarding(line, servers)
+        self._forwarding = None if channel is None else self._make_forwarding(channel, servers)
         self._workers: FleetWorkers | None = None
         self._instances = dict[str, ServerInstance]()
         self._files = FleetFiles(
@@ -206,11 +206,11 @@ class FleetService:
         """Run the fleet's background tasks until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._ownership.run(), name="ownership")
-                tasks.create_task(self.router.loads.run(), name="residency")
+                tasks.create_task(self._ownership.run(), name="leader-election")
+                tasks.create_task(self.router.loads.run(), name="replica-loads")
                 tasks.create_task(self._reconciler.run(), name="reconciler")
                 tasks.create_task(self._memory_sync.run(), name="fleet-memory")
-                tasks.create_task(self.models.run(), name="wishes")
+                tasks.create_task(self.models.run(), name="desired-states")
                 tasks.create_task(self.dispatch.hedging.run(), name="hedging")
                 tasks.create_task(self.dispatch.overdue.run(), name="overdue-watch")
                 if self._forwarding is not None:
@@ -222,9 +222,9 @@ class FleetService:
             # First what only the leader may write, then the lease.
             await self._memory_sync.close()
             await self._ownership.stop()
-            if self._line is not None:
+            if self._channel is not None:
                 with suppress(StoreUnavailable):
-                    await self._line.close()
+                    await self._channel.close()
 
     def share_with(self, workers: Callable[[FleetState, Servers, ReportCollector], FleetWorkersT]) -> FleetWorkersT:
         """Let this process's workers take part in the fleet; `workers` makes their side of it. Call it before
@@ -232,9 +232,9 @@ class FleetService:
         self._workers = made = workers(self.state, self._servers, self._make_others())
         return made
 
-    def _make_forwarding(self, line: LeaderChannel, servers: Servers) -> LeaderForwarding:
+    def _make_forwarding(self, channel: LeaderChannel, servers: Servers) -> LeaderForwarding:
         return LeaderForwarding(
-            line,
+            channel,
             self.state,
             own=ReportBuilder(self.state, servers, process=uuid4().hex),
             others=self._make_others(),
@@ -242,7 +242,7 @@ class FleetService:
         )
 
     def _make_others(self) -> ReportCollector:
-        def repair(server: str, model: str) -> None:
+        def repair(server: str, model: str) -> None:  # the router is made after the first collector
             self.router.repair(server, model)
 
         return ReportCollector(self.state, self._servers, want=self._want, on_report=self._heard, repair=repair)

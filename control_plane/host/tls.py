@@ -122,16 +122,16 @@ def make_tls(settings: TlsSettings) -> Tls | None:
     """Make the TLS contexts; None if TLS is off. Raises StartupError for an unusable file, or a setting that
     is missing.
     """
-    return _made(settings, PUBLIC)
+    return _tls_of(settings, PUBLIC)
 
 
 def make_admin_tls(settings: TlsSettings) -> Tls | None:
     """Make the TLS contexts of an admin port that has files of its own; None if it has what all ports have. Raises as `make_tls`."""
     own = TlsSettings(tls_certificate=settings.admin_tls_cert, tls_key=settings.admin_tls_key, tls_client_ca=settings.admin_tls_client_ca)
-    return _made(own, _ADMIN)
+    return _tls_of(own, _ADMIN)
 
 
-def _made(settings: TlsSettings, options: TlsOptions) -> Tls | None:
+def _tls_of(settings: TlsSettings, options: TlsOptions) -> Tls | None:
     if settings.tls_is_on:
         return Tls(settings, options)
     for path, option in ((settings.tls_key, options.key), (settings.tls_client_ca, options.client_ca)):

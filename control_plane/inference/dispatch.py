@@ -45,7 +45,7 @@ class Dispatch(Protocol):
     def stream(
         self, request: GenerateRequest, call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None
     ) -> Awaitable[HttpAnswer | HttpStream]:
-        """As `send`, for a streamed answer, which holds its in-flight slot at the server until it is
+        """Choose a server as `send` does, for a streamed answer, which holds its in-flight slot there until it is
         closed."""
 
     def server_for(

@@ -17,12 +17,12 @@ from control_plane.triton.compute_time import Ending
 class Costs(Protocol):
     """Cost estimator in compute units; `metering/compute_costs` implements it."""
 
-    # The call's rows, its units by latency table, its units beyond those (None: unknown), and the models to
-    # charge later.
-    def estimate(self, call: InferCall) -> tuple[int, float, float | None, tuple[str, ...]]: ...
+    def estimate(self, call: InferCall) -> tuple[int, float, float | None, tuple[str, ...]]:
+        """Return the call's rows, its units by latency table, its units beyond those (None: unknown), and the models to charge
+        later."""
 
-    # Charges the tenant for what the models `steps` computed, once Triton's counts show how much that was.
-    def charge(self, tenant: str, model: str, steps: Iterable[str], ending: Ending, rows: float, at_triton_ms: float, /) -> None: ...
+    def charge(self, tenant: str, model: str, steps: Iterable[str], ending: Ending, rows: float, at_triton_ms: float, /) -> None:
+        """Charge the tenant for what the models `steps` computed, once Triton's counts show how much that was."""
 
 
 class Meter(Protocol):
@@ -47,7 +47,7 @@ class Meter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Governance:
-    """Bundles access, admission, costs and metering of one process, for all its ports."""
+    """Bundle of the access rules, admission, costs and metering that the frontends of one process share."""
 
     access: Access
     admission: Admission

@@ -211,7 +211,7 @@ class InferenceService:
             hits.flush_counts()
 
     async def generate(self, request: GenerateRequest) -> HttpAnswer | HttpStream:
-        """As `infer`, but never from the cache.
+        """Answer a request to the generate extension as `infer` does, but never from the cache.
 
         A streamed answer is recorded when it ends, and must be closed.
         """
@@ -238,7 +238,7 @@ class InferenceService:
     async def _stream_arm(
         self, request: GenerateRequest, running: AuthorizedRequest, arm: Arm, timeout_s: float
     ) -> HttpAnswer | HttpStream:
-        """As `_ask_arm`, for an answer that may be streamed: what has begun to be answered goes on."""
+        """Answer as `_ask_arm` does, with an answer that may be streamed: what has begun to be answered goes on."""
         deadline_s = self._now_s() + timeout_s
         running.is_repeatable = arm.route.is_repeatable
         try:

@@ -50,9 +50,9 @@ class Arm:
     stable: InferCall
     """The call as it would go to the route's own model."""
     digest: int
-    """Of what sticks; requests of one digest are not independent of each other."""
+    """Digest of what a caller is assigned by: requests of one digest are not independent of each other."""
     is_assigned: bool = True
-    """False where its caller chose the target, which says nothing of the others."""
+    """False where the caller chose the target, which says nothing of other requests."""
 
     def beside(self, other: Arm) -> Arm:
         """Return the assignment of this call to the model that `other`, of the same route, was assigned to, if that is one
@@ -107,7 +107,7 @@ class RouteTargets:
         digest = self._digest(route, call, principal, request)
         wanted = request.field(TARGET_HEADER)
         if wanted is not None:
-            return Arm(route, self._wanted(route, wanted, call, stable, principal), stable, digest, is_assigned=False)
+            return Arm(route, self._call_to(route, wanted, call, stable, principal), stable, digest, is_assigned=False)
         if call.model_version:  # a version is the route's own model's: no other model has it
             return Arm(route, stable, stable, digest, is_assigned=False)
         target = target_of(route, digest)
@@ -145,7 +145,7 @@ class RouteTargets:
             return unit_digest(salt, b"sequence", principal.tenant.encode(), call.sequence_id.encode())
         return unit_digest(salt, *request.unit(call))
 
-    def _wanted(self, route: Route, wanted: str, call: InferCall, stable: InferCall, principal: Principal) -> InferCall:
+    def _call_to(self, route: Route, wanted: str, call: InferCall, stable: InferCall, principal: Principal) -> InferCall:
         arm = route.arm_named(wanted)
         if arm is None:
             raise InvalidRequest(

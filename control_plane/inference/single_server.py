@@ -25,8 +25,7 @@ from control_plane.inference.retries.queries_of_death import Hashable, QueriesOf
 from control_plane.inference.retries.retry_budget import CostedRequest, RetryBudget, units_of
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Servers
-from control_plane.triton.silence_watch import SilenceWatch
-from control_plane.triton.silence_watch import Suspect as TellSuspect
+from control_plane.triton.silence_watch import SilenceWatch, TellSuspect
 
 AnswerT = TypeVar("AnswerT")
 
@@ -239,7 +238,7 @@ class SingleServerDispatch:
             await self.deaths.died(request, call, ONLY, suspect=suspect, is_stub=attempt.fault is Fault.DEAD_STUB)
 
     async def _is_death(self, fault: Fault, call: InferCall, sent: _Sent, *, is_suspect: bool) -> bool:
-        """As `fleet/routing/resending.is_death`."""
+        """Whether a process of Triton died while this request was in flight in it; `fleet/routing/resending` has the same for a fleet."""
         if fault is Fault.DEAD_STUB:
             return self._stub_deaths.was_in_flight(
                 ONLY, call.model_name, (sent.upstream, sent.copy), began_s=sent.at_s, now_s=self._now_s()

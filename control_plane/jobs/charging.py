@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 _AT_ONCE = 200
 _PAUSE_S = 0.2
-"""So long the first of some jobs waits for more to be charged with it."""
+"""Time for which the first of some jobs waits for more to be charged with it."""
 
 
 async def charge(jobs: Iterable[Job], *, store: JobStore, usage: UsageSums) -> None:

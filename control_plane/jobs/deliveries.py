@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from control_plane.core.errors import StoreUnavailable
+from control_plane.core.errors import DEFECT_TEXT, StoreUnavailable
 from control_plane.jobs.domain.delivery import Delivery, DeliveryKind, DeliveryState, failed
 from control_plane.jobs.domain.delivery_turns import OF_TENANT, turns
 from control_plane.jobs.domain.job import Job
@@ -24,7 +24,6 @@ _log = logging.getLogger(__name__)
 
 _PERIOD_S = 0.5
 _AFTER_DEFECT_S = 30.0
-_DEFECT = "internal error of the gateway; its log has the details"
 _MOST = 256
 """Deliveries of this process at a time."""
 
@@ -108,7 +107,7 @@ class Deliveries:
         except Exception:  # it counts as an attempt, or the delivery would be tried for ever, and hold its tenant's place
             _log.exception("the %s of job %s was not delivered; this is a defect", kind, job.id)
             self._failing.add(job.tenant)
-            done = failed(delivery, error=_DEFECT, now_s=self._today_s(), draw=self._draw())
+            done = failed(delivery, error=DEFECT_TEXT, now_s=self._today_s(), draw=self._draw())
         else:
             self._failing.discard(job.tenant)
         if done.state is DeliveryState.FAILED:

@@ -230,7 +230,7 @@ class Jobs:
             raise self._full(principal.tenant, exc.load, of_tenant=exc.of_tenant) from exc
         if held.id != job_id:
             await self._discard(job)
-            if _asked(held) != _asked(job):
+            if _request_of(held) != _request_of(job):
                 raise IdempotencyKeyReused("this Idempotency-Key came before with another request; use a new key for a new request")
             return held
         await self._publish()
@@ -304,7 +304,7 @@ class Jobs:
         )
 
 
-def _asked(job: Job) -> tuple[str, ...]:
+def _request_of(job: Job) -> tuple[str, ...]:
     """What a request with the same idempotency key has to ask for as well."""
     return (job.body.sha256, job.target, *("" if each is None else each.url for each in (job.output, job.webhook)))
 

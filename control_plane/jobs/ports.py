@@ -197,7 +197,7 @@ class Computed:
     usage: Usage | None
     failed_lines: int = 0
     seconds: float | None = None
-    """How long servers had it, without what it waited for before; None: that is not known."""
+    """How long servers worked on the job, without the time that it waited before; None where that is not known."""
 
 
 class Compute(Protocol):

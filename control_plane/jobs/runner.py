@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 
-from control_plane.core.errors import StoreUnavailable
+from control_plane.core.errors import DEFECT_TEXT, StoreUnavailable
 from control_plane.jobs.blobs import keep
 from control_plane.jobs.charging import Charger
 from control_plane.jobs.claim_watch import Claim, ClaimWatch
@@ -32,10 +32,9 @@ _CLAIMS = 4
 """Jobs that are tried to be claimed for a ticket; with as many lost to other runners, those have the tickets for more."""
 _EMPTY_PAUSE_S = 0.1
 _GATHER_S = 0.003
-"""From the end of a job, where there was no room for another, to the next claims, for more to end."""
+"""Time from the end of a job, where there was no room for another, to the next claims, for more to end."""
 _RETRY_S = 0.5
 _RELEASE_TIMEOUT_S = 2.0
-_DEFECT = "internal error of the gateway; its log has the details"
 
 Step = Callable[[Job], Job]
 
@@ -217,7 +216,7 @@ class JobRunner:
                 raise cause
             case _:
                 _log.error("job %s failed in the gateway; this is a defect", job.id, exc_info=cause)
-                await self._change(job, lambda job: attempt_failed(job, error=_DEFECT, now_s=now_s, policy=self._policy))
+                await self._change(job, lambda job: attempt_failed(job, error=DEFECT_TEXT, now_s=now_s, policy=self._policy))
 
     def _again(self, job: Job, why: TryAgain) -> Job:
         now_s, delay_s = self._today_s(), self._policy.first_delay_s if why.retry_after_s is None else why.retry_after_s

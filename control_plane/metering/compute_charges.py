@@ -118,7 +118,7 @@ class ComputeCharges:
             known = self._charges.get((charge.tenant, charge.model, charge.step)) or self._begin(charge.tenant, charge.model, charge.step)
             known.include(charge)
 
-    def settle(self, look: StatisticsPoll, *, is_last: bool = False) -> None:
+    def settle(self, poll: StatisticsPoll, *, is_last: bool = False) -> None:
         """Divide the compute time since the last poll among the open charges; those not yet counted stay
         open.
 
@@ -127,25 +127,25 @@ class ComputeCharges:
         by_step: dict[str, list[OpenCharge]] = {}
         for charge in self._charges.values():
             by_step.setdefault(charge.step, []).append(charge)
-        for name in look.computed.keys() | by_step.keys() | self._steps.keys():
-            self._settle(name, by_step.get(name, []), look, is_last=is_last)
+        for name in poll.computed.keys() | by_step.keys() | self._steps.keys():
+            self._settle(name, by_step.get(name, []), poll, is_last=is_last)
         self._charges = {key: charge for key, charge in self._charges.items() if charge.is_open}
         if not self._charges:
             self._is_open.clear()
 
-    def _settle(self, name: str, charges: list[OpenCharge], look: StatisticsPoll, *, is_last: bool) -> None:
+    def _settle(self, name: str, charges: list[OpenCharge], poll: StatisticsPoll, *, is_last: bool) -> None:
         # Removed, and put back below only if there is state to carry: models that are gone must not stay for
         # ever.
         step = self._steps.pop(name, None) or _Step()
-        self._share(step, charges, look.computed.get(name, NOTHING), is_old=name in look.old)
+        self._share(step, charges, poll.computed.get(name, NOTHING), is_old=name in poll.old)
         if is_last or step.polls_without_compute >= _POLLS_UNTIL_ESTIMATED:
-            mean_ms = look.mean_ms.get(name, 0.0)
+            mean_ms = poll.mean_ms.get(name, 0.0)
             for charge in charges:
                 self._pay(charge, estimate(charge, mean_ms) + (charge.left_rows * mean_ms if is_last else 0.0))
                 charge.charge(1.0 if is_last else 0.0)
         # Triton does not have the model any more, or must have dropped what callers left: nothing will be counted for
         # these charges, which would stay open for ever.
-        is_unknown = step.polls_without_compute >= _POLLS_UNTIL_ESTIMATED and name not in look.exists
+        is_unknown = step.polls_without_compute >= _POLLS_UNTIL_ESTIMATED and name not in poll.exists
         if is_unknown or self._now_s() - step.uncovered_since_s > _DROPPED_AFTER_S:
             for charge in charges:
                 charge.charge(1.0)

@@ -67,7 +67,7 @@ class ComputeCosts:
         self._models = models
         self._servers = servers
         self._settles = settles
-        self._charge_every_s, self._look_every_s = every_s if settles else (every_s[1],) * 2
+        self._charge_every_s, self._poll_every_s = every_s if settles else (every_s[1],) * 2
         self._now_s = now_s
         self._polled_s = now_s()
         self._model_costs: Mapping[str, ModelCost] = {}
@@ -77,7 +77,7 @@ class ComputeCosts:
         self._learned: dict[str, LearnedCost] = {}
         self._served: dict[str, str] = {}
         """Model -> variant that a server last reported; all servers have the same files."""
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         """Models whose variant was reported since the repositories were read."""
         self._asked_s = -inf
         self._read_s = -inf
@@ -105,15 +105,15 @@ class ComputeCosts:
             if self._now_s() - self._read_s >= READ_EVERY_S:
                 self._read_s = self._now_s()
                 await self.read_models()
-                self._told.clear()
-            took_s = await self._look()
+                self._reported.clear()
+            took_s = await self._poll()
             await asyncio.sleep(max(self._charge_every_s, _IDLE_TIMES * took_s))
             if self._settles:
                 await self._wait_for_charges()
 
     async def _wait_for_charges(self) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._look_every_s):
+            async with asyncio.timeout(self._poll_every_s):
                 await self.charges.wait_until_open()
 
     async def read_models(self) -> None:
@@ -123,23 +123,23 @@ class ComputeCosts:
         self._recompute_costs()
 
     def read_soon(self) -> None:
-        """Have the repositories read at the next look, since they are known to have changed."""
+        """Have the repositories read at the next poll, since they are known to have changed."""
         self._read_s = -inf
 
     async def settle(self) -> None:
         """Charge everything that is left when all requests have ended; without Triton by estimates."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_POLL_S):
-                await self._look()
+                await self._poll()
         self.charges.settle(StatisticsPoll({}, self._mean_ms(), exists=()), is_last=True)
 
-    async def _look(self) -> float:
+    async def _poll(self) -> float:
         """Poll Triton's statistics, learn costs and settle charges by them; return the seconds that Triton
         took.
         """
         began_s = self._now_s()
         elapsed_s, self._polled_s = began_s - self._polled_s, began_s
-        new = await self._counts.look()
+        new = await self._counts.poll()
         took_s = self._now_s() - began_s
         computed = new.computed
         for model in computed:
@@ -147,8 +147,8 @@ class ComputeCosts:
             known = self._learned.get(model, LearnedCost())
             self._learned[model] = learn(known, after_load=after_load, steady=steady, elapsed_s=elapsed_s)
         await self._read_unlisted_configs(computed.keys() - self._model_costs.keys() - self._unlisted.keys())
-        told_anew = await self._poll_served_variants(began_s)
-        self._recompute_costs(computed.keys() | told_anew)
+        changed = await self._poll_served_variants(began_s)
+        self._recompute_costs(computed.keys() | changed)
         # Workers' charges are collected after the poll: all that Triton has counted by then has ended, or
         # ends in a moment.
         if self._settles and new.servers:
@@ -158,21 +158,21 @@ class ComputeCosts:
 
     async def _poll_served_variants(self, now_s: float) -> Set[str]:
         """Ask a server which variants it serves, if a model's is not known yet; seldom, since an unloaded
-        model never has one. Return the models of which it tells another one than before.
+        model never has one. Return the models for which it reports another one than before.
         """
-        untold = any(cost.by_variant and model not in self._told for model, cost in self._model_costs.items())
+        is_any_unknown = any(cost.by_variant and model not in self._reported for model, cost in self._model_costs.items())
         server = next(iter(self._servers.answering.values()), None)
-        if not untold or server is None or now_s - self._asked_s < self._look_every_s:
+        if not is_any_unknown or server is None or now_s - self._asked_s < self._poll_every_s:
             return frozenset()
         self._asked_s = now_s
         try:
             found = await server.ask(served_variants)
         except UpstreamUnavailable:  # it has fallen silent
             return frozenset()
-        anew = {model for model, variant in found.items() if self._served.get(model) != variant.name}
+        changed = {model for model, variant in found.items() if self._served.get(model) != variant.name}
         self._served |= {model: variant.name for model, variant in found.items()}
-        self._told |= found.keys()
-        return anew
+        self._reported |= found.keys()
+        return changed
 
     async def _read_unlisted_configs(self, models: Iterable[str]) -> None:
         """Ask Triton whether these models' inputs have a batch dimension, so that rows are counted the way

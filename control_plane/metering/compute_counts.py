@@ -59,14 +59,14 @@ class StatisticsPoller:
                 return member
         raise UpstreamUnavailable(f"no server has model {model!r} any more")
 
-    async def look(self) -> PolledComputeTime:
+    async def poll(self) -> PolledComputeTime:
         """Poll all servers that are up and answer, concurrently; one that falls silent meanwhile is left out."""
         self._counted = {server: counted for server, counted in self._counted.items() if server in self._servers.members}
         new = PolledComputeTime()
-        await asyncio.gather(*(self._look_at(server, new) for server in self._servers.answering.values()))
+        await asyncio.gather(*(self._poll_server(server, new) for server in self._servers.answering.values()))
         return new
 
-    async def _look_at(self, server: ServerState, new: PolledComputeTime) -> None:
+    async def _poll_server(self, server: ServerState, new: PolledComputeTime) -> None:
         try:
             counted = await server.ask(lambda upstream: upstream.control.compute_times())
         except ControlPlaneError as exc:

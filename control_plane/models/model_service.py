@@ -104,7 +104,7 @@ class ModelService:
         memory = await self._servers.ask(lambda upstream: upstream.control.memory_bytes())
         variants = await self._servers.ask(served_variants)
         lines = lines_by_model(index)
-        names = lines.keys() | set(self._known())
+        names = lines.keys() | set(self._known_names())
         return [self._with_reason(summarise(name, lines.get(name, []), memory.get(name), variants.get(name))) for name in sorted(names)]
 
     def _with_reason(self, model: Model) -> Model:
@@ -182,7 +182,7 @@ class ModelService:
         async with nullcontext(set[str]()) if contents is None else contents.unloading(upstream, name, unload_dependents) as gone:
             gone |= await self._unload_and_forget(upstream, name, unload_dependents)
             for each in dead:
-                await self._give_up(upstream, each)
+                await self._release_dead(upstream, each)
 
     def replacing(self, models: Collection[str]) -> AbstractAsyncContextManager[None]:
         """Context manager around an unload and a load of models with a dead stub: see `DeadModels.replacing`."""
@@ -217,7 +217,7 @@ class ModelService:
         Raises ControlPlaneError."""
         upstream = self._servers.pick()
         if any(line.name == name and line.state is ModelState.UNLOADING for line in await upstream.control.index()):
-            await self._give_up(upstream, name)
+            await self._release_dead(upstream, name)
 
     async def reload_built(self, built: str) -> None:
         """Reload every wanted model that is or needs the model `built`, whose files are new; also one that
@@ -267,7 +267,7 @@ class ModelService:
             async with self._prepared(name, override, upstream) as prepared:
                 await prepared.load()
 
-    async def _give_up(self, upstream: Upstream, name: str) -> None:
+    async def _release_dead(self, upstream: Upstream, name: str) -> None:
         """Have Triton release a model with a dead stub that has been unloaded: it ends the unload of a new copy
         only. What cannot be loaded any more stays UNLOADING, and is never used."""
         try:
@@ -335,7 +335,7 @@ class ModelService:
     async def _expand(self, upstream: Upstream) -> list[str]:
         if ALL_MODELS not in self._initial:
             return self._initial
-        return sorted({line.name for line in await upstream.control.index()} | set(self._known()))
+        return sorted({line.name for line in await upstream.control.index()} | set(self._known_names()))
 
     def _needs(self, name: str, model: str) -> bool:
         try:
@@ -343,7 +343,7 @@ class ModelService:
         except ControlPlaneError:
             return False  # no repository has it: its files came with the load
 
-    def _known(self) -> list[str]:
+    def _known_names(self) -> list[str]:
         placed = self._repository.names() if self._repository is not None else []
         return placed if self._tiers is None else sorted({*placed, *self._tiers.names()})
 

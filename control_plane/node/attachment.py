@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 _POLL_S = 0.25
 _LOST_AFTER_S = 10.0
-"""As in `triton/attachment`."""
+"""Time after which a Triton that says nothing counts as lost, as in `triton/attachment`."""
 _LAST_REQUESTS_S = 4.0
 """Time that a Triton takes at most to end, after it has finished the requests that it has."""
 

@@ -60,12 +60,12 @@ class RemoteInstance:
     @asynccontextmanager
     async def replacing(self, models: Collection[str]) -> AsyncIterator[None]:
         number = self._node.call_number()
-        async with self._held(number, Replace(number, tuple(sorted(models)))):
+        async with self._holding(number, Replace(number, tuple(sorted(models)))):
             yield
 
     def held_locally(self, name: str) -> AbstractAsyncContextManager[None]:
         number = self._node.call_number()
-        return self._held(number, Hold(number, name))
+        return self._holding(number, Hold(number, name))
 
     async def held_memory(self) -> HeldMemory | None:
         number = self._node.call_number()
@@ -78,7 +78,7 @@ class RemoteInstance:
         return self._node.models
 
     @asynccontextmanager
-    async def _held(self, number: int, message: Replace | Hold) -> AsyncIterator[None]:
+    async def _holding(self, number: int, message: Replace | Hold) -> AsyncIterator[None]:
         is_well = False
         try:
             await self._node.call(message, number, Done)

@@ -110,7 +110,8 @@ class RemoteNode:
         self._pinged_s = 0.0
         """When the latest ping was sent: an answer to a later one would be relied on for ever."""
         self._why_away = _NOT_YET
-        self._told = ""
+        self._logged = ""
+        """Why the node is away, as was logged last; empty while it is connected."""
         self._turned_away = 0
         """Connections in a row that the node's host has refused, or closed at once."""
         self._changed = asyncio.Event()
@@ -220,9 +221,9 @@ class RemoteNode:
 
     def _note_away(self, why: str) -> None:
         self._why_away = why
-        if why != self._told:
+        if why != self._logged:
             _log.warning("the node of server %s, at %s, is away: %s", self.name, self.connector.address, why)
-        self._told = why
+        self._logged = why
 
     async def _use(self, link: NodeLink) -> bool:
         """Use one connection until it ends; returns whether the node has said everything over it. Raises
@@ -352,7 +353,7 @@ class RemoteNode:
         await self._board.forget(before)
         await self._apply_contents(first.changes, first.gone)
         link.send(Acknowledge(first.number))
-        self._state, self._told = self._first_state, ""
+        self._state, self._logged = self._first_state, ""
         _log.info("the node of server %s is connected, at %s", self.name, self.connector.address)
 
     async def _apply_contents(self, changes: Mapping[str, tuple[bytes, bool, bool] | None], gone: tuple[str, ...]) -> None:

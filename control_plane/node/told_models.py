@@ -30,7 +30,7 @@ class ToldModels:
         self._models: Mapping[str, DescribedModel] = {}
         self._costs: Mapping[str, ModelCost] = {}
         self._state: object = None
-        """That of the files when they were read last."""
+        """State of the files when they were read last."""
         self._took_s = 0.0
         self._has_changed = False
         """Whether the last look has found anything new: what is being copied there is not whole yet."""

@@ -56,7 +56,7 @@ async def read(store: StateStore, type_: type[ObjectT], name: str) -> Versioned[
     stored = await store.get(kind, name)
     if stored is None or stored.body is None:
         raise ObjectNotFound(f"no {kind.replace('_', ' ')} {name[:100]!r}")
-    return _held(stored, type_)
+    return _versioned(stored, type_)
 
 
 async def read_all(store: StateStore, type_: type[ObjectT]) -> list[Versioned[ObjectT]]:
@@ -66,7 +66,7 @@ async def read_all(store: StateStore, type_: type[ObjectT]) -> list[Versioned[Ob
     found = []
     for stored in await store.list_all(KIND_OF[type_]):
         try:
-            found.append(_held(stored, type_))
+            found.append(_versioned(stored, type_))
         except InvalidRequest as exc:
             _log.error("a stored object cannot be read and is passed over: %s", exc)
     return found
@@ -152,7 +152,7 @@ class Objects:
             raise Conflict(f"tenant {tenant!r} has keys that are valid: {', '.join(valid[:3])}{more}; revoke them first")
 
 
-def _held(stored: Stored, type_: type[ObjectT]) -> Versioned[ObjectT]:
+def _versioned(stored: Stored, type_: type[ObjectT]) -> Versioned[ObjectT]:
     value = from_stored(stored)
     assert isinstance(value, type_)
     return Versioned(value, stored.resource_version)

@@ -138,7 +138,7 @@ class Rollouts:
 
     def _keep_copies(self) -> None:
         if self._copies is not None:
-            self._copies.keep(_kept([*self._known.rollouts.values(), *self._starting.values()]))
+            self._copies.keep(_copies_needed([*self._known.rollouts.values(), *self._starting.values()]))
 
     def _fresh(self, route: Route, spec: RolloutSpec) -> Rollout:
         return Rollout(
@@ -306,7 +306,7 @@ class Rollouts:
         return written
 
 
-def _kept(rollouts: Iterable[Rollout]) -> dict[str, int]:
+def _copies_needed(rollouts: Iterable[Rollout]) -> dict[str, int]:
     """The copies that all rollouts under way need, by model."""
     kept: dict[str, int] = {}
     for rollout in rollouts:

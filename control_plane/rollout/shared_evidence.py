@@ -30,7 +30,7 @@ FRESH_S = 1.5
 MAX_HELD = 5_000
 """Observations of a rollout between two exchanges; what comes beyond counts for this process's own evidence only."""
 UNITS_PER_HALVING = 50_000
-"""Of units beyond so many only half count, of those beyond twice as many a quarter, and so on: Redis keeps each."""
+"""Units that all count; of those beyond only half do, beyond twice as many a quarter, and so on: Redis keeps each."""
 _MAX_FOREIGN = 100_000
 _AFTER_DEFECT_S = 5.0
 _ALL = 2**32
@@ -57,7 +57,7 @@ class _Part:
 
 
 class SharedEvidence:
-    """Adder of evidence, of one process."""
+    """Evidence of all gateways added up, as one process knows it."""
 
     def __init__(self, board: EvidenceBoard, known: ObjectMirror, *, process: str, now_s: Callable[[], float] = time.monotonic) -> None:
         """`process` is unique to this run of this process: after a restart it must be another name."""

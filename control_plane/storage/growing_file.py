@@ -6,11 +6,17 @@ up; it does nothing then. Used by `batches/adapters/folder_shelf` and `jobs/adap
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from threading import Lock
 from typing import BinaryIO
 from uuid import uuid4
+
+from control_plane.storage.durable_files import open_private
+
+DISK_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+"""Error numbers of a disk, or a quota, that is full."""
 
 _FLUSHED_BYTES = 8 << 20
 """Bytes after which what was written is flushed: one flush of all of it at the end would hold up everybody else's."""
@@ -62,14 +68,10 @@ class GrowingFile:
 
     def _opened(self) -> BinaryIO:
         if self._file is None:
-            self._file = open(self._path, "xb", opener=_private)  # noqa: SIM115  # closed by `finish` or `discard`
+            self._file = open(self._path, "xb", opener=open_private)  # noqa: SIM115  # closed by `finish` or `discard`
         return self._file
 
     def _flush(self, file: BinaryIO) -> None:
         file.flush()
         os.fsync(file.fileno())
         self._unflushed_bytes = 0
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -34,7 +34,8 @@ class Reflector:
         self._path, self._selector = path, selector
         self._name, self._what = name, what
         self._jitter = jitter or random.Random()  # noqa: S311 - it spreads retries
-        self._told = ""
+        self._logged = ""
+        """The last logged error; empty once the server has answered again."""
         self.objects: Mapping[str, Object] = {}
         """Replaced with each change, never changed itself."""
         self.has_listed = False
@@ -51,7 +52,7 @@ class Reflector:
             except Gone:
                 delay_s = _RETRY_S
             except ApiUnavailable as exc:
-                self._tell(f"the Kubernetes API server does not say which {self._what} there are, they stay as they are: {exc}")
+                self._log_once(f"the Kubernetes API server does not say which {self._what} there are, they stay as they are: {exc}")
             except Exception:  # such as an object of another form; the root of a task, which must not end the gateway
                 _log.exception("%s: the %s stay as they are", self._name, self._what)
             await asyncio.sleep(delay_s * self._jitter.uniform(0.5, 1.0))
@@ -63,7 +64,7 @@ class Reflector:
         with suppress(ConnectionLost):  # the list that follows says whether the server is away
             while True:
                 version = await self._watch(version)
-                self._tell("")
+                self._log_once("")
 
     async def _list(self) -> str:
         """Read all objects, and return the version to watch from."""
@@ -87,13 +88,13 @@ class Reflector:
         self.objects = dict(objects)
         self.on_change()
 
-    def _tell(self, fault: str) -> None:
+    def _log_once(self, fault: str) -> None:
         """Log an error that comes again with each try, once; and its end."""
-        if fault and fault != self._told:
+        if fault and fault != self._logged:
             _log.warning("%s: %s", self._name, fault)
-        elif self._told and not fault:
+        elif self._logged and not fault:
             _log.info("%s: the Kubernetes API server answers again", self._name)
-        self._told = fault
+        self._logged = fault
 
 
 def _name(it: Object) -> str:

@@ -42,6 +42,6 @@ def close_object_store(fs: Any) -> None:
             closing.result(_CLOSE_TIMEOUT_S)
 
 
-def said(exc: Exception) -> str:
+def text_of_error(exc: Exception) -> str:
     """Return what a client has said, in one line that may be shown."""
     return without_secrets(" ".join(f"{type(exc).__name__}: {exc}".split()))[:_LONGEST_MESSAGE]

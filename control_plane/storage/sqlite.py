@@ -197,7 +197,7 @@ def _do_together(connection: _Connection, works: Sequence[_Work]) -> None:
         for group in _groups(works):
             was_open = connection.in_transaction
             try:
-                _do(connection, group)
+                _carry_out(connection, group)
             except BaseException as exc:  # told to who asked for it
                 _fail(group, exc)
                 if was_open and not connection.in_transaction:
@@ -221,7 +221,7 @@ def _groups(works: Sequence[_Work]) -> Iterable[Sequence[_Work]]:
     return groups.values()
 
 
-def _do(connection: _Connection, group: Sequence[_Work]) -> None:
+def _carry_out(connection: _Connection, group: Sequence[_Work]) -> None:
     first = group[0]
     if first.item is _ALONE:
         first.result = first.do(connection)

@@ -8,12 +8,13 @@ holds no secrets.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
+
+from control_plane.storage.durable_files import open_private
 
 _FILE = "store.json"
 
@@ -47,13 +48,9 @@ def write_store_record(state_dir: Path, state_url: SecretStr | None) -> None:
     record = record_of(state_url)
     partial = state_dir / f".{_FILE}"
     partial.unlink(missing_ok=True)
-    with open(partial, "x", encoding="utf-8", opener=_private) as file:
+    with open(partial, "x", encoding="utf-8", opener=open_private) as file:
         file.write(json.dumps({"state": record.place, "is_whole": record.is_whole}) + "\n")
     partial.replace(state_dir / _FILE)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def read_store_record(state_dir: Path) -> StoreRecord | None:

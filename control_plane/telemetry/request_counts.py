@@ -105,10 +105,10 @@ class Copied(StrEnum):
     """Outcome of copying a request to a rollout's next model; label `result` of the metrics."""
 
     AGREES = "agrees"
-    """Its answer agrees with stable's, by the rollout's agreement."""
+    """The copy's answer agrees with stable's, by the rollout's agreement."""
     DIFFERS = "differs"
     ANSWERED = "answered"
-    """It was answered, and the answers were not compared."""
+    """The copy was answered, and the answers were not compared."""
     FAILED = "failed"
     UNCOUNTED = "uncounted"
     """The next model was loading or busy, which says nothing of it."""

@@ -13,7 +13,7 @@ from control_plane.core.endpoints import ONLY
 from control_plane.core.errors import GatewayStopping, UpstreamUnavailable
 from control_plane.triton.ports import Upstream
 from control_plane.triton.server_state import ServerObserver, ServerState
-from control_plane.triton.silence_watch import Suspect
+from control_plane.triton.silence_watch import TellSuspect
 from control_plane.triton.under_repair import ModelsUnderRepair
 
 AnswerT = TypeVar("AnswerT")
@@ -32,7 +32,7 @@ class Servers:
         """Whether the gateway has been told to stop: its readiness says no, while requests are still served."""
         self.under_repair = ModelsUnderRepair()
         """Models that requests wait for where there is only one server."""
-        self.suspect: Suspect | None = None
+        self.suspect: TellSuspect | None = None
         """Told of a model of the only server that seems to hang; None where nothing could be done about it."""
         self._changed = asyncio.Event()
         self._followers = [] if follower is None else [follower]

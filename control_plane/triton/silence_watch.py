@@ -18,7 +18,7 @@ from control_plane.triton.copy_silence import CopySilence
 
 AnswerT = TypeVar("AnswerT")
 
-Suspect = Callable[[str, str, float], None]
+TellSuspect = Callable[[str, str, float], None]
 """Called with a server, a model that seems to hang there, and since when it has been silent."""
 
 _MAX_MODELS = 1000
@@ -35,7 +35,7 @@ class SilenceWatch:
         self._models: dict[str, tuple[CopySilence, dict[object, float]]] = {}
         """Model -> its silence, and the requests under way, each with when it was sent, in that order."""
 
-    async def watch(self, model: str, sent: Awaitable[AnswerT], suspect: Suspect) -> AnswerT:
+    async def watch(self, model: str, sent: Awaitable[AnswerT], suspect: TellSuspect) -> AnswerT:
         """Await an answer; call `suspect` if its model hangs. Raises what `sent` raises."""
         known = self._models.get(model)
         if known is None:

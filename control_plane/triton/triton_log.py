@@ -139,8 +139,8 @@ def load_failure(answer: str, models: Sequence[str], lines: Sequence[LogLine], *
     no model are about it as well.
     """
     answer, is_dead = _with_end(without_frames(answer), ends)
-    told = dict.fromkeys(told for told in _told(lines, models, is_alone=is_alone) if told and told not in answer and not _DEAD.search(told))
-    beyond = "; ".join(list(told)[-_MAX_TOLD:])
+    reasons = dict.fromkeys(_reasons(lines, models, is_alone=is_alone))
+    beyond = "; ".join([each for each in reasons if each and each not in answer and not _DEAD.search(each)][-_MAX_TOLD:])
     if is_dead and is_alone and not beyond and (last := _printed(lines)):
         beyond = f"what it and others printed last: {last}"
     if not beyond:
@@ -162,7 +162,7 @@ def _with_end(answer: str, ends: Sequence[StubEnd]) -> tuple[str, bool]:
     return _DEAD.sub(lambda _: f"its Python process {how} before the model was ready{hint}", answer), True
 
 
-def _told(lines: Sequence[LogLine], models: Collection[str], *, is_alone: bool) -> Iterator[str]:
+def _reasons(lines: Sequence[LogLine], models: Collection[str], *, is_alone: bool) -> Iterator[str]:
     """Yield the reasons in lines about these models; protobuf's line before one says where its text
     is wrong.
     """

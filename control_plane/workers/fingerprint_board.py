@@ -67,7 +67,7 @@ class WorkersFingerprintBoard:
         """Nothing to do, for the same reason."""
 
     def _late(self, asked: list[Worker], number: int) -> list[Worker]:
-        return [worker for worker in asked if worker.taken < number and worker in self._live]
+        return [worker for worker in asked if worker.acknowledged < number and worker in self._live]
 
 
 def _message_of(number: int, changes: Mapping[str, Fingerprint | None]) -> FingerprintsChanged:

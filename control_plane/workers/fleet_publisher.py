@@ -34,9 +34,9 @@ from control_plane.workers.messages import (
 
 _TICK_S = 0.5
 _COALESCE_S = 0.003
-"""Changes are collected for so long: one poll of a server may change several replicas."""
+"""Time for which changes are collected: one poll of a server may change several replicas."""
 _REST, _LONGEST_REST_S = 2.0, 0.1
-"""The same, in times that the last comparison took, and at most: of thousands of replicas it takes milliseconds, and loads
+"""Time between two comparisons, in times that the last one took, and at most: of thousands of replicas it takes milliseconds, and loads
 change them all the time."""
 _MODELS_AT_ONCE = 1000
 """Models in one message: a worker answers requests between two messages."""

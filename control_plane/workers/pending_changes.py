@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 
-from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, UpstreamFailed, UpstreamUnavailable
+from control_plane.core.errors import DEFECT_TEXT, ControlPlaneError, ModelLoadFailed, UpstreamFailed, UpstreamUnavailable
 from control_plane.core.model import ModelOverride, ModelVersion
 from control_plane.models.ports import ModelAdministration
 from control_plane.workers.fleet_publisher import FleetPublisher
@@ -52,24 +52,24 @@ class PendingChanges:
             task.cancel()
 
 
-async def carry_out(worker: WorkerProcess, message: LoadModel | UnloadModel, asked: PendingChanges) -> None:
+async def carry_out(worker: WorkerProcess, message: LoadModel | UnloadModel, pending: PendingChanges) -> None:
     """Carry out a change, and tell the worker what came of it."""
     try:
-        await asked.change(message)
+        await pending.change(message)
     except ControlPlaneError as exc:  # the worker raises it again for its caller, by code and text
         code = exc.upstream_code if isinstance(exc, ModelLoadFailed) else 0
         worker.send(Changed(message.number, exc.code.value, str(exc), code))
     except Exception:
         _log.exception("a worker's request for a change failed; this is a defect")
-        worker.send(Changed(message.number, UpstreamFailed.code.value, "internal error of the gateway; its log has the details"))
+        worker.send(Changed(message.number, UpstreamFailed.code.value, DEFECT_TEXT))
     else:
         worker.send(Changed(message.number))
 
 
-async def read_index(worker: WorkerProcess, message: ReadIndex, asked: PendingChanges) -> None:
+async def read_index(worker: WorkerProcess, message: ReadIndex, pending: PendingChanges) -> None:
     """Read a server's index for a worker."""
     try:
-        lines = [(line.name, line.version, line.state.value, line.reason) for line in await asked.index(message.server)]
+        lines = [(line.name, line.version, line.state.value, line.reason) for line in await pending.index(message.server)]
         worker.send(IndexRead(message.number, lines))
     except ControlPlaneError as exc:
         worker.send(IndexRead(message.number, None, str(exc)))

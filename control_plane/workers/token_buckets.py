@@ -3,13 +3,12 @@ them."""
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import time
 from collections.abc import Callable
 
 from control_plane.admission.domain.rate_limit import Draw, RateLimit, RateState, draw
 from control_plane.workers.messages import DrawTokens, TokensDrawn
+from control_plane.workers.replies import Replies
 
 _MAX_BUCKETS = 10_000
 """Number of buckets above which full ones are dropped; a full bucket needs no memory, as a new one is full
@@ -51,23 +50,16 @@ class RemoteTokenBuckets:
 
     def __init__(self, send: Callable[[DrawTokens], None]) -> None:
         self._send = send
-        self._numbers = itertools.count()
-        self._waiting: dict[int, asyncio.Future[Draw]] = {}
+        self._replies = Replies[TokensDrawn]()
 
     async def draw(self, tenant: str, limit: RateLimit, *, want: int, spent: int) -> Draw:
-        number = next(self._numbers)
-        waiting: asyncio.Future[Draw] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = waiting
-        try:
-            self._send(DrawTokens(number, tenant, limit.requests_per_s, limit.burst, want, spent))
-            return await waiting
-        finally:
-            del self._waiting[number]
+        drawn = await self._replies.ask(
+            lambda number: self._send(DrawTokens(number, tenant, limit.requests_per_s, limit.burst, want, spent))
+        )
+        return Draw(drawn.granted, drawn.debt_s)
 
     def answered(self, drawn: TokensDrawn) -> None:
-        """Give a reply to the caller that waits for it; the caller may have given up."""
-        waiting = self._waiting.get(drawn.number)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(Draw(drawn.granted, drawn.debt_s))
+        """Take in the parent's reply."""
+        self._replies.answered(drawn.number, drawn)
 
     async def close(self) -> None: ...

@@ -35,8 +35,8 @@ class Worker:
     awaited: tuple[Sent, ...] = ()
     given_up: tuple[Sent, ...] = ()
     told_worked_on: WorkedOnElsewhere = field(default_factory=lambda: worked_on(()))
-    taken: int = -1
-    """Number of the newest fingerprints that it has acknowledged; before the first, it is not told to
+    acknowledged: int = -1
+    """Number of the newest fingerprints that the worker has acknowledged; before the first, it is not told to
     listen."""
     charges_collected: int = 0
     messages: int = 0

@@ -214,7 +214,7 @@ class Workers:
 
     def _let_listen(self, worker: Worker) -> None:
         """Let a worker listen once it has acknowledged the fingerprints; the link keeps messages in order."""
-        if self._is_open and worker.taken >= 0 and not worker.was_told_to_listen:
+        if self._is_open and worker.acknowledged >= 0 and not worker.was_told_to_listen:
             worker.was_told_to_listen = True
             worker.process.send(Listen())
 
@@ -266,17 +266,17 @@ class Workers:
             if self._is_stopping:
                 # It was being started when the others were told.
                 process.send(Drain(0))
-            asked = PendingChanges(models, self._fleet)
-            async with asyncio.TaskGroup() as asked.tasks:
-                watch = asked.tasks.create_task(
+            pending = PendingChanges(models, self._fleet)
+            async with asyncio.TaskGroup() as pending.tasks:
+                watch = pending.tasks.create_task(
                     worker.watch(number, on_freeze=partial(self._turns.left, worker.process.send)), name=f"watch-worker-{number}"
                 )
-                await self._listen_to(number, worker, asked)
+                await self._listen_to(number, worker, pending)
                 worker.is_listening = False
                 watch.cancel()
                 # Nobody is left to be told the results. The loads themselves go on
                 # (`ModelAdministration.load`); waiting for them here would delay the worker's restart.
-                asked.cancel()
+                pending.cancel()
             return await _within(_END_GRACE_S, process.wait())
         except TimeoutError:
             return f"it said nothing for {_MAX_SILENCE_S:g} s, or did not end"
@@ -286,14 +286,14 @@ class Workers:
             self._retired = total([self._retired, worker.counts.retired()])  # totals must not drop when a worker ends
             self._live.remove(number)
 
-    async def _listen_to(self, number: int, worker: Worker, asked: PendingChanges) -> None:
+    async def _listen_to(self, number: int, worker: Worker, pending: PendingChanges) -> None:
         """Handle a worker's messages until its link closes or it hangs: a healthy worker sends its counts
         every second."""
         with suppress(TimeoutError):
             while (message := await _within(_MAX_SILENCE_S, worker.process.receive())) is not None:
-                self._take(number, worker, message, asked)
+                self._take(number, worker, message, pending)
 
-    def _take(self, number: int, worker: Worker, message: FromWorker, asked: PendingChanges) -> None:
+    def _take(self, number: int, worker: Worker, message: FromWorker, pending: PendingChanges) -> None:
         worker.messages += 1
         match message:
             case Alive(awaited, given_up):
@@ -310,8 +310,8 @@ class Workers:
                 self._observed.extend(seen)
             case DrawTokens():
                 worker.process.send(self._buckets.answer(message))
-            case FingerprintsAcknowledged(taken):
-                worker.taken = taken
+            case FingerprintsAcknowledged(newest):
+                worker.acknowledged = newest
                 self._let_listen(worker)
                 self._live.changed()
             case Listening():
@@ -337,9 +337,9 @@ class Workers:
             case Suspect(server, model, since_s):
                 self.suspect(server, model, since_s)
             case ReadIndex():
-                asked.begin(read_index(worker.process, message, asked), name=f"index-for-worker-{number}")
+                pending.begin(read_index(worker.process, message, pending), name=f"index-for-worker-{number}")
             case LoadModel() | UnloadModel():
-                asked.begin(carry_out(worker.process, message, asked), name=f"asked-by-worker-{number}")
+                pending.begin(carry_out(worker.process, message, pending), name=f"change-for-worker-{number}")
 
 
 async def _within(timeout_s: float, what: Awaitable[T]) -> T:

@@ -99,14 +99,14 @@ class _Triton:
         loaded = closed_loop.run("http", self._addresses["http"], asks, callers=self._callers, duration_s=seconds)
         counted = self._counted_since(model)
         return Run(
-            sequences_per_s=loaded.requests / loaded.seconds,
+            sequences_per_s=loaded.requests_per_s,
             p50_ms=loaded.percentile_ms(50),
             p99_ms=loaded.percentile_ms(99),
             short_p99_ms=loaded.percentile_ms(99, SHORT),
             long_p99_ms=loaded.percentile_ms(99, LONG),
             padding=counted["tidegate_batching_padded_tokens_total"] / counted["tidegate_batching_useful_tokens_total"],
             rows_per_batch=counted["tidegate_batching_rows_total"] / counted["tidegate_batching_batches_total"],
-            client_share=loaded.client_cpu_s / loaded.seconds,
+            client_share=loaded.client_share,
             errors=loaded.errors,
         )
 

@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from perf.cache_hits.report import NGINX, TRACED, Case, Report, Run
+from perf.cache_hits.report import NGINX, TRACED, Case, Report
 from perf.load.echo_requests import MODEL, Echo
 from perf.load.keys import LIMITED, make_keys
 from perf.load.load_generators import Grpc, Http
 from perf.measurement import harness
 from perf.measurement.interleaved import interleave
 from perf.measurement.report import Result
+from perf.measurement.runs import GeneratedRun
 from perf.peers.nginx import answering_nginx
 from perf.servers.processes import PROJECT, cpu_s
 from perf.servers.serving import PROTOCOLS, tidegate
@@ -58,7 +59,7 @@ def _measure(arguments: argparse.Namespace) -> Result:
         generators: dict[str, Http | Grpc] = {"http": Http(echo, folder, key=key), "grpc": Grpc(echo, folder, key=key)}
         (folder / "traced").mkdir()
         traced = Http(echo, folder / "traced", key=key, traced=True)
-        ways: dict[Case, Callable[[], Run]] = {}
+        ways: dict[Case, Callable[[], GeneratedRun]] = {}
         for peer in _peers(stack, echo, folder, [arguments.only] if arguments.only else list(PROTOCOLS)):
             if not peer.name.startswith(NGINX):
                 echo.check(peer.protocol, peer.address, key=key)
@@ -94,11 +95,11 @@ def _repository(folder: Path) -> Path:
     return model.parent
 
 
-def _run(peer: Peer, generator: Http | Grpc, connections: int, seconds: int) -> Run:
+def _run(peer: Peer, generator: Http | Grpc, connections: int, seconds: int) -> GeneratedRun:
     before_s = cpu_s(peer.pid)
     loaded = generator.run(peer.address, connections=connections, duration_s=seconds)
     used_s = cpu_s(peer.pid) - before_s
-    return Run(loaded.requests / loaded.seconds, loaded.p50_ms, loaded.p99_ms, used_s / max(loaded.requests, 1) * 1e6, loaded.errors)
+    return loaded.at_server(used_s)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from perf.measurement import report
 from perf.measurement.markdown import figure, table
 from perf.measurement.report import Target
+from perf.measurement.runs import GeneratedRun
 
 NGINX = "nginx"
 TRACED = "-traced"
@@ -23,18 +24,8 @@ class Case:
     peer: str
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    requests_per_s: float
-    p50_ms: float
-    p99_ms: float
-    cpu_us: float
-    """Of the peer's processes, per request."""
-    errors: int
-
-
 class Report(report.Report):
-    name, title, case, run = "cache-hits", "What an answer from the cache costs", Case, Run
+    name, title, case, run = "cache-hits", "What an answer from the cache costs", Case, GeneratedRun
 
     def figures(self) -> dict[str, float]:
         ours = [case for case in self.runs if not _is_nginx(case)]

@@ -15,6 +15,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -121,15 +122,10 @@ class _Scenario:
         asks, before_s, found = self.asks(peer, case.mix, case.repeats), cpu_s(peer.pid), peer.cache_answers()
         loaded = closed_loop.run(peer.protocol, peer.address, asks, callers=case.callers, duration_s=self._seconds)
         return Run(
-            requests_per_s=loaded.requests / loaded.seconds,
-            p50_ms=loaded.percentile_ms(50),
-            p99_ms=loaded.percentile_ms(99),
+            **asdict(loaded.at_server(cpu_s(peer.pid) - before_s)),
             short_p99_ms=loaded.percentile_ms(99, SHORT),
             long_p99_ms=loaded.percentile_ms(99, LONG),
             hit_ratio=(peer.cache_answers() - found).hit_ratio,
-            cpu_ms=(cpu_s(peer.pid) - before_s) / loaded.requests * 1e3,
-            client_share=loaded.client_cpu_s / loaded.seconds,
-            errors=loaded.errors,
         )
 
     def _run_bare(self, bare: BareOnnxRuntime, mix: str) -> Run:

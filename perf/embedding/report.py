@@ -11,6 +11,7 @@ from statistics import median
 from perf.measurement import report
 from perf.measurement.markdown import figure, table
 from perf.measurement.report import Target
+from perf.measurement.runs import ClosedLoopRun
 
 BARE = "onnxruntime"
 OURS = "tidegate-http"
@@ -42,19 +43,11 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    requests_per_s: float
-    p50_ms: float
-    p99_ms: float
+class Run(ClosedLoopRun):
     short_p99_ms: float
     long_p99_ms: float
     hit_ratio: float
     """Of the gateway's response cache."""
-    cpu_ms: float
-    """Of all the peer's processes, per request."""
-    client_share: float
-    """CPU that the load generator took, of one core."""
-    errors: int
     batch: int = 1
     """That was best for bare ONNX Runtime."""
 
@@ -62,7 +55,18 @@ class Run:
     def of_bare(cls, requests_per_s: float, alone_ms: Sequence[float], batch: int) -> Run:
         """Throughput at the best batch, latencies of sequences alone."""
         p50_ms, p99_ms = median(alone_ms), sorted(alone_ms)[int(0.99 * (len(alone_ms) - 1))]
-        return cls(requests_per_s, p50_ms, p99_ms, p99_ms, p99_ms, 0.0, 1e3 * (os.cpu_count() or 1) / requests_per_s, 0.0, 0, batch)
+        return cls(
+            requests_per_s=requests_per_s,
+            p50_ms=p50_ms,
+            p99_ms=p99_ms,
+            cpu_ms=1e3 * (os.cpu_count() or 1) / requests_per_s,
+            client_share=0.0,
+            errors=0,
+            short_p99_ms=p99_ms,
+            long_p99_ms=p99_ms,
+            hit_ratio=0.0,
+            batch=batch,
+        )
 
 
 @dataclass(frozen=True, slots=True)

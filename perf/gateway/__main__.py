@@ -20,13 +20,14 @@ from functools import partial
 from pathlib import Path
 
 from perf.gateway import plot as gateway_plot
-from perf.gateway.report import Case, Report, Run, size_of
+from perf.gateway.report import Case, Report, size_of
 from perf.load.echo_requests import Echo
 from perf.load.keys import LIMITED, make_keys
 from perf.load.load_generators import Grpc, Http
 from perf.measurement import harness
 from perf.measurement.interleaved import interleave
 from perf.measurement.report import Result
+from perf.measurement.runs import GeneratedRun
 from perf.peers.nginx import nginx
 from perf.servers.processes import cpu_s, free_port, running
 from perf.servers.serving import PROTOCOLS, Tidegate, attached
@@ -60,13 +61,13 @@ def main() -> None:
 
 
 def _measure(arguments: argparse.Namespace) -> Result:
-    runs: dict[Case, list[Run]] = {}
+    runs: dict[Case, list[GeneratedRun]] = {}
     for tensor_bytes in arguments.sizes:
         runs |= _measure_size(tensor_bytes, arguments)
     return Result(runs)
 
 
-def _measure_size(tensor_bytes: int, arguments: argparse.Namespace) -> dict[Case, list[Run]]:
+def _measure_size(tensor_bytes: int, arguments: argparse.Namespace) -> dict[Case, list[GeneratedRun]]:
     echo = Echo(tensor_bytes)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-perf-")))
@@ -75,7 +76,7 @@ def _measure_size(tensor_bytes: int, arguments: argparse.Namespace) -> dict[Case
         state.mkdir(mode=0o700)
         key = make_keys(state, LIMITED)[LIMITED.name]
         generators = {"http": Http(echo, folder, key=key), "grpc": Grpc(echo, folder, key=key)}
-        ways: dict[Case, Callable[[], Run]] = {}
+        ways: dict[Case, Callable[[], GeneratedRun]] = {}
         for peer in _start_peers(stack, addresses, state, arguments):
             for connections in arguments.connections:
                 case = Case(peer.protocol, tensor_bytes, connections, peer.name)
@@ -88,13 +89,13 @@ def _beside_its_peers(case: Case) -> tuple[int, int]:
     return PROTOCOLS.index(case.protocol), case.connections
 
 
-def _run(peer: Peer, echo: Echo, generator: Http | Grpc, connections: int, seconds: int) -> Run:
+def _run(peer: Peer, echo: Echo, generator: Http | Grpc, connections: int, seconds: int) -> GeneratedRun:
     harness.say(f"{peer.protocol} {peer.name}, {size_of(echo.tensor_bytes)}, {connections} connections")
     echo.check(peer.protocol, peer.address, key=generator.key)
     before_s = cpu_s(peer.pid) if peer.pid else 0.0
     loaded = generator.run(peer.address, connections=connections, duration_s=seconds)
     used_s = cpu_s(peer.pid) - before_s if peer.pid else 0.0
-    return Run(loaded.requests / loaded.seconds, loaded.p50_ms, loaded.p99_ms, used_s / max(loaded.requests, 1) * 1e6, loaded.errors)
+    return loaded.at_server(used_s)
 
 
 def _start_peers(stack: contextlib.ExitStack, addresses: Addresses, state: Path, arguments: argparse.Namespace) -> Iterator[Peer]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from perf.measurement import report
 from perf.measurement.markdown import figure, table
 from perf.measurement.report import Target
+from perf.measurement.runs import GeneratedRun
 
 STRAIGHT, NGINX, OURS, WITH_KEYS = "straight", "nginx", "tidegate", "tidegate-keys"
 PYTHON_PROXY = {"http": "starlette-aiohttp", "grpc": "grpc-aio"}
@@ -28,18 +29,6 @@ class Case:
 
     def of(self, peer: str) -> Case:
         return replace(self, peer=peer)
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One peer under one load."""
-
-    requests_per_s: float
-    p50_ms: float
-    p99_ms: float
-    cpu_us: float
-    """Of the peer's processes, per request; none where they are the upstream's."""
-    errors: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +58,7 @@ _LIMITS: Mapping[str, Sequence[_Limit]] = {
 
 
 class Report(report.Report):
-    name, title, case, run, plot = "gateway", "One hop beside nginx and Python proxies", Case, Run, "svg"
+    name, title, case, run, plot = "gateway", "One hop beside nginx and Python proxies", Case, GeneratedRun, "svg"
 
     def figures(self) -> dict[str, float]:
         found: dict[str, float] = {}

@@ -14,6 +14,7 @@ import itertools
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 
 from perf.embedding.__main__ import require_agreement
@@ -125,13 +126,8 @@ class _Loads:
         before_s = cpu_s(peer.pid)
         loaded = closed_loop.run(peer.protocol, peer.address, asks, callers=case.callers, duration_s=self._arguments.seconds)
         return Run(
-            requests_per_s=loaded.requests / loaded.seconds,
-            tokens_per_s=loaded.requests / loaded.seconds * tokens,
-            p50_ms=loaded.percentile_ms(50),
-            p99_ms=loaded.percentile_ms(99),
-            cpu_ms=(cpu_s(peer.pid) - before_s) / loaded.requests * 1e3,
-            client_share=loaded.client_cpu_s / loaded.seconds,
-            errors=loaded.errors,
+            **asdict(loaded.at_server(cpu_s(peer.pid) - before_s)),
+            tokens_per_s=loaded.requests_per_s * tokens,
         )
 
     def _asks(self, peer: Peer, load: str) -> tuple[Iterator[Ask], float]:

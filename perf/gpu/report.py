@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from perf.measurement import report
 from perf.measurement.markdown import figure, table
 from perf.measurement.report import Target
+from perf.measurement.runs import ClosedLoopRun
 
 TEXT, BATCH = "one text", "a batch of pages"
 OURS, STRAIGHT, ON_CPU, FLASK = "tidegate-http", "triton-http", "tidegate-http on the CPU", "flask"
@@ -30,16 +31,8 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    requests_per_s: float
+class Run(ClosedLoopRun):
     tokens_per_s: float
-    p50_ms: float
-    p99_ms: float
-    cpu_ms: float
-    """CPU time of all the server's processes, per request."""
-    client_share: float
-    """CPU that the load generator took, of one core."""
-    errors: int
 
 
 _TARGETS = (

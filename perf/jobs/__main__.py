@@ -272,7 +272,7 @@ def _run(asked: Asked, *, jobs_per_s: float = float("nan")) -> Run:
 
 
 def _closed(loaded: Loaded, *, cpu_us: float = float("nan")) -> Run:
-    return Run(loaded.requests / loaded.seconds, loaded.percentile_ms(50), loaded.percentile_ms(99), cpu_us=cpu_us, errors=loaded.errors)
+    return Run(loaded.requests_per_s, loaded.percentile_ms(50), loaded.percentile_ms(99), cpu_us=cpu_us, errors=loaded.errors)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import uvloop
 from numpy.typing import NDArray
 
 from control_plane.protocols.http2 import frames as http2
+from perf.measurement.runs import ClosedLoopRun
 
 _GRACE_S = 180.0
 """For the last answers: a slow server with many callers has a queue to work off."""
@@ -44,10 +45,24 @@ class Loaded:
     def requests(self) -> int:
         return sum(map(len, self.latencies_ms.values()))
 
+    @property
+    def requests_per_s(self) -> float:
+        return self.requests / self.seconds
+
+    @property
+    def client_share(self) -> float:
+        """CPU that the load generator took, of one core."""
+        return self.client_cpu_s / self.seconds
+
     def percentile_ms(self, percent: float, kind: str | None = None) -> float:
         """Of all, or of one kind; NaN where there was none."""
         latencies = [values for name, values in self.latencies_ms.items() if kind in (None, name)]
         return float(np.percentile(np.concatenate(latencies), percent)) if latencies else float("nan")
+
+    def at_server(self, cpu_s: float) -> ClosedLoopRun:
+        """Return the run at a server whose processes took so much CPU time meanwhile."""
+        cpu_ms = cpu_s / self.requests * 1e3
+        return ClosedLoopRun(self.requests_per_s, self.percentile_ms(50), self.percentile_ms(99), cpu_ms, self.client_share, self.errors)
 
 
 def run(protocol: str, address: str, asks: Iterator[Ask], *, callers: int, duration_s: float) -> Loaded:

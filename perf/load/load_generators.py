@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from perf.load.echo_requests import GRPC_PATH, HEADER_LENGTH, HTTP_PATH, Echo
+from perf.measurement.runs import GeneratedRun
 from perf.servers.processes import program
 
 _GRACE_S = 30.0
@@ -55,6 +56,10 @@ class Loaded:
     p50_ms: float
     p99_ms: float
     errors: int
+
+    def at_server(self, cpu_s: float) -> GeneratedRun:
+        """Return the run at a server whose processes took so much CPU time meanwhile."""
+        return GeneratedRun(self.requests / self.seconds, self.p50_ms, self.p99_ms, cpu_s / max(self.requests, 1) * 1e6, self.errors)
 
 
 class Http:

@@ -96,8 +96,8 @@ def _run(gateway: Tidegate, where: str, echo: Echo, generator: Http, connections
     echo.check("http", gateway.addresses["http"])
     before_s = own_cpu_s(gateway.pid)  # not Triton's, which is below an embedding gateway
     loaded = generator.run(gateway.addresses["http"], connections=connections, duration_s=seconds)
-    used_s = own_cpu_s(gateway.pid) - before_s
-    return Run(loaded.requests / loaded.seconds, loaded.p50_ms, loaded.p99_ms, used_s / max(loaded.requests, 1) * 1e6, loaded.errors)
+    found = loaded.at_server(own_cpu_s(gateway.pid) - before_s)
+    return Run(found.requests_per_s, found.p50_ms, found.p99_ms, found.cpu_us, found.errors)
 
 
 def _rest(count: int, seconds: float) -> Run:

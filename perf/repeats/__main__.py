@@ -88,7 +88,7 @@ def measure(asks: Sequence[Ask], callers: int, flags: Sequence[str]) -> Run:
     with tidegate(["--load", MODEL, *flags]) as started:
         loaded = run("http", started.addresses["http"], iter(asks), callers=callers, duration_s=3600.0)
         return Run(
-            requests_per_s=loaded.requests / loaded.seconds,
+            requests_per_s=loaded.requests_per_s,
             p50_ms=loaded.percentile_ms(50),
             p99_ms=loaded.percentile_ms(99),
             hit_ratio=CacheAnswers.at(started.metrics).hit_ratio,

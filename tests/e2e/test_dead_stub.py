@@ -135,23 +135,29 @@ def test_all_that_fits_is_loaded_at_the_start_and_a_stub_that_dies_is_replaced(s
     wait_for(lambda: not any(replica["model"] == "m2" for replica in shown(running)["servers"][0]["replicas"]), what="its unload")
 
 
-def test_one_server_has_it_back_in_seconds_whatever_the_deadlines(start: Start, tmp_path: Path) -> None:
-    write_models(tmp_path / "models", ("m0", "m1", "m2", "m3", "m4"))
-    sleeps(tmp_path / "models", "m2")
-    sleeps(tmp_path / "models", "m4")
-    bad_models.write(tmp_path / "models", "e", bad_models.ensemble("m3").replace("max_batch_size: 4", "max_batch_size: 8"), {"1/.keep": ""})
-    config = tmp_path / "models/m1/config.pbtxt"
+@pytest.fixture
+def one_server(start: Start, tmp_path: Path) -> Tidegate:
+    """One Triton behind two workers: m2 and m4 may hang, m1 has two instances, and e is an ensemble of m3."""
+    models = tmp_path / "models"
+    write_models(models, ("m0", "m1", "m2", "m3", "m4"))
+    sleeps(models, "m2")
+    sleeps(models, "m4")
+    bad_models.write(models, "e", bad_models.ensemble("m3").replace("max_batch_size: 4", "max_batch_size: 8"), {"1/.keep": ""})
+    config = models / "m1/config.pbtxt"
     config.write_text(config.read_text().replace("kind: KIND_CPU", "kind: KIND_CPU count: 2"))
-    running = start(
-        tmp_path / "state",
-        "--workers",
-        "2",
-        "--model-repository",
-        str(tmp_path / "models"),
-        *(part for name in ("m0", "m1", "m2", "m4", "e") for part in ("--load", name)),
-    )
-    admin = AdminClient(running.endpoints["admin"])
+    loads = (part for name in ("m0", "m1", "m2", "m4", "e") for part in ("--load", name))
+    return start(tmp_path / "state", "--workers", "2", "--model-repository", str(models), *loads)
 
+
+def test_one_server_has_it_back_in_seconds_whatever_the_deadlines(one_server: Tidegate) -> None:
+    replaces_what_died(one_server)
+    ends_what_hangs(one_server)
+    ends_the_other_instance_too(one_server)
+    replaces_a_step_of_an_ensemble(one_server)
+    unloads_what_died_again(one_server)
+
+
+def replaces_what_died(running: Tidegate) -> None:
     with callers(running, "m0") as calls:
         time.sleep(1.0)
         killed_s = kill_one(running, "m0")
@@ -159,7 +165,9 @@ def test_one_server_has_it_back_in_seconds_whatever_the_deadlines(start: Start, 
         is_served_again(calls)
     assert calls.lost_for_s(killed_s) < 4 * _SOON_S, calls.summary(killed_s)
 
-    # A long request that somebody waits for is let compute, whatever others do meanwhile; one that hangs is ended.
+
+def ends_what_hangs(running: Tidegate) -> None:
+    """A long request that somebody waits for is let compute, whatever others do meanwhile; one that hangs is ended."""
     with callers(running, "m4") as calls:
         time.sleep(0.5)
         (stub,) = stubs_of(running, "m4")
@@ -173,7 +181,9 @@ def test_one_server_has_it_back_in_seconds_whatever_the_deadlines(start: Start, 
     assert "the Python process of model 'm4' hung and was ended" in running.said()
     assert calls.lost_for_s(hung_s) < 8 * _SOON_S, calls.summary(hung_s)
 
-    # Who has the time waits; of two instances the one that lives on of the old copy is ended.
+
+def ends_the_other_instance_too(running: Tidegate) -> None:
+    """Who has the time waits; of two instances the one that lives on of the old copy is ended."""
     old = set(stubs_of(running, "m1"))
     kill_one(running, "m1")
     wait_for(lambda: "model 'm1' was loaded anew" in running.said(), what="its revival")
@@ -181,7 +191,8 @@ def test_one_server_has_it_back_in_seconds_whatever_the_deadlines(start: Start, 
     wait_for(lambda: not living(old), what="the end of the old copy")
     assert len(living(set(stubs_of(running, "m1")))) == 2
 
-    # A step of an ensemble.
+
+def replaces_a_step_of_an_ensemble(running: Tidegate) -> None:
     kill_one(running, "m3")
     wait_for(lambda: "model 'm3' was loaded anew" in running.said(), what="its revival")
     assert answer_of(ask(running, "e")) == 4.0
@@ -192,7 +203,10 @@ def test_one_server_has_it_back_in_seconds_whatever_the_deadlines(start: Start, 
     assert run_cli("models", "load", "e", "--state-dir", str(running.state_dir)).returncode == 0
     assert answer_of(ask(running, "e", tidegate_timeout_ms="5000")) == 4.0
 
-    # An unload of one whose dead process a request has met, which Triton would not end.
+
+def unloads_what_died_again(running: Tidegate) -> None:
+    """An unload of one whose dead process a request has met, which Triton would not end."""
+    admin = AdminClient(running.endpoints["admin"])
     kill_one(running, "m2")
     wait_for(lambda: "model 'm2' was loaded anew" in running.said(), what="its revival")
     with ThreadPoolExecutor() as others:

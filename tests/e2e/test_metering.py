@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.request
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,16 +87,8 @@ def metered(administrator: Administrator) -> dict[tuple[str, str], int]:
     return {(tenant, ended): row[ended] for tenant, row in rows.items() for ended in ("requests", "failed", "refused") if row[ended]}
 
 
-def test_six_thousand_requests(bench: Bench) -> None:
-    bench.link.delay_s = 0.005
-    first, second = bench.start("first", "--workers", "2"), bench.start("second")
-    administrator = bench.administrator(second)
-    administrator.make_tenant("red")
-    administrator.make_tenant("blue", weight=3.0)
-    administrator.make_tenant("limited", requests_per_s=100.0, burst=20)
-    keys = {tenant: administrator.make_key(tenant, "infer:*") for tenant in ("red", "blue", "limited")}
-    time.sleep(KNOWN_WITHIN_S)
-
+def requests_of(keys: Mapping[str, str]) -> tuple[deque[Ask], deque[Ask]]:
+    """What each tenant sends, over HTTP and over gRPC: some of it is not valid, and some more than its limit."""
     over_http = spread(
         (http_ask(tenant, keys[tenant], body), count * HTTP_REQUESTS // 100)
         for tenant, body, count in (("red", _VALID, 50), ("red", _INVALID, 5), ("blue", _VALID, 35), ("limited", _VALID, 10))
@@ -112,14 +104,26 @@ def test_six_thousand_requests(bench: Bench) -> None:
         )
     )
     assert len(over_http) + len(over_grpc) == HTTP_REQUESTS + GRPC_REQUESTS
-    counts = Counts()
+    return over_http, over_grpc
 
-    kept_back = [deque(asks.pop() for _ in range(len(asks) // 4)) for asks in (over_http, over_grpc)]
-    targets = [Target(first), Target(second)]
+
+def test_six_thousand_requests(bench: Bench) -> None:
+    bench.link.delay_s = 0.005
+    first, second = bench.start("first", "--workers", "2"), bench.start("second")
+    administrator = bench.administrator(second)
+    administrator.make_tenant("red")
+    administrator.make_tenant("blue", weight=3.0)
+    administrator.make_tenant("limited", requests_per_s=100.0, burst=20)
+    keys = {tenant: administrator.make_key(tenant, "infer:*") for tenant in ("red", "blue", "limited")}
+    time.sleep(KNOWN_WITHIN_S)
+
+    asks = requests_of(keys)
+    counts, targets = Counts(), [Target(first), Target(second)]
+    kept_back = [deque(each.pop() for _ in range(len(each) // 4)) for each in asks]
 
     async def load() -> None:
         async with asyncio.TaskGroup() as tasks:
-            begin(tasks, over_http, over_grpc)
+            begin(tasks, targets, counts, asks)
             await when_answered(counts, 750)
             bench.link.delay_s = 0.3
             await when_answered(counts, 1_750)
@@ -131,14 +135,7 @@ def test_six_thousand_requests(bench: Bench) -> None:
             bench.link.delay_s = 0.05
             targets[0].gateway = await asyncio.to_thread(bench.start, "first", "--workers", "2")
         async with asyncio.TaskGroup() as tasks:
-            begin(tasks, *kept_back)
-
-    def begin(tasks: asyncio.TaskGroup, over_http: deque[Ask], over_grpc: deque[Ask]) -> None:
-        for target in targets:
-            for _ in range(12):
-                tasks.create_task(call_http(target, over_http, counts))
-            for _ in range(4):
-                tasks.create_task(call_grpc(target, over_grpc, counts))
+            begin(tasks, targets, counts, kept_back)
 
     uvloop.run(load())
 
@@ -151,6 +148,16 @@ def test_six_thousand_requests(bench: Bench) -> None:
     assert [rows[tenant]["rows"] for tenant in keys] == [rows[tenant]["requests"] for tenant in keys]
     assert dropped(second, bench.admin_key) == 0
     assert not list((first.state_dir / "usage-spill").iterdir())
+
+
+def begin(tasks: asyncio.TaskGroup, targets: Sequence[Target], counts: Counts, asks: Sequence[deque[Ask]]) -> None:
+    """Begin the callers, at each gateway 12 over HTTP and 4 over gRPC."""
+    over_http, over_grpc = asks
+    for target in targets:
+        for _ in range(12):
+            tasks.create_task(call_http(target, over_http, counts))
+        for _ in range(4):
+            tasks.create_task(call_grpc(target, over_grpc, counts))
 
 
 async def when_answered(counts: Counts, number: int) -> None:

@@ -24,7 +24,7 @@ class PlainModels:
 
 @dataclass(frozen=True)
 class PlainLoad:
-    """`fleet/loading/load_plans.PreparedLoad`."""
+    """`fleet/ports.PreparedLoad`."""
 
     ask_to_load: Callable[[str], Awaitable[None]]
     model: str

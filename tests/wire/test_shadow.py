@@ -20,13 +20,13 @@ from control_plane.objects.domain.rollout import Agreement, Phase, Rollout, Step
 from control_plane.objects.domain.route import Route
 from control_plane.protocols.grpc import GrpcAnswer, message_answer
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
-from control_plane.rollout.domain.machine import steps_of
 from control_plane.rollout.shadow import ShadowCopies
 from control_plane.telemetry.request_counts import Copied
 from control_plane.triton.ports import GrpcCall
 from tests.fakes import FakeGrpc, FakeHttp, FakeUpstream
 from tests.fakes.cache import keeping
 from tests.fakes.governance import FakeMeter, governance, known_state
+from tests.fakes.rollout_steps import steps_of
 from tests.fakes.text_model import FakeTextModel
 from tests.wire.gateway import gateway, infer_request
 from tests.wire.grpc_frontend import frontend, infer_message, message_of

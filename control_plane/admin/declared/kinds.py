@@ -42,7 +42,7 @@ class DeclaredKind:
     """A kind of object that files can declare."""
 
     name: str
-    """As files write it, such as `Route`."""
+    """The kind as files write it, such as `Route`."""
     spec: type[BaseModel]
     type_: type[Any] | None = None
     """The stored object; None for a fleet's models, whose desired state the fleet keeps."""

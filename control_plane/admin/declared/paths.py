@@ -12,7 +12,7 @@ from control_plane.admin.actor import By
 from control_plane.admin.declared.kinds import KINDS, DeclaredKind, json_schema
 from control_plane.admin.declared.service import Declared, Live, Outcome
 from control_plane.admin.described import Described
-from control_plane.admin.errors import error_responses
+from control_plane.admin.errors import CHANGE_ERRORS, GET_ERRORS, LIST_ERRORS, error_responses
 from control_plane.admin.paging import Paged
 from control_plane.admin.references import References
 from control_plane.admin.views import Name
@@ -20,10 +20,7 @@ from control_plane.core.errors import ErrorCode
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.stored_objects import OWNER, OWNER_RULE
 
-_LIST_ERRORS = error_responses(ErrorCode.STORE_UNAVAILABLE, ErrorCode.INVALID_ARGUMENT)
-_GET_ERRORS = _LIST_ERRORS | error_responses(ErrorCode.OBJECT_NOT_FOUND)
-_DELETE_ERRORS = _GET_ERRORS | error_responses(ErrorCode.CONFLICT)
-_APPLY_ERRORS = _DELETE_ERRORS | error_responses(ErrorCode.PAYLOAD_TOO_LARGE, ErrorCode.NOT_SUPPORTED, ErrorCode.MODEL_NOT_FOUND)
+_APPLY_ERRORS = CHANGE_ERRORS | error_responses(ErrorCode.PAYLOAD_TOO_LARGE, ErrorCode.NOT_SUPPORTED, ErrorCode.MODEL_NOT_FOUND)
 
 _KindName = Enum("_KindName", {name: name for name in KINDS}, type=str)  # type: ignore[misc]
 _Kind = Annotated[_KindName, Path(description="Kind of the object, as files write it.")]
@@ -74,13 +71,13 @@ def add_declared_paths(app: FastAPI, declared: Declared, references: References)
         """JSON Schema of one document of the files that `tidegate apply` reads."""
         return json_schema()
 
-    @app.get("/objects/{kind}", tags=["objects"], responses=_LIST_ERRORS)
+    @app.get("/objects/{kind}", tags=["objects"], responses=LIST_ERRORS)
     async def list_objects(kind: _Kind, paging: Paged) -> list[DeclaredView]:
         """Every object of a kind, by name."""
         found = KINDS[kind.value]
         return [_view(found, live) for live in paging.page(await declared.list_all(found), key=lambda live: live.name)]
 
-    @app.get("/objects/{kind}/{name}", tags=["objects"], responses=_GET_ERRORS)
+    @app.get("/objects/{kind}/{name}", tags=["objects"], responses=GET_ERRORS)
     async def get_object(kind: _Kind, name: Name) -> DeclaredView:
         found = KINDS[kind.value]
         return _view(found, await declared.get(found, name))
@@ -98,7 +95,7 @@ def add_declared_paths(app: FastAPI, declared: Declared, references: References)
         warnings = await references.warnings(done.value) if isinstance(done.value, Route) and not query.dry_run else []
         return ApplicationView(kind=found.name, name=name, outcome=done.outcome, before=before, after=dict(done.after), warnings=warnings)
 
-    @app.delete("/objects/{kind}/{name}", tags=["objects"], status_code=204, responses=_DELETE_ERRORS)
+    @app.delete("/objects/{kind}/{name}", tags=["objects"], status_code=204, responses=CHANGE_ERRORS)
     async def delete_object(kind: _Kind, name: Name, by: By) -> None:
         """Delete the object. Refused with 409 for a tenant that has valid keys."""
         await declared.by(by).delete(KINDS[kind.value], name)

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 REPLAYED = "Idempotency-Replayed"
 """Header of an answer that an earlier request with the same key was given."""
 MAX_ANSWER_BYTES = 64 << 10
-"""Of an answer that is kept; that to a new rollout has some 20 KB at most."""
+"""Size of an answer that is kept; the answer to a new rollout has some 20 KB at most."""
 _KEY = re.compile(r'"?([\x21\x23-\x7e]{22,255})"?')
 """22 characters: 128 bits, where they are drawn from 64. Where no API key is shown this alone seals the answer."""
 _CREATES = re.compile(r"/keys|/webhook-secrets|/keys/[^/]+/rotate|/rollouts/[^/]+")
@@ -148,7 +148,7 @@ async def _whole(receive: Receive) -> bytes:
             return b"".join(pieces)
 
 
-async def _told(
+async def _declare_header(
     idempotency_key: Annotated[
         str | SkipJsonSchema[None],
         Header(
@@ -161,5 +161,5 @@ async def _told(
     """Tell OpenAPI of the header, which the middleware reads."""
 
 
-Once = Depends(_told)
+Once = Depends(_declare_header)
 """For handlers of paths that take idempotency keys."""

@@ -7,28 +7,24 @@ import time
 from fastapi import FastAPI
 
 from control_plane.admin.actor import By
-from control_plane.admin.errors import error_responses
+from control_plane.admin.errors import CHANGE_ERRORS, LIST_ERRORS, MAKE_ERRORS
 from control_plane.admin.idempotency.middleware import Once
 from control_plane.admin.paging import Paged
 from control_plane.admin.views import KeyId, KeySpec, KeyView, NewKeyView, RotationSpec
 from control_plane.auth.keys import Keys
-from control_plane.core.errors import ErrorCode
 
-_LIST_ERRORS = error_responses(ErrorCode.STORE_UNAVAILABLE, ErrorCode.INVALID_ARGUMENT)
-_MAKE_ERRORS = _LIST_ERRORS | error_responses(ErrorCode.PAYLOAD_TOO_LARGE, ErrorCode.CONFLICT, ErrorCode.IDEMPOTENCY_KEY_REUSED)
-_REVOKE_ERRORS = _LIST_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCode.OBJECT_NOT_FOUND, ErrorCode.CONFLICT)
-_ROTATE_ERRORS = _MAKE_ERRORS | _REVOKE_ERRORS
+_ROTATE_ERRORS = MAKE_ERRORS | CHANGE_ERRORS
 
 
 def add_key_paths(app: FastAPI, keys: Keys) -> None:
     """Add `/keys` and the paths below it."""
 
-    @app.get("/keys", tags=["keys"], responses=_LIST_ERRORS)
+    @app.get("/keys", tags=["keys"], responses=LIST_ERRORS)
     async def list_keys(paging: Paged) -> list[KeyView]:
         """List every key by id, also those that are no longer valid."""
         return [KeyView.of(key) for key in paging.page(await keys.list_all(), key=lambda key: key.id)]
 
-    @app.post("/keys", tags=["keys"], status_code=201, responses=_MAKE_ERRORS, dependencies=[Once])
+    @app.post("/keys", tags=["keys"], status_code=201, responses=MAKE_ERRORS, dependencies=[Once])
     async def create_key(spec: KeySpec, by: By) -> NewKeyView:
         """Make a key. Its text is in this response and nowhere else."""
         expires_s = None if spec.lifetime_s is None else time.time() + spec.lifetime_s
@@ -43,7 +39,7 @@ def add_key_paths(app: FastAPI, keys: Keys) -> None:
         key, text = await keys.by(by).rotate(id, overlap_s=(spec or RotationSpec()).overlap_s)
         return NewKeyView.of(key, text=text)
 
-    @app.delete("/keys/{id}", tags=["keys"], responses=_REVOKE_ERRORS)
+    @app.delete("/keys/{id}", tags=["keys"], responses=CHANGE_ERRORS)
     async def revoke_key(id: KeyId, by: By) -> KeyView:  # noqa: A002
         """Revoke a key: within a second no gateway accepts it. It stays in the list."""
         return KeyView.of(await keys.by(by).revoke(id))

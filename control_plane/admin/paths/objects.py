@@ -12,7 +12,7 @@ from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from control_plane.admin.actor import By
-from control_plane.admin.errors import error_responses
+from control_plane.admin.errors import CHANGE_ERRORS, GET_ERRORS, LIST_ERRORS, error_responses
 from control_plane.admin.paging import Paged
 from control_plane.admin.references import References
 from control_plane.admin.views import (
@@ -36,11 +36,8 @@ from control_plane.objects.objects import Objects, Versioned
 _TAGGED: dict[int | str, dict[str, Any]] = {
     200: {"headers": {"ETag": {"schema": {"type": "string"}, "description": "The resource_version, for `If-Match`."}}}
 }
-_LIST_ERRORS = error_responses(ErrorCode.STORE_UNAVAILABLE, ErrorCode.INVALID_ARGUMENT)
-_GET_ERRORS = _LIST_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCode.OBJECT_NOT_FOUND)
-_PUT_ERRORS = _LIST_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCode.PAYLOAD_TOO_LARGE, ErrorCode.CONFLICT)
+_PUT_ERRORS = LIST_ERRORS | error_responses(ErrorCode.PAYLOAD_TOO_LARGE, ErrorCode.CONFLICT)
 _PATCH_ERRORS = _PUT_ERRORS | error_responses(ErrorCode.OBJECT_NOT_FOUND)
-_DELETE_ERRORS = _GET_ERRORS | error_responses(ErrorCode.CONFLICT)
 
 # SkipJsonSchema keeps null out of the document: a header may be absent, but is never null.
 _ETag = Annotated[str, Field(pattern='^"[1-9][0-9]{0,14}"$')] | SkipJsonSchema[None]
@@ -78,11 +75,11 @@ def _with_etag(view: ViewT, response: Response) -> ViewT:
 def add_tenant_paths(app: FastAPI, objects: Objects) -> None:
     """Add `/tenants` and the paths below it."""
 
-    @app.get("/tenants", tags=["tenants"], responses=_LIST_ERRORS)
+    @app.get("/tenants", tags=["tenants"], responses=LIST_ERRORS)
     async def list_tenants(paging: Paged) -> list[TenantView]:
         return [TenantView.of(held) for held in paging.page(await objects.list_all(Tenant), key=_name)]
 
-    @app.get("/tenants/{name}", tags=["tenants"], responses=_GET_ERRORS | _TAGGED)
+    @app.get("/tenants/{name}", tags=["tenants"], responses=GET_ERRORS | _TAGGED)
     async def get_tenant(name: Name, response: Response) -> TenantView:
         return _with_etag(TenantView.of(await objects.get(Tenant, name)), response)
 
@@ -96,7 +93,7 @@ def add_tenant_paths(app: FastAPI, objects: Objects) -> None:
         """Change the given fields only (RFC 7396; null is allowed only where null is a value)."""
         return _with_etag(TenantView.of(await objects.by(by).patch(Tenant, name, patch.patched, expected)), response)
 
-    @app.delete("/tenants/{name}", tags=["tenants"], status_code=204, responses=_DELETE_ERRORS)
+    @app.delete("/tenants/{name}", tags=["tenants"], status_code=204, responses=CHANGE_ERRORS)
     async def delete_tenant(name: Name, expected: _Expected, by: By) -> None:
         """Delete the tenant. Refused with 409 while it has valid keys."""
         await objects.by(by).delete(Tenant, name, expected)
@@ -110,11 +107,11 @@ def add_route_paths(app: FastAPI, objects: Objects, references: References) -> N
         view.warnings = await references.warnings(held.value)
         return view
 
-    @app.get("/routes", tags=["routes"], responses=_LIST_ERRORS)
+    @app.get("/routes", tags=["routes"], responses=LIST_ERRORS)
     async def list_routes(paging: Paged) -> list[RouteView]:
         return [RouteView.of(held) for held in paging.page(await objects.list_all(Route), key=_name)]
 
-    @app.get("/routes/{name}", tags=["routes"], responses=_GET_ERRORS | _TAGGED)
+    @app.get("/routes/{name}", tags=["routes"], responses=GET_ERRORS | _TAGGED)
     async def get_route(name: Name, response: Response) -> RouteView:
         return _with_etag(RouteView.of(await objects.get(Route, name)), response)
 
@@ -128,7 +125,7 @@ def add_route_paths(app: FastAPI, objects: Objects, references: References) -> N
         """Change the given fields only (RFC 7396; null is allowed only where null is a value)."""
         return await written(await objects.by(by).patch(Route, name, patch.patched, expected), response)
 
-    @app.delete("/routes/{name}", tags=["routes"], status_code=204, responses=_DELETE_ERRORS)
+    @app.delete("/routes/{name}", tags=["routes"], status_code=204, responses=CHANGE_ERRORS)
     async def delete_route(name: Name, expected: _Expected, by: By) -> None:
         await objects.by(by).delete(Route, name, expected)
 
@@ -136,11 +133,11 @@ def add_route_paths(app: FastAPI, objects: Objects, references: References) -> N
 def add_price_paths(app: FastAPI, objects: Objects) -> None:
     """Add `/prices` and the paths below it."""
 
-    @app.get("/prices", tags=["prices"], responses=_LIST_ERRORS)
+    @app.get("/prices", tags=["prices"], responses=LIST_ERRORS)
     async def list_prices(paging: Paged) -> list[PriceView]:
         return [PriceView.of(held) for held in paging.page(await objects.list_all(Price), key=_name)]
 
-    @app.get("/prices/{name}", tags=["prices"], responses=_GET_ERRORS | _TAGGED)
+    @app.get("/prices/{name}", tags=["prices"], responses=GET_ERRORS | _TAGGED)
     async def get_price(name: Name, response: Response) -> PriceView:
         return _with_etag(PriceView.of(await objects.get(Price, name)), response)
 
@@ -154,6 +151,6 @@ def add_price_paths(app: FastAPI, objects: Objects) -> None:
         """Change the given fields only (RFC 7396; null is allowed only where null is a value)."""
         return _with_etag(PriceView.of(await objects.by(by).patch(Price, name, patch.patched, expected)), response)
 
-    @app.delete("/prices/{name}", tags=["prices"], status_code=204, responses=_DELETE_ERRORS)
+    @app.delete("/prices/{name}", tags=["prices"], status_code=204, responses=CHANGE_ERRORS)
     async def delete_price(name: Name, expected: _Expected, by: By) -> None:
         await objects.by(by).delete(Price, name, expected)

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from control_plane.admin.actor import By
 from control_plane.admin.declared.rollout_policies import Alpha, SlowerBy, StepView
-from control_plane.admin.errors import error_responses
+from control_plane.admin.errors import CHANGE_ERRORS, GET_ERRORS, LIST_ERRORS, error_responses
 from control_plane.admin.idempotency.middleware import Once
 from control_plane.admin.paging import Paged
 from control_plane.admin.views import NAME, NAME_OR_NONE, Name, Spec, Whole
@@ -25,10 +25,7 @@ from control_plane.objects.objects import Objects, Versioned
 from control_plane.rollout.domain.machine import aborted, paused, promoted, resumed
 from control_plane.rollout.rollouts import Rollouts, RolloutSpec
 
-_LIST_ERRORS = error_responses(ErrorCode.STORE_UNAVAILABLE, ErrorCode.INVALID_ARGUMENT)
-_GET_ERRORS = _LIST_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCode.OBJECT_NOT_FOUND)
-_CHANGE_ERRORS = _GET_ERRORS | error_responses(ErrorCode.CONFLICT)
-_START_ERRORS = _CHANGE_ERRORS | error_responses(
+_START_ERRORS = CHANGE_ERRORS | error_responses(
     ErrorCode.MODEL_NOT_FOUND,
     ErrorCode.LOAD_FAILED,
     ErrorCode.OVERLOADED,
@@ -194,12 +191,12 @@ def add_rollout_paths(app: FastAPI, rollouts: Rollouts, objects: Objects, trail:
             }
         )
 
-    @app.get("/rollouts", tags=["rollouts"], responses=_LIST_ERRORS)
+    @app.get("/rollouts", tags=["rollouts"], responses=LIST_ERRORS)
     async def list_rollouts(paging: Paged) -> list[RolloutView]:
         """The last rollout of each route."""
         return [view(held) for held in paging.page(await rollouts.list_all(), key=lambda held: held.value.route)]
 
-    @app.get("/rollouts/{name}", tags=["rollouts"], responses=_GET_ERRORS)
+    @app.get("/rollouts/{name}", tags=["rollouts"], responses=GET_ERRORS)
     async def get_rollout(name: Name) -> RolloutView:
         """The last rollout of a route."""
         return view(await rollouts.get(name))
@@ -213,7 +210,7 @@ def add_rollout_paths(app: FastAPI, rollouts: Rollouts, objects: Objects, trail:
         async with trail.recorded(by, "start", "Rollout", name, after=after):
             return view(await rollouts.start(name, spec, by=by.who))
 
-    @app.post("/rollouts/{name}/{verb}", tags=["rollouts"], responses=_CHANGE_ERRORS)
+    @app.post("/rollouts/{name}/{verb}", tags=["rollouts"], responses=CHANGE_ERRORS)
     async def change_rollout(name: Name, verb: Verb, by: By) -> RolloutView:
         """Change a rollout that is under way."""
         now_s = rollouts.now_s()

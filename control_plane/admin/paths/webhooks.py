@@ -9,18 +9,13 @@ from pydantic import Field
 
 from control_plane.admin.actor import By
 from control_plane.admin.described import Described
-from control_plane.admin.errors import error_responses
+from control_plane.admin.errors import CHANGE_ERRORS, LIST_ERRORS, MAKE_ERRORS
 from control_plane.admin.idempotency.middleware import Once
 from control_plane.admin.paging import Paged
 from control_plane.admin.views import NAME, Spec
-from control_plane.core.errors import ErrorCode
 from control_plane.jobs.webhooks.secrets import WebhookSecrets
 from control_plane.objects.domain.stored_objects import KEY_ID
 from control_plane.objects.domain.webhook_secret import WebhookSecret
-
-_LIST_ERRORS = error_responses(ErrorCode.STORE_UNAVAILABLE, ErrorCode.INVALID_ARGUMENT)
-_MAKE_ERRORS = _LIST_ERRORS | error_responses(ErrorCode.PAYLOAD_TOO_LARGE, ErrorCode.CONFLICT, ErrorCode.IDEMPOTENCY_KEY_REUSED)
-_DELETE_ERRORS = _LIST_ERRORS | error_responses(ErrorCode.OBJECT_NOT_FOUND, ErrorCode.CONFLICT)
 
 SecretId = Annotated[str, Path(pattern=f"^{KEY_ID.pattern}$", description="The secret's id, which is no part of it.")]
 
@@ -55,18 +50,18 @@ class NewWebhookSecretView(WebhookSecretView):
 def add_webhook_paths(app: FastAPI, secrets: WebhookSecrets) -> None:
     """Add `/webhook-secrets` and the path below it."""
 
-    @app.get("/webhook-secrets", tags=["webhooks"], responses=_LIST_ERRORS)
+    @app.get("/webhook-secrets", tags=["webhooks"], responses=LIST_ERRORS)
     async def list_webhook_secrets(paging: Paged) -> list[WebhookSecretView]:
         """List every webhook secret by id, without the secrets themselves."""
         return [WebhookSecretView.of(each) for each in paging.page(await secrets.list_all(), key=lambda each: each.id)]
 
-    @app.post("/webhook-secrets", tags=["webhooks"], status_code=201, responses=_MAKE_ERRORS, dependencies=[Once])
+    @app.post("/webhook-secrets", tags=["webhooks"], status_code=201, responses=MAKE_ERRORS, dependencies=[Once])
     async def create_webhook_secret(spec: WebhookSecretSpec, by: By) -> NewWebhookSecretView:
         """Make a secret, with which the tenant's webhooks are signed from now on, beside its others."""
         made = await secrets.by(by).create(spec.tenant)
         return NewWebhookSecretView.of(made, secret=made.secret)
 
-    @app.delete("/webhook-secrets/{id}", tags=["webhooks"], status_code=204, responses=_DELETE_ERRORS)
+    @app.delete("/webhook-secrets/{id}", tags=["webhooks"], status_code=204, responses=CHANGE_ERRORS)
     async def delete_webhook_secret(id: SecretId, by: By) -> None:  # noqa: A002
         """Delete a secret: within a second nothing is signed with it any more."""
         await secrets.by(by).delete(id)

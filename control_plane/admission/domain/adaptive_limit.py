@@ -40,8 +40,8 @@ _ROUNDS_IN_WINDOW, _MIN_WINDOW_S = 4, 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Experiment:
-    """Experiment that compares the present limit with half or twice of it, in pairs of measuring windows."""
+class Trial:
+    """Trial that compares the present limit with half or twice of it, in pairs of measuring windows."""
 
     kept: int
     other: int
@@ -59,13 +59,13 @@ class Experiment:
     def is_decided(self) -> bool:
         return abs(self.ahead) >= _AHEAD
 
-    def after(self, rate: float) -> Experiment:
+    def after(self, rate: float) -> Trial:
         """Return the trial after its next window, in which the throughput was `rate` (cost units per
         second).
         """
         if self.rate_of_kept is None:
             return replace(self, rate_of_kept=rate)
-        return Experiment(self.kept, self.other, ahead=self._ahead_after(self.rate_of_kept, rate))
+        return Trial(self.kept, self.other, ahead=self._ahead_after(self.rate_of_kept, rate))
 
     def _ahead_after(self, kept: float, other: float) -> int:
         if self.other > self.kept:
@@ -86,7 +86,7 @@ class LimitState:
     """Whether the next trial is with fewer slots; if that is not possible, it is with more, and the other way
     round.
     """
-    trial: Experiment | None = None
+    trial: Trial | None = None
     rests_until_s: float = float("-inf")
     pause_s: float = _FIRST_PAUSE_S
 
@@ -115,14 +115,14 @@ class LimitState:
         """
         return self if self.trial is None else replace(self, trial=None, rests_until_s=now_s + _FIRST_PAUSE_S)
 
-    def _begun(self) -> Experiment | None:
+    def _begun(self) -> Trial | None:
         """Return a new trial, or None where neither half nor twice the limit is within bounds."""
         neighbours = [max(MIN_SLOTS, self.kept // 2), min(self.most, self.kept * 2)]
         first, second = neighbours if self.tries_fewer else reversed(neighbours)
         other = first if first != self.kept else second
-        return Experiment(self.kept, other) if MIN_SLOTS <= other <= self.most and other != self.kept else None
+        return Trial(self.kept, other) if MIN_SLOTS <= other <= self.most and other != self.kept else None
 
-    def _concluded(self, trial: Experiment, now_s: float) -> LimitState:
+    def _concluded(self, trial: Trial, now_s: float) -> LimitState:
         """Return the state after a decided trial.
 
         A limit that was changed may be tried further at once; one that was confirmed rests, each time for

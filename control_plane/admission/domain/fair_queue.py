@@ -4,7 +4,7 @@
 Among tenants of one priority it is start-time fair queuing (SFQ: Goyal, Vin and Cheng 1996; for several slots
 Jin, Chase and Kaur 2004). Over any time in which two tenants are always backlogged, their service divided by
 weight differs by at most one request of each; a tenant within its share waits for at most one request of each
-other tenant, or, where the server allows it, not at all (`pass_by`). A tenant's own requests wait in lanes by how
+other tenant, or, where the server allows it, not at all (`bypass`). A tenant's own requests wait in lanes by how
 long each may take (`admission/domain/patience_lanes`).
 
 Among priorities the highest is served first, yet lower ones do not starve: a request is passed over by work
@@ -85,29 +85,29 @@ class FairQueue(Generic[Item]):
         """Cost of all requests that wait."""
         return sum(level.cost for level in self._levels)
 
-    def push(self, item: Item, claim: Ticket) -> Item | None:
+    def push(self, item: Item, ticket: Ticket) -> Item | None:
         """Enqueue an item. Return the one that is refused because the queue is full: the item itself, or one
         that waited until now.
 
         The victim is the newest request in the longest lane of the tenant whose queue is longest relative to its
         weight (longest queue drop), so that a tenant within its share of the room loses none.
         """
-        level = self._level(claim.priority)
-        flow = level.flows.get(claim.tenant) if level is not None else None
+        level = self._level(ticket.priority)
+        flow = level.flows.get(ticket.tenant) if level is not None else None
         own = len(flow.waiting) if flow is not None else 0
         refused: Item | None = None
         if own >= self._limits.max_waiting_per_tenant:
-            refused = self._own_victim(flow, item, claim)
+            refused = self._own_victim(flow, item, ticket)
         elif len(self) >= self._limits.max_waiting:
             length, _, longest = self._ranks[-1]
             # With this request its own tenant's queue may be the longest.
-            is_own = length <= (own + 1) / claim.weight
-            refused = self._own_victim(flow, item, claim) if is_own else longest.waiting.newest()
+            is_own = length <= (own + 1) / ticket.weight
+            refused = self._own_victim(flow, item, ticket) if is_own else longest.waiting.newest()
         if refused == item:
             return item
         if refused is not None:
             self.remove(refused)
-        self._add(item, claim)
+        self._add(item, ticket)
         return refused
 
     def pop(self) -> Item:
@@ -130,14 +130,14 @@ class FairQueue(Generic[Item]):
         self._forget(item, level, flow)
         return True
 
-    def ended(self, claim: Ticket, *, has_left: bool) -> None:
+    def ended(self, ticket: Ticket, *, has_left: bool) -> None:
         """Note that a request that had waited has been computed, whose caller had left or not."""
-        level = self._level(claim.priority)
-        flow = None if level is None else level.flows.get(claim.tenant)
+        level = self._level(ticket.priority)
+        flow = None if level is None else level.flows.get(ticket.tenant)
         if flow is not None:
-            flow.waiting.ended(claim.lane, claim.cost, has_left=has_left)
+            flow.waiting.ended(ticket.lane, ticket.cost, has_left=has_left)
 
-    def bypass(self, claim: Ticket, slots: int) -> bool:
+    def bypass(self, ticket: Ticket, slots: int) -> bool:
         """Serve a request ahead of those that wait, if it is within its tenant's share; True counts it as
         served, as `pop` does.
 
@@ -145,23 +145,23 @@ class FairQueue(Generic[Item]):
         at most the tenant's share of `slots`. The queue must not be empty.
         """
         level = self._next_level()
-        if level.priority != claim.priority or not level.bypass(claim, slots, self._flows_made + 1):
+        if level.priority != ticket.priority or not level.bypass(ticket, slots, self._flows_made + 1):
             return False
         self._flows_made += 1
-        self._count_served(level, claim.cost)
+        self._count_served(level, ticket.cost)
         return True
 
-    def ahead(self, claim: Ticket) -> float:
+    def ahead(self, ticket: Ticket) -> float:
         """Estimate the cost of the work that is done before a request that comes now: all of higher
         priorities, and what the fair order puts before it in its own. Work of lower priorities is left out.
         """
-        above = sum(level.cost for level in self._levels if level.priority > claim.priority)
-        level = self._level(claim.priority)
-        return above if level is None else above + level.ahead(claim)
+        above = sum(level.cost for level in self._levels if level.priority > ticket.priority)
+        level = self._level(ticket.priority)
+        return above if level is None else above + level.ahead(ticket)
 
-    def _own_victim(self, flow: _Flow[Item] | None, item: Item, claim: Ticket) -> Item:
+    def _own_victim(self, flow: _Flow[Item] | None, item: Item, ticket: Ticket) -> Item:
         """The request that its own tenant loses for `item`, which it may be itself."""
-        victim = None if flow is None else flow.waiting.displaced_by(claim.lane)
+        victim = None if flow is None else flow.waiting.displaced_by(ticket.lane)
         return item if victim is None else victim
 
     def _level(self, priority: int) -> _PriorityLevel[Item] | None:
@@ -170,17 +170,17 @@ class FairQueue(Generic[Item]):
                 return level
         return None
 
-    def _add(self, item: Item, claim: Ticket) -> None:
+    def _add(self, item: Item, ticket: Ticket) -> None:
         """Append an item to its tenant's flow, opening level and flow where they do not exist."""
-        level = self._level(claim.priority)
+        level = self._level(ticket.priority)
         if level is None:
-            level = _PriorityLevel(claim.priority)
+            level = _PriorityLevel(ticket.priority)
             insort(self._levels, level, key=lambda level: -level.priority)
-        flow = level.flows.get(claim.tenant)
+        flow = level.flows.get(ticket.tenant)
         if flow is None:
             self._flows_made += 1
-            flow = level.open_flow(claim, self._flows_made)
-        level.admit(flow, item, claim)
+            flow = level.open_flow(ticket, self._flows_made)
+        level.admit(flow, item, ticket)
         self._where[item] = level, flow
         self._rank(flow)
 
@@ -221,9 +221,9 @@ class _Flow(Generic[Item]):
 
     __slots__ = ("cost", "number", "rank", "start", "tenant", "waiting", "weight")
 
-    def __init__(self, claim: Ticket, number: int, start: float) -> None:
-        self.tenant = claim.tenant
-        self.weight = claim.weight
+    def __init__(self, ticket: Ticket, number: int, start: float) -> None:
+        self.tenant = ticket.tenant
+        self.weight = ticket.weight
         self.number = number
         self.start = start
         """Virtual start time of the flow's next request (SFQ's start tag)."""
@@ -261,27 +261,27 @@ class _PriorityLevel(Generic[Item]):
         """Weights of all flows."""
         self._recent = RecentTurns()
 
-    def open_flow(self, claim: Ticket, number: int) -> _Flow[Item]:
+    def open_flow(self, ticket: Ticket, number: int) -> _Flow[Item]:
         """Add a flow that starts at the present virtual time."""
-        flow: _Flow[Item] = _Flow(claim, number, self._now)
-        self.flows[claim.tenant] = flow
+        flow: _Flow[Item] = _Flow(ticket, number, self._now)
+        self.flows[ticket.tenant] = flow
         self._open_weights += flow.weight
         heappush(self._order, self._place(flow))
         return flow
 
-    def admit(self, flow: _Flow[Item], item: Item, claim: Ticket) -> None:
+    def admit(self, flow: _Flow[Item], item: Item, ticket: Ticket) -> None:
         # The tenant's weight may have been changed since its last request; the new one holds for what waits, too.
-        self._weights += claim.weight - (flow.weight if flow.waiting else 0.0)
-        self._open_weights += claim.weight - flow.weight
-        flow.weight = claim.weight
-        flow.waiting.push(item, claim.lane, claim.cost)
-        self._count(1, claim.cost)
+        self._weights += ticket.weight - (flow.weight if flow.waiting else 0.0)
+        self._open_weights += ticket.weight - flow.weight
+        flow.weight = ticket.weight
+        flow.waiting.push(item, ticket.lane, ticket.cost)
+        self._count(1, ticket.cost)
 
     def first(self) -> _Flow[Item]:
         """Return the flow whose turn it is; a request must be waiting."""
         while True:
             start, _, flow = self._order[0]
-            if start != flow.start:  # stale: a request of the flow was served ahead of its turn (`pass_by`) since
+            if start != flow.start:  # stale: a request of the flow was served ahead of its turn (`bypass`) since
                 heapreplace(self._order, self._place(flow))
             elif flow.waiting:
                 return flow
@@ -294,40 +294,40 @@ class _PriorityLevel(Generic[Item]):
         item, cost = flow.waiting.pop()
         flow.start += cost / flow.weight
         heapreplace(self._order, self._place(flow))
-        self._left(flow, cost)
+        self._note_left(flow, cost)
         self._recent.served(flow.tenant, flow.weight, cost)
         return item, cost
 
-    def bypass(self, claim: Ticket, slots: int, number: int) -> bool:
-        """Serve a request ahead of its turn as `FairQueue.pass_by` says; `number` identifies a new flow."""
-        flow, weight = self.flows.get(claim.tenant), claim.weight
+    def bypass(self, ticket: Ticket, slots: int, number: int) -> bool:
+        """Serve a request ahead of its turn as `FairQueue.bypass` says; `number` identifies a new flow."""
+        flow, weight = self.flows.get(ticket.tenant), ticket.weight
         start, own = (flow.start, flow.weight) if flow is not None else (self._now, 0.0)
-        ahead_at_most = claim.cost * slots / (self._open_weights - own + weight)
+        ahead_at_most = ticket.cost * slots / (self._open_weights - own + weight)
         if start - self._now >= ahead_at_most or (flow is not None and flow.waiting):
             return False
         if flow is None:
-            flow = self.open_flow(claim, number)
-        flow.start += claim.cost / weight
-        self._recent.served(claim.tenant, weight, claim.cost)
+            flow = self.open_flow(ticket, number)
+        flow.start += ticket.cost / weight
+        self._recent.served(ticket.tenant, weight, ticket.cost)
         return True
 
     def withdraw(self, flow: _Flow[Item], item: Item) -> None:
-        self._left(flow, flow.waiting.remove(item))
+        self._note_left(flow, flow.waiting.remove(item))
 
-    def ahead(self, claim: Ticket) -> float:
+    def ahead(self, ticket: Ticket) -> float:
         """Estimate the cost of the work done before a request's end in virtual time, which advances more
         slowly the more weight waits; at least what others get until then if they go on as of late, though nothing of
         theirs may wait just now.
         """
-        flow = self.flows.get(claim.tenant)
+        flow = self.flows.get(ticket.tenant)
         start, waits, own, at_most = self._now, 0.0, 0.0, self.cost
         if flow is not None:
-            start, waits, own = flow.start, flow.weight if flow.waiting else 0.0, flow.waiting.ahead(claim.lane)
+            start, waits, own = flow.start, flow.weight if flow.waiting else 0.0, flow.waiting.ahead(ticket.lane)
             at_most += own - flow.waiting.cost
-        end = start + (own + claim.cost) / claim.weight
-        of_waiting = min(at_most, (end - self._now) * (self._weights - waits + claim.weight) - claim.cost)
-        turns = max(0.0, start - self._now) * claim.weight + own  # what its tenant gets until it is served
-        return max(of_waiting, own + turns * (1 / self._recent.least_share(claim.tenant, claim.weight) - 1))
+        end = start + (own + ticket.cost) / ticket.weight
+        of_waiting = min(at_most, (end - self._now) * (self._weights - waits + ticket.weight) - ticket.cost)
+        turns = max(0.0, start - self._now) * ticket.weight + own  # what its tenant gets until it is served
+        return max(of_waiting, own + turns * (1 / self._recent.least_share(ticket.tenant, ticket.weight) - 1))
 
     def _close(self, start: float, flow: _Flow[Item]) -> None:
         """Drop a flow whose service virtual time has caught up with."""
@@ -341,7 +341,7 @@ class _PriorityLevel(Generic[Item]):
         self._number += 1
         return flow.start, self._number, flow
 
-    def _left(self, flow: _Flow[Item], cost: float) -> None:
+    def _note_left(self, flow: _Flow[Item], cost: float) -> None:
         self._count(-1, -cost)
         if not flow.waiting:
             self._weights -= flow.weight

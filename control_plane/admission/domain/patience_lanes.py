@@ -39,6 +39,8 @@ def lane_of(allowed_s: float) -> int:
 
 
 class _Lane(Generic[Item]):
+    """Requests with deadlines of one order of magnitude, and the share of their tenant's turns that they get."""
+
     __slots__ = ("cost", "leaving", "served", "start", "waiting")
 
     def __init__(self) -> None:

@@ -16,6 +16,8 @@ _REMEMBERED = 50
 
 @dataclass(frozen=True, slots=True)
 class _Got:
+    """What one tenant got of the latest turns."""
+
     served: float
     """Exponentially weighted mean of what the tenant got of each turn, as of the turn `at`."""
     at: int
@@ -30,9 +32,9 @@ class RecentTurns:
     def __init__(self) -> None:
         self._turns = 0
         self._total = 0.0
-        """Exponentially weighted mean of what all got of each turn."""
+        """Exponentially weighted mean of what all tenants got of each turn."""
         self._got: OrderedDict[str, _Got] = OrderedDict()
-        """Of each tenant with one of the remembered turns; whose last turn is longest ago is first."""
+        """What each tenant with one of the remembered turns got; the tenant whose last turn is longest ago is first."""
         self._weights = 0.0
         """Sum of the weights of the tenants in `_got`."""
 

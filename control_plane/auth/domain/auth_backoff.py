@@ -73,14 +73,14 @@ class AuthBackoff:
 
     def refused_for_s(self, source: str, now_s: float) -> float:
         """Return for how many more seconds failing attempts of `source` are refused; 0 if they are not."""
-        known = self._known(source)
+        known = self._record_of(source)
         return 0.0 if known is None else max(0.0, known.refused_until_s - now_s)
 
     def checks_refused_for_s(self, source: str, now_s: float) -> float:
         """Return the seconds until another signature from `source` may be checked; 0 if one may be checked
         now.
         """
-        known, limits = self._known(source), self._limits
+        known, limits = self._record_of(source), self._limits
         if known is None:
             return 0.0
         spent_s, burst_s = known.checks_full_at_s - now_s, (limits.checks_burst - 1) / limits.checks_per_s
@@ -118,7 +118,7 @@ class AuthBackoff:
         doublings = min(refusals - 1, 64)  # bounded: from 1024 on the power would overflow
         return min(self._limits.first_refusal_s * 2.0**doublings, self._limits.max_refusal_s)
 
-    def _known(self, source: str) -> _Source | None:
+    def _record_of(self, source: str) -> _Source | None:
         return self._sources.get(source_of_address(source)) if self._sources else None
 
     def _remember(self, source: Source) -> _Source:

@@ -8,7 +8,6 @@ means whole content, after a power cut as well: it is written under another name
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import re
 import shutil
@@ -27,11 +26,11 @@ import orjson
 from control_plane.batches.domain.batch import Batch, BatchState, Chunk, Ended, StoredFile
 from control_plane.batches.ports import FileReader
 from control_plane.core.errors import StoreUnavailable
-from control_plane.storage.growing_file import GrowingFile
+from control_plane.storage.durable_files import flush_to_disk, open_private
+from control_plane.storage.growing_file import DISK_FULL, GrowingFile
 
 _THREADS = 2
 _FILE, _BATCH = re.compile(r"file-[0-9a-f]{32}"), re.compile(r"batch_[0-9a-f]{32}")
-_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 _PIECE_BYTES = 256 * 1024
 
 T = TypeVar("T")
@@ -137,7 +136,7 @@ class FolderShelf:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         except OSError as exc:
-            raise StoreUnavailable(f"the folder of uploaded files: {exc.strerror}", is_full=exc.errno in _FULL) from exc
+            raise StoreUnavailable(f"the folder of uploaded files: {exc.strerror}", is_full=exc.errno in DISK_FULL) from exc
 
     def close_later(self, file: BinaryIO) -> None:
         """Close a file on a thread: that waits for one that reads it, for whoever has left, from a disk that does not answer."""
@@ -161,7 +160,7 @@ class _Reader:
 
 
 def _append(path: Path, piece: bytes) -> None:
-    with open(path, "ab", opener=_private) as file:
+    with open(path, "ab", opener=open_private) as file:
         file.write(piece)
 
 
@@ -169,7 +168,7 @@ def _finish(own: Path, growing: GrowingFile, file: StoredFile) -> None:
     growing.finish(own / "content")
     _write_once(own / "meta", orjson.dumps(file))
     for folder in (own, own.parent, own.parent.parent):
-        _flush(folder)
+        flush_to_disk(folder)
 
 
 def _discard(own: Path, growing: GrowingFile) -> None:
@@ -185,12 +184,12 @@ def _write_once(path: Path, text: bytes) -> None:
     partial = path.with_name(f".{uuid4().hex}")
     try:
         _append(partial, text)
-        _flush(partial)
+        flush_to_disk(partial)
         with suppress(FileExistsError):
             os.link(partial, path)
     finally:
         partial.unlink(missing_ok=True)
-    _flush(path.parent)
+    flush_to_disk(path.parent)
 
 
 def _read(path: Path) -> bytes | None:
@@ -245,7 +244,7 @@ def _add_batch(folder: Path, tenant: Path, batch: Batch) -> bool:
     _write_once(opened / batch.id, tenant.name.encode())  # before the batch itself: one that is accepted is looked after
     _write_once(own / "meta", _text_of(batch))
     for path in (tenant, folder):
-        _flush(path)
+        flush_to_disk(path)
     return True
 
 
@@ -322,15 +321,3 @@ def _is_older(path: Path, before_s: float) -> bool:
         return path.stat().st_mtime < before_s
     except FileNotFoundError:  # somebody else removes it
         return False
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

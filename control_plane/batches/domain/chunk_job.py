@@ -6,7 +6,7 @@ from control_plane.batches.domain.batch import EMBEDDINGS, Batch
 from control_plane.jobs.domain.job import Blob, Job, PriceClass, due_s_of
 
 _RESULTS_KEPT_S = 3600.0
-"""How much longer than the batch's window the results of its chunks are kept, for whoever writes the output."""
+"""Time after the batch's window for which the results of its chunks are kept, for whoever writes the output."""
 
 
 def chunk_job(batch: Batch, number: int, body: Blob, *, now_s: float) -> Job:

@@ -14,9 +14,9 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from control_plane.cache.adapters.lookup_shedder import LookupShedder
 from control_plane.cache.adapters.loop_timeout import LoopTimeout
 from control_plane.cache.adapters.redis_cache_connection import CacheConnection
-from control_plane.cache.adapters.redis_gate import LookupShedder
 from control_plane.cache.domain.circuit_breaker import CircuitBreaker
 from control_plane.cache.domain.shared_value import name_of, unframe
 from control_plane.telemetry.shared_cache_counts import SharedCacheCounts
@@ -80,7 +80,7 @@ class CacheLookups:
         self._on_first_connection: Callable[[CacheConnection], Awaitable[None]] | None = on_first_connection
         self._now_s = now_s
         self._breaker = CircuitBreaker()
-        self._gate = LookupShedder(connection.place)
+        self._shedder = LookupShedder(connection.place)
         self._sent_s: float | None = None
         self._waiting: asyncio.Queue[_Lookup] = asyncio.Queue(_MAX_WAITING)
 
@@ -89,7 +89,7 @@ class CacheLookups:
         """Median latency of a lookup in seconds, as this process experiences it; 0.0 while it is not
         connected.
         """
-        return self._gate.answer_s if self._is_asking else 0.0
+        return self._shedder.answer_s if self._is_asking else 0.0
 
     async def get(self, keys: Sequence[bytes], *, computing_s: float) -> list[bytes | None]:
         """Look up `keys` for as long as waiting is better than computing, which takes `computing_s`; None for
@@ -104,7 +104,7 @@ class CacheLookups:
         # A lookup is sent only after the exchange under way: if that hangs already, a new caller must not
         # wait behind it.
         waited_s = 0.0 if self._sent_s is None else now_s - self._sent_s
-        patience_s = self._gate.patience_s(keys, computing_s, waited_s=waited_s, now_s=now_s)
+        patience_s = self._shedder.patience_s(keys, computing_s, waited_s=waited_s, now_s=now_s)
         if patience_s is None:
             self._counts.slow += len(keys)
             return [None] * len(keys)
@@ -170,7 +170,7 @@ class CacheLookups:
             async with LoopTimeout(_FIRST_LOOK_S):
                 await self._on_first_connection(self._connection)
             self._on_first_connection = None
-        self._gate.forget_latencies()
+        self._shedder.forget_latencies()
         # The first exchange is nobody's request: who asks never pays for finding out that the connection is no good.
         await self._exchange([])
 
@@ -194,7 +194,7 @@ class CacheLookups:
             async with asyncio.timeout(_PROBE_EVERY_S):
                 lookups = [await self._waiting.get()]
         except TimeoutError:
-            self._gate.loop_was_late(max(0.0, self._now_s() - due_s))
+            self._shedder.loop_was_late(max(0.0, self._now_s() - due_s))
             return []
         count = len(lookups[0].keys)
         while count < _KEYS_AT_ONCE and not self._waiting.empty():
@@ -208,7 +208,7 @@ class CacheLookups:
         A probe asks for a key that was lately passed over, if there is one, so that it measures the hit ratio
         as well.
         """
-        keys = [key for lookup in lookups for key in lookup.keys] or [self._gate.pop_shed_key() or _PROBE_KEY]
+        keys = [key for lookup in lookups for key in lookup.keys] or [self._shedder.pop_shed_key() or _PROBE_KEY]
         self._sent_s = began_s = self._now_s()
         try:
             async with LoopTimeout(_HANGS_S):
@@ -224,9 +224,9 @@ class CacheLookups:
         self._answer(lookups, framed, values)
         # A value was there and was not the key's: it is damaged, or this connection is one answer behind.
         if values.count(None) > framed.count(None):
-            await self._require_step()
+            await self._require_sync()
 
-    async def _require_step(self) -> None:
+    async def _require_sync(self) -> None:
         """Raise _OutOfSync where the connection's answers do not belong to its commands."""
         async with LoopTimeout(_HANGS_S):
             if not await self._connection.is_in_sync():
@@ -248,11 +248,11 @@ class CacheLookups:
         self._counts.damaged += len(values) - hits - misses
 
     def _record(self, took_s: float, keys: list[bytes], values: list[bytes | None]) -> None:
-        """Tell the gate and the circuit breaker of an answer; a probe with nobody's key says nothing about
+        """Tell the shedder and the circuit breaker of an answer; a probe with nobody's key says nothing about
         the hit ratio.
         """
         wanted = 0 if keys == [_PROBE_KEY] else len(keys)
-        self._gate.answered(took_s, hits=len(values) - values.count(None), keys=wanted)
+        self._shedder.answered(took_s, hits=len(values) - values.count(None), keys=wanted)
         was_open = self._breaker.is_open
         self._breaker.succeeded(self._now_s())
         if was_open and not self._breaker.is_open:

@@ -4,7 +4,7 @@ A lookup costs its caller the cache's latency, and saves the time of computing i
 measured on this process's own event loop, including its delays: so the comparison is fair on a slow or busy
 host too.
 
-Pure; called by `cache/adapters/redis_gate`.
+Pure; called by `cache/adapters/lookup_shedder`.
 """
 
 from __future__ import annotations

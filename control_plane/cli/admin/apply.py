@@ -66,7 +66,7 @@ def apply(
                 failed += 1
                 remark(f"error: {each.where}: {exc}")
                 continue
-            results.add(done, _told(done) + (" (dry run)" if dry_run else ""))
+            results.add(done, _line_of(done) + (" (dry run)" if dry_run else ""))
             for warning in done["warnings"]:
                 remark(f"warning: {each.where}: {warning}")
     if not failed and all(done["outcome"] == "unchanged" for done in results.found):
@@ -215,7 +215,7 @@ def _apply(client: AdminClient, document: Document, *, owner: str, force: bool, 
     return done
 
 
-def _told(done: Mapping[str, Any]) -> str:
+def _line_of(done: Mapping[str, Any]) -> str:
     """One line on one object, such as `Route search changed: model a -> b`."""
     line = f"{done['kind']} {done['name']} {done['outcome']}"
     if done["outcome"] != "changed":

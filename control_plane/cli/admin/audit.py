@@ -106,15 +106,15 @@ def _page(state_dir: Any, admin_url: str | None, after: int, *, limit: int) -> M
 def _row(entry: Entry) -> tuple[object, ...]:
     change = entry.change
     named = f"{change.kind} {change.name}"
-    return entry.number, moment(entry.at_s), change.who, change.action, named, printable(_told(entry)), change.reason
+    return entry.number, moment(entry.at_s), change.who, change.action, named, printable(_summary_of(entry)), change.reason
 
 
-def _told(entry: Entry) -> str:
+def _summary_of(entry: Entry) -> str:
     """The fields that an entry's change changed; for `failed` which entry it is about, and why it failed."""
     change = entry.change
     if change.of:
         return f"change {change.of} was not made: {(change.after or {}).get('error', '')}"[:_MAX_CELL_CHARS]
     if change.before is None or change.after is None:
         return ""
-    told = ", ".join(f"{field} {text_of(old)} -> {text_of(new)}" for field, old, new in differences(change.before, change.after))
-    return told[:_MAX_CELL_CHARS]
+    changes = ", ".join(f"{field} {text_of(old)} -> {text_of(new)}" for field, old, new in differences(change.before, change.after))
+    return changes[:_MAX_CELL_CHARS]

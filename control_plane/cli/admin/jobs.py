@@ -75,12 +75,12 @@ def submit(
     }
     started_s = time.perf_counter()
     with _connected(url, state_dir) as client:
-        ids = [_submitted(client, model, body, options) for body in _shown(bodies, "handing in")]
+        ids = [_submitted(client, model, body, options) for body in _with_progress(bodies, "handing in")]
         if out is None:
             for job_id in ids:
                 typer.echo(job_id)
             return
-        rows = [_rows(client, job_id) for job_id in _shown(ids, "computing")]
+        rows = [_rows(client, job_id) for job_id in _with_progress(ids, "computing")]
     _write(out, rows)
     count, elapsed_s = sum(map(len, rows)), time.perf_counter() - started_s
     remark(f"{count} {'text' if count == 1 else 'texts'} in {elapsed_s:.1f} s, {count / elapsed_s:.0f} a second: {out}")
@@ -187,7 +187,7 @@ def _key(model: str, body: bytes, options: dict[str, str | None], *more: str) ->
     return sha256(b"\0".join((model.encode(), body, *(text.encode() for text in (*given, *more))))).hexdigest()
 
 
-def _shown(items: list[Any], what: str) -> Iterator[Any]:
+def _with_progress(items: list[Any], what: str) -> Iterator[Any]:
     yield from track(items, description=what, console=Console(stderr=True))
 
 

@@ -9,6 +9,26 @@ from typing import Annotated, Any
 import typer
 
 from control_plane.admin.client import AdminClient
+from control_plane.cli.admin.rollout_options import (
+    BLUE_GREEN_PERCENT,
+    DEFAULT_STEPS,
+    SHADOW_PERCENT,
+    AgreementOption,
+    AlphaOption,
+    BakeOption,
+    BlueGreenOption,
+    MayDifferOption,
+    PolicyOption,
+    SamplesOption,
+    SecondsOption,
+    ShadowOption,
+    ShadowPercentOption,
+    ShadowSamplesOption,
+    SlowerByOption,
+    StepsOption,
+    TensorOption,
+    ToOption,
+)
 from control_plane.cli.common.changing import finite_number, given, percent
 from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client
 from control_plane.cli.common.output import Shape, ShapeOption, listed, print_found
@@ -18,13 +38,7 @@ from control_plane.core.errors import InvalidRequest
 app = typer.Typer(help="Take a route's requests over to another model, step by step, and back by itself.", no_args_is_help=True)
 
 RouteArgument = Annotated[str, typer.Argument(help="The route, as `tidegate routes list` shows it.")]
-
-BLUE_GREEN_PERCENT = 99.0
-"""Weight of the next model in a blue-green rollout: what stays is what it is compared with."""
-_STEPS = "1,5,25,50"
 _WATCH_EVERY_S = 1.0
-SHADOW_PERCENT = 10.0
-"""Requests that are copied to the next model before it gets any."""
 _SHADOW_S = 30.0
 _UNDER_WAY = ("shadow", "canary", "baking", "promoting")
 _FAILED = ("rolled_back", "aborted")
@@ -33,43 +47,21 @@ _FAILED = ("rolled_back", "aborted")
 @app.command()
 def start(
     route: RouteArgument,
-    to: Annotated[
-        str, typer.Option("--to", metavar="MODEL[@VERSION]", help="The next model, or version of the present one. It must be loaded.")
-    ],
-    policy: Annotated[
-        str, typer.Option(metavar="NAME", help="RolloutPolicy that has the steps, the gates and whatever no option says.")
-    ] = "",
-    steps: Annotated[
-        str | None, typer.Option(metavar="PERCENT,...", help=f"Percent of the requests that it gets, step by step. \\[{_STEPS}]")
-    ] = None,
-    samples: Annotated[int | None, typer.Option(min=1, help="Requests that it must have computed before the next step. \\[500]")] = None,
-    seconds: Annotated[float | None, typer.Option(min=0.0, help="Shortest time of a step. \\[60]")] = None,
-    blue_green: Annotated[
-        bool, typer.Option("--blue-green", help=f"One step: {BLUE_GREEN_PERCENT:g} % at once, the rest is what it is compared with.")
-    ] = False,
-    shadow: Annotated[
-        bool,
-        typer.Option("--shadow/--no-shadow", help="Copy requests to the next model before it gets any, where they may be computed twice."),
-    ] = True,
-    shadow_percent: Annotated[float, typer.Option(metavar="PERCENT", help="Percent of the requests that are copied.")] = SHADOW_PERCENT,
-    shadow_samples: Annotated[int, typer.Option(min=1, help="Copies that it must have answered before the first step.")] = 200,
-    agreement: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND[:LIMIT]",
-            help="How answers to copies must agree: exact, tolerance, classes, same-space, another-space or edit-distance.",
-        ),
-    ] = None,
-    tensor: Annotated[str, typer.Option(metavar="NAME", help="Output tensor that is compared; none: all of them.")] = "",
-    may_differ: Annotated[
-        float | None, typer.Option(metavar="PERCENT", help="Percent of the answers that may differ; by default 1, or 20 in another space.")
-    ] = None,
-    bake: Annotated[
-        float | None,
-        typer.Option(min=0.0, metavar="SECONDS", help="How long the present model keeps its copies after the last step. \\[0]"),
-    ] = None,
-    slower_by: Annotated[float | None, typer.Option(min=1.0, help="How many times slower it may be, and 2 ms more. \\[1.1]")] = None,
-    alpha: Annotated[float | None, typer.Option(help="Chance that it is rolled back though it is no worse. \\[0.01]")] = None,
+    to: ToOption,
+    policy: PolicyOption = "",
+    steps: StepsOption = None,
+    samples: SamplesOption = None,
+    seconds: SecondsOption = None,
+    blue_green: BlueGreenOption = False,
+    shadow: ShadowOption = True,
+    shadow_percent: ShadowPercentOption = SHADOW_PERCENT,
+    shadow_samples: ShadowSamplesOption = 200,
+    agreement: AgreementOption = None,
+    tensor: TensorOption = "",
+    may_differ: MayDifferOption = None,
+    bake: BakeOption = None,
+    slower_by: SlowerByOption = None,
+    alpha: AlphaOption = None,
     output: ShapeOption = Shape.TABLE,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
@@ -79,7 +71,7 @@ def start(
         raise InvalidRequest("--blue-green is one step of its own: leave it out, or --steps")
     if agreement is None and (tensor or may_differ is not None):
         raise InvalidRequest("--tensor and --may-differ are of a comparison that --agreement asks for: add --agreement KIND")
-    wanted = steps if steps is not None or policy else _STEPS
+    wanted = steps if steps is not None or policy else DEFAULT_STEPS
     percents = [BLUE_GREEN_PERCENT] if blue_green else _percents_of(wanted) if wanted else []
     model, _, version = to.replace(":", "@").partition("@")
     body = {
@@ -229,7 +221,7 @@ def _tabulate(rollouts: list[dict[str, Any]]) -> None:
                 _step(each),
                 _percents(each["weight"]),
                 f"{each['step_samples']} of {_present(each)['samples']}",
-                _left(each),
+                _time_left(each),
                 each["reason"],
             )
             for each in rollouts
@@ -253,7 +245,7 @@ def _show_gates(rollout: dict[str, Any]) -> None:
         )
 
 
-def _left(rollout: dict[str, Any]) -> str:
+def _time_left(rollout: dict[str, Any]) -> str:
     """Render how long the present step takes yet: `inconclusive` where it lacks samples though its time is over."""
     present = _present(rollout)
     if rollout["phase"] not in ("shadow", "canary") or rollout["step_samples"] >= present["samples"]:

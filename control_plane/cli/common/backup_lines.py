@@ -33,6 +33,8 @@ class Backup:
 
 @dataclass(frozen=True, slots=True)
 class _ObjectLine:
+    """Line of a backup: an object of the state store."""
+
     kind: Kind
     name: str
     resource_version: int
@@ -42,6 +44,8 @@ class _ObjectLine:
 
 @dataclass(frozen=True, slots=True)
 class _UsageLine:
+    """Line of a backup: the sums of usage of one key."""
+
     key: UsageKey
     sums: Usage
     line: Literal["usage"] = "usage"

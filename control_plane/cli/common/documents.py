@@ -195,7 +195,7 @@ class _Reading:
             return None
         name = metadata["name"] if metadata is not None else content.get("name")
         if not isinstance(name, str) or not MODEL_NAME.fullmatch(name):
-            told = "`name` is missing" if name is None else f"the name {_shown(name)} must be {NAME_RULE}; a number goes in quotes"
+            told = "`name` is missing" if name is None else f"the name {_quoted(name)} must be {NAME_RULE}; a number goes in quotes"
             self._problems.append(f"{where}: {told}")
             return None
         return name
@@ -231,7 +231,7 @@ class _Reading:
         kind = node.tag.removeprefix("tag:yaml.org,2002:")
         form = _FORMS.get(kind)
         if form is not None and not form.fullmatch(node.value):  # a tag that the file gives, as in `!!int x`
-            self._say(node, f"{_shown(node.value)} is no {kind}")
+            self._say(node, f"{_quoted(node.value)} is no {kind}")
             return None
         match kind:
             case "null":
@@ -260,6 +260,6 @@ class _Reading:
         self._problems.append(f"{self._file}:{line}: {text}")
 
 
-def _shown(value: Any) -> str:
+def _quoted(value: Any) -> str:
     """Return a value of the file as messages show it."""
     return repr(value[:_MAX_SHOWN] if isinstance(value, str) else value)[: 4 * _MAX_SHOWN]

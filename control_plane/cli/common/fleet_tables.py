@@ -138,11 +138,11 @@ def _events(events: Sequence[View]) -> Table:
     for event in events:
         when = time.strftime("%H:%M:%S", time.localtime(event["at_s"]))
         kind = f"[{_KINDS.get(event['kind'], 'dim')}]{event['kind']}[/]"
-        table.add_row(when, kind, _text(_what(event)))
+        table.add_row(when, kind, _text(_event_text(event)))
     return table
 
 
-def _what(event: View) -> str:
+def _event_text(event: View) -> str:
     took = f" in {event['seconds']:.1f} s" if event["seconds"] else ""
     why = _first_line(event["reason"])
     what = f"{event['model']} on {event['server']}{took}" if event["model"] else f"server {event['server']}{_after(event)}"

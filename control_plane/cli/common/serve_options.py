@@ -149,12 +149,12 @@ def _help(name: str, field: FieldInfo) -> str:
     said = [_SENTENCE_END.split(" ".join(field.description.split()))[0].replace("`", "")]
     if name in _REPEATABLE:
         said.append("Repeatable.")
-    if default := _told(name, field):
+    if default := _default_text(name, field):
         said.append(f"[{default}]")
     return " ".join(said).replace("[", "\\[")
 
 
-def _told(name: str, field: FieldInfo) -> str:
+def _default_text(name: str, field: FieldInfo) -> str:
     """The default as a user would write it; empty where nothing is the default."""
     default = field.get_default(call_default_factory=True)
     if isinstance(default, bool):
@@ -162,11 +162,11 @@ def _told(name: str, field: FieldInfo) -> str:
     if default is not None and _IS_BYTES.search(name):
         return ByteSize(default).human_readable().replace(".0", "")
     if isinstance(default, list | tuple):
-        return ", ".join(map(_path_told, default))
-    return "" if default is None or default == {} else _path_told(default)
+        return ", ".join(map(_path_text, default))
+    return "" if default is None or default == {} else _path_text(default)
 
 
-def _path_told(value: object) -> str:
+def _path_text(value: object) -> str:
     """A path below the project as the user sees it from there; anything else as text."""
     is_ours = isinstance(value, Path) and value.is_relative_to(PROJECT_ROOT)
     return str(value.relative_to(PROJECT_ROOT)) if is_ours and isinstance(value, Path) else str(value)

@@ -25,7 +25,7 @@ MAX_TEXT_BYTES = 2**18
 MAX_TOKEN = 2**31 - 1
 
 _MAX_ENTRY_BYTES = 6 * MAX_TEXT_BYTES + 64
-"""Of one input as JSON: each byte of a text may be written as an escape of six."""
+"""Size of one input as JSON: each byte of a text may be written as an escape of six."""
 _MAX_REST_BYTES = 16 * 1024
 _PIECE_BYTES = 128 * 1024
 _MAX_TOKENS = 2**15

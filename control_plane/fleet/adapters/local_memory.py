@@ -37,11 +37,11 @@ class LocalFleetMemory:
 
     async def measured(self) -> Mapping[str, Measured]:
         async with self._turn:
-            return await self._known()
+            return await self._load()
 
     async def measure(self, changes: Mapping[str, Measured | None]) -> None:
         async with self._turn:
-            changed = {**await self._known(), **changes}
+            changed = {**await self._load(), **changes}
             measured = {name: known for name, known in changed.items() if known is not None}
             await asyncio.to_thread(self._write, measured, self._wishes)
             # Only after the write: what was not written is not shown either.
@@ -49,19 +49,19 @@ class LocalFleetMemory:
 
     async def wishes(self) -> Mapping[str, DesiredState]:
         async with self._turn:
-            await self._known()
+            await self._load()
             return self._wishes
 
     async def wish(self, changes: Mapping[str, DesiredState | None]) -> None:
         async with self._turn:
-            measured = await self._known()
+            measured = await self._load()
             wishes = {name: wish for name, wish in {**self._wishes, **changes}.items() if wish is not None}
             await asyncio.to_thread(self._write, measured, wishes)
             self._wishes = wishes
 
     async def close(self) -> None: ...
 
-    async def _known(self) -> dict[str, Measured]:
+    async def _load(self) -> dict[str, Measured]:
         if self._measured is not None:
             return self._measured
         self._measured, self._wishes = measured, _ = await asyncio.to_thread(self._read)

@@ -51,4 +51,4 @@ class FleetEvent:
     reason: str
     """A sentence without its full stop; empty where the kind says everything."""
     seconds: float = 0.0
-    """How long it took; 0 where that has no meaning."""
+    """How long the event took; 0 where that has no meaning."""

@@ -118,18 +118,18 @@ class Replica:
     is_step: bool = False
     """A loaded ensemble needs this model; its bytes are counted with the ensemble's."""
     waiting: dict[int, float] = field(default_factory=dict)
-    """When each of this process's requests was sent that still waits for its answer here, the oldest first."""
+    """Send times of this process's requests that still wait for their answer here, the oldest first."""
     departures: DepartureMeter = field(default_factory=DepartureMeter)
-    """Measures by this process's requests what one takes of the server."""
+    """Measures, by this process's requests, what one request takes of the server."""
     answered_s: float = NEVER_S
-    """When it last answered a request of this process."""
+    """When the replica last answered a request of this process."""
     longest_s: float = 0.0
-    """The longest time that it has lately taken for an answer."""
+    """The longest time that the replica has lately taken for an answer."""
     abandoned_s: float = inf
-    """When the oldest request was sent that its caller gave up since that answer."""
+    """Send time of the oldest request that its caller has given up since `answered_s`."""
     worked_on_elsewhere_s: float = inf
-    """When the oldest request was sent that another process waits for, or has given up, since the last answer to this
-    process; as far as that process is told."""
+    """Send time of the oldest request that another process waits for, or has given up, since the last answer to this
+    process; as far as this process is told."""
     is_dead: bool = False
     """Its stub has died, and it is to be loaded anew."""
 
@@ -149,9 +149,9 @@ class Server:
     """Outlier ejection: it answers too slowly or with errors (`fleet/domain/health/outliers`), and gets no requests
     but probes."""
     silent_from_s: float | None = None
-    """Since when it says nothing, although nobody knows it to be down; None: it answers."""
+    """Since when the server says nothing, although nobody knows it to be down; None: it answers."""
     heard_s: float = NEVER_S
-    """When its last silence ended. Requests from before that say nothing of how it serves."""
+    """When the server's last silence ended. Requests from before that say nothing of how it serves."""
     is_draining: bool = False
     """The server is draining: it gets no new requests and no models, finishes its requests and sequences, and
     then leaves."""

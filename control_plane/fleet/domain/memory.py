@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 EVERYWHERE = 10**6
-"""As `min_replicas`: more than a fleet has servers, so that each that suits the model gets one, also when it joins
+"""Value of `min_replicas` that is more than a fleet has servers, so that each that suits the model gets one, also when it joins
 later."""
 
 

@@ -27,9 +27,9 @@ class ReplicaSnapshot:
     state: ModelState
     bytes: int
     since_s: float
-    """When it got into its state, by the machine's monotonic clock, which all processes share."""
+    """When the replica got into its state, by the machine's monotonic clock, which all processes share."""
     ready_s: float | None
-    """When its load is expected to end, by the same clock; None: it is not loading."""
+    """When the replica's load is expected to end, by the same clock; None: it is not loading."""
     is_step: bool = False
     is_dead: bool = False
     """Its stub has died."""

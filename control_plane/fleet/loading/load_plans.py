@@ -44,7 +44,7 @@ class PlanLimits:
     index is gone."""
 
     release_timeout_s: float = 60.0
-    """For requests in flight, which Triton finishes before it unloads; it should be no less than these may
+    """Time for requests in flight, which Triton finishes before it unloads; it should be no less than these may
     take."""
 
     first_poll_s: float = 0.05

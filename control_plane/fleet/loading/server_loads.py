@@ -117,12 +117,12 @@ class ServerLoads:
     def _awaiting_fingerprint(self, model: str) -> Iterator[None]:
         """Keep a model LOADING in the view for as long as the block lasts, even once Triton says READY (see
         `FleetState.awaiting_fingerprint`)."""
-        awaiting_fingerprint = (self._member.name, model)
-        self._state.awaiting_fingerprint.add(awaiting_fingerprint)
+        key = (self._member.name, model)
+        self._state.awaiting_fingerprint.add(key)
         try:
             yield
         finally:
-            self._state.awaiting_fingerprint.discard(awaiting_fingerprint)
+            self._state.awaiting_fingerprint.discard(key)
 
     def _plans_of_this_life(self) -> LoadPlans:
         """Return the plans for the Triton process that lives now. Raises UpstreamUnavailable."""

@@ -35,22 +35,22 @@ class DrainLimits:
     """Upper bounds of the phases of a drain, in seconds."""
 
     move_s: float = 60.0
-    """For loading elsewhere the models that must have replicas."""
+    """Time for loading elsewhere the models that must have replicas."""
 
     end_s: float = 60.0
-    """For requests and sequences to end. The longest request takes half of it, and a sequence that lies idle
+    """Time for requests and sequences to end. The longest request takes half of it, and a sequence that lies idle
     for so long is over."""
 
     unload_s: float = 60.0
-    """For unloading models, together with requests that other processes have sent there."""
+    """Time for unloading models, together with requests that other processes have sent there."""
 
     report_grace_s: float = 5.0
-    """For other processes to see that the server leaves (each gateway reads the list every second) and to
+    """Time for other processes to see that the server leaves (each gateway reads the list every second) and to
     report what they have in flight there."""
 
 
 class Drainer:
-    """Drains servers that leave, as far as that is this process's part: the leader loads elsewhere and
+    """Drainer of servers that leave, as far as that is this process's part: the leader loads elsewhere and
     unloads, the others only wait for their own requests."""
 
     def __init__(

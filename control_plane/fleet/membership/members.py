@@ -81,7 +81,7 @@ class FleetMembers:
         self._join = join
         self._start_timeout_s = start_timeout_s
         self._wanted = first
-        self._told = ""
+        self._logged = ""
         """The last logged error, so that a list or a server that cannot be used is tried again and again but
         logged once."""
         self._joined = {each.name: _Joined(each, join(each)) for each in first}
@@ -115,9 +115,9 @@ class FleetMembers:
             try:
                 self._wanted = await asyncio.to_thread(self._list.read)
             except StartupError as exc:
-                self._tell(f"the list of servers has changed and cannot be used, the servers stay as they are: {exc}")
+                self._log_once(f"the list of servers has changed and cannot be used, the servers stay as they are: {exc}")
             else:
-                self._told = ""
+                self._logged = ""
                 _log.info("%s lists %d servers", self._list.name, len(self._wanted))
 
     def _follow(self, tasks: asyncio.TaskGroup) -> None:
@@ -139,16 +139,16 @@ class FleetMembers:
             try:
                 joined = self._joined[listed.name] = _Joined(listed, self._join(listed))
             except StartupError as exc:  # a certificate's file may be gone by now; the next look tries again
-                self._tell(f"server {listed.name} cannot join the fleet: {exc}")
+                self._log_once(f"server {listed.name} cannot join the fleet: {exc}")
                 continue
             tasks.create_task(self._live(joined), name=listed.name)
             _log.info("server %s joins the fleet, at %s", listed.name, listed.endpoints.address)
 
-    def _tell(self, error: str) -> None:
+    def _log_once(self, error: str) -> None:
         """Log an error that comes again at each look, once."""
-        if error != self._told:
+        if error != self._logged:
             _log.error("%s", error)
-        self._told = error
+        self._logged = error
 
     def _is_free(self, listed: ListedServer) -> bool:
         """Whether no server has this name or address, not even one that is draining: then the new one waits

@@ -129,8 +129,8 @@ class LeaderElection:
             await self._store.close()
 
     async def _turn(self) -> None:
-        # Read before the request is sent: the lease counts from when it was asked for, not from the answer.
         """Send one request to the store, and take over what its answer means."""
+        # Read before the request is sent: the lease counts from when it was asked for, not from the answer.
         asked_s = self._now_s()
         # The lease may have expired since the last turn, which decides what to ask.
         self._become(at(self._state, asked_s))

@@ -2,7 +2,8 @@
 models that requests want.
 
 No answer is sent back: what comes of a request they see in Triton's index, which they read more often while
-they wait. `app/` runs one for each process; `fleet/loading/replica_loader` calls `ask` and `request_repair`.
+they wait. `app/` runs one for each process; `fleet/loading/replica_loader` calls `request_replica`, and
+`fleet/loading/replica_repairs` calls `request_repair`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class LeaderForwarding:
 
     def __init__(
         self,
-        line: LeaderChannel,
+        channel: LeaderChannel,
         state: FleetState,
         *,
         own: ReportBuilder,
@@ -55,7 +56,7 @@ class LeaderForwarding:
         is_leader: Callable[[], bool],
     ) -> None:
         """`others` collects reports; it is given where this process may become the leader."""
-        self._line = line
+        self._channel = channel
         self._state = state
         self._own = own
         self._others = others
@@ -109,7 +110,7 @@ class LeaderForwarding:
     async def _hear(self) -> None:
         """Receive reports as the leader."""
         self._own.drop()
-        for report in await self._line.receive(timeout_s=_TAKE_S):
+        for report in await self._channel.receive(timeout_s=_TAKE_S):
             # This process may have sent a report just before it became the leader: its own use is counted
             # already.
             if self._others is not None and report.process != self._own.process:
@@ -130,7 +131,7 @@ class LeaderForwarding:
         self._to_ask.clear()
         report = self._own.make()
         if report is not None:
-            await self._line.report(report)
+            await self._channel.report(report)
 
     def _awaits(self) -> bool:
         """Whether anything that has been asked for lately is still missing."""

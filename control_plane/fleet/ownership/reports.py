@@ -114,7 +114,7 @@ class ReportCollector:
         self._servers = servers
         self._want = want
         self._on_report = on_report
-        self._revive = repair
+        self._repair = repair
         self._passes_on = passes_on
         self._reservations: dict[str, list[RemoteReservations]] = {}
         self._heard_s: dict[str, float] = {}
@@ -137,7 +137,7 @@ class ReportCollector:
             self._want(wanted)
         for address, model in report.died:
             if address in names:
-                self._revive(names[address], model)
+                self._repair(names[address], model)
         self._on_report(report)
         self._state.released()
 

@@ -39,6 +39,8 @@ AnswerT = TypeVar("AnswerT")
 
 @dataclass(slots=True)
 class _FleetAttempt(Attempt[AnswerT]):
+    """Attempt at one replica of a fleet, with the slot that it holds there."""
+
     reservation: Reservation = field(kw_only=True)
     aim: RoutingHint = field(kw_only=True)
     was_hedged: bool = field(default=False, kw_only=True)
@@ -205,7 +207,7 @@ class FleetDispatcher:
         self.retries.asked(units_of(running))
         deadline_s, aim = self._now_s() + timeout_s, self._workloads.aim(call, running)
         if request is None:
-            async with self._held(call, running, deadline_s=deadline_s, aim=aim) as (upstream, _):
+            async with self._reserved(call, running, deadline_s=deadline_s, aim=aim) as (upstream, _):
                 yield upstream
             return
         async with self.deaths.turn_if_watched(request, call, timeout_s=timeout_s) as suspect:
@@ -213,7 +215,7 @@ class FleetDispatcher:
                 aim.avoid = self._resending.avoided(call.model_name)
             attempt: _FleetAttempt[None] | None = None
             try:
-                async with self._held(call, running, deadline_s=deadline_s, aim=aim) as (upstream, reservation):
+                async with self._reserved(call, running, deadline_s=deadline_s, aim=aim) as (upstream, reservation):
                     attempt = _FleetAttempt(reservation=reservation, aim=aim, fault=None)
                     yield upstream
             except ControlPlaneError as exc:
@@ -225,7 +227,7 @@ class FleetDispatcher:
             await self._judge(request, call, attempt, suspect)
 
     @asynccontextmanager
-    async def _held(
+    async def _reserved(
         self, call: InferCall, running: AuthorizedRequest | None, *, deadline_s: float, aim: RoutingHint
     ) -> AsyncIterator[tuple[Upstream, Reservation]]:
         """Context manager: a slot at a replica; the view is told how the block ends."""
@@ -240,7 +242,7 @@ class FleetDispatcher:
             raise
         except ModelNotFound:
             if not call.model_version:
-                self._router.is_missing(reservation)
+                self._router.note_missing(reservation)
             raise
         except DeadlineExceeded:
             self._router.gave_up(reservation)
@@ -248,7 +250,7 @@ class FleetDispatcher:
         except ControlPlaneError as exc:
             self._router.answered(call, reservation)
             if (model := dead_stub_model_in(str(exc).encode())) is not None:
-                self._router.has_died(reservation, model)
+                self._router.note_dead_stub(reservation, model)
             raise
         finally:
             reservation.release(answered=False)

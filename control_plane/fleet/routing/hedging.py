@@ -43,7 +43,7 @@ class HedgedAttempt(Protocol):
     """One send of a request as its dispatcher sees it, which becomes two where it is hedged."""
 
     reservation: Reservation
-    """Of the server that answers."""
+    """Reservation at the server that answers."""
     aim: RoutingHint
     was_hedged: bool
 
@@ -121,7 +121,7 @@ class Hedging:
 
 
 class _Race(Generic[AnswerT]):
-    """One request that may be sent twice."""
+    """Race between the two sends of one request, of which the second begins only if the first is late."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class _Race(Generic[AnswerT]):
         self._size = size_class(call)
         self._policy = running.hedging
         self._lost_s = inf
-        """When one of its sends lost against the other."""
+        """When one of the request's sends lost against the other."""
 
     def hedge_after_s(self) -> float:
         """Zero for a request that goes to two servers from the start: its route asks for that, and it takes long
@@ -210,7 +210,7 @@ class _Race(Generic[AnswerT]):
         hedging = self._hedging
         return RacingSend(
             self._request, self._running.permit, reservation, hedging.tasks,
-            timeout_s=self._left_s(), recallable=self._recallable, lost=self._is_over,
+            timeout_s=self._left_s(), recallable=self._recallable, lost=self._release_lost,
         )  # fmt: skip
 
     def _recallable(self, send: Send[AnswerT], reservation: Reservation) -> Send[AnswerT]:
@@ -239,7 +239,7 @@ class _Race(Generic[AnswerT]):
         self._lost_s = self._hedging.state.now_s()
         loser.lose()
 
-    def _is_over(self, reservation: Reservation) -> None:
+    def _release_lost(self, reservation: Reservation) -> None:
         """Release the server of a send that has lost, at once if Triton has ended it."""
         if self._running.frontend is Frontend.GRPC and self._hedging.state.now_s() - self._lost_s >= _CANCELLED_S:
             self._hedging.lingering.hold(reservation)
@@ -256,8 +256,8 @@ class _Race(Generic[AnswerT]):
         return units_of(self._running)
 
     def _expected_s(self) -> float:
-        """How long it is expected to take at one server; as long as that is not known, to compute: a compute unit is a
-        millisecond."""
+        """Return the seconds that the request is expected to take at one server; as long as that is not known, its compute
+        units, each a millisecond."""
         expected_s = self._hedging.delays.expected_s(self._call.model_name, self._size)
         if expected_s < inf:
             return expected_s

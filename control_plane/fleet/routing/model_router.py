@@ -32,7 +32,7 @@ from control_plane.fleet.view.reservations import Reservation, waiting_at
 from control_plane.fleet.view.sequences import Sequences
 from control_plane.fleet.view.state import FleetState
 from control_plane.triton.copy_silence import UNSEEN_S, CopySilence
-from control_plane.triton.silence_watch import LONG_S, Suspect
+from control_plane.triton.silence_watch import LONG_S, TellSuspect
 
 _RESTART_S = 2.0
 """Time in which a Triton that has ended is usually back."""
@@ -69,7 +69,7 @@ class ModelRouter:
         self._dead_stubs = DeadStubDetector(state, loads.repairs)
         self._silences = defaultdict[str, defaultdict[str, CopySilence]](lambda: defaultdict(CopySilence))
         """Server -> model -> its silence; of models that have been served there."""
-        self.suspect: Suspect | None = None
+        self.suspect: TellSuspect | None = None
         """Told of a server and a model that seems to hang there; None where nothing could be done about it."""
         self._given_up: dict[tuple[str, str], Replica] = {}
         """(server, model) -> the replica there that has answered nothing since a request was given up."""
@@ -243,7 +243,7 @@ class ModelRouter:
         if is_gone and not reservation.replica.sequences:
             self.state.drop(reservation.server, reservation.replica)
 
-    def has_died(self, reservation: Reservation, model: str) -> None:
+    def note_dead_stub(self, reservation: Reservation, model: str) -> None:
         """Note a server's answer that a model's stub has died: the reservation's model, a step of it, or a
         model that it calls."""
         called = reservation.server.replicas.get(model)
@@ -271,7 +271,7 @@ class ModelRouter:
             replica.model for server in servers if server.is_up for replica in server.replicas.values() if replica.state is ModelState.READY
         }
 
-    def is_missing(self, reservation: Reservation) -> None:
+    def note_missing(self, reservation: Reservation) -> None:
         """Drop a replica that the server says it does not have."""
         if reservation.is_current:
             self.state.drop(reservation.server, reservation.replica)

@@ -105,8 +105,8 @@ class Resending:
         *,
         is_recall: bool = False,
     ) -> RoutingHint | None:
-        """Where to send a request next, to another server than that and to no dead replica; None: nowhere. `is_recall`: it
-        was taken back, so the server may have it still."""
+        """Return where to send a request next, to another server than that and to no dead replica; None: nowhere.
+        `is_recall`: the request was taken back, so the server may have it still."""
         is_recalled = fault in _RECALLED or is_recall
         if fault not in _RECALLED and not self.may_resend(fault, call, running, reservation, aim):
             return None
@@ -174,10 +174,10 @@ class Resending:
             case Finding.STUB_DIED:
                 self._router.answered(call, reservation, is_alive=False)
                 if (dead := dead_stub_model_of(answer)) is not None:
-                    self._router.has_died(reservation, dead)
+                    self._router.note_dead_stub(reservation, dead)
             case Finding.LACKS_MODEL:
                 self._router.answered(call, reservation)
                 if not call.model_version:
-                    self._router.is_missing(reservation)
+                    self._router.note_missing(reservation)
             case Finding.NOTHING:
                 self._router.answered(call, reservation)

@@ -59,7 +59,7 @@ class RoutingHint:
     resent: tuple[Fault, ...] = ()
     """The faults that it was sent again for."""
     may_probe: bool = False
-    """It may be sent to a replica in doubt, as it could be sent again."""
+    """Whether the request may be sent to a replica in doubt, as it could be sent again."""
 
 
 ANY = RoutingHint()

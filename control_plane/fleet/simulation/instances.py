@@ -39,7 +39,7 @@ class SimulatedInstances:
     """Instances of one simulated server, which work on the requests that it is sent in their order."""
 
     def __init__(self, server: Server, parallel: int, surroundings: SharedState, release: Callable[[Job], None]) -> None:
-        """They work on so many requests (`parallel`) at a time. `release` is told of each job that the server no longer
+        """The instances work on `parallel` requests at a time. `release` is told of each job that the server no longer
         counts as busy with."""
         self.may_begin = True
         self._server = server

@@ -20,18 +20,18 @@ class Job:
     other: Job | None = None
     """The same request at its other server, if it has been sent to two."""
     server: str = ""
-    """Where it is."""
+    """Name of the server that the request was sent to."""
     waits_since_s: float = 0.0
-    """When it came to the server where it waits for its model's load."""
+    """When the request came to the server where it waits for its model's load."""
     sent_s: float = inf
-    """When it was sent to Triton: it came to the server, and the model was ready."""
+    """When the request was sent to Triton: it had come to the server, and the model was ready."""
     began_s: float = inf
     ends_s: float = inf
-    """When its server will have worked on it."""
+    """When the server will have computed the request."""
     has_ended: bool = False
-    """It was answered, or given up."""
+    """Whether the request was answered, or given up."""
     has_lost: bool = False
-    """Its other server has answered."""
+    """Whether the other server has answered."""
     is_cancelled: bool = False
 
     @property
@@ -46,5 +46,5 @@ class Job:
         return not self.has_lost and (self.other is None or self.other.has_ended)
 
     def anew(self) -> Job:
-        """The same request, to be sent elsewhere since this server has left."""
+        """Return a job of the same request, to be sent elsewhere since this server has left."""
         return Job(self.request, self.expected_s, self.deadline_s)

@@ -49,7 +49,7 @@ class Outcome:
         self.prefetches = 0
         """Loads that began ahead of demand."""
         self.prefetches_used = 0
-        """Those of them whose replica has had a request."""
+        """Loads ahead of demand whose replica has had a request."""
         self.evictions = 0
         """Models that were unloaded, for whatever reason."""
         self.rerouted = 0

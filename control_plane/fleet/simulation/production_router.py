@@ -10,9 +10,9 @@ from random import Random
 
 from control_plane.fleet.domain.fleet import NEVER_S, Fleet
 from control_plane.fleet.domain.placement.autoscaling import desired_replicas, replica_to_remove
-from control_plane.fleet.domain.placement.limits import LIMITS, PlacementLimits
+from control_plane.fleet.domain.placement.limits import LIMITS
 from control_plane.fleet.domain.placement.placement import Placement, place, victims_on
-from control_plane.fleet.domain.routing.routing import RoutingLimits, choose
+from control_plane.fleet.domain.routing.routing import choose
 from control_plane.fleet.simulation.router import Choice, Load, Refusal, Unload
 from control_plane.fleet.simulation.workload import Request
 
@@ -25,33 +25,25 @@ class ProductionRouter:
     """The reconciler's tick."""
     requests_may_move = True
 
-    def __init__(
-        self,
-        random: Random,
-        *,
-        routing_limits: RoutingLimits | None = None,
-        placement_limits: PlacementLimits | None = None,
-    ) -> None:
+    def __init__(self, random: Random) -> None:
         self._random = random
-        self._routing_limits = routing_limits or RoutingLimits()
-        self._placement_limits = placement_limits or LIMITS
         self._no_further_replica: dict[str, tuple[float, float]] = {}
         """Negative cache, as in `ModelRouter`."""
 
     def choose(self, request: Request, fleet: Fleet, now_s: float) -> Choice | Refusal:
         """Choose a replica, or place a new one if that is expected to be sooner."""
         model = request.model
-        found = choose(fleet, model, now_s, self._random.random(), limits=self._routing_limits)
+        found = choose(fleet, model, now_s, self._random.random())
         before_s, unless_longer_than_s = self._no_further_replica.get(model, (now_s, inf))
         if found.needs_placement and (found.server is None or now_s >= before_s or found.expected_s > unless_longer_than_s):
-            placed = place(fleet, model, now_s, must_beat_s=found.expected_s, limits=self._placement_limits)
+            placed = place(fleet, model, now_s, must_beat_s=found.expected_s)
             if isinstance(placed, Placement):
                 return Choice(placed.server)
             if found.server is None:
                 return self._refused(fleet, model, now_s, placed.retry_after_s)
-            until_s = now_s + self._placement_limits.negative_cache_loads * fleet.models[model].load_s
+            until_s = now_s + LIMITS.negative_cache_loads * fleet.models[model].load_s
             self._no_further_replica[model] = until_s, placed.must_beat_s
-        assert found.server is not None  # Else it asks to place.
+        assert found.server is not None, "without a server `choose` wants a placement"
         return Choice(found.server)
 
     def _refused(self, fleet: Fleet, model: str, now_s: float, retry_after_s: float) -> Refusal:
@@ -63,14 +55,14 @@ class ProductionRouter:
 
     def victims(self, model: str, server: str, fleet: Fleet, now_s: float) -> Sequence[str] | None:
         """Choose the models to evict for a load whose turn has come, as production does (`placement.victims_on`)."""
-        return victims_on(fleet, fleet.servers[server], model, now_s, limits=self._placement_limits)
+        return victims_on(fleet, fleet.servers[server], model, now_s)
 
     def tick(self, fleet: Fleet, now_s: float) -> Iterable[Load | Unload]:
         """Have as many replicas as demand asks for, changing them by one at a time."""
         for facts in list(fleet.models.values()):
             have, wanted = len(fleet.staying_replicas(facts.name)), desired_replicas(facts, fleet, now_s)
             if have < wanted and not fleet.is_loading(facts.name):
-                placed = place(fleet, facts.name, now_s, limits=self._placement_limits)
+                placed = place(fleet, facts.name, now_s)
                 if isinstance(placed, Placement):
                     yield Load(facts.name, placed.server)
             elif have > wanted and (server := replica_to_remove(facts, fleet, now_s)) is not None:

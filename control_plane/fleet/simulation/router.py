@@ -34,7 +34,7 @@ class Load:
     model: str
     server: str
     is_prefetch: bool = False
-    """It is loaded ahead of demand; only what is counted depends on it."""
+    """Whether the model is loaded ahead of demand; only what is counted depends on that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ class SimulatedServer:
     """Simulated server, which keeps its `Server` in the fleet true."""
 
     def __init__(self, server: Server, parallel: int, surroundings: SharedState) -> None:
-        """It works on so many requests (`parallel`) at a time."""
+        """The server works on `parallel` requests at a time."""
         self.server = server
         self._around = surroundings
         self._clock, self._fleet = surroundings.clock, surroundings.fleet

@@ -22,6 +22,8 @@ _FORGETTING = 0.98
 
 @dataclass(slots=True)
 class _Doubt:
+    """Doubt about one replica, and when it is probed next."""
+
     replica: Replica
     server: Server
     probe_from_s: float

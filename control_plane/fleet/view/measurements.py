@@ -207,7 +207,7 @@ class Measurements:
             known,
             failures=known.failures + 1,
             quarantined_until_s=until_s,
-            why=_kept(why),
+            why=_storable(why),
             is_on_trial=known.is_on_trial or (known.load_s is None and not is_transient),
         )
         self.quarantine(facts)
@@ -255,7 +255,7 @@ class Measurements:
 
     def answer(self, model: str, asked: str, refusal: str) -> None:
         """Record that the administrator's request `asked` has been carried out, or why it was refused."""
-        self.known[model] = replace(self.record_of(model), answered=asked, refusal=_kept(refusal))
+        self.known[model] = replace(self.record_of(model), answered=asked, refusal=_storable(refusal))
 
 
 def weight_of(count: int) -> float:
@@ -263,6 +263,6 @@ def weight_of(count: int) -> float:
     return 1.0 - (1.0 - SMOOTHING) ** count
 
 
-def _kept(text: str) -> str:
+def _storable(text: str) -> str:
     """Bound a text, and replace what UTF-8 cannot encode, so that every store can write it."""
     return text.encode(errors="replace")[:_TEXT_BYTES].decode(errors="replace")

@@ -25,15 +25,13 @@ from control_plane.fleet.view.events import FleetEvents
 from control_plane.fleet.view.idle_waiters import IdleWaiters
 from control_plane.fleet.view.measurements import FIRST_LOAD_S, PROCESS_BYTES, Measurements
 from control_plane.fleet.view.model_specs import ModelSpecs
+from control_plane.fleet.view.outages import Outages
 from control_plane.fleet.view.recalls import Recalls
 from control_plane.fleet.view.reservations import Reservation
 from control_plane.fleet.view.tiers import Tiers
 from control_plane.models.domain.description import DescribedModel, Tier
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Servers
-
-_MAX_NAMED = 5
-"""Models that the log names when a server is lost with them: there may be hundreds."""
 
 NO_BUDGET = 2**62
 """More memory than any server has."""
@@ -45,7 +43,7 @@ def _is_announced(replica: Replica) -> bool:
     return replica.state is ModelState.LOADING and replica.bytes == 0 and not replica.is_step
 
 
-def _shown(server: Server) -> dict[str, tuple[Replica, ModelState]]:
+def _states_on(server: Server) -> dict[str, tuple[Replica, ModelState]]:
     return {name: (replica, replica.state) for name, replica in server.replicas.items()}
 
 
@@ -74,6 +72,7 @@ class FleetState:
         self.described: Mapping[str, DescribedModel] = {}
         self.measurements = Measurements(self.fleet, now_s=now_s, today_s=today_s)
         self.ejection = OutlierEjection(self.fleet, self.events, now_s=now_s)
+        self._outages = Outages(self.events, self.counts, now_s=now_s)
         self.recalls = Recalls(self.fleet)
         self.idle_waiters = IdleWaiters()
         self.doubts = ReplicaDoubts(self.fleet)
@@ -85,9 +84,6 @@ class FleetState:
         response cache."""
         self.listed: dict[str, set[str]] = {}
         """Server -> all models that its Triton could load."""
-        self._lost_s: dict[str, float] = {}
-        """Server -> since when it has been down, for servers that went down by themselves and are not back
-        yet."""
         self.uses: Counter[str] = Counter()
         """Model -> requests that `fleet/ownership/reports` has not reported yet."""
         self._servers = servers
@@ -119,15 +115,14 @@ class FleetState:
     def up(self, upstream: Upstream, server: str) -> None:
         """Note that a server answers. It counts as up only after its index has been read (`observe`): until
         then its replicas are unknown."""
-        if (since_s := self._lost_s.pop(server, None)) is not None:
-            self.events.record(FleetEventKind.UP, server=server, seconds=self.now_s() - since_s)
+        self._outages.end(server)
 
     def down(self, reason: str, server: str) -> None:
         """Drop a server's replicas and the state of sequences in them: what is loaded when it comes back is a
         new replica."""
         at = self.fleet.servers[server]
-        if self._servers.members[server].is_lost and server not in self._lost_s:
-            self._tell_lost(at, reason)
+        if self._servers.members[server].is_lost:
+            self._outages.begin(at, reason)
         at.is_up, at.work_s, at.silent_from_s = False, 0.0, None
         for model in list(at.replicas):
             self.fleet.drop_replica(at, model)
@@ -146,18 +141,9 @@ class FleetState:
             self.events.record(FleetEventKind.ANSWERING, server=server, seconds=silent_s)
         self.changed()
 
-    def _tell_lost(self, server: Server, reason: str) -> None:
-        """Record that a server went down by itself, with the models that were ready on it."""
-        self._lost_s[server.name] = self.now_s()
-        lost = sorted(replica.model for replica in server.replicas.values() if replica.state is ModelState.READY and not replica.is_step)
-        self.counts.events[FleetEventKind.LOST] += len(lost)
-        more = f" and {len(lost) - _MAX_NAMED} more" if len(lost) > _MAX_NAMED else ""
-        with_it = f"; with it {', '.join(lost[:_MAX_NAMED])}{more}" if lost else ""
-        self.events.record(FleetEventKind.DOWN, server=server.name, reason=f"{reason}{with_it}")
-
     def left(self, server: str) -> None:
         """Forget a server that has left the fleet."""
-        self._lost_s.pop(server, None)
+        self._outages.forget(server)
         self.ejection.forget(server)
         self.recalls.forget(server)
         self.fleet.remove_server(server)
@@ -180,7 +166,7 @@ class FleetState:
         was_up, at.is_up = at.is_up, True
         index = list(index)
         self.listed[server] = {line.name for line in index}
-        found, before = states_of(index), _shown(at)
+        found, before = states_of(index), _states_on(at)
         # Ensembles first: whether a model is a step depends on what else is loaded here.
         steps = {step for name in found for step in self.steps_of(name)}
         for name in [name for name, replica in at.replicas.items() if name not in found and not _is_announced(replica)]:
@@ -201,7 +187,7 @@ class FleetState:
             replica.bytes = self.bytes_of(server, name)
         # The index is read often while requests wait: waking all of them each time, for nothing, would cost
         # too much.
-        if not was_up or _shown(at) != before:
+        if not was_up or _states_on(at) != before:
             self.changed()
 
     def announce(self, server: Server, replica: Replica) -> None:

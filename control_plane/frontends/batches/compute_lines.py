@@ -17,13 +17,14 @@ from itertools import count
 from control_plane.batches.domain.batch import EMBEDDINGS
 from control_plane.batches.domain.input_lines import Line, lines_of
 from control_plane.batches.domain.output_lines import answered_line
-from control_plane.core.errors import ControlPlaneError, LimitExceeded, Overloaded
+from control_plane.core.errors import ControlPlaneError
 from control_plane.core.principal import Principal
 from control_plane.embeddings.domain.openai_request import answer_steps
 from control_plane.embeddings.embeddings import Embeddings
 from control_plane.frontends.batches.joint_lines import JointCall, JointLines, joint_steps
 from control_plane.frontends.common.http_errors import render_error
-from control_plane.frontends.common.status import STATUS, message_of
+from control_plane.frontends.common.status import STATUS
+from control_plane.frontends.jobs.attempt_errors import try_again_after
 from control_plane.frontends.jobs.job_meter import JobMeter
 from control_plane.frontends.jobs.yielding import Yielding
 from control_plane.frontends.openai import HttpEmbeddingsCall
@@ -114,7 +115,7 @@ class LinesCompute:
             if yields:
                 self._yielding.failed(exc)
             if STATUS[exc.code].retryable:
-                raise _try_again(exc, was_sent=meter.usage is not None and meter.usage.rows > 0) from exc
+                raise try_again_after(exc, was_computed=meter.usage is not None and meter.usage.rows > 0) from exc
             return []
         meters = meter.split(len(group.numbers))
         done = list[tuple[int, _Done]]()
@@ -139,7 +140,7 @@ class LinesCompute:
                 self._yielding.failed(exc)
             was_sent = meter.usage is not None and meter.usage.rows > 0
             if STATUS[exc.code].retryable and not (is_last and was_sent):
-                raise _try_again(exc, was_sent=was_sent) from exc
+                raise try_again_after(exc, was_computed=was_sent) from exc
             rendered = render_error(exc, EMBEDDINGS.encode())
             answer, status = bytes(rendered.body), rendered.status
         return _Done(answered_line(job.id, number, line.custom_id, status, answer), status == 200, meter)
@@ -168,9 +169,3 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
         plain.append(_first(each) if isinstance(each, BaseExceptionGroup) else each)
     defect = next((each for each in plain if not isinstance(each, TryAgain)), None)
     return defect or next((each for each in plain if isinstance(each, TryAgain) and each.was_computed), plain[0])
-
-
-def _try_again(error: ControlPlaneError, *, was_sent: bool) -> TryAgain:
-    retry_after_s = error.retry_after_s if isinstance(error, LimitExceeded | Overloaded) else None
-    is_crowded = not was_sent and not isinstance(error, LimitExceeded)
-    return TryAgain(message_of(error), was_computed=was_sent, retry_after_s=retry_after_s, is_crowded=is_crowded)

@@ -15,7 +15,8 @@ from control_plane.auth.domain.source import Source
 _FREE, _PER_S = 20.0, 10.0
 """Breaches without a pause: so many at once, and so many in each second after that. Clients that are merely wrong come less often."""
 _PAUSE_S = 0.1
-"""For each connection once there are more. One that is opened after the other then breaks the protocol ten times a second."""
+"""Pause of each connection once there are more. Connections that are opened one after the other then break the protocol ten times a
+second."""
 _MOST = 1024
 """Most sources that are remembered; clients decide how many there are."""
 
@@ -29,7 +30,7 @@ class Breaches:
 
     def breached(self, source: Source, now_s: float) -> None:
         """Note that a connection of this source has broken the protocol."""
-        left = self._left(source, now_s)
+        left = self._remaining(source, now_s)
         self.sources.pop(source, None)
         self.sources[source] = max(0.0, left - 1.0), now_s
         if len(self.sources) > _MOST:
@@ -37,12 +38,12 @@ class Breaches:
 
     def pause_s(self, source: Source, now_s: float) -> float:
         """Return how long a new connection of this source is not read."""
-        left = self._left(source, now_s)
+        left = self._remaining(source, now_s)
         if left >= _FREE:
             self.sources.pop(source, None)
         return 0.0 if left >= 1.0 else _PAUSE_S
 
-    def _left(self, source: Source, now_s: float) -> float:
+    def _remaining(self, source: Source, now_s: float) -> float:
         left, at_s = self.sources.get(source, (_FREE, now_s))
         return min(_FREE, left + _PER_S * (now_s - at_s))
 

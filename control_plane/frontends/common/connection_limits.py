@@ -36,8 +36,7 @@ class PortConnections:
         return self._count
 
     def acquire(self, address: str) -> Source | None:
-        """Admit one more connection; returns the source to `give` it back for, or None if there are too
-        many."""
+        """Admit one more connection; returns the source to `release` it for, or None if there are too many."""
         if self._count >= self._most:
             return None
         source = source_of_address(address)

@@ -10,7 +10,7 @@ import logging
 
 import orjson
 
-from control_plane.core.errors import ControlPlaneError, ErrorCode, InvalidRequest, MethodNotAllowed
+from control_plane.core.errors import DEFECT_TEXT, ControlPlaneError, ErrorCode, InvalidRequest, MethodNotAllowed
 from control_plane.embeddings.domain.openai_request import error_answer
 from control_plane.frontends.common.status import STATUS, advice_of, message_of
 from control_plane.protocols.http1 import HttpAnswer, make_answer
@@ -18,8 +18,7 @@ from control_plane.protocols.kserve.routes import is_openai
 
 _log = logging.getLogger(__name__)
 
-_DEFECT = "internal error of the gateway; its log has the details"
-_TRITON_DEFECT = orjson.dumps({"error": _DEFECT})
+_TRITON_DEFECT = orjson.dumps({"error": DEFECT_TEXT})
 
 _OPENAI_KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 """OpenAI's error `type` by HTTP status; other statuses below 500 are `invalid_request_error`, the rest
@@ -38,7 +37,7 @@ def render_error(error: Exception, target: bytes = b"") -> HttpAnswer:
     text}`. Anything but a ControlPlaneError is a defect: it is logged, and the caller is not told its text."""
     if not isinstance(error, ControlPlaneError):
         _log.error("a request failed in the gateway; this is a defect", exc_info=error)
-        body = error_answer(_DEFECT, kind="server_error", code=None, field=None) if is_openai(target) else _TRITON_DEFECT
+        body = error_answer(DEFECT_TEXT, kind="server_error", code=None, field=None) if is_openai(target) else _TRITON_DEFECT
         return make_answer(500, body)
     status, headers = STATUS[error.code].http, advice_of(error)
     if error.code is ErrorCode.NOT_SUPPORTED:  # over HTTP only an unknown Content-Encoding raises it

@@ -45,7 +45,7 @@ class InflatedBody:
             await asyncio.sleep(0)
 
     async def read_in_thread(self, pieces: Iterator[bytes]) -> None:
-        """As `read`, but inflates in a thread (zlib releases the GIL); for bodies that may be large."""
+        """Collect the pieces as `read` does, but inflate them in a thread (zlib releases the GIL); for bodies that may be large."""
         while piece := await asyncio.to_thread(next, pieces, b""):
             await self._budget.acquire(len(piece), _BUDGET_WAIT_S)
             self.body += piece

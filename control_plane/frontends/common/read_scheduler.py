@@ -25,7 +25,7 @@ _TURN_S = 0.0002
 it."""
 
 _SHARED_TURN_S, _SHARED_FOR_S = 0.00005, 0.1
-"""The same while others that are not behind send requests, and for how long after each of them. A flood of calls on one
+"""Seconds of each turn while others that are not behind send requests, and for how long after each of them. A flood of calls on one
 connection moved their p50 and p99 twice as far with the longer time."""
 
 _REST_TURNS, _REST_S = 3, 0.001

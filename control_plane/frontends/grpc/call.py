@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Protocol
 
-from control_plane.core.errors import ControlPlaneError, GatewayStopping, InvalidRequest, Overloaded, RequestTimeout
+from control_plane.core.errors import DEFECT_TEXT, ControlPlaneError, GatewayStopping, InvalidRequest, Overloaded, RequestTimeout
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
 from control_plane.frontends.common.status import STATUS, advice_of, message_of
@@ -360,7 +360,7 @@ def failure(error: Exception) -> GrpcAnswer:
     logged, and the caller is not told its text."""
     if not isinstance(error, ControlPlaneError):
         _log.error("a call failed in the gateway; this is a defect", exc_info=error)
-        return status_answer(GrpcStatus.INTERNAL, "internal error of the gateway; its log has the details")
+        return status_answer(GrpcStatus.INTERNAL, DEFECT_TEXT)
     return status_answer(
         STATUS[error.code].grpc.value[0], message_of(error), tuple((name.lower(), value) for name, value in advice_of(error))
     )

@@ -71,7 +71,7 @@ class HttpConnection(asyncio.Protocol):
         """Whether the refusal has been sent; data that still arrives is read and dropped."""
         self._has_backlog = False
         """Whether more data has arrived than has been parsed, or may be parsed in this turn of the loop."""
-        self._is_put_off = False
+        self._has_read_much = False
         """Whether the socket is not read until the scheduler says so (`read_scheduler.PausedConnection`)."""
         self._taken = 0
         self._room = BodyRoom(server.budget, tasks, patience_s=server.limits.body_timeout_s, granted=self._on_room, refused=self.refuse)
@@ -103,7 +103,7 @@ class HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if len(data) >= LARGE_READ_BYTES:
-            self._is_put_off = True
+            self._has_read_much = True
             self._server.reads.put_off(self)
             self._pause_as_needed()
         if self._has_backlog or ((self._is_answering or self._queue or self._room.waiting is not None) and self._is_held):
@@ -118,12 +118,12 @@ class HttpConnection(asyncio.Protocol):
             self._has_backlog = True
             self._pause_as_needed()
             self._server.reads.add(self)
-        elif not self._is_put_off:
+        elif not self._has_read_much:
             self._server.reads.kept_up = self
 
     def read_socket(self) -> None:
         """See `read_scheduler.PausedConnection`."""
-        self._is_put_off = False
+        self._has_read_much = False
         self._pause_as_needed()
 
     def read_backlog(self, until_s: float) -> bool:
@@ -414,7 +414,7 @@ class HttpConnection(asyncio.Protocol):
         # would take the refusal from the client.
         is_refusing = self._has_refused and not self._lingers
         has_much = self._has_backlog and (self._lingers or self._reader.unread_bytes > _MAX_UNREAD_BYTES)
-        must_pause = is_refusing or has_much or self._is_put_off or self._room.waiting is not None
+        must_pause = is_refusing or has_much or self._has_read_much or self._room.waiting is not None
         if must_pause and not self._is_paused:
             self._transport.pause_reading()
         elif self._is_paused and not must_pause:

@@ -21,7 +21,7 @@ class Framing:
     """Whether the client waits for `100 Continue` before it sends the body."""
     host: bytes | None = None
     fetch_site: bytes | None = None
-    """Where the page comes from whose browser has sent it (Sec-Fetch-Site)."""
+    """Origin of the page whose browser has sent the request (Sec-Fetch-Site)."""
 
 
 def framing_of(headers: Headers) -> Framing:

@@ -11,7 +11,7 @@ class StallClock:
         self._since_s = 0.0
 
     def clear(self) -> None:
-        """It is not the client that is waited for."""
+        """Note that the client is not waited for."""
         self._progress = ()
 
     def has_stalled(self, now_s: float, limit_s: float, *progress: object) -> bool:

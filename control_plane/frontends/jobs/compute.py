@@ -13,12 +13,13 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 from control_plane.batches.domain.batch import EMBEDDINGS
-from control_plane.core.errors import ControlPlaneError, LimitExceeded, Overloaded, UpstreamUnavailable
+from control_plane.core.errors import ControlPlaneError, Overloaded, UpstreamUnavailable
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.scope import Scopes, parse_scope
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
 from control_plane.frontends.common.http_errors import render_error
-from control_plane.frontends.common.status import STATUS, message_of
+from control_plane.frontends.common.status import STATUS
+from control_plane.frontends.jobs.attempt_errors import try_again_after
 from control_plane.frontends.jobs.job_meter import JobMeter
 from control_plane.frontends.jobs.yielding import Yielding
 from control_plane.frontends.kserve.http_infer import HttpInferContext, HttpInferRequest, decode
@@ -79,9 +80,8 @@ class JobCompute:
         lines: ComputeLines | None = None,
     ) -> None:
         """`inference_with` makes the inference service that counts by the given meter, and is told whether models may interrupt
-        it for callers; `is_loaded` says of a
-        model or route whether it needs no load, `is_alone` whether there are no callers to yield to, `yielding` which attempts
-        are marked; `lines` computes chunks of batches.
+        requests for callers. `is_loaded` says of a model or route whether it needs no load, `is_alone` whether there are no
+        callers to yield to, `yielding` which attempts are marked; `lines` computes chunks of batches.
         """
         self._lines = lines
         self._is_alone = is_alone
@@ -120,7 +120,7 @@ class JobCompute:
             if yields:
                 self._yielding.failed(exc)
             if STATUS[exc.code].retryable:
-                raise _try_again(exc, was_sent=request.was_sent) from exc
+                raise try_again_after(exc, was_computed=request.was_sent and not _is_not_sent(exc)) from exc
             answer = render_error(exc, job.target.encode())
         if answer.status == _UNAVAILABLE:
             raise TryAgain("Triton answered that it cannot serve the model now", was_computed=True)
@@ -142,8 +142,6 @@ def _principal_of(job: Job) -> Principal:
     return Principal(job.tenant, job.key_id, Scopes(tuple(map(parse_scope, job.scopes))))
 
 
-def _try_again(error: ControlPlaneError, *, was_sent: bool) -> TryAgain:
-    was_computed = was_sent and not (isinstance(error, UpstreamUnavailable) and error.is_not_sent)
-    retry_after_s = error.retry_after_s if isinstance(error, LimitExceeded | Overloaded) else None
-    is_crowded = not was_computed and not isinstance(error, LimitExceeded)  # one tenant's limit is no reason to hold up others
-    return TryAgain(message_of(error), was_computed=was_computed, retry_after_s=retry_after_s, is_crowded=is_crowded)
+def _is_not_sent(error: ControlPlaneError) -> bool:
+    """Whether nothing of the request was sent, although sending was begun."""
+    return isinstance(error, UpstreamUnavailable) and error.is_not_sent

@@ -95,9 +95,9 @@ class JobsHttp:
         jobs = self._jobs
         match route.action:
             case Action.SUBMIT_JOB:
-                return await self._submit(jobs, request, route, principal)
+                return await self._submit(request, route, principal)
             case Action.LIST_JOBS:
-                return await self._list(jobs, request, principal)
+                return await self._list(request, principal)
             case Action.JOB_RESULT:
                 job = await jobs.wait(await jobs.get(principal, route.job_id), _wait_s(request))
                 return await _result(jobs, job)
@@ -111,34 +111,34 @@ class JobsHttp:
                 job = await jobs.wait(await jobs.get(principal, route.job_id), _wait_s(request))
                 return make_answer(200, orjson.dumps(view_of(job, await jobs.place(job))))
 
-    async def _submit(self, jobs: Jobs, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer:
+    async def _submit(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer:
         webhook = webhook_of(request, b"tidegate-job-webhook", principal, self._webhooks)
         wanted = replace(_submission(request, route), webhook=webhook, output=self._output(request, principal))
-        job = await self._accepted(jobs, request, wanted, principal)
+        job = await self._accepted(request, wanted, principal)
         # A body that came whole keeps its part of the memory for all bodies until it is answered, and a runner needs as much again.
         if wait_s := _wait_s(request) if len(request.body) <= UNCOUNTED_BYTES else 0:
-            job = await jobs.wait(job, wait_s)
+            job = await self._jobs.wait(job, wait_s)
             if job.result is not None:
-                return with_header(await _result(jobs, job), b"Preference-Applied: wait=%d" % wait_s)
+                return with_header(await _result(self._jobs, job), b"Preference-Applied: wait=%d" % wait_s)
         body = orjson.dumps(view_of(job, None))  # its place in line is counted for who asks: behind thousands that takes a while
         headers: Headers = [(b"Location", f"/v2/jobs/{job.id}".encode())]
         return make_answer(202, body, headers=headers)
 
-    async def _accepted(self, jobs: Jobs, request: HttpRequest, wanted: Submission, principal: Principal) -> Job:
+    async def _accepted(self, request: HttpRequest, wanted: Submission, principal: Principal) -> Job:
         """Accept a job whose body the caller has sent, still sends, or has where it says."""
         body, rest = await _beginning(request)
         given = _file_url(request, b"tidegate-job-input")
         if given is None:
             announced_bytes = request.content_length if rest is not None else 0
-            return await jobs.submit(principal, replace(wanted, body=body, rest=rest, announced_bytes=announced_bytes))
+            return await self._jobs.submit(principal, replace(wanted, body=body, rest=rest, announced_bytes=announced_bytes))
         if self._files is None or self._budget is None:
             raise InvalidRequest(_NO_FILES)
         if body:
             raise InvalidRequest("a job has its input in the body or where tidegate-job-input says, not both")
-        room = partial(jobs.require_room, principal, idempotency_key=wanted.idempotency_key)
+        room = partial(self._jobs.require_room, principal, idempotency_key=wanted.idempotency_key)
         reading = self._files.input(principal.tenant, given, max_bytes=self._max_input_bytes, budget=self._budget, require_room=room)
         async with reading as found:
-            return await jobs.submit(principal, replace(wanted, body=found))
+            return await self._jobs.submit(principal, replace(wanted, body=found))
 
     def _output(self, request: HttpRequest, principal: Principal) -> Delivery | None:
         """Read where the result is written to. Raises InvalidRequest."""
@@ -163,7 +163,7 @@ class JobsHttp:
             outcome = exc
         return make_answer(200, encode_outcome(outcome), content_type=b"application/octet-stream")
 
-    async def _list(self, jobs: Jobs, request: HttpRequest, principal: Principal) -> HttpAnswer:
+    async def _list(self, request: HttpRequest, principal: Principal) -> HttpAnswer:
         query = parse_qs(request.target.partition(b"?")[2].decode("latin-1"), keep_blank_values=True)
         if unknown := query.keys() - {"state", "before", "limit"}:
             raise InvalidRequest(f"unknown parameter {min(unknown)[:50]!r}; there are state, before and limit")
@@ -175,7 +175,7 @@ class JobsHttp:
             raise InvalidRequest("before must be the id of a job, the last one of the list before")
         if not (limit.isascii() and limit.isdigit() and len(limit) <= 4 and 1 <= int(limit) <= _MOST_LISTED):
             raise InvalidRequest(f"limit must be a number from 1 to {_MOST_LISTED}")
-        found = await jobs.visible_to(principal, state=JobState(state) if state else None, before=before, limit=int(limit))
+        found = await self._jobs.visible_to(principal, state=JobState(state) if state else None, before=before, limit=int(limit))
         return make_answer(200, orjson.dumps({"jobs": [view_of(job, None) for job in found]}))
 
 

@@ -13,7 +13,7 @@ from control_plane.core.errors import ControlPlaneError, DeadlineExceeded
 from control_plane.jobs.domain.job import Job
 
 _STARVED_S = 600.0
-"""For so long a host is taken for busy after an attempt in vain. Each costs a job the time of a whole request; callers who come
+"""Time for which a host is taken for busy after an attempt in vain. Each costs a job the time of a whole request; callers who come
 meanwhile wait once for what was begun before."""
 
 

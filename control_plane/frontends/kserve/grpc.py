@@ -95,9 +95,9 @@ _METHODS: Mapping[str, _Method] = {
 }
 
 _STATISTICS_BOUND = InflateBound(2**26, "the statistics are too large")
-"""For the statistics of all models; those of one version are some hundred bytes."""
+"""Bound on the statistics of all models; those of one version are some hundred bytes."""
 _CONTROL = InflateBound(2**20, f"the message of this call exceeds its limit of {2**20} bytes")
-"""For the message of a call that carries neither tensors nor a model's files."""
+"""Bound on the message of a call that carries neither tensors nor a model's files."""
 
 _STREAM_PLACEHOLDER = GrpcHandler()
 """Placeholder in the method table; a handler that can authenticate its caller again is made for each
@@ -159,13 +159,13 @@ class V2Grpc:
             SERVICE + "ModelStreamInfer": _STREAM_PLACEHOLDER,
             SERVICE + "ServerLive": GrpcHandler(unary=_live),
             **self._unary(
-                dict.fromkeys(READ_METHODS, self._pass)
+                dict.fromkeys(READ_METHODS, self._forward)
                 | dict.fromkeys(_MODEL_METHODS, self._read_model)
                 | dict.fromkeys(_HEALTH_METHODS, self._ready)
             ),
         }
         self._administration = self._unary(
-            dict.fromkeys((*ADMINISTRATION_METHODS, *SHARED_MEMORY_METHODS), self._pass)
+            dict.fromkeys((*ADMINISTRATION_METHODS, *SHARED_MEMORY_METHODS), self._forward)
             | {_LOAD: self._load, _UNLOAD: self._unload, _INDEX: self._index}
         )
 
@@ -248,7 +248,7 @@ class V2Grpc:
     async def _read_model(self, call: GrpcCall) -> GrpcAnswer:
         """Answer a read-only call about a model or a route; its name is in the message."""
         if not self._access.needs_model_name and self._fleet is None:
-            return await self._pass(call)
+            return await self._forward(call)
         message = self._message(call)
         name, version = model_in(message)
         self._access.require(call.principal, need_of_call(Action.READ, name))
@@ -256,7 +256,7 @@ class V2Grpc:
         if route is not None:
             name, version = route.model, version or route.version
             call = GrpcCall(call.head, frame_message(with_model(message, name, version)))
-        answer = await self._tell(call, name, version)
+        answer = await self._forward_to_model(call, name, version)
         return answer if name or call.head.method != _STATISTICS else self._visible(answer, call.principal)
 
     def _visible(self, answer: GrpcAnswer, principal: Principal) -> GrpcAnswer:
@@ -267,18 +267,18 @@ class V2Grpc:
         visible = visible_message(message, partial(self._access.readable, principal))
         return answer if visible is None else message_answer(visible)
 
-    async def _pass(self, call: GrpcCall) -> GrpcAnswer:
+    async def _forward(self, call: GrpcCall) -> GrpcAnswer:
         return await self._servers.ask(lambda server: server.grpc.unary(call, timeout_s=self._timeout_s(call)))
 
     async def _ready(self, call: GrpcCall) -> GrpcAnswer:
-        return _NOT_READY[call.head.method] if self._servers.is_stopping else await self._pass(call)
+        return _NOT_READY[call.head.method] if self._servers.is_stopping else await self._forward(call)
 
     async def _index(self, call: GrpcCall) -> GrpcAnswer:
         if self._fleet is None:
-            return await self._pass(call)
+            return await self._forward(call)
         return await self._fleet.index(self._read(call, service_pb2.RepositoryIndexRequest.FromString))
 
-    async def _tell(self, call: GrpcCall, model: str, version: str) -> GrpcAnswer:
+    async def _forward_to_model(self, call: GrpcCall, model: str, version: str) -> GrpcAnswer:
         """Forward a read-only call to a server with the model, or answer it for the fleet as a whole."""
         if self._fleet is not None and call.head.method == _READY:
             return await self._fleet.ready(call, model, version, timeout_s=self._timeout_s(call))

@@ -21,7 +21,7 @@ from control_plane.protocols.kserve.messages import service_pb2
 from control_plane.triton.ports import GrpcCall
 
 _BOUND = InflateBound(1 << 26, "a server's statistics are too large")
-"""For the statistics of one server; those of one model version are some hundred bytes."""
+"""Bound on the statistics of one server; those of one model version are some hundred bytes."""
 
 
 class GrpcFleetAnswers:

@@ -130,7 +130,7 @@ class _StreamRequest:
     arm: Arm | None = None
     """The choice among the route's targets, if it has any."""
 
-    async def turn(self, relay: StreamRelay) -> float:
+    async def acquire_slot(self, relay: StreamRelay) -> float:
         """Wait for the model's in-flight slot; return the seconds that are left then. Raises Overloaded."""
         timeout_s = relay.request_timeout_s if self.deadline_s is None else self.deadline_s
         return await relay.inference.acquire_slot(self.running, timeout_s=timeout_s)
@@ -281,7 +281,7 @@ class _StreamCall:
         try:
             if before is not None:  # requests of a sequence must reach Triton in order
                 await asyncio.wait((before,))
-            timeout_s = await asked.turn(self._relay)
+            timeout_s = await asked.acquire_slot(self._relay)
             deadline_s = now_s() + timeout_s
             if await self._is_decoupled_once_loaded(asked.call.model_name, timeout_s):
                 await self._send_decoupled(asked, await self._reserve(asked, deadline_s - now_s()), tasks)
@@ -355,7 +355,7 @@ class _StreamCall:
         one.
         """
         try:
-            server = await self._reserve(asked, await asked.turn(self._relay))
+            server = await self._reserve(asked, await asked.acquire_slot(self._relay))
         except ControlPlaneError as exc:
             asked.running.fail(exc)
             self._end(asked)

@@ -27,6 +27,8 @@ try again."""
 
 @dataclass(slots=True)
 class _Flight(Generic[ResultT]):
+    """Computation under way, with the number of callers that wait for it."""
+
     task: asyncio.Task[ResultT | Exception]
     leader: AuthorizedRequest
     waiting: int = 0

@@ -34,16 +34,16 @@ _MAX_ENTRY_BYTES = _MAX_BYTES // 1024
 """A table of few large answers would drop others often; larger ones take the ordinary path."""
 _FLUSH_EVERY_S = 0.1
 """Seconds between two flushes of counts."""
-MOST_UNTOLD = 256
+MOST_UNFLUSHED = 256
 """Entries whose hits are flushed in one turn of the event loop, some 5 us each."""
 
 
 @dataclass(slots=True, eq=False)
 class _VerbatimEntry(Generic[AnswerT]):
-    """One entry: the answer, and all that must be unchanged for it to hold."""
+    """Entry of the verbatim cache: the answer, and all that must be unchanged for it to hold."""
 
     answer: AnswerT
-    kept: CacheEntry
+    entry: CacheEntry
     principal: Principal
     account: TenantUsage
     call: InferCall
@@ -75,8 +75,8 @@ class VerbatimCache(Generic[AnswerT]):
         self._hits: BoundedCache[MessageKey, _VerbatimEntry[AnswerT]] = BoundedCache(_MAX_BYTES, max_entry_bytes=_MAX_ENTRY_BYTES)
         self.entries: Sized = self._hits.keys
         """The cached answers, of which callers look at the number: none needs to be asked for while it is 0."""
-        self._untold: list[_VerbatimEntry[AnswerT]] = []
-        self._telling: asyncio.TimerHandle | None = None
+        self._to_flush: list[_VerbatimEntry[AnswerT]] = []
+        self._flush_timer: asyncio.TimerHandle | None = None
 
     def answer(self, message: MessageKey) -> AnswerT | None:
         """The answer to this message, if it is cached, still valid, and its tenant is surely within its
@@ -95,11 +95,11 @@ class VerbatimCache(Generic[AnswerT]):
             return None
         hit.unflushed += 1
         if hit.unflushed == 1:  # one timer for all entries, and each entry is listed once
-            self._untold.append(hit)
-            if len(self._untold) == MOST_UNTOLD:
+            self._to_flush.append(hit)
+            if len(self._to_flush) == MOST_UNFLUSHED:
                 self.flush_counts()
-            elif self._telling is None:
-                self._telling = asyncio.get_running_loop().call_later(_FLUSH_EVERY_S, self.flush_counts)
+            elif self._flush_timer is None:
+                self._flush_timer = asyncio.get_running_loop().call_later(_FLUSH_EVERY_S, self.flush_counts)
         return hit.answer
 
     def takes(self, principal: Principal, size_bytes: int) -> bool:
@@ -115,23 +115,23 @@ class VerbatimCache(Generic[AnswerT]):
         The caller has just been authenticated and authorised, and `takes` has said yes; `call` is the call as
         it goes to Triton.
         """
-        kept = None if self._cache is None else self._cache.entry(key)
-        if kept is not None and self._cache is not None:
+        entry = None if self._cache is None else self._cache.entry(key)
+        if entry is not None and self._cache is not None:
             account = self._admission.account(principal.tenant)
-            hit = _VerbatimEntry(answer, kept, principal, account, call, self._access.generation, self._cache.fingerprints.generation)
+            hit = _VerbatimEntry(answer, entry, principal, account, call, self._access.generation, self._cache.fingerprints.generation)
             self._hits.keep(message, hit, size_bytes=size_bytes)
 
     def flush_counts(self) -> None:
         """Flush the counts of all hits so far to metrics and metering."""
-        if self._telling is not None:
-            self._telling.cancel()
-            self._telling = None
-        for hit in self._untold:
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+        for hit in self._to_flush:
             count, hit.unflushed = hit.unflushed, 0
             self._running.hits(self._frontend, hit.principal, hit.call, count)
             if self._cache is not None:
                 self._cache.counts[hit.call.model_name, CacheStatus.HIT] += count
-        self._untold.clear()
+        self._to_flush.clear()
 
     def _holds(self, hit: _VerbatimEntry[AnswerT]) -> bool:
         """Whether rules, contents, the caller's key and the cached entry are as they were; refreshes the
@@ -143,5 +143,5 @@ class VerbatimCache(Generic[AnswerT]):
             and hit.access_generation == self._access.generation
             and hit.contents_generation == fingerprints.generation
             and (expires_s is None or self._today_s() < expires_s)
-            and cache.reuse(hit.kept)
+            and cache.reuse(hit.entry)
         )

@@ -20,13 +20,13 @@ class Observation:
 
     route: str
     rollout: str
-    """Id of the rollout that had assigned it."""
+    """Id of the rollout that had assigned the request."""
     is_stable: bool
     digest: int
-    """Of what sticks: requests of one digest are not independent of each other."""
+    """Digest of what a caller is assigned by: requests of one digest are not independent of each other."""
     is_fault: bool
     took_s: float
-    """From when it was sent to a server until it was answered."""
+    """Seconds from the request's sending to a server until its answer."""
     is_death: bool = False
     """Whether the fault was the end of a process: of the model's stub, or of its server."""
     pair: Pair | None = None

@@ -126,7 +126,7 @@ class Suspects:
 
 
 class StubDeaths:
-    """Tells the requests that a stub was computing when it died from those that came to the dead stub."""
+    """Register of dead stubs, which tells requests that a stub was computing when it died from those that came to the dead stub."""
 
     def __init__(self) -> None:
         self._told: dict[tuple[str, str], tuple[object, float, float]] = {}

@@ -52,8 +52,8 @@ class RetryBucket:
         kept = 0.5 ** (past_s / _HALF_LIFE_S)
         part = SHARE * ((1.0 - kept) * _MEAN_LIFE_S / past_s if past_s > 0.0 else 1.0)
         return RetryBucket(
-            _kept(self.units, kept) + part * asked_units,
-            _kept(self.requests, kept) + part * asked_requests,
+            _decayed(self.units, kept) + part * asked_units,
+            _decayed(self.requests, kept) + part * asked_requests,
             min(1.0, self.spare + SPARE_PER_S * past_s / processes),
             now_s,
         )
@@ -68,7 +68,7 @@ class RetryBucket:
         return None
 
 
-def _kept(balance: float, part: float) -> float:
+def _decayed(balance: float, part: float) -> float:
     """What is left of a balance. A debt is not forgotten: it was work that the servers have done."""
     return balance * part if balance > 0.0 else balance
 

@@ -21,6 +21,8 @@ _ONE_DEATH_S = 10.0
 
 @dataclass(slots=True)
 class _Lane(Generic[KeyT]):
+    """Suspects of one model: those that are sent, and those that wait."""
+
     since_s: float
     widens: bool
     places: int = 1

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from control_plane.core.infer_call import Outcome
-from control_plane.inference.in_flight.running_request import (
-    RunningRequest,
-)
+from control_plane.inference.in_flight.running_request import RunningRequest
 from control_plane.triton.ports import HttpStream
 
 

@@ -191,7 +191,7 @@ class RunningRequest:
 
     def fail(self, error: BaseException) -> None:
         """Note the error that it ends with, unless it is answered after all."""
-        error = _told(error)
+        error = _error_for_caller(error)
         self.outcome = outcome_of(error)
         if self._all.has_log:
             self.told = self._all.client_status_of(self.frontend, error)
@@ -219,7 +219,7 @@ class RunningRequest:
             self._held.release(sent_s=self.computed_since_s(), now_s=now_s)
 
     def computed_since_s(self) -> float:
-        """When its computing began, for the model's service time; infinity where nothing follows from it."""
+        """When the request's computing began, for the model's service time; infinity where nothing follows from it."""
         return inf
 
 
@@ -254,12 +254,12 @@ class AuthorizedRequest(AdmittedRequest):
     call: InferCall
     """The call as it goes to Triton, after routing."""
     server: str
-    """Name of the server that it was sent to, or that answered the flight that it joined."""
+    """Name of the server that the request was sent to, or that answered the flight that it joined."""
     sent_s: float | None
-    """When it was sent to a server, in the loop's time; None if it has not been sent."""
+    """When the request was sent to a server, in the loop's time; None if it has not been sent."""
     rows: int
     units: float | None
-    """Compute units that it is expected to take altogether; None where the model's cost is unknown."""
+    """Compute units that the request is expected to take altogether; None where the model's cost is unknown."""
     expected_units: float
     """Expected compute units, for the fair queue; one per row where the model's cost is unknown.
 
@@ -335,7 +335,7 @@ class AuthorizedRequest(AdmittedRequest):
         self.server, self.sent_s = server, self._all.now_s()
 
     def computed_since_s(self) -> float:
-        """When it was sent; infinity where it was not, or was streamed, whose length is the caller's choice."""
+        """When the request was sent; infinity where it was not, or was streamed: a stream's length is the caller's choice."""
         return inf if self.sent_s is None or self._goes_on else self.sent_s
 
     @property
@@ -358,7 +358,7 @@ class AuthorizedRequest(AdmittedRequest):
 
 def outcome_of(error: BaseException) -> Outcome:
     """The outcome of a request that ended with `error`."""
-    error = _told(error)
+    error = _error_for_caller(error)
     if isinstance(error, asyncio.CancelledError):
         return Outcome.ABANDONED
     if isinstance(error, ControlPlaneError):
@@ -366,7 +366,7 @@ def outcome_of(error: BaseException) -> Outcome:
     return Outcome.FAILED
 
 
-def _told(error: BaseException) -> BaseException:
+def _error_for_caller(error: BaseException) -> BaseException:
     """The error that the caller is told: of a cancellation by a stop, which the caller has not brought about, the
     stop's."""
     is_by_stop = isinstance(error, asyncio.CancelledError) and error.args and isinstance(error.args[0], GatewayStopping)

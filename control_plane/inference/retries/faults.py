@@ -75,11 +75,11 @@ class Resend(Enum):
     """Which requests may be sent to another copy for a fault."""
 
     ALWAYS = auto()
-    """Any: it has not been computed."""
+    """Any request: it has not been computed."""
     IF_REPEATABLE = auto()
-    """One that does no harm if it is computed twice."""
+    """Requests that do no harm if they are computed twice."""
     IF_CAPACITY = auto()
-    """The same, and only where a copy could begin at once: sent to a busy one it would add to the overload."""
+    """Requests as of `IF_REPEATABLE`, and only where a copy could begin at once: a busy one would be overloaded further."""
     NEVER = auto()
 
 
@@ -87,17 +87,17 @@ class Finding(Enum):
     """Conclusion from a fault about the server."""
 
     NOTHING = auto()
-    """It answers."""
+    """The server answers."""
     LACKS_MODEL = auto()
-    """Its copy of the model is not there."""
+    """The server's copy of the model is not there."""
     STUB_DIED = auto()
-    """Its copy of the model has to be loaded anew."""
+    """The server's copy of the model has to be loaded anew."""
     UNREACHABLE = auto()
-    """Nothing listens there: its copies are gone until it is looked at."""
+    """Nothing listens at the server's address: its copies are gone until it is looked at."""
     BROKEN = auto()
-    """Others are preferred until it is looked at."""
+    """Other servers are preferred until this one is looked at."""
     SILENT = auto()
-    """It may hang."""
+    """The server may hang."""
 
 
 @dataclass(frozen=True, slots=True)

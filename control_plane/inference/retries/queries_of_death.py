@@ -38,7 +38,7 @@ class Hashable(Protocol):
 
 
 class SuspectTurns(Protocol):
-    """Way to Triton of the suspects, in turn: this process's own lanes, or those that the workers of a gateway share."""
+    """Port for the turns in which suspects are sent: by this process's own lanes, or by those that the workers of a gateway share."""
 
     def died(self, model: str, *, is_stub: bool) -> None:
         """Note a death under a request of the model."""
@@ -154,7 +154,7 @@ class QueriesOfDeath:
         self.tell(Finding(digest, record, is_stub))
         if record.verdict is Verdict.GUILTY:
             self.found += 1
-            _log.warning("model %s: a request is refused for %d s: %s", call.model_name, REMEMBERED_S, _why(digest, record))
+            _log.warning("model %s: a request is refused for %d s: %s", call.model_name, REMEMBERED_S, _deaths_text(digest, record))
             raise self._refusal(digest, record)
 
     def answered(self, suspect: Suspect) -> None:
@@ -180,7 +180,7 @@ class QueriesOfDeath:
     def _refusal(self, digest: Digest, record: Record) -> QueryOfDeath:
         self.refused += 1
         left_s = max(1.0, record.until_s - self._now_s())
-        return QueryOfDeath(f"the request is not sent to Triton for {left_s:.0f} s: {_why(digest, record)}")
+        return QueryOfDeath(f"the request is not sent to Triton for {left_s:.0f} s: {_deaths_text(digest, record)}")
 
 
 async def _digest(request: Hashable, call: InferCall) -> Digest:
@@ -190,5 +190,5 @@ async def _digest(request: Hashable, call: InferCall) -> Digest:
     return call.model_name, await asyncio.to_thread(identity_of, *parts)
 
 
-def _why(digest: Digest, record: Record) -> str:
+def _deaths_text(digest: Digest, record: Record) -> str:
     return f"{len(record.deaths)} processes died under it (servers {', '.join(record.deaths)}; digest {digest[1].hex()[:16]})"

@@ -8,7 +8,6 @@ job's folder is only ever written by who accepts the job and by its runners, und
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import re
 import shutil
@@ -24,12 +23,12 @@ from uuid import uuid4
 from control_plane.core.errors import StartupError, StoreUnavailable
 from control_plane.jobs.domain.job import Blob
 from control_plane.jobs.ports import SpoolDamaged
-from control_plane.storage.growing_file import GrowingFile
+from control_plane.storage.durable_files import flush_to_disk, open_private
+from control_plane.storage.growing_file import DISK_FULL, GrowingFile
 
 _THREADS = 4
 _JOB = re.compile(r"job-[0-9a-f]{32}")
 _NAME = re.compile(r"[a-z0-9-]{1,60}")
-_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 T = TypeVar("T")
 
@@ -93,7 +92,7 @@ class FolderSpool:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         except OSError as exc:
-            raise StoreUnavailable(f"the spool of jobs: {exc.strerror}", is_full=exc.errno in _FULL) from exc
+            raise StoreUnavailable(f"the spool of jobs: {exc.strerror}", is_full=exc.errno in DISK_FULL) from exc
 
 
 def _checked(pattern: re.Pattern[str], text: str) -> str:
@@ -109,7 +108,7 @@ def _write(folder: Path, name: str, pieces: Sequence[bytes | bytearray], flushed
     partial = folder / f".{uuid4().hex}"
     digest, size_bytes = sha256(), 0
     try:
-        with open(partial, "xb", opener=_private) as file:
+        with open(partial, "xb", opener=open_private) as file:
             for piece in pieces:
                 digest.update(piece)
                 size_bytes += len(piece)
@@ -189,17 +188,5 @@ def _jobs(folder: Path, before_s: float) -> list[str]:
 def _flush_folders(folder: Path, made: list[Path], flushed: set[Path]) -> None:
     """Flush a job's folder, and those in which folders were made that lead to it."""
     for each in (folder, *(each.parent for each in made)):
-        _flush_folder(each)
+        flush_to_disk(each)
     flushed.add(folder.parent)
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

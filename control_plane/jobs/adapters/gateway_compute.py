@@ -131,7 +131,7 @@ class GatewayCompute:
                 raise TryAgain(f"no gateway has answered: {exc}", was_computed=True) from exc
             if answer.status == 200:
                 return decode_outcome(answer.body)
-            why = _told(answer)
+            why = _text_of(answer)
             if answer.status in _COUNTED:
                 raise TryAgain(f"{_COUNTED[answer.status]}: {why}", was_computed=True)
             if answer.status not in _PASSED_OVER:
@@ -154,5 +154,5 @@ class GatewayCompute:
             await gateway.close()
 
 
-def _told(answer: HttpAnswer) -> str:
+def _text_of(answer: HttpAnswer) -> str:
     return f"{answer.status} {bytes(answer.body[:300]).decode(errors='replace')}"

@@ -18,7 +18,7 @@ from control_plane.jobs.ports import EVERY_JOB, JobStore
 _POLL_S = 0.25
 _RETRY_S = 1.0
 _GATHER_S = 0.003
-"""From a first new job to the tickets, for more to come: they are claimed at once, which costs less."""
+"""Time from a first new job to the tickets, for more to come: they are claimed at once, which costs less."""
 
 _log = logging.getLogger(__name__)
 

@@ -52,7 +52,7 @@ _AT_ONCE = 8
 """Tickets that are got before jobs are claimed for them: each is a trip to the broker."""
 _RELEASE_TIMEOUT_S = 2.0
 _GOODBYE_TIMEOUT_S = 1.0
-"""For what is only polite: it may be said while this process ends, and to a broker that says nothing."""
+"""Time for a call that is only polite: it may be made while this process ends, and to a broker that says nothing."""
 _CONNECT_TIMEOUT_S = 10.0
 _HEARTBEAT_S = 10
 _BROKEN_AFTER = 2
@@ -109,13 +109,13 @@ class RabbitmqTickets:
                 continue
             try:
                 with _heeding_cancellation(), _may_be_closed():
-                    messages = await _there(link, min(most, _AT_ONCE))
+                    messages = await _messages_now(link, min(most, _AT_ONCE))
                     self._failures = 0
                     if not messages and (message := await _next(link)) is not None:
                         messages.append(message)
             except _FAILURES as exc:
                 self._failures += isinstance(exc, ConnectionInternalError | TimeoutError)
-                _log.warning("no ticket can be taken from %s: %s", self.place, _told(exc))
+                _log.warning("no ticket can be taken from %s: %s", self.place, _text_of(exc))
                 self._drop(link)
                 await asyncio.sleep(_BACK_OFF.first_delay_s)
                 continue
@@ -135,7 +135,7 @@ class RabbitmqTickets:
                 link = await self._connect()
             except _FAILURES as exc:
                 failures += 1
-                _log.warning("%s cannot be reached; jobs wait in their store: %s", self.place, _told(exc))
+                _log.warning("%s cannot be reached; jobs wait in their store: %s", self.place, _text_of(exc))
             else:
                 failures = 0
                 self._link = link
@@ -167,7 +167,7 @@ class RabbitmqTickets:
                         yield link
         except _FAILURES as exc:
             self._drop(link)
-            raise StoreUnavailable(f"{self.place}: {_told(exc)}") from exc
+            raise StoreUnavailable(f"{self.place}: {_text_of(exc)}") from exc
 
     def _drop(self, link: _Link) -> None:
         """Have `run` connect anew; the tickets that were taken by this connection come again."""
@@ -225,13 +225,13 @@ class RabbitmqTicket:
         try:
             await asyncio.wait_for(self._message.ack(), _RELEASE_TIMEOUT_S)
         except _FAILURES as exc:
-            _log.info("a ticket comes again, as it could not be acknowledged to %s: %s", self._place, _told(exc))
+            _log.info("a ticket comes again, as it could not be acknowledged to %s: %s", self._place, _text_of(exc))
 
     async def give_back(self) -> None:
         try:
             await asyncio.wait_for(self._message.nack(requeue=True), _RELEASE_TIMEOUT_S)
         except _FAILURES as exc:
-            _log.info("a ticket could not be given back to %s and comes again: %s", self._place, _told(exc))
+            _log.info("a ticket could not be given back to %s and comes again: %s", self._place, _text_of(exc))
 
 
 def place_of_broker(url: SecretStr) -> str:
@@ -273,7 +273,7 @@ def _heeding_cancellation() -> Iterator[None]:
             raise asyncio.CancelledError
 
 
-async def _there(link: _Link, most: int) -> list[AbstractIncomingMessage]:
+async def _messages_now(link: _Link, most: int) -> list[AbstractIncomingMessage]:
     """Return messages that the queue has now, one for each trip. Those that were got before a failure are lost with the
     connection, and so come again."""
     found: list[AbstractIncomingMessage] = []
@@ -334,6 +334,6 @@ def _version_of(connection: AbstractConnection) -> tuple[int, ...]:
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
 
 
-def _told(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     """An error as text; aio-pika's may repeat the URL, whose password it masks, and some say nothing."""
     return str(error) or type(error).__name__

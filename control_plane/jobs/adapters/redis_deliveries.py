@@ -14,11 +14,11 @@ import orjson
 from control_plane.jobs.domain.job import Job
 from control_plane.storage.redis import RedisLink
 
-_PREFIX = "tidegate:jobs:"
-DELIVERIES = _PREFIX + "deliveries"
+PREFIX = "tidegate:jobs:"
+DELIVERIES = PREFIX + "deliveries"
 """Hash of how many deliveries each tenant has, by the field `of:TENANT`."""
-_DUE_OF = _PREFIX + "due-deliveries:"
-_ENDED = _PREFIX + "ended-receivers"
+_DUE_OF = PREFIX + "due-deliveries:"
+_ENDED = PREFIX + "ended-receivers"
 
 
 class RedisDeliveries:

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 from pydantic import SecretStr
 
-from control_plane.jobs.adapters.redis_deliveries import DELIVERIES, RedisDeliveries, delivery_place
+from control_plane.jobs.adapters.redis_deliveries import DELIVERIES, PREFIX, RedisDeliveries, delivery_place
 from control_plane.jobs.domain.claims import HEADS, TenantQueue, WaitingJob
 from control_plane.jobs.domain.job import Job, JobState, PriceClass
 from control_plane.jobs.domain.job_text import decode_job, encode_job
@@ -24,8 +24,7 @@ from control_plane.jobs.domain.transitions import WrongState
 from control_plane.jobs.ports import Bounds, DeliveryIndex, JobsFull, Load
 from control_plane.storage.redis import RedisLink, open_link
 
-_PREFIX = "tidegate:jobs:"
-_LAYOUT = _PREFIX + "layout"
+_LAYOUT = PREFIX + "layout"
 _MIGRATIONS = (
     "",  # nothing to do for the first layout: the first write creates it
     # The second counts what each tenant keeps of its ended jobs.
@@ -44,10 +43,10 @@ for i = 2, #records, 2 do
 end
 """,
 )
-_RECORDS, _REVISIONS, _IDS = _PREFIX + "records", _PREFIX + "revisions", _PREFIX + "idempotency-keys"
-_LOOK, _READY, _ALL = _PREFIX + "look", _PREFIX + "ready", _PREFIX + "all"
-_OPEN, _BYTES, _ENDED, _RUNNING, _CLAIMED = (_PREFIX + name for name in ("open", "bytes", "ended", "running", "claimed"))
-_KEPT, _KEPT_BYTES = _PREFIX + "kept", _PREFIX + "kept-bytes"
+_RECORDS, _REVISIONS, _IDS = PREFIX + "records", PREFIX + "revisions", PREFIX + "idempotency-keys"
+_LOOK, _READY, _ALL = PREFIX + "look", PREFIX + "ready", PREFIX + "all"
+_OPEN, _BYTES, _ENDED, _RUNNING, _CLAIMED = (PREFIX + name for name in ("open", "bytes", "ended", "running", "claimed"))
+_KEPT, _KEPT_BYTES = PREFIX + "kept", PREFIX + "kept-bytes"
 _TOTAL = "all"
 _PAGE = 200
 
@@ -137,7 +136,7 @@ class RedisJobStore:
     """Job store in Redis; `open_redis_jobs` opens it."""
 
     carries_bytes = 0
-    """It keeps all that it has in memory, so bodies and results are in the spool."""
+    """No bytes: Redis keeps everything in memory, so bodies and results are in the spool."""
 
     def __init__(self, link: RedisLink) -> None:
         self._link = link
@@ -207,7 +206,7 @@ class RedisJobStore:
     async def waiting(self, now_s: float, *, heads: int = HEADS) -> list[TenantQueue]:
         keys = [_RECORDS, _READY, _OPEN, _RUNNING, _CLAIMED]
         async with self._link.calling():
-            found = await self._waiting_script(keys=keys, args=[_PREFIX + "waiting:", repr(now_s), heads])
+            found = await self._waiting_script(keys=keys, args=[PREFIX + "waiting:", repr(now_s), heads])
         return [_queue(*each) for each in found]
 
     async def ready(self, now_s: float, *, limit: int) -> int:
@@ -236,7 +235,7 @@ class RedisJobStore:
         return rank or 0
 
     async def jobs_of(self, tenant: str | None, *, state: JobState | None, before: str, limit: int) -> list[Job]:
-        key = f"{_PREFIX}of:{tenant}" if tenant is not None else f"{_PREFIX}in:{state}" if state is not None else _ALL
+        key = f"{PREFIX}of:{tenant}" if tenant is not None else f"{PREFIX}in:{state}" if state is not None else _ALL
         found, at, newest = list[Job](), 0, math.inf
         async with self._link.calling():
             if before:
@@ -278,7 +277,7 @@ class RedisJobStore:
 
     async def _oldest(self, tenant: str, jobs: int, size_bytes: int, *, limit: int) -> list[Job]:
         """The oldest ended jobs of a tenant that has so many, or so many bytes, too many."""
-        key, at, found = f"{_PREFIX}of:{tenant}", 0, list[Job]()
+        key, at, found = f"{PREFIX}of:{tenant}", 0, list[Job]()
         while (jobs > 0 or size_bytes > 0) and len(found) < limit and (ids := await self._link.client.zrange(key, at, at + _PAGE - 1)):
             page = surplus(await self._records(ids), jobs=jobs, size_bytes=size_bytes, limit=limit - len(found))
             found += page
@@ -311,7 +310,7 @@ def _of(tenant: str) -> str:
 
 
 def _waiting_of(tenant: str) -> str:
-    return f"{_PREFIX}waiting:{_of(tenant)}"
+    return f"{PREFIX}waiting:{_of(tenant)}"
 
 
 def _key_field(tenant: str, idempotency_key: str) -> str:
@@ -324,8 +323,8 @@ def _places(job: Job | None) -> dict[str, str]:
         return {}
     places = {
         _ALL: job.submitted_s,
-        f"{_PREFIX}of:{job.tenant}": job.submitted_s,
-        f"{_PREFIX}in:{job.state}": job.submitted_s,
+        f"{PREFIX}of:{job.tenant}": job.submitted_s,
+        f"{PREFIX}in:{job.state}": job.submitted_s,
         _LOOK: job.look_at_s,
         **delivery_place(job),
     }

@@ -83,7 +83,7 @@ _CARRIES_BYTES = 32_768
 _FRESH, _FRESH_BYTES = 1024, 4096
 """Jobs that were added last and have small bodies are kept in memory until they are claimed, so many at most."""
 _PATIENCE_S = 0.003
-"""So long a change waits for others, which are flushed to disk with it: a flush costs as much CPU as a change, or more."""
+"""Time for which a change waits for others, which are flushed to disk with it: a flush costs as much CPU as a change, or more."""
 
 
 class SqliteJobStore:

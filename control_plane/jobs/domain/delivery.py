@@ -48,9 +48,9 @@ class Delivery:
     state: DeliveryState = DeliveryState.WAITING
     attempts: int = 0
     due_s: float = 0.0
-    """While it is pending: when it is tried next, unless who tries it now says otherwise before."""
+    """While the delivery is pending: when it is tried next, unless whoever tries it now says otherwise before."""
     until_s: float = 0.0
-    """When it is given up."""
+    """When the delivery is given up."""
     error: str = ""
     """Why the last attempt failed."""
     event: str = ""
@@ -60,7 +60,7 @@ class Delivery:
 
     @property
     def begun_s(self) -> float:
-        """When it became pending."""
+        """When the delivery became pending."""
         return self.until_s - GIVE_UP_S
 
     @property

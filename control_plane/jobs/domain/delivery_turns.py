@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 OF_TENANT = 8
 """Deliveries of a tenant at a time."""
 OF_FAILING_TENANT = 1
-"""The same, of one whose last delivery has failed: each may take as long as an exchange may."""
+"""Deliveries at a time of a tenant whose last one has failed: each may take as long as an exchange may."""
 
 
 def turns(due: Mapping[str, Sequence[str]], under_way: Mapping[str, int], failing: Collection[str], *, room: int) -> list[str]:

@@ -23,7 +23,7 @@ among themselves, at which halving would leave a quarter of an idle server unuse
 _SMALLEST = 1 / 16
 _LONGEST_PAUSE_S = 2.0
 _WINDOW_S = 30.0
-"""For so long a shortest time is believed; after two of them without a job nothing is known of a model."""
+"""Time for which a shortest time is believed; after two of them without a job nothing is known of a model."""
 
 
 @dataclass(slots=True)

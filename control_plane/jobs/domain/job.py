@@ -88,7 +88,7 @@ class Job:
     body: Blob
     submitted_s: float
     due_s: float
-    """When it is no longer passed over for others of its tenant."""
+    """When the job is no longer passed over for others of its tenant."""
     deadline_s: float
     price_class: PriceClass = PriceClass.STANDARD
     idempotency_key: str = ""
@@ -113,9 +113,9 @@ class Job:
     keep_until_s: float = 0.0
     """When the record and its result may go, once it has ended."""
     keep_at_least_until_s: float = 0.0
-    """Keeps it for longer than the policy says: until the batch that it is a part of is over."""
+    """Keeps the record for longer than the policy says: until the batch that the job is a part of is over."""
     output: Delivery | None = None
-    """Where its result is written to, and how far that is."""
+    """Where the job's result is written to, and how far that is."""
     webhook: Delivery | None = None
     """What is told of the job's end, once its output is written, and how far that is."""
 
@@ -143,7 +143,7 @@ class Job:
 
     @property
     def look_at_s(self) -> float:
-        """When the sweeper has to look at it, if nobody changes it before."""
+        """When the sweeper has to look at the job, if nobody changes it before."""
         if self.state is JobState.QUEUED:
             return self.deadline_s
         if self.state is JobState.RUNNING:

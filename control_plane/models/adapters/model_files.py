@@ -53,7 +53,7 @@ _MAX_REMEMBERED = 100_000
 Named = tuple[str, Path]
 """File to digest, with a name that is the same on every machine."""
 Part = tuple[str, bytes]
-"""Such a name with the digest of the file."""
+"""Name of a file as in `Named`, with the digest of the file."""
 
 
 class ModelFiles:

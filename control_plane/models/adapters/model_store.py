@@ -23,9 +23,10 @@ from fsspec.implementations.local import LocalFileSystem
 
 from control_plane.core.errors import ModelLoadFailed, ModelNotFound, StartupError, StoreUnavailable
 from control_plane.core.model import MODEL_NAME, NAME_RULE
+from control_plane.models.adapters.stopping import require_going
 from control_plane.models.domain.model_source import ModelSource, SourceFile, refusal
 from control_plane.models.ports import Stop
-from control_plane.storage.object_stores import close_object_store, open_object_store, said
+from control_plane.storage.object_stores import close_object_store, open_object_store, text_of_error
 
 _log = logging.getLogger(__name__)
 
@@ -172,12 +173,12 @@ class FsspecModelStore:
 
     def _translated(self, stop: Stop, work: Callable[[], ResultT]) -> ResultT:
         try:
-            _require_going(stop)
+            require_going(stop)
             return work()
         except (FileNotFoundError, StoreUnavailable):
             raise
         except Exception as exc:  # each client raises errors of its own; botocore's are not even OSErrors
-            raise StoreUnavailable(f"model store {self.url} cannot be read: {said(exc)}") from None
+            raise StoreUnavailable(f"model store {self.url} cannot be read: {text_of_error(exc)}") from None
 
 
 def _wait(future: concurrent.futures.Future[ResultT], stop: Stop, timeout_s: float) -> ResultT:
@@ -190,11 +191,6 @@ def _wait(future: concurrent.futures.Future[ResultT], stop: Stop, timeout_s: flo
     while not concurrent.futures.wait([future], timeout=_POLL_S).done:
         if stop.is_set() or time.monotonic() > over_s:
             future.cancel()
-            _require_going(stop)
+            require_going(stop)
             raise TimeoutError(f"no answer in {timeout_s:g} s")
     return future.result()
-
-
-def _require_going(stop: Stop) -> None:
-    if stop.is_set():
-        raise StoreUnavailable("the gateway is stopping")

@@ -11,7 +11,7 @@ from control_plane.core.algorithms.backoff import RestartLimits, count_failures,
 
 _LIMITS = RestartLimits(first_delay_s=5.0, max_delay_s=300.0, settled_after_s=600.0)
 """Each revival leaves a little behind in Triton, and a model that crashes as soon as it is loaded would be loaded
-for ever. The first one comes at once."""
+for ever. A model is revived at once the first time."""
 _EXPLAINED_S = 10.0
 """Time within which a death is noticed whose cause is known already: three answers of an attached Triton's tell it."""
 _MOST_EXPLAINED = 20

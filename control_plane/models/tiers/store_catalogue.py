@@ -75,7 +75,7 @@ class StoreCatalogue:
         if not MODEL_NAME.fullmatch(model):
             raise ModelNotFound(f"{model[:255]!r} cannot be a model's name, which is {NAME_RULE}")
         if model not in self._store_of:
-            self._store_of.update(await self._found(model))
+            self._store_of.update(await self._look_for(model))
         if model not in self._store_of:
             raise ModelNotFound(f"no model {model[:255]!r} in {', '.join(store.url for store in self._stores)}")
         return self._store_of[model]
@@ -146,7 +146,7 @@ class StoreCatalogue:
             whose = f"in {other.url}" if other is not None else "in a model repository"
             _log.warning("model %s in %s has the name of one %s, which is the one that is served", name, store.url, whose)
 
-    async def _found(self, model: str) -> dict[str, ModelStore]:
+    async def _look_for(self, model: str) -> dict[str, ModelStore]:
         """Look for a model that came after the last listing.
 
         Raises StoreUnavailable if a store before the one that has it cannot be asked: that store might have

@@ -21,15 +21,15 @@ class Phase(StrEnum):
     CANARY = "canary"
     """The next model gets the weight of the present step."""
     BAKING = "baking"
-    """It gets all requests; the present model keeps its copies, and is the route's as soon as somebody says so."""
+    """The next model gets all requests; the present model keeps its copies, and is the route's as soon as somebody says so."""
     PROMOTING = "promoting"
-    """It gets all requests; the route is to be written yet."""
+    """The next model gets all requests; the route is to be written yet."""
     PROMOTED = "promoted"
-    """It is the route's model."""
+    """The next model is the route's."""
     ROLLED_BACK = "rolled_back"
-    """It was worse, and gets no request any more."""
+    """The next model was worse, and gets no request any more."""
     ABORTED = "aborted"
-    """Somebody has ended it."""
+    """Somebody has ended the rollout."""
 
 
 UNDER_WAY = frozenset((Phase.SHADOW, Phase.CANARY, Phase.BAKING, Phase.PROMOTING))

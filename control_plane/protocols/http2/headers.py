@@ -102,7 +102,7 @@ def encode_fields(fields: Fields) -> bytes:
 
 
 def encode_varying(fields: Fields) -> bytes:
-    """As `encode_fields`, uncached: for fields that hardly recur and would only displace others."""
+    """Encode fields without the cache: those that hardly recur would only displace others."""
     return b"".join(map(_encode_field, fields))
 
 

@@ -44,7 +44,7 @@ class BodyLimits:
         return self._inflated(compressed_bytes, self.max_body_bytes, "TIDEGATE_MAX_BODY_BYTES")
 
     def inflated_json(self, compressed_bytes: int) -> InflateBound:
-        """As `inflated`, for an inference request without binary data, all of which is JSON."""
+        """The bound on inflating an inference request without binary data, all of which is JSON."""
         if self.max_json_bytes >= self.max_body_bytes:
             return self.inflated(compressed_bytes)
         return self._inflated(compressed_bytes, self.max_json_bytes, "TIDEGATE_MAX_JSON_BYTES")

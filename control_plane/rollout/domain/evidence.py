@@ -16,7 +16,7 @@ from control_plane.rollout.domain.gate import Gate
 THRESHOLD_SAMPLES = 300
 """Answers of the present model by which its median and 99th percentile are set."""
 LEAST_SLOWER_S = 0.002
-"""By what an answer has to be slower at least: so much more, about, costs being asked rarely. At 5 percent of the requests
+"""Time by which an answer has to be slower at least: about so much more costs being asked rarely. At 5 percent of the requests
 a copy of a model of 0.6 ms took 0.05 to 0.2 ms longer than the model itself (2 cores; its process sleeps between requests
 and finds the processor's caches cold), which a test that sees a difference of ten percent takes for a slower version."""
 _MAX_UNITS = 100_000

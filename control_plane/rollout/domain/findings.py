@@ -66,7 +66,7 @@ class Findings:
     @property
     def failed(self) -> str:
         """Name of the first gate that has failed; empty where none has."""
-        return next((name for name, gate in self.gates.items() if gate.has_failed(self._each)), "")
+        return next((name for name, gate in self.gates.items() if gate.has_failed(self._alpha_per_gate)), "")
 
     @property
     def why(self) -> str:
@@ -82,7 +82,7 @@ class Findings:
     @property
     def statuses(self) -> list[GateStatus]:
         """The gates as they are shown."""
-        fails_at = Gate.fails_at(self._each)
+        fails_at = Gate.fails_at(self._alpha_per_gate)
         return [
             GateStatus(name, gate.canary, gate.canary_bad, gate.stable, gate.stable_bad, gate.log_evidence, fails_at)
             for name, gate in self.gates.items()
@@ -97,7 +97,7 @@ class Findings:
         return None if not self.step_samples else missing * max(passed_s, 1e-3) / self.step_samples
 
     @property
-    def _each(self) -> float:
+    def _alpha_per_gate(self) -> float:
         return self.alpha / len(self.gates)
 
 

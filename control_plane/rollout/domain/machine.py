@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from control_plane.core.errors import Conflict
-from control_plane.objects.domain.rollout import Event, Phase, Rollout, Step
+from control_plane.objects.domain.rollout import Event, Phase, Rollout
 from control_plane.objects.domain.route import WHOLE, Route, arm_name
 
 MAX_EVENTS = 100
@@ -104,24 +104,19 @@ def promoted(rollout: Rollout, *, now_s: float, by: str = "") -> Rollout:
 def paused(rollout: Rollout, *, now_s: float, by: str = "") -> Rollout:
     """Return the rollout held at its step. Raises Conflict: it is not under way."""
     _require(rollout, "paused")
-    return rollout if rollout.is_paused else _told(replace(rollout, is_paused=True), "paused", now_s=now_s, by=by)
+    return rollout if rollout.is_paused else _with_event(replace(rollout, is_paused=True), "paused", now_s=now_s, by=by)
 
 
 def resumed(rollout: Rollout, *, now_s: float, by: str = "") -> Rollout:
     """Return the rollout going on. Raises Conflict: it is not under way."""
     _require(rollout, "resumed")
-    return rollout if not rollout.is_paused else _told(replace(rollout, is_paused=False), "resumed", now_s=now_s, by=by)
+    return rollout if not rollout.is_paused else _with_event(replace(rollout, is_paused=False), "resumed", now_s=now_s, by=by)
 
 
 def aborted(rollout: Rollout, *, now_s: float, by: str = "") -> Rollout:
     """Return the rollout ended: all requests go to the present model. Raises Conflict: it is not under way."""
     _require(rollout, "aborted")
     return _ended(rollout, Phase.ABORTED, "by hand", now_s=now_s, by=by)
-
-
-def steps_of(percents: list[float], *, samples: int, min_s: float) -> tuple[Step, ...]:
-    """Return the steps of these weights in percent."""
-    return tuple(Step(round(percent * WHOLE / 100), samples, min_s) for percent in percents)
 
 
 def _require(rollout: Rollout, what: str) -> None:
@@ -131,7 +126,7 @@ def _require(rollout: Rollout, what: str) -> None:
 
 
 def _at(rollout: Rollout, what: str, *, now_s: float, by: str = "") -> Rollout:
-    return _told(replace(rollout, entered_s=now_s), what, now_s=now_s, by=by)
+    return _with_event(replace(rollout, entered_s=now_s), what, now_s=now_s, by=by)
 
 
 def _ended(rollout: Rollout, phase: Phase, reason: str, *, now_s: float, by: str = "") -> Rollout:
@@ -139,6 +134,6 @@ def _ended(rollout: Rollout, phase: Phase, reason: str, *, now_s: float, by: str
     return _at(replace(rollout, phase=phase, reason=reason, is_paused=False), what, now_s=now_s, by=by)
 
 
-def _told(rollout: Rollout, what: str, *, now_s: float, by: str) -> Rollout:
+def _with_event(rollout: Rollout, what: str, *, now_s: float, by: str) -> Rollout:
     events = (*rollout.events, Event(now_s, what, rollout.weight, by))
     return replace(rollout, events=events[-MAX_EVENTS:])

@@ -43,7 +43,7 @@ def make_context(credentials: Credentials, protocol: str) -> ssl.SSLContext:
         else:
             context.load_default_certs()
     except (OSError, ValueError) as exc:
-        raise StartupError(f"--triton-ca {credentials.ca}: {_told(exc)}") from exc
+        raise StartupError(f"--triton-ca {credentials.ca}: {_reason_of(exc)}") from exc
     if credentials.certificate or credentials.key:
         _show_certificate(context, credentials)
     return context
@@ -92,14 +92,14 @@ def _show_certificate(context: ssl.SSLContext, credentials: Credentials) -> None
     try:
         context.load_cert_chain(credentials.certificate, credentials.key, password=_refuse_passphrase)
     except (OSError, ValueError) as exc:
-        raise StartupError(f"{shown}: {_told(exc)}") from exc
+        raise StartupError(f"{shown}: {_reason_of(exc)}") from exc
 
 
 def _refuse_passphrase() -> str:
     raise ValueError("the key is protected by a passphrase; store it without one")
 
 
-def _told(error: OSError | ValueError) -> str:
+def _reason_of(error: OSError | ValueError) -> str:
     if isinstance(error, ssl.SSLError):
         reason = error.reason or "not PEM, or damaged"
         return "the key is not the certificate's" if reason == "KEY_VALUES_MISMATCH" else f"cannot be read as PEM ({reason})"

@@ -55,7 +55,7 @@ class AdoptedTritonLauncher(WatchedTriton):
         except OSError as exc:
             raise StartupError(f"{self._repository} cannot be made: {exc.strerror}") from exc
         held = await self._connected()
-        processes = await self._seen()
+        processes = await self._find_processes()
         self.watches = None if processes is None else _watches(processes)
         return AdoptedTriton(self._endpoints, held, processes, self._memory)
 
@@ -79,7 +79,7 @@ class AdoptedTritonLauncher(WatchedTriton):
                 "is it running there?"
             ) from None
 
-    async def _seen(self) -> TritonProcesses | None:
+    async def _find_processes(self) -> TritonProcesses | None:
         try:
             found = await asyncio.to_thread(find_triton, self._repository)
         except ProcessesUnseen as exc:

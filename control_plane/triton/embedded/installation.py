@@ -27,7 +27,7 @@ TRITON_VERSION = "2.51.0"
 
 _WHEEL = "nvidia_pytriton-0.7.0-py3-none-manylinux_2_35_x86_64.whl"
 _MACHINE = "x86_64"
-_MIN_GLIBC = (2, 35)
+MIN_GLIBC = (2, 35)
 
 _LIBPYTHON = {
     "3.11": "libpython3.11.so.1.0",
@@ -133,10 +133,10 @@ def _require_platform(version: str) -> None:
 
 
 def _glibc_refusal(library: str, version: str) -> str | None:
-    needed = ".".join(map(str, _MIN_GLIBC))
+    needed = ".".join(map(str, MIN_GLIBC))
     if library != "glibc":
         return f"the embedded Triton needs glibc {needed}, this Python uses another C library; use --triton-url"
-    if tuple(int(part) for part in version.split(".")[:2]) < _MIN_GLIBC:
+    if tuple(int(part) for part in version.split(".")[:2]) < MIN_GLIBC:
         return f"the embedded Triton needs glibc {needed}, this system has {version} (Debian 12 and Ubuntu 22.04 fit); use --triton-url"
     return None
 

@@ -19,7 +19,7 @@ FINALISTS = 2
 """Finalists besides the default. Each has a server that stays up through the final rounds."""
 
 FINAL_ROUNDS = 5
-"""With fewer rounds their spread says nothing about noise."""
+"""Rounds of the finalists: with fewer their spread says nothing about noise."""
 
 MAX_PASSES = 3
 """Passes over all knobs; a third hardly ever finds anything."""

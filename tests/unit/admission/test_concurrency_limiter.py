@@ -18,7 +18,7 @@ pytestmark = pytest.mark.virtual_time
 Task = asyncio.Task[ShedReason | None]
 
 
-def claim(tenant: str = "a", *, cost: float = 1.0) -> Ticket:
+def ticket(tenant: str = "a", *, cost: float = 1.0) -> Ticket:
     return Ticket(tenant=tenant, weight=1.0, priority=0, cost=cost)
 
 
@@ -48,7 +48,7 @@ class Bench:
         return task
 
     async def _take(self, tenant: str, seconds: float, cost: float) -> ShedReason | None:
-        reason = await self.slots.acquire(claim(tenant, cost=cost), self.in_(seconds))
+        reason = await self.slots.acquire(ticket(tenant, cost=cost), self.in_(seconds))
         if reason is None:
             self.order.append(tenant)
         return reason
@@ -113,7 +113,7 @@ class TestDeadlines:
             await bench.knows(held_s=10.0)
             await bench.waiting("a")
             asked_s = bench.loop.time()
-            assert await bench.slots.acquire(claim(), bench.in_(29.0)) is ShedReason.DEADLINE  # one before it, its own slot, itself
+            assert await bench.slots.acquire(ticket(), bench.in_(29.0)) is ShedReason.DEADLINE  # one before it, its own slot, itself
             assert bench.loop.time() == asked_s
             assert not (await bench.waiting("a", seconds=37.0)).done()
             bench.give(held_s=10.0)
@@ -177,7 +177,7 @@ class TestDeadlines:
         assert 10 <= before <= 15
         for _ in range(64):
             slots.try_acquire("patient")
-        await slots.acquire(claim("hasty"), loop.time() + allowed_s)
+        await slots.acquire(ticket("hasty"), loop.time() + allowed_s)
         for _ in range(slots._held["patient"]):
             slots.release("patient", cost=1.0, held_s=0.0)
         assert (sent() < before / 2) is holds_others_back
@@ -300,7 +300,7 @@ class TestLeaving:
             bench = Bench(tasks, room=2)
             await bench.waiting("a")
             leaving = await bench.waiting("a")
-            light = tasks.create_task(bench.slots.acquire(claim("light"), bench.in_(1000.0)))
+            light = tasks.create_task(bench.slots.acquire(ticket("light"), bench.in_(1000.0)))
             if is_first:
                 leaving.cancel()
                 await asyncio.sleep(0)
@@ -331,7 +331,7 @@ async def test_however_they_come_and_go_no_slot_is_idle_lost_or_held_twice(
 
     async def come(tenant: str) -> None:
         nonlocal held
-        if slots.try_acquire("a") or await slots.acquire(claim(tenant), loop.time() + 2.5) is None:
+        if slots.try_acquire("a") or await slots.acquire(ticket(tenant), loop.time() + 2.5) is None:
             held += 1
 
     async with asyncio.TaskGroup() as tasks:
@@ -366,7 +366,7 @@ async def test_the_same_where_some_go_by_and_what_there_is_changes(count: int, e
     slots = ConcurrencyLimiter(SlotLimits(alone=9, shared=count), QueueLimits(), loop.time)
 
     async def come(tenant: str) -> None:
-        if slots.try_acquire(tenant) or await slots.acquire(claim(tenant), loop.time() + 2.5) is None:
+        if slots.try_acquire(tenant) or await slots.acquire(ticket(tenant), loop.time() + 2.5) is None:
             holders.append(tenant)
 
     async with asyncio.TaskGroup() as tasks:

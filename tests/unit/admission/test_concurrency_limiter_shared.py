@@ -11,7 +11,7 @@ import pytest
 from control_plane.admission.concurrency_limiter import ConcurrencyLimiter, SlotLimits
 from control_plane.admission.domain.fair_queue import QueueLimits
 from tests.aio import settle
-from tests.unit.admission.test_concurrency_limiter import Task, claim, give
+from tests.unit.admission.test_concurrency_limiter import Task, give, ticket
 
 pytestmark = pytest.mark.virtual_time
 
@@ -39,7 +39,7 @@ class TestSharing:
         assert [slots.try_acquire("a") for _ in range(4)] == [True] * 4
         assert not slots.try_acquire("b")
         async with asyncio.TaskGroup() as tasks:
-            waiting = tasks.create_task(slots.acquire(claim("b"), loop.time() + 5.0))
+            waiting = tasks.create_task(slots.acquire(ticket("b"), loop.time() + 5.0))
             await settle()
             for _ in range(2):
                 give(slots)
@@ -54,7 +54,7 @@ class TestSharing:
         assert slots.try_acquire("a")
         assert not slots.try_acquire("b")
         async with asyncio.TaskGroup() as tasks:
-            waiting = [tasks.create_task(slots.acquire(claim("a"), loop.time() + 50.0)) for _ in range(6)]
+            waiting = [tasks.create_task(slots.acquire(ticket("a"), loop.time() + 50.0)) for _ in range(6)]
             await asyncio.sleep(11.0)
             assert not slots.try_acquire("b")  # not before those who wait
             give(slots)
@@ -74,14 +74,14 @@ class TestPassing:
         assert slots.try_acquire("quiet")
         give(slots)
         assert [slots.try_acquire("l") for _ in range(5)] == [True] * 4 + [False]
-        waiting = tasks.create_task(slots.acquire(claim("l"), 1000.0))
+        waiting = tasks.create_task(slots.acquire(ticket("l"), 1000.0))
         await settle()
         return slots, waiting
 
     async def bypass(self, slots: ConcurrencyLimiter, tenant: str = "quiet") -> bool:
         """Whether the request gets its slot without waiting."""
         assert not slots.try_acquire(tenant)
-        task = asyncio.get_running_loop().create_task(slots.acquire(claim(tenant), 1000.0))
+        task = asyncio.get_running_loop().create_task(slots.acquire(ticket(tenant), 1000.0))
         await settle()
         if not task.done():
             task.cancel()
@@ -115,7 +115,7 @@ class TestPassing:
         async with asyncio.TaskGroup() as tasks:
             slots, waiting = await self.flooded(tasks, SlotLimits(alone=64, shared=4))
             await asyncio.sleep(11.0)
-            late = tasks.create_task(slots.acquire(claim("quiet"), 1000.0))
+            late = tasks.create_task(slots.acquire(ticket("quiet"), 1000.0))
             await settle()
             assert not late.done()
             give(slots)
@@ -134,7 +134,7 @@ class TestLearning:
         async def caller(tenant: str) -> None:
             while loop.time() < until_s:
                 if not slots.try_acquire(tenant):
-                    await slots.acquire(claim(tenant), loop.time() + 1000.0)
+                    await slots.acquire(ticket(tenant), loop.time() + 1000.0)
                 async with model:
                     await asyncio.sleep(0.005)
                 slots.release(tenant, cost=1.0, held_s=0.1)

@@ -12,12 +12,12 @@ import pytest
 import typer.main
 
 from control_plane.cli import command_line
-from control_plane.settings import ENV_PREFIX, effective, load_settings
-from docs.generate import PROJECT, REFERENCE
+from control_plane.settings import ENV_PREFIX, PROJECT_ROOT, effective, load_settings
+from docs.generate import REFERENCE
 from perf.scenarios import SCENARIOS
 
-README, ARCHITECTURE = PROJECT / "README.md", PROJECT / "ARCHITECTURE.md"
-WRITTEN = [README, ARCHITECTURE, *sorted(path for path in (PROJECT / "docs").rglob("*.md") if path.parent != REFERENCE)]
+README, ARCHITECTURE = PROJECT_ROOT / "README.md", PROJECT_ROOT / "ARCHITECTURE.md"
+WRITTEN = [README, ARCHITECTURE, *sorted(path for path in (PROJECT_ROOT / "docs").rglob("*.md") if path.parent != REFERENCE)]
 WIDEST = 110
 METRICS = (REFERENCE / "metrics.md").read_text()
 
@@ -51,7 +51,7 @@ FOREIGN = {
     *("--no-deps", "--require-hashes", "--constraint", "--shm-size", "--unix-socket", "--list"),
 }
 
-documents = pytest.mark.parametrize("path", [pytest.param(path, id=str(path.relative_to(PROJECT))) for path in WRITTEN])
+documents = pytest.mark.parametrize("path", [pytest.param(path, id=str(path.relative_to(PROJECT_ROOT))) for path in WRITTEN])
 
 
 def prose(path: Path) -> str:
@@ -101,21 +101,21 @@ def test_options_settings_and_metrics_exist(path: Path) -> None:
     variables = {ENV_PREFIX + name.upper() for name in effective(load_settings())}
     assert set(re.findall(r"TIDEGATE_[A-Z0-9_]*[A-Z0-9]", path.read_text())) <= variables
     reference = METRICS
-    parameters = (PROJECT / "control_plane" / "models" / "adapters" / "model_descriptions.py").read_text()
+    parameters = (PROJECT_ROOT / "control_plane" / "models" / "adapters" / "model_descriptions.py").read_text()
     names = set(re.findall(r"tidegate_[a-z0-9_]*[a-z0-9]", text))
     assert {name for name in names if name not in reference and name.removeprefix("tidegate_") not in parameters} == set()
 
 
 @documents
 def test_paths_in_the_tree_exist(path: Path) -> None:
-    folders = {each.name for root in (PROJECT, PROJECT / "control_plane") for each in root.iterdir() if each.is_dir()}
+    folders = {each.name for root in (PROJECT_ROOT, PROJECT_ROOT / "control_plane") for each in root.iterdir() if each.is_dir()}
     for each in INLINE.findall(prose(path)):
         if re.fullmatch(r"[\w./-]+/[\w./-]*", each) and each.partition("/")[0] in folders:
             assert is_there(each), each
 
 
 def is_there(path: str) -> bool:
-    return any((root / f"{path}{suffix}").exists() for root in (PROJECT, PROJECT / "control_plane") for suffix in ("", ".py"))
+    return any((root / f"{path}{suffix}").exists() for root in (PROJECT_ROOT, PROJECT_ROOT / "control_plane") for suffix in ("", ".py"))
 
 
 @documents
@@ -135,7 +135,7 @@ def test_the_first_pages_stay_short(path: Path, most: int) -> None:
 
 @documents
 def test_make_has_the_targets(path: Path) -> None:
-    targets = set(re.findall(r"^([a-z-]+):.*## ", (PROJECT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):.*## ", (PROJECT_ROOT / "Makefile").read_text(), re.MULTILINE))
     targets |= {f"perf-{name}" for name in SCENARIOS}
     named = {found for snippet in snippets(path) for found in re.findall(r"^(?:\$ )?make ([a-z-]+)", snippet)}
     assert named <= targets
@@ -156,9 +156,9 @@ def test_calls_are_found(tmp_path: Path, text: str, found: list[list[str]]) -> N
     assert list(calls(tmp_path / "page.md")) == found
 
 
-@pytest.mark.parametrize("capability", sorted(each.parent.name for each in (PROJECT / "control_plane").glob("*/__init__.py")))
+@pytest.mark.parametrize("capability", sorted(each.parent.name for each in (PROJECT_ROOT / "control_plane").glob("*/__init__.py")))
 def test_a_capability_says_what_it_is_for_and_names_parts_that_are_there(capability: str) -> None:
-    folder = PROJECT / "control_plane" / capability
+    folder = PROJECT_ROOT / "control_plane" / capability
     said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
     assert said, f"{folder.name}/__init__.py: a paragraph on what it is for"
     named = re.findall(r"`([a-z_]+(?:/[a-z_]+)*)`", said)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.generate import PROJECT
+from control_plane.settings import PROJECT_ROOT
 
 LONG_S = 250.0
 
@@ -22,7 +22,7 @@ def build(project: Path, site: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    built = build(PROJECT, folder)
+    built = build(PROJECT_ROOT, folder)
     assert built.returncode == 0, built.stderr  # strict: warnings are errors
     return folder
 
@@ -49,10 +49,10 @@ def test_no_program_is_published(site: Path) -> None:
 def test_a_link_that_leads_nowhere_is_refused(tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()
-    for each in PROJECT.iterdir():
+    for each in PROJECT_ROOT.iterdir():
         if not each.name.startswith(".") and each.name != "docs":
             (project / each.name).symlink_to(each)
-    shutil.copytree(PROJECT / "docs", project / "docs", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PROJECT_ROOT / "docs", project / "docs", ignore=shutil.ignore_patterns("__pycache__"))
     with (project / "docs" / "index.md").open("a") as page:
         page.write("\n[nowhere](concepts/nowhere.md)\n")
     built = build(project, tmp_path / "site")

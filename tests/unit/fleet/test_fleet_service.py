@@ -68,7 +68,7 @@ class Bench:
             FakeDescriptions(described),
             LeaderElection(LocalLease() if shared is None else FakeLeaseStore(shared.record), holder=uuid4().hex, now_s=self.now_s),
             memory=FakeFleetMemory() if shared is None else shared.memory,
-            line=None if shared is None else shared.line,
+            channel=None if shared is None else shared.line,
             budget_bytes=100,
             wait_s=30.0,
             load_timeout_s=300.0,

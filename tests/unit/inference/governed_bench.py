@@ -79,7 +79,7 @@ def now_s() -> float:
 
 
 class Dispatch:
-    """Fake `inference/inference.Dispatch` that records its calls."""
+    """Fake `inference/dispatch.Dispatch` that records its calls."""
 
     catalogue = None
 

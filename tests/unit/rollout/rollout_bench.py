@@ -17,12 +17,12 @@ from control_plane.objects.mirror import ObjectMirror
 from control_plane.objects.objects import Objects
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.rollout.contracts import ContractReader
-from control_plane.rollout.domain.machine import steps_of
 from control_plane.rollout.rollouts import Rollouts, RolloutSpec
 from control_plane.rollout.shared_evidence import SharedEvidence
 from control_plane.triton.ports import Upstream
 from tests.fakes import FakeHttp, FakeUpstream
 from tests.fakes.evidence_board import FakeEvidenceBoard
+from tests.fakes.rollout_steps import steps_of
 from tests.fakes.state_store import FakeState, FakeStateStore
 
 SPEC = RolloutSpec("v2", steps_of([1, 10, 50], samples=20, min_s=30.0))

@@ -11,9 +11,10 @@ from control_plane.inference.domain.observation import Observation
 from control_plane.objects.domain.rollout import Phase, Rollout
 from control_plane.objects.domain.route import Route, Target
 from control_plane.objects.objects import Objects
-from control_plane.rollout.domain.machine import aborted, paused, promoted, resumed, steps_of
+from control_plane.rollout.domain.machine import aborted, paused, promoted, resumed
 from control_plane.rollout.rollouts import RolloutSpec
 from tests.fakes.evidence_board import FakeEvidenceBoard
+from tests.fakes.rollout_steps import steps_of
 from tests.unit.rollout.rollout_bench import CONFIGS, SPEC, VERSIONS, FakeCopies, Process, Y, process, refreshing, world
 
 pytestmark = pytest.mark.usefixtures("known_thresholds")

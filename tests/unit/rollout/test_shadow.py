@@ -21,10 +21,10 @@ from control_plane.inference.shadowing import MAX_COPIED_BYTES
 from control_plane.objects.domain.rollout import Agreement, Phase, Rollout, Step
 from control_plane.objects.domain.route import Route
 from control_plane.protocols.http1 import HttpAnswer, make_answer
-from control_plane.rollout.domain.machine import steps_of
 from control_plane.rollout.shadow import MAX_AT_ONCE, MAX_HELD, MAX_HELD_BYTES, PAUSE_S, STALE_S, ShadowCopies
 from control_plane.telemetry.request_counts import Copied
 from tests.fakes.governance import governance, known_state
+from tests.fakes.rollout_steps import steps_of
 
 pytestmark = pytest.mark.virtual_time
 

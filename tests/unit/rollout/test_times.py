@@ -14,10 +14,10 @@ from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.inference.domain.observation import Observation
 from control_plane.objects.domain.rollout import Phase
 from control_plane.rollout.domain.findings import Sums
-from control_plane.rollout.domain.machine import steps_of
 from control_plane.rollout.rollouts import RolloutSpec
 from tests.fakes.evidence_board import FakeEvidenceBoard
 from tests.fakes.lease import FakeLeaseStore, FakeRecord
+from tests.fakes.rollout_steps import steps_of
 from tests.fakes.state_store import FakeState
 from tests.unit.rollout.rollout_bench import Process, process, world
 

@@ -190,7 +190,7 @@ class TestKnowing:
         async with serving(parent) as (one, _):
             claim = await one.fleet.router.acquire(call("a"), deadline_s=100.0)
             claim.release(answered=False)
-            one.fleet.router.is_missing(claim)
+            one.fleet.router.note_missing(claim)
             assert "a" not in one.server().replicas
             await one.use("a")
             assert parent.said == ["load a"], "it was there"
@@ -247,7 +247,7 @@ class TestTroubles:
             for _ in range(3):
                 claim = await one.fleet.router.acquire(call("a"), deadline_s=100.0)
                 claim.release(answered=False)
-                one.fleet.router.has_died(claim, "a")
+                one.fleet.router.note_dead_stub(claim, "a")
             await asyncio.sleep(5.0)
             assert len([each for each in parent.said if each == "load a"]) == 2
             await one.use("a")

@@ -105,7 +105,7 @@ class EvictingCache:
         self._rates = ReuseRates()
         # Aliases: `learn` writes to these very arrays, and a hit must not pay for another attribute.
         self._seen, self._start, self._slope = self._rates.seen, self._rates.start, self._rates.slope
-        self._kept: dict[bytes, CacheEntry] = {}
+        self._entries: dict[bytes, CacheEntry] = {}
         self._order: list[CacheEntry] = []
         """All entries in arbitrary order, to draw samples from in O(1)."""
         self._eviction_candidates: list[CacheEntry] = []
@@ -117,50 +117,50 @@ class EvictingCache:
         self._now_s = float("-inf")
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._entries)
 
     def get(self, key: bytes, now_s: float) -> bytes | None:
         """Return the value of an entry that is there and has not expired, and count a use; None on a miss."""
-        kept = self._kept.get(key)
-        if kept is None or kept.expires_s <= now_s:
+        entry = self._entries.get(key)
+        if entry is None or entry.expires_s <= now_s:
             self._now_s = now_s
-            if kept is not None:
-                self._remove(kept)
+            if entry is not None:
+                self._remove(entry)
             return None
-        self._use(kept)
-        return kept.value
+        self._use(entry)
+        return entry.value
 
     def entry(self, key: bytes) -> CacheEntry | None:
         """Return the entry of `key` as a handle for `reuse`, without counting a use or looking at its
         expiry.
         """
-        return self._kept.get(key)
+        return self._entries.get(key)
 
-    def reuse(self, kept: CacheEntry, now_s: float) -> bool:
+    def reuse(self, entry: CacheEntry, now_s: float) -> bool:
         """Count another use of an entry, as `get` does without the lookup; False if it is gone or has
         expired.
         """
-        if kept.place < 0 or kept.expires_s <= now_s:
+        if entry.place < 0 or entry.expires_s <= now_s:
             return False
-        self._use(kept)
+        self._use(entry)
         return True
 
-    def _use(self, kept: CacheEntry) -> None:
+    def _use(self, entry: CacheEntry) -> None:
         """Count a hit: for the learned rates at the entry's present age, and in the entry's own
         statistics.
         """
         # Written out, without calls: this is most of what a hit costs.
         self._uses = now = self._uses + 1
-        age = now - kept.last_use
-        self._seen[kept.row + age.bit_length()] += 1.0
-        kept.last_use = now
-        if kept.uses:
-            kept.interval = interval = (kept.interval + age) >> 1
+        age = now - entry.last_use
+        self._seen[entry.row + age.bit_length()] += 1.0
+        entry.last_use = now
+        if entry.uses:
+            entry.interval = interval = (entry.interval + age) >> 1
         else:
-            kept.interval = interval = age
-        if kept.uses < MAX_USES:
-            kept.uses += 1
-        kept.row = ROWS[kept.uses] + interval.bit_length() * AGES
+            entry.interval = interval = age
+        if entry.uses < MAX_USES:
+            entry.uses += 1
+        entry.row = ROWS[entry.uses] + interval.bit_length() * AGES
 
     def put(self, key: bytes, value: bytes, *, cost_units: float, expires_s: float) -> None:
         """Insert an entry, or replace the one of that key, and evict what no longer fits; the new entry may
@@ -168,7 +168,7 @@ class EvictingCache:
 
         `cost_units` is what each hit saves. A value that is larger than the whole cache is not stored.
         """
-        replaced = self._kept.get(key)
+        replaced = self._entries.get(key)
         if replaced is not None:
             self._remove(replaced)
         self._uses += 1
@@ -178,30 +178,30 @@ class EvictingCache:
             self._make_room()
         if self._uses >= self._learn_at:
             self._rates.learn(self._uses)
-            self._learn_at = self._uses + max(_LEARN_EVERY, len(self._kept) // 8)
+            self._learn_at = self._uses + max(_LEARN_EVERY, len(self._entries) // 8)
 
-    def _add(self, kept: CacheEntry) -> None:
-        self._kept[kept.key] = kept
-        self._order.append(kept)
+    def _add(self, entry: CacheEntry) -> None:
+        self._entries[entry.key] = entry
+        self._order.append(entry)
         # A new entry is a candidate for eviction at once: a scan of keys that never come again displaces
         # itself, not others.
-        self._eviction_candidates.append(kept)
+        self._eviction_candidates.append(entry)
         if len(self._eviction_candidates) > _MAX_CANDIDATES:
             del self._eviction_candidates[:-_SAMPLE]
-        self.held_bytes += kept.held_bytes
+        self.held_bytes += entry.held_bytes
 
-    def _remove(self, kept: CacheEntry) -> None:
+    def _remove(self, entry: CacheEntry) -> None:
         """Drop an entry and leave a ghost entry of it."""
-        del self._kept[kept.key]
+        del self._entries[entry.key]
         # The last entry takes the removed one's index, so that removal is O(1) and the list has no gaps.
         last = self._order.pop()
-        if last is not kept:
-            self._order[kept.place] = last
-            last.place = kept.place
-        kept.place = -1
-        kept.value = b""  # the candidates for eviction, and callers' handles, still refer to the entry
-        self.held_bytes -= kept.held_bytes
-        self._ghosts.put(kept.key, kept.last_use, kept.uses, kept.interval)
+        if last is not entry:
+            self._order[entry.place] = last
+            last.place = entry.place
+        entry.place = -1
+        entry.value = b""  # the candidates for eviction, and callers' handles, still refer to the entry
+        self.held_bytes -= entry.held_bytes
+        self._ghosts.put(entry.key, entry.last_use, entry.uses, entry.interval)
 
     def _history(self, key: bytes) -> tuple[int, int, int]:
         """Return uses, interval and row for a new entry of `key`, from its ghost entry if there is one; zeros
@@ -223,7 +223,7 @@ class EvictingCache:
         is_full = self.held_bytes > self.max_bytes
         drawn = self._watch() if is_full or self._uses - self._watched_at >= _WATCH_EVERY else []
         while self.held_bytes > self.max_bytes:
-            candidates = dict.fromkeys(kept for kept in self._eviction_candidates + (drawn or self._some()) if kept.place >= 0)
+            candidates = dict.fromkeys(entry for entry in self._eviction_candidates + (drawn or self._some()) if entry.place >= 0)
             self._eviction_candidates = sorted(candidates, key=self._worth)[: 1 + _SAMPLE]
             for victim in self._eviction_candidates[:_MAX_VICTIMS]:
                 if self.held_bytes > self.max_bytes:
@@ -242,8 +242,8 @@ class EvictingCache:
         elapsed = now - self._watched_at
         self._watched_at = now
         each = elapsed * len(self._order) / _SAMPLE
-        for kept in drawn:
-            waited[kept.row + (now - kept.last_use).bit_length()] += each
+        for entry in drawn:
+            waited[entry.row + (now - entry.last_use).bit_length()] += each
         each = elapsed * len(self._ghosts) / GHOST_SAMPLE
         for row, age in self._ghosts.some(self._draw, now):
             waited[row + age.bit_length()] += each
@@ -255,15 +255,15 @@ class EvictingCache:
         entries = len(order)
         return [order[int(draw() * entries)] for _ in range(_SAMPLE)]
 
-    def _worth(self, kept: CacheEntry) -> float:
+    def _worth(self, entry: CacheEntry) -> float:
         """Return the entry's expected saving per byte and unit of logical time; an expired entry has the
         least.
         """
         # `_now_s` is as of the last miss, which is as good: only puts, which follow misses, evict.
-        if kept.expires_s <= self._now_s:
+        if entry.expires_s <= self._now_s:
             return -1.0
-        age = self._uses - kept.last_use
+        age = self._uses - entry.last_use
         # The index is interpolated between the middles of two octaves; times 2/3 maps the ages between these
         # to one octave.
-        at = kept.row + (age * 2 // 3).bit_length()
-        return (self._start[at] + self._slope[at] * age) * kept.saving
+        at = entry.row + (age * 2 // 3).bit_length()
+        return (self._start[at] + self._slope[at] * age) * entry.saving

@@ -57,7 +57,7 @@ class ReuseRates:
         """Waiting time counted per class and age, whether it ended in a use or not."""
         self.start = array("d", bytes(8 * size))
         self.slope = array("d", bytes(8 * size))
-        """From the middle of one octave to that of the next the index is start + slope * age."""
+        """Coefficients of the index: from the middle of one octave to that of the next it is start + slope * age."""
         self.learn(2 ** (AGES - 2))
 
     def learn(self, uses: int) -> None:

@@ -39,7 +39,7 @@ from enum import Enum
 from control_plane.fleet.domain.leadership.lease import Lease
 
 _SOON_S = 0.001
-"""By how much the wait for a lease is exceeded, as it must have been longer and not just as long."""
+"""Time by which the wait for a lease is exceeded, as it must have been longer and not just as long."""
 
 NEVER_S = float("-inf")
 """A time before all others: the lease has not been looked at yet."""

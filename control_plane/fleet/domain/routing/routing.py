@@ -161,7 +161,7 @@ def _mixed(number: int) -> int:
 
 
 def _spread_sample(servers: Sequence[Server], draw: float, size: int) -> list[Server]:
-    """So many servers (`size`), evenly spread, beginning at one that `draw` chooses."""
+    """A sample of `size` servers, evenly spread, beginning at one that `draw` chooses."""
     first, step = draw * len(servers), len(servers) / size
     return [servers[int(first + number * step) % len(servers)] for number in range(size)]
 

@@ -42,10 +42,10 @@ class WorkloadLimits:
     threshold where none is learned."""
 
     long_rows: int = 64
-    """For requests of unknown cost: more rows than most models batch."""
+    """Rows of a request of unknown cost: more than most models batch."""
 
     long_bytes: int = 1 << 20
-    """For requests of unknown cost."""
+    """Bytes of a request of unknown cost."""
 
     urgent_from: int = 1
     """Tenants of this priority and of higher ones are urgent."""

@@ -17,7 +17,7 @@ from fsspec.asyn import AsyncFileSystem
 
 from control_plane.core.errors import StoreUnavailable
 from control_plane.jobs.files.ports import NoSuchFile
-from control_plane.storage.object_stores import close_object_store, open_object_store, said
+from control_plane.storage.object_stores import close_object_store, open_object_store, text_of_error
 
 _log = logging.getLogger(__name__)
 
@@ -81,5 +81,5 @@ class ObjectFiles:
         """Log what the client says, which callers are not shown: it may name hosts and buckets that are none of their
         business."""
         if type(exc).__name__ != self._why_away:
-            _log.warning("the store of files %s cannot be used: %s", self._url, said(exc))
+            _log.warning("the store of files %s cannot be used: %s", self._url, text_of_error(exc))
         self._why_away = type(exc).__name__

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from control_plane.core.errors import ModelLoadFailed, StoreUnavailable
+from control_plane.models.adapters.stopping import require_going
 from control_plane.models.domain.model_source import ModelSource, SourceFile, WarmCopy, WarmFile
 from control_plane.models.ports import Stop
 
@@ -86,13 +87,13 @@ class DiskPartialCopy:
             partial.truncate(0)
         partial.seek(0)
         while piece := partial.read(_HASH_BYTES):
-            _require_going(stop)
+            require_going(stop)
             digests.update(piece)
         self._count(digests.count, new=False)
 
     def _fetch_rest(self, partial: IO[bytes], file: SourceFile, digests: _Digests, read: Read, stop: Stop) -> None:
         while (there := digests.count) < file.size:
-            _require_going(stop)
+            require_going(stop)
             for piece in read(range(there, min(there + self._chunk_bytes, file.size))):
                 partial.write(piece)
                 digests.update(piece)
@@ -156,8 +157,3 @@ def on_full_disk(folder: Path) -> Iterator[None]:
         yield
     except OSError as exc:
         raise StoreUnavailable(f"--warm-dir {folder} cannot be written: {exc.strerror or exc}", is_full=True) from exc
-
-
-def _require_going(stop: Stop) -> None:
-    if stop.is_set():
-        raise StoreUnavailable("the gateway is stopping")

@@ -21,6 +21,7 @@ from control_plane.models.adapters.warm_tier.partial import CHUNK_BYTES, DiskPar
 from control_plane.models.domain.digest_lists import read_copy, write_copy
 from control_plane.models.domain.model_source import ModelSource, WarmCopy, WarmFile
 from control_plane.models.ports import Stop
+from control_plane.storage.durable_files import flush_to_disk
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class DiskWarmTier:
             shutil.rmtree(self._own / "trash", ignore_errors=True)
             for each in ("copies", "partial", "trash"):
                 (self._own / each).mkdir(exist_ok=True)
-            copies = self._found()
+            copies = self._adopt_copies()
         except OSError as exc:
             raise StartupError(f"--warm-dir {self.folder} cannot be written: {exc.strerror or exc}; choose another") from exc
         self._refuse_others({copy.name for copy in copies})
@@ -134,7 +135,7 @@ class DiskWarmTier:
         lock.flush()
         self._lock = lock
 
-    def _found(self) -> list[WarmCopy]:
+    def _adopt_copies(self) -> list[WarmCopy]:
         records = sorted((self._own / "copies").iterdir(), key=lambda record: record.stat().st_mtime_ns)
         found = {record: self._adopted(record) for record in records}
         for record in (record for record, copy in found.items() if copy is None):
@@ -178,7 +179,7 @@ class DiskWarmTier:
         # The files themselves were synced as they were fetched; their names are in the folders, which must be
         # synced, too.
         for folder in (partial, *(path for path in partial.rglob("*") if path.is_dir())):
-            _sync(folder)
+            flush_to_disk(folder)
         self.remove(copy.name)
         # Written elsewhere and renamed, so that a record is never half written.
         written = self._own / "trash" / f"{copy.name}.json"
@@ -188,7 +189,7 @@ class DiskWarmTier:
             os.fsync(record.fileno())
         written.rename(self._record(copy.name))
         partial.rename(self.path(copy.name))
-        _sync(self.folder)
+        flush_to_disk(self.folder)
         remove(partial.parent)
 
     def _record(self, name: str) -> Path:
@@ -228,14 +229,6 @@ def _size(path: Path) -> int:
     except FileNotFoundError:
         return 0
     return state.st_size if stat.S_ISREG(state.st_mode) else 0
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _boot() -> str:

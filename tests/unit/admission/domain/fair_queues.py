@@ -1,4 +1,4 @@
-"""Fair queues and claims for tests."""
+"""Fair queues and tickets for tests."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ weights = st.floats(0.1, 10)
 costs = st.floats(0.01, 100)
 
 
-def claim(tenant: str = "a", *, weight: float = 1.0, priority: int = 0, cost: float = 1.0, lane: int = 0) -> Ticket:
+def ticket(tenant: str = "a", *, weight: float = 1.0, priority: int = 0, cost: float = 1.0, lane: int = 0) -> Ticket:
     return Ticket(tenant=tenant, weight=weight, priority=priority, cost=cost, lane=lane)
 
 
-def queue_of(claims: Iterable[Ticket], limits: QueueLimits = PLENTY) -> tuple[FairQueue[int], dict[int, Ticket]]:
+def queue_of(tickets: Iterable[Ticket], limits: QueueLimits = PLENTY) -> tuple[FairQueue[int], dict[int, Ticket]]:
     """Fair queue of items that are numbered in the order in which they came."""
-    queue, by_item = FairQueue[int](limits), dict(enumerate(claims))
+    queue, by_item = FairQueue[int](limits), dict(enumerate(tickets))
     for item, each in by_item.items():
         assert queue.push(item, each) is None
     return queue, by_item
@@ -30,6 +30,6 @@ def queue_of(claims: Iterable[Ticket], limits: QueueLimits = PLENTY) -> tuple[Fa
 def backlogs_of_tenants(draw: st.DrawFn) -> list[list[Ticket]]:
     """Strategy: some tenants of one priority, each with costs of its own."""
     return [
-        [claim(name, weight=weight, cost=cost) for cost in draw(st.lists(costs, min_size=10, max_size=30))]
+        [ticket(name, weight=weight, cost=cost) for cost in draw(st.lists(costs, min_size=10, max_size=30))]
         for name, weight in zip("abcd", draw(st.lists(weights, min_size=2, max_size=4)), strict=False)
     ]

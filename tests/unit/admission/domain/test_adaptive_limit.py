@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from control_plane.admission.domain.adaptive_limit import MIN_SLOTS, AdaptiveLimit, Experiment, LimitState
+from control_plane.admission.domain.adaptive_limit import MIN_SLOTS, AdaptiveLimit, LimitState, Trial
 
 
 class TestTrial:
     def test_windows_take_turns(self) -> None:
-        trial = Experiment(kept=8, other=4)
+        trial = Trial(kept=8, other=4)
         assert [trial.slots, trial.after(100.0).slots, trial.after(100.0).after(100.0).slots] == [8, 4, 8]
 
     @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ class TestTrial:
         ],
     )
     def test_a_pair_speaks_for_one_of_them(self, other: int, rates: list[float], ahead: int) -> None:
-        trial = Experiment(kept=8, other=other)
+        trial = Trial(kept=8, other=other)
         for rate in rates:
             trial = trial.after(rate)
         assert trial.ahead == ahead

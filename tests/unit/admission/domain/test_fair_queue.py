@@ -8,64 +8,64 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control_plane.admission.domain.fair_queue import PASSED_OVER, FairQueue, QueueLimits, Ticket
-from tests.unit.admission.domain.fair_queues import PLENTY, backlogs_of_tenants, claim, costs, queue_of, weights
+from tests.unit.admission.domain.fair_queues import PLENTY, backlogs_of_tenants, costs, queue_of, ticket, weights
 
 
-def order(claims: Iterable[Ticket]) -> str:
+def order(tickets: Iterable[Ticket]) -> str:
     """Serve so many items and return their tenants in order."""
-    queue, by_item = queue_of(claims)
+    queue, by_item = queue_of(tickets)
     return "".join(by_item[queue.pop()].tenant for _ in range(len(queue)))
 
 
 class TestTenants:
     @pytest.mark.parametrize(
-        ("claims", "served"),
+        ("tickets", "served"),
         [
-            pytest.param([claim("a"), claim("a"), claim("b"), claim("b")], "abab", id="turns"),
-            pytest.param([claim("a")] * 5 + [claim("b")], "abaaaa", id="who came late is not behind a flood"),
-            pytest.param([claim("a", weight=2)] * 4 + [claim("b")] * 2, "ababaa", id="twice the weight, twice the turns"),
-            pytest.param([claim("a", cost=3)] * 2 + [claim("b")] * 6, "abbbabbb", id="thrice the cost, a third of the turns"),
+            pytest.param([ticket("a"), ticket("a"), ticket("b"), ticket("b")], "abab", id="turns"),
+            pytest.param([ticket("a")] * 5 + [ticket("b")], "abaaaa", id="who came late is not behind a flood"),
+            pytest.param([ticket("a", weight=2)] * 4 + [ticket("b")] * 2, "ababaa", id="twice the weight, twice the turns"),
+            pytest.param([ticket("a", cost=3)] * 2 + [ticket("b")] * 6, "abbbabbb", id="thrice the cost, a third of the turns"),
             pytest.param(
-                [claim("a", lane=0)] * 3 + [claim("a", lane=4)] * 3 + [claim("b")] * 3, "abababaaa", id="two lanes, no more turns"
+                [ticket("a", lane=0)] * 3 + [ticket("a", lane=4)] * 3 + [ticket("b")] * 3, "abababaaa", id="two lanes, no more turns"
             ),
         ],
     )
-    def test_order(self, claims: list[Ticket], served: str) -> None:
-        assert order(claims) == served
+    def test_order(self, tickets: list[Ticket], served: str) -> None:
+        assert order(tickets) == served
 
     def test_one_who_was_away_has_saved_nothing_up(self) -> None:
-        queue, by_item = queue_of([claim("a")] * 100)
+        queue, by_item = queue_of([ticket("a")] * 100)
         for _ in range(50):
             queue.pop()
         for item in range(100, 140):
-            by_item[item] = claim("b")
+            by_item[item] = ticket("b")
             queue.push(item, by_item[item])
         assert Counter(by_item[queue.pop()].tenant for _ in range(20)) == {"a": 10, "b": 10}
 
     def test_one_who_leaves_and_returns_owes_what_it_got(self) -> None:
-        queue, by_item = queue_of([claim("a")] * 20 + [claim("b", cost=10)])
+        queue, by_item = queue_of([ticket("a")] * 20 + [ticket("b", cost=10)])
         assert [by_item[queue.pop()].tenant for _ in range(2)] == ["a", "b"]
-        by_item[21] = claim("b", cost=10)
+        by_item[21] = ticket("b", cost=10)
         queue.push(21, by_item[21])
         assert [by_item[queue.pop()].tenant for _ in range(10)].index("b") == 9
 
     def test_it_owes_it_also_when_higher_priorities_have_had_their_turns_meanwhile(self) -> None:
-        queue, by_item = queue_of([claim("a", cost=20), claim("a", cost=20), claim("b", cost=10)])
+        queue, by_item = queue_of([ticket("a", cost=20), ticket("a", cost=20), ticket("b", cost=10)])
         assert [queue.pop() for _ in range(2)] == [0, 2]
-        queue.push(3, claim("high", priority=1))
+        queue.push(3, ticket("high", priority=1))
         assert queue.pop() == 3
         for item in range(10, 40):
-            by_item[item] = claim("b")
+            by_item[item] = ticket("b")
             queue.push(item, by_item[item])
         assert [by_item[queue.pop()].tenant for _ in range(15)].index("a") == 10
 
     def test_one_whose_requests_are_withdrawn_pays_nothing_for_them(self) -> None:
-        queue, by_item = queue_of([claim("a")] * 3 + [claim("b", cost=1000), claim("b")])
+        queue, by_item = queue_of([ticket("a")] * 3 + [ticket("b", cost=1000), ticket("b")])
         queue.remove(3)
         assert [by_item[queue.pop()].tenant for _ in range(2)] == ["a", "b"]
 
     def test_a_new_weight_holds_for_what_waits_as_well(self) -> None:
-        queue, by_item = queue_of([claim("a")] * 30 + [claim("b")] * 30 + [claim("b", weight=9)])
+        queue, by_item = queue_of([ticket("a")] * 30 + [ticket("b")] * 30 + [ticket("b", weight=9)])
         assert Counter(by_item[queue.pop()].tenant for _ in range(20))["b"] == 18
 
 
@@ -100,7 +100,7 @@ def test_a_tenant_within_its_share_waits_for_one_request_of_each_other_at_most(
     flood: list[tuple[float, float]], weight: float, own_costs: list[float]
 ) -> None:
     queue, waiting, pushed = FairQueue[tuple[str, int]](PLENTY), Counter[str](), 0
-    others = {f"flood {number}": claim(f"flood {number}", weight=each, cost=cost) for number, (each, cost) in enumerate(flood)}
+    others = {f"flood {number}": ticket(f"flood {number}", weight=each, cost=cost) for number, (each, cost) in enumerate(flood)}
     weight_of_all, one_of_each = weight + sum(each.weight for each in others.values()), sum(each.cost for each in others.values())
 
     def serve() -> str:
@@ -117,7 +117,7 @@ def test_a_tenant_within_its_share_waits_for_one_request_of_each_other_at_most(
     for _ in range(20):
         serve()
     for number, cost in enumerate(own_costs):
-        queue.push(("own", number), claim("own", weight=weight, cost=cost))
+        queue.push(("own", number), ticket("own", weight=weight, cost=cost))
         passed = 0
         while serve() != "own":
             passed += 1
@@ -129,22 +129,22 @@ def test_a_tenant_within_its_share_waits_for_one_request_of_each_other_at_most(
 
 class TestPriorities:
     def test_the_higher_is_next_and_passes_over_nine_times_the_cost_of_the_lower(self) -> None:
-        claims = [claim("l")] * 3 + [claim("h", priority=1)] * 20
-        assert order(claims) == "h" * 9 + "l" + "h" * 9 + "l" + "hh" + "l"
+        tickets = [ticket("l")] * 3 + [ticket("h", priority=1)] * 20
+        assert order(tickets) == "h" * 9 + "l" + "h" * 9 + "l" + "hh" + "l"
 
     def test_each_passes_over_those_below_it(self) -> None:
-        claims = [claim("l"), claim("m", priority=5)] * 2 + [claim("h", priority=9)] * 20
-        assert order(claims) == "h" * 9 + "lm" + "h" * 8 + "l" + "h" + "m" + "hh"
+        tickets = [ticket("l"), ticket("m", priority=5)] * 2 + [ticket("h", priority=9)] * 20
+        assert order(tickets) == "h" * 9 + "lm" + "h" * 8 + "l" + "h" + "m" + "hh"
 
     def test_one_large_request_lets_as_many_small_ones_follow(self) -> None:
-        claims = [claim("l")] * 12 + [claim("h", priority=1, cost=90)] * 3
-        assert order(claims) == "h" + "l" * 10 + "h" + "ll" + "h"
+        tickets = [ticket("l")] * 12 + [ticket("h", priority=1, cost=90)] * 3
+        assert order(tickets) == "h" + "l" * 10 + "h" + "ll" + "h"
 
     def test_one_that_has_just_come_is_not_due(self) -> None:
-        queue, _ = queue_of([claim("h", priority=1)] * 100)
+        queue, _ = queue_of([ticket("h", priority=1)] * 100)
         for _ in range(50):
             queue.pop()
-        queue.push(1000, claim("l"))
+        queue.push(1000, ticket("l"))
         assert 1000 not in [queue.pop() for _ in range(9)]
         assert queue.pop() == 1000
 
@@ -155,9 +155,9 @@ class TestPriorities:
     )
     def test_none_is_passed_over_for_longer_than_it_is_told(self, high: list[float], low: list[float], middle: list[float]) -> None:
         queue, by_item = queue_of(
-            [claim("h", priority=2, cost=cost) for cost in high]
-            + [claim("m", priority=1, cost=cost) for cost in middle]
-            + [claim("l", priority=0, cost=cost) for cost in low]
+            [ticket("h", priority=2, cost=cost) for cost in high]
+            + [ticket("m", priority=1, cost=cost) for cost in middle]
+            + [ticket("l", priority=0, cost=cost) for cost in low]
         )
         passed, low_left = 0.0, len(low)
         while low_left:
@@ -170,7 +170,7 @@ class TestPriorities:
 
     @given(high=st.lists(costs, min_size=50, max_size=200), low=st.lists(costs, min_size=50, max_size=200))
     def test_the_highest_keeps_nine_tenths(self, high: list[float], low: list[float]) -> None:
-        queue, by_item = queue_of([claim("h", priority=1, cost=cost) for cost in high] + [claim("l", cost=cost) for cost in low])
+        queue, by_item = queue_of([ticket("h", priority=1, cost=cost) for cost in high] + [ticket("l", cost=cost) for cost in low])
         left, got = len(high), {"h": 0.0, "l": 0.0}
         while left:
             each = by_item[queue.pop()]
@@ -191,13 +191,13 @@ class TestPassingBy:
     @pytest.mark.parametrize(
         ("flood", "own", "passed"),
         [
-            pytest.param(claim("a"), claim("b"), 2, id="half the slots"),
-            pytest.param(claim("a", cost=0.1), claim("b", cost=10), 2, id="whatever they cost"),
-            pytest.param(claim("a"), claim("b", weight=3), 3, id="three quarters"),
-            pytest.param(claim("a", weight=99), claim("b"), 1, id="one at least"),
-            pytest.param(claim("a"), claim("a"), 0, id="nobody passes its own"),
-            pytest.param(claim("a"), claim("b", priority=-1), 0, id="nor a higher priority"),
-            pytest.param(claim("a"), claim("b", priority=1), 0, id="nor a lower: it is next there anyway"),
+            pytest.param(ticket("a"), ticket("b"), 2, id="half the slots"),
+            pytest.param(ticket("a", cost=0.1), ticket("b", cost=10), 2, id="whatever they cost"),
+            pytest.param(ticket("a"), ticket("b", weight=3), 3, id="three quarters"),
+            pytest.param(ticket("a", weight=99), ticket("b"), 1, id="one at least"),
+            pytest.param(ticket("a"), ticket("a"), 0, id="nobody passes its own"),
+            pytest.param(ticket("a"), ticket("b", priority=-1), 0, id="nor a higher priority"),
+            pytest.param(ticket("a"), ticket("b", priority=1), 0, id="nor a lower: it is next there anyway"),
         ],
     )
     def test_a_tenants_part_goes_on_at_once(self, flood: Ticket, own: Ticket, passed: int) -> None:
@@ -206,27 +206,27 @@ class TestPassingBy:
         assert len(queue) == 20
 
     def test_what_has_passed_is_paid_for(self) -> None:
-        queue, by_item = queue_of([claim("a")] * 20)
-        assert self.passed(queue, claim("b", cost=3)) == 2
-        by_item[20] = claim("b", cost=3)
+        queue, by_item = queue_of([ticket("a")] * 20)
+        assert self.passed(queue, ticket("b", cost=3)) == 2
+        by_item[20] = ticket("b", cost=3)
         queue.push(20, by_item[20])
         assert [by_item[queue.pop()].tenant for _ in range(10)].index("b") == 6
 
     def test_who_has_passed_may_again_when_as_much_was_done_for_the_others(self) -> None:
-        queue, _ = queue_of([claim("a")] * 20)
-        assert self.passed(queue, claim("b")) == 2
+        queue, _ = queue_of([ticket("a")] * 20)
+        assert self.passed(queue, ticket("b")) == 2
         for passed in (0, 1, 1, 1):  # the first is the request whose start the others are reckoned from
             queue.pop()
-            assert self.passed(queue, claim("b")) == passed
+            assert self.passed(queue, ticket("b")) == passed
 
     def test_several_that_pass_share_the_slots(self) -> None:
-        queue, _ = queue_of([claim("a")] * 20)
-        assert sum(self.passed(queue, claim(f"visitor {number}")) for number in range(3)) == 2 + 2 + 1
-        assert self.passed(queue, claim("visitor 0")) == 0
+        queue, _ = queue_of([ticket("a")] * 20)
+        assert sum(self.passed(queue, ticket(f"visitor {number}")) for number in range(3)) == 2 + 2 + 1
+        assert self.passed(queue, ticket("visitor 0")) == 0
 
     def test_those_below_are_passed_over_by_it(self) -> None:
-        queue, _ = queue_of([claim("l")] * 2 + [claim("h", priority=1)] * 20)
-        passed = sum(queue.bypass(claim(f"v {number}", priority=1), 4) for number in range(12))
+        queue, _ = queue_of([ticket("l")] * 2 + [ticket("h", priority=1)] * 20)
+        passed = sum(queue.bypass(ticket(f"v {number}", priority=1), 4) for number in range(12))
         assert passed == PASSED_OVER  # then the lower priority is due
         assert queue.pop() == 0
 
@@ -234,19 +234,19 @@ class TestPassingBy:
     def test_nobody_gets_more_than_its_share_and_its_part_of_the_slots(
         self, each: list[tuple[bool, float]], weight: float, slots: int
     ) -> None:
-        queue, by_item = queue_of(claim("a", cost=1.0 + number % 3) for number in range(len(each) + 1))
+        queue, by_item = queue_of(ticket("a", cost=1.0 + number % 3) for number in range(len(each) + 1))
         got = {"a": 0.0, "b": 0.0}
         for passes, cost in each:
             if not passes:
                 got["a"] += by_item[queue.pop()].cost
-            elif queue.bypass(claim("b", weight=weight, cost=cost), slots):
+            elif queue.bypass(ticket("b", weight=weight, cost=cost), slots):
                 got["b"] += cost / weight
                 assert got["b"] <= got["a"] + cost * slots / (1.0 + weight) + cost / weight + 1e-6
 
     def test_nothing_is_left_of_those_who_only_passed(self) -> None:
-        queue, _ = queue_of([claim("a")] * 3000)
+        queue, _ = queue_of([ticket("a")] * 3000)
         for number in range(1000):
-            queue.bypass(claim(f"visitor {number}", weight=2.0), 4)
+            queue.bypass(ticket(f"visitor {number}", weight=2.0), 4)
             queue.pop()
             queue.pop()
         (level,) = queue._levels
@@ -258,39 +258,39 @@ class TestRoom:
     LIMITS = QueueLimits(max_waiting=6, max_waiting_per_tenant=4)
 
     def test_a_tenants_own_bound_refuses_its_newest(self) -> None:
-        queue, _ = queue_of([claim("a")] * 4, self.LIMITS)
-        assert queue.push(99, claim("a")) == 99
+        queue, _ = queue_of([ticket("a")] * 4, self.LIMITS)
+        assert queue.push(99, ticket("a")) == 99
         assert len(queue) == 4
 
     def test_a_tenants_own_bound_refuses_its_newest_in_the_longest_lane(self) -> None:
-        queue, _ = queue_of([claim("a", lane=4)] * 3, QueueLimits(max_waiting=10, max_waiting_per_tenant=3))
-        assert queue.push(3, claim("a", lane=0)) == 2
-        assert queue.push(4, claim("a", lane=4)) == 4
-        assert queue.push(5, claim("a", lane=0)) == 5
+        queue, _ = queue_of([ticket("a", lane=4)] * 3, QueueLimits(max_waiting=10, max_waiting_per_tenant=3))
+        assert queue.push(3, ticket("a", lane=0)) == 2
+        assert queue.push(4, ticket("a", lane=4)) == 4
+        assert queue.push(5, ticket("a", lane=0)) == 5
 
     def test_a_full_queue_refuses_the_newest_of_its_own_longest_lane(self) -> None:
-        queue, _ = queue_of([claim("a", lane=4)] * 3, QueueLimits(max_waiting=3, max_waiting_per_tenant=10))
-        assert queue.push(3, claim("a", lane=0)) == 2
+        queue, _ = queue_of([ticket("a", lane=4)] * 3, QueueLimits(max_waiting=3, max_waiting_per_tenant=10))
+        assert queue.push(3, ticket("a", lane=0)) == 2
 
     def test_a_full_queue_refuses_the_newest_of_the_longest_for_one_of_another_tenant(self) -> None:
-        queue, _ = queue_of([claim("a")] * 4 + [claim("b")] * 2, self.LIMITS)
-        assert queue.push(99, claim("c")) == 3
-        assert queue.push(100, claim("c")) == 2
-        assert queue.push(101, claim("c")) == 101  # no longer than the others' now
+        queue, _ = queue_of([ticket("a")] * 4 + [ticket("b")] * 2, self.LIMITS)
+        assert queue.push(99, ticket("c")) == 3
+        assert queue.push(100, ticket("c")) == 2
+        assert queue.push(101, ticket("c")) == 101  # no longer than the others' now
         assert sorted(queue.pop() for _ in range(6)) == [0, 1, 4, 5, 99, 100]
 
     def test_what_is_long_is_so_for_its_weight(self) -> None:
-        queue, _ = queue_of([claim("a", weight=4)] * 4 + [claim("b")] * 2, self.LIMITS)
-        assert queue.push(99, claim("c")) == 5
-        assert queue.push(100, claim("b")) == 100
+        queue, _ = queue_of([ticket("a", weight=4)] * 4 + [ticket("b")] * 2, self.LIMITS)
+        assert queue.push(99, ticket("c")) == 5
+        assert queue.push(100, ticket("b")) == 100
 
     def test_of_equally_long_ones_the_one_that_comes_is_refused(self) -> None:
-        queue, _ = queue_of([claim("a"), claim("b")] * 2 + [claim("c"), claim("d")], self.LIMITS)
-        assert queue.push(99, claim("d")) == 99
+        queue, _ = queue_of([ticket("a"), ticket("b")] * 2 + [ticket("c"), ticket("d")], self.LIMITS)
+        assert queue.push(99, ticket("d")) == 99
 
     def test_priorities_share_the_room(self) -> None:
-        queue, _ = queue_of([claim("a", priority=1)] * 4 + [claim("b")] * 2, self.LIMITS)
-        assert queue.push(99, claim("c", priority=2)) == 3
+        queue, _ = queue_of([ticket("a", priority=1)] * 4 + [ticket("b")] * 2, self.LIMITS)
+        assert queue.push(99, ticket("c", priority=2)) == 3
         assert queue.pop() == 99
 
     @given(
@@ -307,7 +307,7 @@ class TestRoom:
             if takes and queue:
                 waiting[tenants[queue.pop()]] -= 1
             tenants[item] = tenant
-            refused = queue.push(item, claim(str(tenant), weight=weight[tenant]))
+            refused = queue.push(item, ticket(str(tenant), weight=weight[tenant]))
             waiting[tenant] += 1
             if refused is not None:
                 assert waiting[tenants[refused]] > share[tenants[refused]] * 0.999999
@@ -361,9 +361,9 @@ def _same_line(one: Ticket, other: Ticket) -> bool:
 def test_a_tenant_that_comes_once_leaves_nothing_behind_though_the_queue_never_empties() -> None:
     queue = FairQueue[str](PLENTY)
     for number in range(2000):
-        queue.push(f"resident {number}", claim("resident"))
+        queue.push(f"resident {number}", ticket("resident"))
     for number in range(1000):
-        queue.push(f"visitor {number}", claim(f"visitor {number}"))
+        queue.push(f"visitor {number}", ticket(f"visitor {number}"))
         queue.pop()
         queue.pop()
     assert len(queue) == 1000

@@ -71,7 +71,7 @@ class TestWhatIsThere:
             else:
                 now_s += about[0]
             assert kept.held_bytes <= max_bytes
-        there = [value for value, _ in put.values() if value in (held.value for held in kept._kept.values())]
+        there = [value for value, _ in put.values() if value in (held.value for held in kept._entries.values())]
         assert kept.held_bytes == sum(len(value) + ENTRY_BYTES for value in there)
         assert len(kept) == len(there)
 
@@ -118,7 +118,7 @@ class TestWhatIsThere:
         try:
             for number in range(entries):
                 kept.put(key(number), bytes(len(VALUE)), cost_units=1.5 + number, expires_s=LATER_S + number)
-            for held in list(kept._kept):
+            for held in list(kept._entries):
                 kept.get(held, 0.0)
             taken = tracemalloc.get_traced_memory()[0]
         finally:
@@ -157,7 +157,7 @@ class TestWhatIsThere:
         requests = popular(1, 4000, 500)
         first, second = room_for(50), room_for(50)
         assert ask(first, requests) == ask(second, requests)
-        assert list(first._kept) == list(second._kept)
+        assert list(first._entries) == list(second._entries)
 
 
 class TestEntries:
@@ -176,7 +176,7 @@ class TestEntries:
                     entries[number] = entry
             else:
                 assert found == [True]
-        assert list(by_entry._kept) == list(by_key._kept)
+        assert list(by_entry._entries) == list(by_key._entries)
         assert by_entry.evicted == by_key.evicted > 1000
 
     def test_none_of_what_is_not_there(self) -> None:

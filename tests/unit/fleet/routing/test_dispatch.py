@@ -24,7 +24,7 @@ _NUMBERS = itertools.count()
 
 @dataclass
 class Request:
-    """The part of `inference/inference.InferRequest` and `GenerateRequest` that a dispatcher needs; `answers`
+    """The part of `inference/requests.InferRequest` and `GenerateRequest` that a dispatcher needs; `answers`
     are given one after the other."""
 
     answers: list[object] = field(default_factory=lambda: [make_answer(200, b"")])

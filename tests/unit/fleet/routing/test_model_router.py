@@ -180,11 +180,11 @@ class TestServersComeAndGo:
             claim = await bench.claim("a")
             bench.tritons["s0"].states.clear()
             claim.release(answered=False)
-            bench.router.is_missing(claim)
-            bench.router.is_missing(claim)
+            bench.router.note_missing(claim)
+            bench.router.note_missing(claim)
             assert await bench.use("a") == "s0"
             assert bench.told() == [("loaded", "a"), ("lost", "a"), ("loaded", "a")]
-            bench.router.is_missing(claim)
+            bench.router.note_missing(claim)
             assert bench.replica("a").state is READY, "that is another replica"
 
     async def test_a_replica_whose_load_hangs_does_not_keep_requests_from_one_that_is_ready(self) -> None:

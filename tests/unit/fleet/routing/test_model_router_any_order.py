@@ -89,7 +89,7 @@ def _kill_stub(bench: FleetBench, draw: random.Random, server: str) -> None:
         for _ in range(3):
             if (claim := bench.state.reserve(gone, server)) is not None:
                 claim.release(answered=False)
-                bench.router.has_died(claim, gone)
+                bench.router.note_dead_stub(claim, gone)
 
 
 async def _recovers(bench: FleetBench) -> None:

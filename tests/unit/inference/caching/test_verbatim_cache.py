@@ -22,7 +22,7 @@ from control_plane.core.principal import Principal
 from control_plane.core.scope import EVERYTHING
 from control_plane.core.tensor import Tensor
 from control_plane.inference.caching.cached_inference import CachedInference
-from control_plane.inference.caching.verbatim_cache import MOST_UNTOLD, MessageKey, VerbatimCache
+from control_plane.inference.caching.verbatim_cache import MOST_UNFLUSHED, MessageKey, VerbatimCache
 from control_plane.inference.inference import InferenceService
 from control_plane.metering.domain.usage import Usage, UsageBatch
 from control_plane.metering.metering import Metering
@@ -339,10 +339,10 @@ async def test_they_are_counted_by_themselves_soon() -> None:
 async def test_hits_of_many_messages_are_counted_before_they_are_more() -> None:
     bench = Bench()
     bench.compute()
-    messages: list[MessageKey] = [(b"head", b"%d" % number) for number in range(MOST_UNTOLD)]
+    messages: list[MessageKey] = [(b"head", b"%d" % number) for number in range(MOST_UNFLUSHED)]
     for _ in range(2):
         asked = [bench.ask(message)[0] for message in messages]
-    assert (asked, len(bench.recorder.records)) == (["known"] * MOST_UNTOLD, 2 * MOST_UNTOLD)
+    assert (asked, len(bench.recorder.records)) == (["known"] * MOST_UNFLUSHED, 2 * MOST_UNFLUSHED)
 
 
 @pytest.mark.virtual_time

@@ -10,11 +10,13 @@ from concurrent import futures
 from contextlib import contextmanager
 
 import grpc
+import numpy as np
 import pytest
 
 from perf.load import closed_loop
-from perf.load.closed_loop import Ask
+from perf.load.closed_loop import Ask, Loaded
 from perf.load.inference_requests import http_post, triton_grpc
+from perf.measurement.runs import ClosedLoopRun
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n"
 REFUSED = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbusy"
@@ -150,3 +152,10 @@ def test_grpc_refusals_are_errors() -> None:
     with grpc_server(answer) as address:
         loaded = closed_loop.run("grpc", address, iter(texts), callers=1, duration_s=30)
     assert (loaded.requests, loaded.errors) == (3, 1)
+
+
+def test_a_run_at_a_server_has_rates_shares_and_its_cpu_time_per_request() -> None:
+    loaded = Loaded(2.0, {"short": np.full(30, 5.0), "long": np.full(10, 9.0)}, errors=1, client_cpu_s=0.5)
+    assert loaded.at_server(0.8) == ClosedLoopRun(
+        requests_per_s=20.0, p50_ms=5.0, p99_ms=9.0, cpu_ms=pytest.approx(20.0), client_share=0.25, errors=1
+    )

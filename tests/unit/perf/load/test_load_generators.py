@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perf.load.load_generators import Loaded, read_h2load, read_wrk
+from perf.measurement.runs import GeneratedRun
 
 WRK = """Running 1s test @ http://127.0.0.1:1/v2/models/echo/infer
   1 threads and 8 connections
@@ -60,3 +61,9 @@ def test_answers_without_a_message_failed(data: int, errors: int) -> None:
 def test_h2load_without_a_success() -> None:
     with pytest.raises(RuntimeError, match="measured nothing"):
         h2load(log=b"1795256070724487\t404\t100\n")
+
+
+@pytest.mark.parametrize(("requests", "cpu_us"), [(300, 500.0), (0, 150_000.0)])
+def test_a_run_at_a_server_has_its_cpu_time_per_request(requests: int, cpu_us: float) -> None:
+    loaded = Loaded(requests=requests, seconds=1.5, p50_ms=0.12, p99_ms=0.9, errors=2)
+    assert loaded.at_server(0.15) == GeneratedRun(requests / 1.5, 0.12, 0.9, pytest.approx(cpu_us), 2)

@@ -9,7 +9,7 @@ from control_plane.inference.domain.observation import Observation, Pair
 from control_plane.objects.domain.rollout import Agreement, Rollout
 from control_plane.rollout.domain.evidence import THRESHOLD_SAMPLES, Evidence
 from control_plane.rollout.domain.findings import DISAGREEMENT, FAULTS, GATES, SLOW, SLOWER
-from control_plane.rollout.domain.machine import steps_of
+from tests.fakes.rollout_steps import steps_of
 
 ROLLOUT = Rollout("r", "0" * 32, "v2", "v1", steps_of([1, 50], samples=100, min_s=1.0))
 

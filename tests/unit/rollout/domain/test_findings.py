@@ -8,7 +8,7 @@ import pytest
 from control_plane.objects.domain.rollout import Rollout
 from control_plane.rollout.domain.findings import FAULTS, GATES, SLOW, Sums, added, later
 from control_plane.rollout.domain.gate import Gate
-from control_plane.rollout.domain.machine import steps_of
+from tests.fakes.rollout_steps import steps_of
 
 ROLLOUT = Rollout("r", "0" * 32, "v2", "v1", steps_of([1, 50], samples=100, min_s=1.0))
 FIRST, SECOND = 1, 2

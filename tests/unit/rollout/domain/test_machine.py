@@ -9,7 +9,8 @@ import pytest
 from control_plane.core.errors import Conflict
 from control_plane.objects.domain.rollout import Phase, Rollout, Step, in_force
 from control_plane.objects.domain.route import Route, Target
-from control_plane.rollout.domain.machine import Verdict, aborted, began, next_by_itself, paused, promoted, steps_of
+from control_plane.rollout.domain.machine import Verdict, aborted, began, next_by_itself, paused, promoted
+from tests.fakes.rollout_steps import steps_of
 
 ROUTE = Route("r", "v1")
 PLAIN = Rollout("r", "0" * 32, "v2", "v1", steps_of([10, 50], samples=20, min_s=30.0))

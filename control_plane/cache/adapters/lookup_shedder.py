@@ -1,4 +1,4 @@
-"""Gate of `cache/adapters/redis_cache_lookups`: which lookups are sent and which are shed, with a log line
+"""Load shedding of `cache/adapters/redis_cache_lookups`: which lookups are sent and which are not, with a log line
 where shedding lasts.
 """
 
@@ -27,8 +27,8 @@ class LookupShedder:
         self._worth = LookupPolicy()
         self._loop_is_late = RunningMedian()
         self._shed_key: bytes | None = None
-        self._closed_since_s: float | None = None
-        self._names_state_dir = False
+        self._shedding_since_s: float | None = None
+        self._has_told_why = False
 
     @property
     def answer_s(self) -> float:
@@ -73,16 +73,16 @@ class LookupShedder:
 
     def _shed(self, keys: Sequence[bytes], computing_s: float, now_s: float) -> None:
         self._shed_key = keys[0]
-        if self._closed_since_s is None:
-            self._closed_since_s = now_s
-        elif not self._names_state_dir and now_s - self._closed_since_s >= _TOLD_AFTER_S:
-            self._names_state_dir = True
+        if self._shedding_since_s is None:
+            self._shedding_since_s = now_s
+        elif not self._has_told_why and now_s - self._shedding_since_s >= _TOLD_AFTER_S:
+            self._has_told_why = True
             self._tell_why(computing_s)
 
     def _admit(self) -> None:
-        self._closed_since_s = None
-        if self._names_state_dir:
-            self._names_state_dir = False
+        self._shedding_since_s = None
+        if self._has_told_why:
+            self._has_told_why = False
             _log.info("the shared cache at %s is asked again", self._place)
 
     def _tell_why(self, computing_s: float) -> None:

@@ -1,0 +1,124 @@
+"""The reference's page of metrics: those of the gateway, of a fleet and of the shipped models, as the metrics page shows them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from control_plane.core.algorithms.steps import finish
+from control_plane.core.infer_call import CacheStatus, Frontend, Outcome
+from control_plane.fleet.adapters.metrics import FleetMetrics
+from control_plane.fleet.domain.counts import LOADING, FleetCounts
+from control_plane.fleet.domain.fleet import Fleet, Server
+from control_plane.fleet.domain.placement.placement import Obstacle
+from control_plane.models.domain.description import Tier
+from control_plane.settings import PROJECT_ROOT
+from control_plane.telemetry.adapters.prometheus import OwnMetrics
+from control_plane.telemetry.request_counts import (
+    BUCKETS_S,
+    CacheStatusCount,
+    DurationHistogram,
+    FleetRefusalCount,
+    OutcomeCount,
+    RequestCounts,
+    ShedCount,
+)
+from control_plane.telemetry.shared_cache_counts import SharedCacheCounts
+from control_plane.telemetry.shed_reason import ShedReason
+from docs.generator.markdown import wrapped
+from python_backends.batching import counts as batching
+
+
+def blocks() -> Iterator[str]:
+    yield "# Metrics"
+    yield wrapped(
+        "The metrics port shows these and then what Triton's own page has (`nv_*`). Labels with a fixed set of values list them. "
+        "With several workers each counts for itself and the page shows the sum."
+    )
+    yield "## Gateway"
+    yield _metric_list(_own_page())
+    yield "## Fleet"
+    yield wrapped("Where there are several Tritons, or a memory budget. No label names a model, of which there may be thousands.")
+    yield _metric_list(_fleet_page())
+    yield "## Models that Tidegate ships"
+    yield wrapped("From their backends, on Triton's own page.")
+    yield "\n".join(_metric(name, "counter", labels, meaning) for name, labels, meaning in _backend_rows())
+
+
+def _own_page() -> str:
+    frontends, name = [*Frontend], "any"
+    counts = RequestCounts(
+        ended=tuple(OutcomeCount(name, frontend, outcome, 1) for frontend, outcome in product(frontends, Outcome)),
+        took=tuple(DurationHistogram(name, frontend, (0,) * (len(BUCKETS_S) + 1), 1.0) for frontend in frontends),
+        shed=tuple(ShedCount(name, reason, 1) for reason in ShedReason),
+        cached=tuple(CacheStatusCount(name, status, 1) for status in CacheStatus),
+        shared_cache=SharedCacheCounts(),
+    )
+    own = OwnMetrics(
+        version=name,
+        counts=lambda: counts,
+        workers=lambda: 1,
+        triton_is_up=lambda: True,
+        state_behind_s=lambda: 0.0,
+        cache_bytes=1,
+        max_models=10,
+        fleet=FleetMetrics(FleetCounts()),
+    )
+    return finish(own.render()).decode()
+
+
+def _fleet_page() -> str:
+    fleet, counts = Fleet(), FleetCounts()
+    fleet.add_server(Server("any", 1))
+    counts.moved("any", source=Tier.COLD, target=Tier.WARM, size_bytes=1, took_s=1.0)
+    requests = RequestCounts(refused=tuple(FleetRefusalCount(reason, 1) for reason in (LOADING, *(each.value for each in Obstacle))))
+    registry = CollectorRegistry()
+    registry.register(FleetMetrics(counts, lambda: requests, fleet=fleet, now_s=lambda: 0.0))
+    page = generate_latest(registry).decode()
+    return "\n".join(line for line in page.splitlines() if "tidegate_triton_losses" not in line) + "\n"
+
+
+def _metric_list(page: str) -> str:
+    entries = []
+    for family in sorted(text_string_to_metric_families(page), key=lambda family: family.name):
+        values: dict[str, dict[str, None]] = {}
+        for sample in family.samples:
+            for label, value in sample.labels.items():
+                values.setdefault(label, {})[value] = None
+        labels = "; ".join(_label(label, [*found]) for label, found in sorted(values.items()) if label != "le")
+        suffix = "_total" if family.type == "counter" else ""
+        entries.append(_metric(f"`{family.name}{suffix}`", family.type, labels, family.documentation))
+    return "\n".join(entries)
+
+
+def _metric(name: str, kind: str, labels: str, meaning: str) -> str:
+    # A list, not a table: a row of a table cannot be wrapped, and the longest had 400 characters.
+    entry = wrapped(f"* {name}, {kind}: {meaning}", indent="  ")
+    return entry + ("\n  " + wrapped(f"Labels: {labels}.", indent="  ") if labels else "")
+
+
+def _label(name: str, values: Sequence[str]) -> str:
+    return f"`{name}`: {', '.join(f'`{value}`' for value in values)}" if len(values) > 1 else f"`{name}`"
+
+
+def _backend_rows() -> Iterator[tuple[str, str, str]]:
+    labels = "`model`, `version`, `variant`"
+    for name, meaning in batching.COUNTERS.items():
+        yield f"`tidegate_batching_{name}`", labels, f"{meaning}."
+    # Read, not imported: only Triton's stubs can import it.
+    constants = _constants(PROJECT_ROOT / "python_backends" / "runtime" / "variants" / "served_variant.py")
+    yield f"`{constants['NAME']}`", f"{labels}, `reason`", f"{constants['DESCRIPTION']}."
+
+
+def _constants(module: Path) -> dict[str, object]:
+    statements = (each for each in ast.parse(module.read_text()).body if isinstance(each, ast.Assign))
+    return {
+        each.targets[0].id: each.value.value
+        for each in statements  # type: ignore[attr-defined]
+        if isinstance(each.value, ast.Constant) and isinstance(each.targets[0], ast.Name)
+    }
