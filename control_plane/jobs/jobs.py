@@ -16,7 +16,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import uuid4
 
-from control_plane.core.errors import Conflict, IdempotencyKeyReused, LimitExceeded, ObjectNotFound, StoreUnavailable
+from control_plane.core.errors import Conflict, IdempotencyKeyReused, LimitExceeded, ModelNotFound, ObjectNotFound, StoreUnavailable
 from control_plane.core.principal import Principal
 from control_plane.core.visible_items import visible_items
 from control_plane.jobs.blobs import keep
@@ -32,6 +32,9 @@ _log = logging.getLogger(__name__)
 
 JOB_ID = re.compile(r"job-[0-9a-f]{32}")
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.02, 0.5
+
+RequireModel = Callable[[str], Awaitable[None]]
+"""Requires that there is a model or route of that name, loaded or not. Raises ModelNotFound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,8 @@ class Jobs:
         """Bytes of each tenant's large bodies that are being received."""
         self.is_draining = False
         """Whether this process ends, so that those who wait should go elsewhere."""
+        self.require_model: RequireModel | None = None
+        """Refuses a job for a model that there is not; None: that shows when it is computed."""
 
     async def submit(self, principal: Principal, wanted: Submission) -> Job:
         """Accept a job, or return the one that its idempotency key has made before.
@@ -96,9 +101,16 @@ class Jobs:
             Overloaded: all tenants together send too many.
             Conflict: another request with this idempotency key is being accepted.
             IdempotencyKeyReused: the idempotency key came before with another request.
+            ModelNotFound: nobody knows such a model.
             StoreUnavailable: nothing can be accepted now.
             ControlPlaneError: the rest of its body does not come.
         """
+        if self.require_model is not None:
+            try:
+                await self.require_model(wanted.model)
+            except ModelNotFound:
+                if not await self._knows_key(principal.tenant, wanted.idempotency_key):
+                    raise
         size_bytes = max(len(wanted.body), wanted.announced_bytes)
         if size_bytes > self._store.carries_bytes:
             await self.require_room(principal, size_bytes, idempotency_key=wanted.idempotency_key)
@@ -209,8 +221,12 @@ class Jobs:
         try:
             self._check_room(principal.tenant, await self._store.load(principal.tenant), size_bytes)
         except LimitExceeded:
-            if not idempotency_key or not await self._store.knows_key(principal.tenant, idempotency_key):
+            if not await self._knows_key(principal.tenant, idempotency_key):
                 raise
+
+    async def _knows_key(self, tenant: str, idempotency_key: str) -> bool:
+        """Whether a job was made with this key, if it is one."""
+        return bool(idempotency_key) and await self._store.knows_key(tenant, idempotency_key)
 
     def _check_room(self, tenant: str, loads: tuple[Load, Load], size_bytes: int) -> None:
         """Raises LimitExceeded: a job with so many bytes has no room beside what is open."""
@@ -249,7 +265,7 @@ class Jobs:
         """Yield a large body as far as the tenant has room for it beside its others. Raises LimitExceeded."""
         piece: bytes | bytearray | None = wanted.body
         own_bytes, loads = 0, await self._store.load(tenant)
-        is_known = bool(wanted.idempotency_key) and await self._store.knows_key(tenant, wanted.idempotency_key)
+        is_known = await self._knows_key(tenant, wanted.idempotency_key)
         try:
             while piece is not None:
                 own_bytes += len(piece)
