@@ -72,7 +72,8 @@ class ClaimWatch:
             if found is None or found.fence != claim.job.fence or found.state is not JobState.RUNNING:
                 return False
             claim.job = found
-            if found.lease_until_s - now_s < (1 - _RENEWED_AFTER) * self._policy.lease_s:
+            left = (found.lease_until_s - now_s) / self._policy.lease_s
+            if abs(left - 1) > _RENEWED_AFTER:  # more is left where the clock was set back
                 new = renewed(found, now_s=now_s, policy=self._policy)
                 if await self._store.replace(new):
                     claim.job = new

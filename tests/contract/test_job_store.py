@@ -159,12 +159,12 @@ async def test_neglected_jobs_are_those_to_look_at_the_longest_first(opening: Op
     async with handles(opening, 1) as (store,):
         await put(store, job(1), job(2, deadline_s=20.0), job(3))
         held = await changed(store, claim(job(3), 5.0))
-        assert await store.neglected(14.9, limit=9) == []
+        assert await store.neglected(7.4, limit=9) == [], "the last half of a lease is watched"
         assert [each.id for each in await store.neglected(20.0, limit=9)] == [job_id(3), job_id(2)]
         assert [each.id for each in await store.neglected(20.0, limit=1)] == [job_id(3)]
 
         held = await changed(store, renewed(held, now_s=30.0, policy=POLICY))
-        assert [each.id for each in await store.neglected(35.0, limit=9)] == [job_id(2)]
+        assert [each.id for each in await store.neglected(32.4, limit=9)] == [job_id(2)]
         ended = await changed(store, finished(held, RESULT, Charge("d", "m", Usage(1)), now_s=35.0, policy=POLICY))
         assert [each.id for each in await store.neglected(40.0, limit=9)] == [job_id(2), job_id(3)]
         await changed(store, charged(ended))

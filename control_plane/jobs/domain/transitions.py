@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from control_plane.jobs.domain.delivery import Delivery, DeliveryKind, announced, recalled, tried
-from control_plane.jobs.domain.job import Charge, Job, JobState, Result, without_data
+from control_plane.jobs.domain.job import STILL_S, Charge, Job, JobState, Result, without_data
 
 _NEXT: dict[JobState, frozenset[JobState]] = {
     JobState.QUEUED: frozenset((JobState.RUNNING, JobState.CANCELLED, JobState.EXPIRED)),
@@ -36,6 +36,8 @@ class RetryPolicy:
     max_delay_s: float = 60.0
     lease_s: float = 15.0
     """Seconds after which a runner that has not renewed its claim has lost it."""
+    still_s: float = STILL_S
+    """Seconds for which the sweeper has to have seen, by its own monotonic clock, that it was not renewed."""
     keep_s: float = 86_400.0
     """Seconds for which a job that has ended is kept, with its result."""
 

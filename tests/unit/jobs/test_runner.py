@@ -102,6 +102,19 @@ async def test_while_it_computes_it_renews_its_lease(tmp_path: Path) -> None:
             assert (await after_delays(here, job.id)).state is JobState.SUCCEEDED
 
 
+async def test_a_claim_from_before_the_clock_was_set_back_is_renewed_and_does_not_last_for_as_long(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.compute.may_answer.clear()
+        job = await here.submit()
+        async with running(here.runner()):
+            held = await here.until(lambda job: job.state is JobState.RUNNING, job.id)
+            here.clock_s -= 600.0
+            renewed = await here.until(lambda job: job.lease_until_s < held.lease_until_s, job.id)
+            assert (renewed.state, renewed.fence) == (JobState.RUNNING, 1)
+            here.compute.may_answer.set()
+            assert (await after_delays(here, job.id)).state is JobState.SUCCEEDED
+
+
 async def test_a_cancelled_job_ends_the_computing_and_frees_the_runner(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.compute.may_answer.clear()
