@@ -172,6 +172,26 @@ async def test_neglected_jobs_are_those_to_look_at_the_longest_first(opening: Op
         assert [each.id for each in await store.neglected(85.0, limit=9)] == [job_id(2), job_id(3)]
 
 
+async def test_a_tenants_jobs_in_a_state_are_listed_beside_more_of_its_own_and_of_others(opening: Opening[JobStore]) -> None:
+    async with handles(opening, 1) as (store,):
+        theirs = [job(number, tenant="others", submitted_s=float(number)) for number in range(10, 14)]
+        own = [job(number, submitted_s=float(number)) for number in range(5)]
+        await put(store, *theirs, *own)
+        for each in (own[1], own[3], *theirs):
+            await changed(store, cancelled(each, now_s=20.0, policy=POLICY))
+        await changed(store, claim(own[2]))
+
+        async def listed(tenant: str | None, state: JobState | None, before: str = "") -> list[str]:
+            return [each.id for each in await store.jobs_of(tenant, state=state, before=before, limit=3)]
+
+        assert await listed("team", JobState.CANCELLED) == [job_id(3), job_id(1)]
+        assert await listed("team", JobState.CANCELLED, job_id(3)) == [job_id(1)]
+        assert await listed("team", JobState.QUEUED) == [job_id(4), job_id(0)]
+        assert (await listed("team", JobState.RUNNING), await listed("others", JobState.QUEUED)) == ([job_id(2)], [])
+        assert await listed("others", JobState.CANCELLED) == [job_id(13), job_id(12), job_id(11)]
+        assert await listed(None, JobState.CANCELLED, job_id(11)) == [job_id(10), job_id(3), job_id(1)]
+
+
 async def test_bounds_hold_for_a_tenant_and_for_all_and_what_ends_makes_room(opening: Opening[JobStore]) -> None:
     bounds = Bounds(of_tenant=Load(2, 100), in_all=Load(3, 7))
     small, large = Blob("b", 1, "d"), Blob("b", 6, "d")

@@ -236,20 +236,34 @@ class RedisJobStore:
         return rank or 0
 
     async def jobs_of(self, tenant: str | None, *, state: JobState | None, before: str, limit: int) -> list[Job]:
-        key = f"{_PREFIX}of:{tenant}" if tenant is not None else f"{_PREFIX}in:{state}" if state is not None else _ALL
+        key = await self._smaller([f"{_PREFIX}of:{tenant}"] * (tenant is not None) + [f"{_PREFIX}in:{state}"] * (state is not None))
         found, at, newest = list[Job](), 0, math.inf
-        async with self._link.calling():
-            if before:
+        if before:
+            async with self._link.calling():
                 place: Any = await self._link.client.zscore(_ALL, before)
-                if place is None:
-                    return []
-                newest = place
-            # By time and id, not by rank: this set may not have the job any more, as its state has changed.
-            while len(found) < limit and (page := await self._by_time(key, newest, at)):
-                ids = [job_id for job_id, score in page if not before or (score, job_id) < (newest, before)]
-                found += [job for job in await self._records(ids) if state is None or job.state is state]
-                at += _PAGE
+            if place is None:
+                return []
+            newest = place
+        while len(found) < limit:
+            async with self._link.calling():  # of its own: all pages of 100,000 jobs take longer than a call may
+                # By time and id, not by rank: this set may not have the job any more, as its state has changed.
+                page = await self._by_time(key, newest, at)
+                jobs = await self._records(job_id for job_id, score in page if not before or (score, job_id) < (newest, before))
+            if not page:
+                break
+            found += [job for job in jobs if state in (None, job.state) and tenant in (None, job.tenant)]
+            at += _PAGE
         return found[:limit]
+
+    async def _smaller(self, keys: Sequence[str]) -> str:
+        """Return that of the sorted sets which has fewer jobs; without any, the one of all jobs."""
+        if len(keys) < 2:
+            return keys[0] if keys else _ALL
+        async with self._link.calling(), self._link.client.pipeline(transaction=False) as asking:
+            for key in keys:
+                asking.zcard(key)
+            sizes = await asking.execute()
+        return min(zip(sizes, keys, strict=True))[1]
 
     async def _by_time(self, key: str, newest_s: float, at: int) -> list[tuple[str, float]]:
         """Return a page of ids and times of submission, the newest first."""

@@ -8,9 +8,10 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from orjson import JSONEncodeError
 
-from control_plane.jobs.adapters.sqlite_jobs import _INSERT, _MIGRATIONS, open_sqlite_jobs
+from control_plane.jobs.adapters.sqlite_jobs import _INSERT, _MIGRATIONS, _listing, open_sqlite_jobs
 from control_plane.jobs.domain.job import Job, JobState
 from control_plane.jobs.domain.job_text import encode_job
 from control_plane.jobs.domain.transitions import RetryPolicy, cancelled, claimed, released
@@ -93,3 +94,42 @@ async def test_a_job_that_another_process_has_changed_since_it_was_added_is_clai
     assert (await here.load(returned.tenant))[0].jobs == 1
     for store in (here, there):
         await store.close()
+
+
+@pytest.mark.parametrize(
+    ("state", "index"),
+    [
+        pytest.param(None, "jobs_of_tenant", id="all"),
+        pytest.param(JobState.RUNNING, "running_jobs", id="running"),
+        pytest.param(JobState.FAILED, "unsuccessful_jobs", id="failed"),
+        pytest.param(JobState.CANCELLED, "unsuccessful_jobs", id="cancelled"),
+        pytest.param(JobState.DEAD, "unsuccessful_jobs", id="dead"),
+    ],
+)
+@pytest.mark.parametrize("before", ["", job(1).id])
+async def test_a_tenants_few_jobs_in_a_state_are_found_without_a_look_at_all_others(
+    tmp_path: Path, state: JobState | None, index: str, before: str
+) -> None:
+    store = await open_sqlite_jobs(tmp_path / "jobs.sqlite")
+    await store.close()
+    query, values = _listing("team", state, before)
+    with closing(sqlite3.connect(tmp_path / "jobs.sqlite")) as file:
+        plan = [step for *_, step in file.execute(f"EXPLAIN QUERY PLAN {query}", (*values, 10))]
+    assert any(step.startswith(f"SEARCH jobs USING INDEX {index} (tenant=?") for step in plan), plan
+    assert state is JobState.RUNNING or not any("TEMP B-TREE" in step for step in plan), "they are sorted"
+
+
+async def test_jobs_are_listed_by_state_after_one_that_was_listed(tmp_path: Path) -> None:
+    store = await open_sqlite_jobs(tmp_path / "jobs.sqlite")
+    jobs = [await store.add(job(number, submitted_s=float(number)), ROOMY) for number in range(6)]
+    for each in jobs[:4]:
+        await store.replace(cancelled(each, now_s=10.0, policy=RetryPolicy()))
+    assert await store.claim([jobs[5].id], lambda job: claimed(job, holder="h", now_s=20.0, policy=RetryPolicy()), most=1)
+
+    async def listed(state: JobState, before: str = "") -> list[str]:
+        return [each.id for each in await store.jobs_of(jobs[0].tenant, state=state, before=before, limit=2)]
+
+    assert await listed(JobState.CANCELLED) == [jobs[3].id, jobs[2].id]
+    assert await listed(JobState.CANCELLED, jobs[2].id) == [jobs[1].id, jobs[0].id]
+    assert (await listed(JobState.RUNNING), await listed(JobState.DEAD)) == ([jobs[5].id], [])
+    await store.close()
