@@ -178,8 +178,11 @@ class Spool(Protocol):
     async def prune(self, job_id: str, *, keep: str = "") -> None:
         """Remove a job's files, but not the one of the blob `keep`. Idempotent."""
 
-    async def jobs(self, *, before_s: float) -> list[str]:
-        """Return the ids of jobs that have files, none of them written after `before_s`."""
+    async def parts(self) -> list[str]:
+        """Return the parts of the spool, each with some of the jobs that have files."""
+
+    async def jobs(self, part: str, *, before_s: float) -> list[str]:
+        """Return the ids of jobs in a part that have files, none of them written after `before_s`."""
 
     async def close(self) -> None: ...
 

@@ -26,6 +26,8 @@ _AT_ONCE, _MOST_BATCHES = 200, 20
 _TICKETS_AT_ONCE = 500
 """Tickets of a sweep: each is confirmed by the broker, whose connection is given up where all take longer than 10 s."""
 _ORPHANS_EVERY_S = 600.0
+_ORPHANS_S = 0.2
+"""Time of a sweep in which files without a record are looked for: leases that have ended wait for as long, and for one part."""
 _ORPHAN_AFTER_S = 3600.0
 """Age from which files without a record are removed: longer than any body takes to be accepted."""
 
@@ -57,6 +59,8 @@ class Sweeper:
         """Whether a store or the broker could not be reached when last asked."""
         self._orphans_s = float("-inf")
         """When files without a record were last looked for."""
+        self._parts: list[str] = []
+        """Parts of the spool that are yet to be looked at for them."""
 
     async def run(self) -> None:
         """Sweep twice a second, through outages, until cancelled."""
@@ -92,8 +96,8 @@ class Sweeper:
             await self._remove(job)
         await self._write_missing_tickets(now_s)
         if abs(now_s - self._orphans_s) >= _ORPHANS_EVERY_S:  # also after the clock was set back
-            self._orphans_s = now_s
-            await self._remove_orphans(now_s)
+            self._orphans_s, self._parts = now_s, await self._spool.parts()
+        await self._remove_orphans(now_s)
 
     async def _look_after(self, job: Job, now_s: float, still_s: float, uncharged: list[Job]) -> bool:
         """Do what is due for a job that was seen in this version for so long; False: nothing is. One that is to be charged is
@@ -125,6 +129,11 @@ class Sweeper:
         self._were_missing = missing - writes
 
     async def _remove_orphans(self, now_s: float) -> None:
-        for job_id in await self._spool.jobs(before_s=now_s - _ORPHAN_AFTER_S):
-            if await self._store.get(job_id) is None:
-                await self._spool.prune(job_id)
+        """Remove files without a record, from some parts of the spool at a time: of 100,000 jobs a look takes a minute."""
+        until_s = self._now_s() + _ORPHANS_S
+        while self._parts:
+            for job_id in await self._spool.jobs(self._parts.pop(), before_s=now_s - _ORPHAN_AFTER_S):
+                if await self._store.get(job_id) is None:
+                    await self._spool.prune(job_id)
+            if self._now_s() > until_s:
+                break

@@ -28,6 +28,7 @@ from control_plane.storage.growing_file import GrowingFile
 
 _THREADS = 4
 _JOB = re.compile(r"job-[0-9a-f]{32}")
+_PART = re.compile(r"[0-9a-f]{2}")
 _NAME = re.compile(r"[a-z0-9-]{1,60}")
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 
@@ -80,8 +81,11 @@ class FolderSpool:
     async def prune(self, job_id: str, *, keep: str = "") -> None:
         await self._run(lambda: _prune(self._folder_of(job_id), keep.partition("/")[2]))
 
-    async def jobs(self, *, before_s: float) -> list[str]:
-        return await self._run(lambda: _jobs(self._folder, before_s))
+    async def parts(self) -> list[str]:
+        return await self._run(lambda: sorted(path.name for path in self._folder.iterdir() if _PART.fullmatch(path.name)))
+
+    async def jobs(self, part: str, *, before_s: float) -> list[str]:
+        return await self._run(lambda: _jobs(self._folder / _checked(_PART, part), before_s))
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False)
@@ -178,7 +182,7 @@ def _prune(folder: Path, keep: str) -> None:
 
 def _jobs(folder: Path, before_s: float) -> list[str]:
     found = []
-    for path in folder.glob("??/job-*"):
+    for path in folder.glob("job-*"):
         with suppress(FileNotFoundError):  # one that is being removed
             # A folder's own time stands still while a body only grows the file in it.
             if _JOB.fullmatch(path.name) and all(each.stat().st_mtime < before_s for each in (path, *path.iterdir())):

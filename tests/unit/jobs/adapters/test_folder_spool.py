@@ -105,7 +105,9 @@ async def test_jobs_without_news_are_listed(tmp_path: Path) -> None:
             os.utime(path, (1000.0, 1000.0))
         (tmp_path / "01" / "job-of-somebody-else").mkdir()
 
-        assert await spool.jobs(before_s=1001.0) == [ONE]
+        assert await spool.jobs("01", before_s=1001.0) == [ONE]
+        (tmp_path / "somebody-elses").mkdir()
+        assert await spool.parts() == ["01"]
 
 
 @pytest.mark.parametrize(("job", "name"), [("../../etc", "body"), (ONE, "../body"), (ONE, ".."), (ONE, ""), ("job-1", "body")])
@@ -163,10 +165,10 @@ async def test_a_file_that_is_still_received_is_not_one_that_nobody_looks_after(
             yield b"one"
             for path in (tmp_path / "01" / ONE, *(tmp_path / "01" / ONE).iterdir()):
                 os.utime(path, (1000.0, 1000.0))
-            found.append(await spool.jobs(before_s=1001.0))
+            found.append(await spool.jobs("01", before_s=1001.0))
             yield b"two" * 10_000
             os.utime(tmp_path / "01" / ONE, (1000.0, 1000.0))
-            found.append(await spool.jobs(before_s=1001.0))
+            found.append(await spool.jobs("01", before_s=1001.0))
 
         await spool.receive(ONE, "body", slow())
         assert found == [[ONE], []]
