@@ -126,8 +126,8 @@ def line_steps(text: bytes) -> Steps[Line]:
     """Read one line, but for what its body means, in steps. Raises InvalidRequest."""
     if len(text) > _LARGE_LINE_BYTES:
         fields, written = yield from member_steps(text, "body")
-        has_body = bool(written) and fields.get("body") is None  # and none that follows it, which counts
-        return Line(_checked(fields, has_body=has_body), written)
+        is_last = type(fields) is dict and type(fields.get("body")) is dict  # and no null that follows it, which would count
+        return Line(_checked(fields, has_body=bool(written) and is_last), written)
     try:
         fields = orjson.loads(text)
     except orjson.JSONDecodeError as exc:

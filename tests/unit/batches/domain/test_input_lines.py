@@ -88,6 +88,7 @@ MANY = [
     pytest.param(b'{"input": "a", "x": [' + b"0.1," * 500_000 + b"1]}", "without its input", id="numbers"),
     pytest.param(b'{"input": "a"}, "x": [' + b"0.1," * 500_000 + b"1]", "without its body", id="beside-the-body"),
     pytest.param(b'{"input": ["' + b"a" * 200_000 + b'"]}, "body": 1', "body must be a JSON object", id="another-body"),
+    pytest.param(b'{"input": ["' + b"a" * 200_000 + b'"]}, "body": null', "body must be a JSON object", id="no-body-after-it"),
     pytest.param(b'{"input": ["' + b"a" * 200_000 + b'"]', "not valid JSON", id="no-end"),
     pytest.param(b'{"input": "' + b"a" * 2_000_000 + b'"}', "longer than any input", id="string"),
 ]
