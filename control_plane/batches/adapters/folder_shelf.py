@@ -239,13 +239,17 @@ def _add_batch(folder: Path, tenant: Path, batch: Batch) -> bool:
     opened.mkdir(mode=0o700, exist_ok=True)
     try:
         os.link(tenant / batch.input_file_id / "content", own / "input")
-    except FileNotFoundError:
+        _write_once(opened / batch.id, tenant.name.encode())  # before the batch itself: one that is accepted is looked after
+        _write_once(own / "meta", _text_of(batch))
+        for path in (tenant, folder):
+            _flush(path)
+    except OSError as exc:
+        with suppress(OSError):
+            (opened / batch.id).unlink(missing_ok=True)  # or it would count as open until what is unfinished is removed
         shutil.rmtree(own, ignore_errors=True)
-        return False
-    _write_once(opened / batch.id, tenant.name.encode())  # before the batch itself: one that is accepted is looked after
-    _write_once(own / "meta", _text_of(batch))
-    for path in (tenant, folder):
-        _flush(path)
+        if isinstance(exc, FileNotFoundError):
+            return False
+        raise
     return True
 
 

@@ -17,6 +17,8 @@ import pytest
 
 from control_plane.batches.adapters.folder_shelf import FolderShelf, _Reader
 from control_plane.batches.domain.batch import Batch, BatchState, Chunk, Ended, StoredFile
+from control_plane.core.errors import StoreUnavailable
+from tests.full_disk import full_disk
 from tests.killed import dies_before
 
 FILE = StoredFile(f"file-{1:032x}", "team", "in.jsonl", "batch", 0, 1000.0)
@@ -198,4 +200,17 @@ async def test_an_open_batch_is_read_once(tmp_path: Path) -> None:
     await shelf.end(BATCH, END)
     assert await shelf.open_batches() == []
     assert shelf._open == {}
+    await shelf.close()
+
+
+async def test_a_batch_for_which_the_disk_has_no_room_is_not_open_and_leaves_nothing(tmp_path: Path) -> None:
+    shelf = FolderShelf(tmp_path)
+    await shelf.add_file(FILE, pieces(b"line"))
+    large = replace(BATCH, metadata={"key": "a" * 2000})
+    with pytest.raises(StoreUnavailable), full_disk():
+        await shelf.add_batch(large)
+    assert await shelf.open_count("team") == 0
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["content", "meta"], "the file's"
+    assert await shelf.add_batch(large)
+    assert await shelf.open_batches() == [large]
     await shelf.close()
