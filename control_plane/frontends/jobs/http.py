@@ -138,7 +138,8 @@ class JobsHttp:
         room = partial(jobs.require_room, principal, idempotency_key=wanted.idempotency_key)
         reading = self._files.input(principal.tenant, given, max_bytes=self._max_input_bytes, budget=self._budget, require_room=room)
         async with reading as found:
-            return await jobs.submit(principal, replace(wanted, body=found))
+            body, rest = await _first_of(found)
+            return await jobs.submit(principal, replace(wanted, body=body, rest=rest, announced_bytes=found.size_bytes))
 
     def _output(self, request: HttpRequest, principal: Principal) -> Delivery | None:
         """Read where the result is written to. Raises InvalidRequest."""
@@ -181,15 +182,18 @@ class JobsHttp:
 
 async def _beginning(request: HttpRequest) -> tuple[Body, BodyPieces | None]:
     """Return the body, or the beginning of a large one and what receives its rest. Raises ControlPlaneError: it does not come."""
-    if request.stream is None:
-        return request.body, None
+    return (request.body, None) if request.stream is None else await _first_of(request.stream)
+
+
+async def _first_of(pieces: BodyPieces) -> tuple[Body, BodyPieces | None]:
+    """Return a small body, or the first pieces of a large one and what receives its rest. Raises ControlPlaneError: it does not come."""
     body = bytearray()
     while len(body) <= UNCOUNTED_BYTES:
-        piece = await request.stream.receive()
+        piece = await pieces.receive()
         if piece is None:
             return body, None
         body += piece
-    return body, request.stream
+    return body, pieces
 
 
 async def _result(jobs: Jobs, job: Job) -> HttpAnswer:

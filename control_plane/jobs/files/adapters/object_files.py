@@ -16,12 +16,14 @@ from typing import Any
 from fsspec.asyn import AsyncFileSystem
 
 from control_plane.core.errors import StoreUnavailable
-from control_plane.jobs.files.ports import NoSuchFile
+from control_plane.jobs.files.ports import FileVersion, NoSuchFile
 from control_plane.storage.object_stores import close_object_store, open_object_store, said
 
 _log = logging.getLogger(__name__)
 
 _THREADS = 4
+_MARKS = ("ETag", "etag", "generation", "LastModified", "updated", "mtime", "created")
+"""Fields by which clients tell one version of an object from another."""
 
 
 class ObjectFiles:
@@ -36,16 +38,14 @@ class ObjectFiles:
         """What was logged last of a store that cannot be used; empty once it was used again."""
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="job-objects")
 
-    async def size(self, path: Sequence[str]) -> int:
+    async def version(self, path: Sequence[str]) -> FileVersion:
         found: dict[str, Any] = await self._call("info", self._key(path))
         if found.get("type") != "file":
             raise NoSuchFile("there is no such file")
-        return int(found["size"])
+        return FileVersion(int(found["size"]), " ".join(str(found.get(name)) for name in _MARKS))
 
-    async def read(self, path: Sequence[str], *, most: int) -> bytes:
-        if not await self.size(path):
-            return b""  # of which S3 can give no range
-        content: bytes = await self._call("cat_file", self._key(path), start=0, end=most)
+    async def read(self, path: Sequence[str], *, start: int, most: int) -> bytes:
+        content: bytes = await self._call("cat_file", self._key(path), start=start, end=start + most)
         return content
 
     async def write(self, path: Sequence[str], content: bytes) -> None:
