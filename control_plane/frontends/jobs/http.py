@@ -18,8 +18,10 @@ from control_plane.core.action import Action
 from control_plane.core.errors import InvalidRequest, RouteNotFound
 from control_plane.core.principal import Principal
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
+from control_plane.frontends.common.lists import list_steps
 from control_plane.frontends.jobs.events import JobEvents
 from control_plane.frontends.jobs.webhook_field import Webhooks, webhook_of
+from control_plane.inference.run_steps import run_in_steps
 from control_plane.jobs.attempts import decode_attempt, encode_outcome
 from control_plane.jobs.domain.delivery import Delivery
 from control_plane.jobs.domain.job import Job, JobState, PriceClass
@@ -177,7 +179,8 @@ class JobsHttp:
         if not (limit.isascii() and limit.isdigit() and len(limit) <= 4 and 1 <= int(limit) <= _MOST_LISTED):
             raise InvalidRequest(f"limit must be a number from 1 to {_MOST_LISTED}")
         found = await jobs.visible_to(principal, state=JobState(state) if state else None, before=before, limit=int(limit))
-        return make_answer(200, orjson.dumps({"jobs": [view_of(job, None) for job in found]}))
+        views = await run_in_steps(list_steps(found, lambda job: view_of(job, None)))
+        return make_answer(200, orjson.dumps({"jobs": views}))
 
 
 async def _beginning(request: HttpRequest) -> tuple[Body, BodyPieces | None]:
