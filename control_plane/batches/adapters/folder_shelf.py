@@ -68,6 +68,9 @@ class FolderShelf:
     async def files(self, tenant: str) -> list[StoredFile]:
         return await self.run(lambda: _files(self._tenant(tenant)))
 
+    async def filled(self, tenant: str) -> tuple[int, int]:
+        return await self.run(lambda: _filled(self._tenant(tenant)))
+
     async def read_file(self, tenant: str, file_id: str) -> FileReader | None:
         if not _FILE.fullmatch(file_id):
             return None
@@ -221,6 +224,14 @@ def _file(own: Path) -> StoredFile | None:
 def _files(tenant: Path) -> list[StoredFile]:
     found = [file for path in tenant.glob("file-*") if (file := _file(path)) is not None]
     return sorted(found, key=lambda file: (file.created_s, file.id), reverse=True)
+
+
+def _filled(tenant: Path) -> tuple[int, int]:
+    sizes = []
+    for path in tenant.glob("file-*"):
+        with suppress(FileNotFoundError):  # one that is still received, or is being deleted
+            sizes.append((path / "content").stat().st_size)
+    return len(sizes), sum(sizes)
 
 
 def _delete(own: Path) -> bool:

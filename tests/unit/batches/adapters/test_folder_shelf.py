@@ -214,3 +214,20 @@ async def test_a_batch_for_which_the_disk_has_no_room_is_not_open_and_leaves_not
     assert await shelf.add_batch(large)
     assert await shelf.open_batches() == [large]
     await shelf.close()
+
+
+async def test_a_tenants_files_are_counted_without_those_that_are_still_received(tmp_path: Path) -> None:
+    shelf, counts = FolderShelf(tmp_path), []
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"li"
+        counts.append(await shelf.filled("team"))
+        yield b"nes"
+
+    await shelf.add_file(FILE, pieces(b"line"))
+    await shelf.add_file(replace(FILE, id=f"file-{2:032x}"), slow())
+    counts.append(await shelf.filled("team"))
+    assert await shelf.delete_file("team", FILE.id)
+    counts += [await shelf.filled(tenant) for tenant in ("team", "others")]
+    assert counts == [(1, 4), (2, 9), (1, 5), (0, 0)]
+    await shelf.close()
