@@ -356,3 +356,15 @@ async def test_in_redis_no_sums_stay_of_tenants_without_jobs(request: pytest.Fix
         assert await store.remove(ended)
     for name in ("open", "bytes", "running", "kept", "kept-bytes", "deliveries"):
         assert server.call("EXISTS", f"tidegate:jobs:{name}") == b":0\r\n", name
+
+
+async def test_a_redis_that_was_emptied_beside_gateways_counts_what_is_kept_once(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    server, where = empty_redis(request), address("redis", request, tmp_path)
+    async with handles(lambda: open_job_store(*where), 1) as (store,):
+        assert server.call("FLUSHALL") == b"+OK\r\n"
+        for number in (1, 2):
+            await put(store, job(number, submitted_s=float(number)))
+            await changed(store, cancelled(job(number, submitted_s=float(number)), now_s=9.0, policy=POLICY))
+    async with handles(lambda: open_job_store(*where), 1) as (store,):
+        assert await store.surplus(Load(2, 99), limit=9) == []
+        assert [each.id for each in await store.surplus(Load(1, 99), limit=9)] == [job_id(1)]

@@ -28,8 +28,10 @@ _PREFIX = "tidegate:jobs:"
 _LAYOUT = _PREFIX + "layout"
 _MIGRATIONS = (
     "",  # nothing to do for the first layout: the first write creates it
-    # The second counts what each tenant keeps of its ended jobs.
+    # The second counts what each tenant keeps of its ended jobs, anew: a Redis that was emptied beside gateways has lost the
+    # number of its layout, and not what they have counted since.
     """
+redis.call('DEL', 'tidegate:jobs:kept', 'tidegate:jobs:kept-bytes')
 local records = redis.call('HGETALL', 'tidegate:jobs:records')
 for i = 2, #records, 2 do
   local job = cjson.decode(records[i])

@@ -6,11 +6,13 @@ import asyncio
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
 from orjson import JSONEncodeError
 
+from control_plane.jobs.adapters.sqlite_deliveries import _due
 from control_plane.jobs.adapters.sqlite_jobs import _INSERT, _MIGRATIONS, _listing, open_sqlite_jobs
 from control_plane.jobs.domain.job import Job, JobState
 from control_plane.jobs.domain.job_text import encode_job
@@ -133,3 +135,15 @@ async def test_jobs_are_listed_by_state_after_one_that_was_listed(tmp_path: Path
     assert await listed(JobState.CANCELLED, jobs[2].id) == [jobs[1].id, jobs[0].id]
     assert (await listed(JobState.RUNNING), await listed(JobState.DEAD)) == ([jobs[5].id], [])
     await store.close()
+
+
+async def test_what_is_due_is_found_without_a_look_at_all_that_is_to_be_delivered(tmp_path: Path) -> None:
+    store = await open_sqlite_jobs(tmp_path / "jobs.sqlite")
+    await store.close()
+    looks = count()
+    with closing(sqlite3.connect(tmp_path / "jobs.sqlite")) as file:
+        waiting = [("", 5.0), ("a", 9.0), *(("b", 100.0 + number) for number in range(20_000)), ("c", 7.0)]
+        file.executemany("INSERT INTO deliveries VALUES (?, ?, ?)", ((f"job-{number}", *each) for number, each in enumerate(waiting)))
+        file.set_progress_handler(lambda: 0 * next(looks), 100)
+        assert _due(file, now_s=101.0, of_tenant=2) == {"": ["job-0"], "a": ["job-1"], "b": ["job-2", "job-3"], "c": ["job-20002"]}
+    assert next(looks) < 20, "hundreds of steps of SQLite"
