@@ -77,8 +77,8 @@ class ClaimWatch:
                 new = renewed(found, now_s=now_s, policy=self._policy)
                 if await self._store.replace(new):
                     claim.job = new
-        except StoreUnavailable:
-            return now_s < claim.job.lease_until_s
+        except StoreUnavailable:  # nor can others take it; who has reached the store meanwhile shows by the number of the claim
+            return True
         except Exception:  # such as a record that this version cannot read: one job must not end the gateway
             _log.exception("job %s cannot be looked after; this is a defect", claim.job.id)
             return now_s < claim.job.lease_until_s

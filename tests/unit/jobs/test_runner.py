@@ -190,6 +190,24 @@ async def test_a_change_whose_answer_is_lost_is_found_to_be_done(tmp_path: Path)
     assert here.usage.requests() == 1
 
 
+async def test_a_result_outlives_an_outage_that_is_longer_than_the_lease(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+
+        class Away(FlakyStore):
+            async def replace(self, job: Job) -> bool:
+                if job.result is not None and not self.lost:
+                    self.lost += 1
+                    here.clock_s += 60.0
+                    raise StoreUnavailable("away")
+                return bool(await self._store.replace(job))
+
+        job, away = await here.submit(), Away(here.store)
+        async with running(here.runner(store=away)):
+            ended = await after_delays(here, job.id)
+
+    assert (away.lost, ended.state, ended.fence, len(here.compute.begun)) == (1, JobState.SUCCEEDED, 1, 1)
+
+
 async def test_as_many_run_at_a_time_as_the_gate_allows(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.compute.may_answer.clear()
