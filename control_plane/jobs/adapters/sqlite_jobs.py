@@ -286,7 +286,10 @@ def _remove(connection: sqlite3.Connection, *, job: Job) -> bool:
 
 def _surplus(connection: sqlite3.Connection, *, kept: Load, limit: int) -> list[Job]:
     too_many = "SELECT tenant, kept - ?1, kept_bytes - ?2 FROM tenants WHERE kept > ?1 OR kept_bytes > ?2"
-    ended = "SELECT text FROM jobs WHERE tenant = ? AND state NOT IN ('queued', 'running') ORDER BY submitted_s, id"
+    ended = (  # parts of batches do not count, and there may be a hundred thousand: they are known by the blank in their key
+        "SELECT text FROM jobs WHERE tenant = ? AND state NOT IN ('queued', 'running') AND instr(ifnull(idempotency_key, ''), ' ') = 0"
+        " ORDER BY submitted_s, id"
+    )
     found: list[Job] = []
     for tenant, jobs, size_bytes in connection.execute(too_many, (kept.jobs, kept.size_bytes)).fetchall():
         rows = (decode_job(text) for (text,) in connection.execute(ended, (tenant,)))

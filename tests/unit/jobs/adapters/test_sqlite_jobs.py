@@ -147,3 +147,14 @@ async def test_what_is_due_is_found_without_a_look_at_all_that_is_to_be_delivere
         file.set_progress_handler(lambda: 0 * next(looks), 100)
         assert _due(file, now_s=101.0, of_tenant=2) == {"": ["job-0"], "a": ["job-1"], "b": ["job-2", "job-3"], "c": ["job-20002"]}
     assert next(looks) < 20, "hundreds of steps of SQLite"
+
+
+async def test_parts_of_batches_are_not_read_for_those_that_a_tenant_has_too_many_of(tmp_path: Path) -> None:
+    store = await open_sqlite_jobs(tmp_path / "jobs.sqlite")
+    await store.add(job(1), ROOMY)
+    assert await store.replace(cancelled(job(1), now_s=9.0, policy=RetryPolicy()))
+    part = job(2, idempotency_key="batch_1 0", state=JobState.CANCELLED, submitted_s=-1.0)
+    with closing(sqlite3.connect(tmp_path / "jobs.sqlite")) as file, file:
+        file.execute(_INSERT, (*row(part)[:-1], "who reads this fails"))
+    assert [each.id for each in await store.surplus(Load(0, 99), limit=9)] == [job(1).id]
+    await store.close()
