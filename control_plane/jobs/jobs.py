@@ -32,6 +32,8 @@ _log = logging.getLogger(__name__)
 
 JOB_ID = re.compile(r"job-[0-9a-f]{32}")
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.02, 0.5
+_TICKET_S = 0.5
+"""Longest wait of a caller for his job's ticket: a broker whose memory or disk is full takes none for minutes, and does not say so."""
 
 RequireModel = Callable[[str], Awaitable[None]]
 """Requires that there is a model or route of that name, loaded or not. Raises ModelNotFound."""
@@ -307,9 +309,10 @@ class Jobs:
     async def _publish(self) -> None:
         """Write a ticket; where the broker is away, the sweeper does it later: the job is accepted all the same."""
         try:
-            await self._queue.publish()
-        except StoreUnavailable as exc:
-            _log.warning("no ticket could be written for a job; the sweeper will: %s", exc)
+            async with asyncio.timeout(_TICKET_S):
+                await self._queue.publish()
+        except (StoreUnavailable, TimeoutError) as exc:
+            _log.warning("no ticket could be written for a job; the sweeper will: %s", str(exc) or f"no answer within {_TICKET_S:g} s")
 
     def _full(self, tenant: str, load: Load, *, of_tenant: bool) -> LimitExceeded:
         whose = "this tenant has" if of_tenant else "there are"

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from control_plane.core.errors import IdempotencyKeyReused, ModelNotFound, StoreUnavailable
+from control_plane.jobs.adapters.polled_tickets import PolledTickets
 from control_plane.jobs.domain.delivery import Delivery
 from control_plane.jobs.domain.job import Blob, JobState
-from control_plane.jobs.jobs import Submission
+from control_plane.jobs.jobs import Jobs, Submission
 from control_plane.jobs.ports import Bounds, Load
+from tests.fakes.jobs import ROOMY
 from tests.unit.jobs.world import CALLER, WANTED, world
 
 
@@ -88,3 +90,16 @@ async def test_a_job_for_a_model_that_nobody_knows_is_refused_unless_it_was_made
             with pytest.raises(ModelNotFound, match=r"^Request for unknown model: 'm' is not found$"):
                 await jobs.submit(CALLER, replace(WANTED, idempotency_key=key))
         assert [job.id for job in await here.store.jobs_of(None, state=None, before="", limit=9)] == [first.id]
+
+
+async def test_a_broker_that_takes_no_ticket_and_says_nothing_holds_up_no_caller_for_long(tmp_path: Path) -> None:
+    class Blocked(PolledTickets):
+        async def publish(self, count: int = 1) -> None:
+            await asyncio.Event().wait()
+
+    async with world(tmp_path) as here:
+        parts: dict[str, Any] = {"store": here.store, "queue": Blocked(here.store), "spool": here.spool}
+        jobs = Jobs(**parts, bounds=ROOMY, policy=here.policy, expire_s=1e4, today_s=here.now_s)
+        async with asyncio.timeout(4.0):  # a call to a broker has ten seconds
+            job = await jobs.submit(CALLER, WANTED)
+        assert (await here.job(job.id)).state is JobState.QUEUED
