@@ -10,6 +10,7 @@ import pytest
 
 from control_plane.batches.batches import Batches
 from control_plane.batches.domain.batch import Batch, StoredFile
+from control_plane.batches.files import Files
 from control_plane.core.errors import LimitExceeded
 from control_plane.jobs.domain.transitions import RetryPolicy
 from tests.fakes.jobs import ROOMY
@@ -65,6 +66,42 @@ async def test_batches_that_are_created_at_once_are_counted(tmp_path: Path) -> N
         assert {type(each) for each in made} == {Batch, LimitExceeded}
         with pytest.raises(LimitExceeded, match="2 batches"):
             await batches.create(CALLER, file_id, None)
+
+
+class Counted:
+    """A shelf that counts how many of its files are read at a time."""
+
+    def __init__(self, here: BatchWorld) -> None:
+        self._shelf: Any = here.shelf
+        self.reading = self.most = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shelf, name)
+
+    async def read_file(self, tenant: str, file_id: str) -> Counted:
+        self._reader = await self._shelf.read_file(tenant, file_id)
+        self.reading += 1
+        self.most = max(self.most, self.reading)
+        return self
+
+    async def receive(self) -> bytes | None:
+        await asyncio.sleep(0.001)
+        piece: bytes | None = await self._reader.receive()
+        return piece
+
+    def close(self) -> None:
+        self.reading -= 1
+        self._reader.close()
+
+
+async def test_a_tenants_input_files_are_validated_one_after_the_other(tmp_path: Path) -> None:
+    """Each validation may hold megabytes, and a tenant may create a thousand batches at once."""
+    async with batch_world(tmp_path) as here:
+        shelf: Any = Counted(here)
+        batches = batches_of(here.jobs, shelf, Files(shelf, max_bytes=1 << 20, today_s=here.jobs.now_s))
+        file_id = await here.upload()
+        await asyncio.gather(*(batches.create(CALLER, file_id, None) for _ in range(6)))
+        assert (shelf.most, shelf.reading) == (1, 0)
 
 
 async def test_who_has_as_many_bytes_of_files_as_may_be_makes_no_more_of_them_by_batches(tmp_path: Path) -> None:

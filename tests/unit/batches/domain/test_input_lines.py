@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import getsizeof
 from typing import Any
 
 import orjson
@@ -135,3 +136,12 @@ def test_as_many_inputs_as_openai_allows() -> None:
 def test_an_empty_file_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="empty"):
         read()
+
+
+def test_of_long_names_little_is_kept() -> None:
+    """A caller may send 50,000 of them, of 512 characters each."""
+    reader = InputReader()
+    finish(reader.feed(b"\n".join(line(f"{number}".rjust(512, "é")) for number in range(20)) + b"\n"))
+    assert max(map(getsizeof, reader._seen)) < 100
+    with pytest.raises(InvalidRequest, match=r"^line 21: custom_id .* is that of an earlier line"):
+        finish(reader.feed(line("7".rjust(512, "é")) + b"\n"))
