@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import TypeVar
 from uuid import uuid4
 
 from control_plane.core.errors import Conflict, IdempotencyKeyReused, LimitExceeded, ModelNotFound, ObjectNotFound, StoreUnavailable
@@ -22,11 +23,13 @@ from control_plane.core.visible_items import visible_items
 from control_plane.jobs.blobs import keep
 from control_plane.jobs.domain.delivery import Delivery
 from control_plane.jobs.domain.drain_rate import DrainRate
-from control_plane.jobs.domain.job import Blob, Job, JobState, PriceClass, due_s_of
+from control_plane.jobs.domain.job import Blob, Job, JobState, PriceClass, Result, due_s_of
 from control_plane.jobs.domain.transitions import RetryPolicy, cancelled, requeued
-from control_plane.jobs.ports import Bounds, JobQueue, JobsFull, JobStore, Load, Spool, SpoolDamaged
+from control_plane.jobs.ports import BlobReader, Bounds, JobQueue, JobsFull, JobStore, Load, Spool, SpoolDamaged
 from control_plane.jobs.upload_slots import UploadSlots
 from control_plane.protocols.http1 import BodyPieces
+
+ReadT = TypeVar("ReadT")
 
 _log = logging.getLogger(__name__)
 
@@ -177,12 +180,11 @@ class Jobs:
 
         Raises Conflict: it has none, or none yet. StoreUnavailable.
         """
-        if job.result is None:
-            raise Conflict(f"job {job.id} is {job.state}" + (f" ({job.error})" if job.error else "") + " and has no result")
-        try:
-            return await self._spool.read(job.result.blob)
-        except SpoolDamaged as exc:
-            raise StoreUnavailable(str(exc)) from exc
+        return await _undamaged(self._spool.read(_result_of(job).blob))
+
+    async def open_result(self, job: Job) -> BlobReader:
+        """Return the answer of a job, one in the spool, to be received piece by piece and closed. Raises as `result` does."""
+        return await _undamaged(self._spool.open(_result_of(job).blob))
 
     async def cancel(self, principal: Principal, job_id: str) -> Job:
         """Cancel a job, also while it runs; one that has ended stays as it is. Raises ObjectNotFound."""
@@ -321,6 +323,19 @@ class Jobs:
             f"{whose} {load.jobs} open jobs with {load.size_bytes} bytes, as many as may be; try again when some have ended",
             retry_after_s=retry_after_s,
         )
+
+
+def _result_of(job: Job) -> Result:
+    if job.result is None:
+        raise Conflict(f"job {job.id} is {job.state}" + (f" ({job.error})" if job.error else "") + " and has no result")
+    return job.result
+
+
+async def _undamaged(reading: Awaitable[ReadT]) -> ReadT:
+    try:
+        return await reading
+    except SpoolDamaged as exc:
+        raise StoreUnavailable(str(exc)) from exc
 
 
 def _asked(job: Job) -> tuple[str, ...]:

@@ -161,6 +161,15 @@ class JobQueue(Protocol):
     async def close(self) -> None: ...
 
 
+class BlobReader(Protocol):
+    """A file of the spool that is read piece by piece; it must be closed in any case."""
+
+    async def receive(self) -> bytes | None:
+        """Return the next piece, None at the end. Raises StoreUnavailable."""
+
+    def close(self) -> None: ...
+
+
 class Spool(Protocol):
     """Durable store of request bodies and results, in a folder for each job. Raises StoreUnavailable."""
 
@@ -174,6 +183,9 @@ class Spool(Protocol):
         """Return a file's bytes, or those that the record carries. Raises SpoolDamaged: it is gone, or is not what was
         written.
         """
+
+    async def open(self, blob: Blob) -> BlobReader:
+        """Return a file of the spool to be received piece by piece. Raises SpoolDamaged, before its first piece."""
 
     async def prune(self, job_id: str, *, keep: str = "") -> None:
         """Remove a job's files, but not the one of the blob `keep`. Idempotent."""

@@ -27,12 +27,12 @@ import orjson
 from control_plane.batches.domain.batch import Batch, BatchState, Chunk, Ended, StoredFile
 from control_plane.batches.ports import FileReader
 from control_plane.core.errors import StoreUnavailable
+from control_plane.storage.file_pieces import FilePieces
 from control_plane.storage.growing_file import GrowingFile
 
 _THREADS = 2
 _FILE, _BATCH = re.compile(r"file-[0-9a-f]{32}"), re.compile(r"batch_[0-9a-f]{32}")
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
-_PIECE_BYTES = 256 * 1024
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ class FolderShelf:
         if not _FILE.fullmatch(file_id):
             return None
         file = await self.run(lambda: _opened(self._tenant(tenant) / file_id / "content"))
-        return None if file is None else _Reader(self, file)
+        return None if file is None else FilePieces(file, self.run, self._threads)
 
     async def delete_file(self, tenant: str, file_id: str) -> bool:
         if not _FILE.fullmatch(file_id):
@@ -141,26 +141,6 @@ class FolderShelf:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         except OSError as exc:
             raise StoreUnavailable(f"the folder of uploaded files: {exc.strerror}", is_full=exc.errno in _FULL) from exc
-
-    def close_later(self, file: BinaryIO) -> None:
-        """Close a file on a thread: that waits for one that reads it, for whoever has left, from a disk that does not answer."""
-        try:
-            self._threads.submit(file.close)
-        except RuntimeError:  # the shelf was closed: nothing reads any more
-            file.close()
-
-
-class _Reader:
-    """Reader of one file, on the threads of its shelf; implements `batches/ports.FileReader`."""
-
-    def __init__(self, shelf: FolderShelf, file: BinaryIO) -> None:
-        self._shelf, self._file = shelf, file
-
-    async def receive(self) -> bytes | None:
-        return await self._shelf.run(lambda: self._file.read(_PIECE_BYTES)) or None
-
-    def close(self) -> None:
-        self._shelf.close_later(self._file)
 
 
 def _append(path: Path, piece: bytes) -> None:

@@ -20,6 +20,7 @@ from control_plane.core.principal import Principal
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
 from control_plane.frontends.common.lists import list_steps
 from control_plane.frontends.jobs.events import JobEvents
+from control_plane.frontends.jobs.result_stream import ResultStream, begin_result
 from control_plane.frontends.jobs.webhook_field import Webhooks, webhook_of
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.jobs.attempts import decode_attempt, encode_outcome
@@ -113,7 +114,7 @@ class JobsHttp:
                 job = await jobs.wait(await jobs.get(principal, route.job_id), _wait_s(request))
                 return make_answer(200, orjson.dumps(view_of(job, await jobs.place(job))))
 
-    async def _submit(self, jobs: Jobs, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer:
+    async def _submit(self, jobs: Jobs, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer | HttpStream:
         webhook = webhook_of(request, b"tidegate-job-webhook", principal, self._webhooks)
         wanted = replace(_submission(request, route), webhook=webhook, output=self._output(request, principal))
         job = await self._accepted(jobs, request, wanted, principal)
@@ -121,7 +122,8 @@ class JobsHttp:
         if wait_s := _wait_s(request) if len(request.body) <= UNCOUNTED_BYTES else 0:
             job = await jobs.wait(job, wait_s)
             if job.result is not None:
-                return with_header(await _result(jobs, job), b"Preference-Applied: wait=%d" % wait_s)
+                found, applied = await _result(jobs, job), b"Preference-Applied: wait=%d" % wait_s
+                return with_header(found, applied) if isinstance(found, HttpAnswer) else found.with_header(applied)
         body = orjson.dumps(view_of(job, None))  # its place in line is counted for who asks: behind thousands that takes a while
         headers: Headers = [(b"Location", f"/v2/jobs/{job.id}".encode())]
         return make_answer(202, body, headers=headers)
@@ -199,7 +201,9 @@ async def _first_of(pieces: BodyPieces) -> tuple[Body, BodyPieces | None]:
     return body, pieces
 
 
-async def _result(jobs: Jobs, job: Job) -> HttpAnswer:
+async def _result(jobs: Jobs, job: Job) -> HttpAnswer | ResultStream:
+    if job.result is not None and job.result.blob.data is None and job.result.blob.size_bytes > UNCOUNTED_BYTES:
+        return await begin_result(await jobs.open_result(job), job.result.status, job.result.head_bytes)
     whole = await jobs.result(job)
     assert job.result is not None
     head_bytes = job.result.head_bytes

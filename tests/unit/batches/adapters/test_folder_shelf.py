@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from control_plane.batches.adapters.folder_shelf import FolderShelf, _Reader
+from control_plane.batches.adapters.folder_shelf import FolderShelf
 from control_plane.batches.domain.batch import Batch, BatchState, Chunk, Ended, StoredFile
 from control_plane.core.errors import StoreUnavailable
+from control_plane.storage.file_pieces import FilePieces
 from tests.full_disk import full_disk
 from tests.killed import dies_before
 
@@ -177,7 +178,7 @@ class Away(io.RawIOBase):
 
 async def test_a_reader_who_leaves_while_the_disk_does_not_answer_holds_up_nobody(tmp_path: Path) -> None:
     shelf, away = FolderShelf(tmp_path), Away()
-    reader = _Reader(shelf, io.BufferedReader(away))
+    reader = FilePieces(io.BufferedReader(away), shelf.run, shelf._threads)
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(reader.receive())
         await asyncio.to_thread(away.is_asked.wait)
