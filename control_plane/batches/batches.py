@@ -289,6 +289,7 @@ class Batches:
         if abs(now_s - self._cleaned_s) >= _CLEAN_EVERY_S:  # also after the clock was set back
             self._cleaned_s = now_s
             await self._shelf.remove_older(now_s - self._keep_s, unfinished_before_s=now_s - _UNFINISHED_S)
+            await self._closing.prune()
         if failure is not None:
             raise failure
 

@@ -149,6 +149,8 @@ def _append(path: Path, piece: bytes) -> None:
 
 
 def _finish(own: Path, growing: GrowingFile, file: StoredFile) -> None:
+    if (own / "meta").exists():  # what another process has written stays, also where one that was frozen cannot write the same any more
+        return
     growing.finish(own / "content")
     _write_once(own / "meta", orjson.dumps(file))
     for folder in (own, own.parent, own.parent.parent):

@@ -127,6 +127,20 @@ async def test_runners_are_told_of_the_first_chunks_while_the_next_are_made_and_
         assert await here.forget() == []
 
 
+async def test_the_answers_of_a_batch_that_is_over_leave_the_spool_after_a_while_and_its_output_stays(tmp_path: Path) -> None:
+    """They are as large as the output, of a batch up to a gigabyte, and their jobs are kept for a day."""
+    async with batch_world(tmp_path) as here:
+        batches = here.batches()
+        batch = await here.create()
+        await here.live_through(batch, batches)
+        answers = await here.answers(batch)
+        assert any(name.startswith("result-") for name in here.jobs.files()), "another process may be about to write the output, too"
+        here.jobs.clock_s += 700.0
+        await batches.advance()
+        assert not any(name.startswith(("result-", "body")) for name in here.jobs.files())
+        assert await here.answers(batch) == answers
+
+
 class Cleaned:
     """A shelf that counts how often it was cleaned."""
 

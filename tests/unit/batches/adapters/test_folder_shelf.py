@@ -232,3 +232,15 @@ async def test_a_tenants_files_are_counted_without_those_that_are_still_received
     counts += [await shelf.filled(tenant) for tenant in ("team", "others")]
     assert counts == [(1, 4), (2, 9), (1, 5), (0, 0)]
     await shelf.close()
+
+
+async def test_a_file_that_is_written_again_stays_as_it_is(tmp_path: Path) -> None:
+    shelf = FolderShelf(tmp_path)
+    await shelf.add_file(FILE, pieces(b"line"))
+    await shelf.add_file(FILE, pieces(b"another line"))
+    reader = await shelf.read_file("team", FILE.id)
+    assert reader is not None
+    assert await reader.receive() == b"line"
+    reader.close()
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["content", "meta"]
+    await shelf.close()
