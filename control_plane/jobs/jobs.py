@@ -38,6 +38,9 @@ _FIRST_LOOK_S, _LAST_LOOK_S = 0.02, 0.5
 _TICKET_S = 0.5
 """Longest wait of a caller for his job's ticket: a broker whose memory or disk is full takes none for minutes, and does not say so."""
 
+_LISTED_AT_ONCE = 100
+"""Records of a list that are read at a time: each may carry a body and a result, and whoever changes a job waits meanwhile."""
+
 RequireModel = Callable[[str], Awaitable[None]]
 """Requires that there is a model or route of that name, loaded or not. Raises ModelNotFound."""
 
@@ -148,7 +151,7 @@ class Jobs:
         def read(before: str, limit: int) -> Awaitable[list[Job]]:
             return self._store.jobs_of(principal.tenant, state=state, before=before, limit=limit)
 
-        return await visible_items(read, lambda job: _may_see(principal, job), after=before, limit=limit)
+        return await visible_items(read, lambda job: _may_see(principal, job), after=before, limit=limit, at_once=_LISTED_AT_ONCE)
 
     async def jobs_of(self, tenant: str | None, *, state: JobState | None, before: str, limit: int) -> list[Job]:
         """Return a tenant's jobs (None: everybody's), the newest first, from the one after `before` on."""
