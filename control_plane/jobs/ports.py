@@ -15,6 +15,8 @@ from control_plane.protocols.http1 import HttpAnswer
 
 EVERY_JOB = 1 << 30
 """Limit that no number of jobs reaches."""
+MOST_PLACES = 1000
+"""Jobs that are counted before one that waits: callers ask for each of their thousands of jobs, again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ class JobStore(Protocol):
         """Return the oldest ended jobs of each tenant that keeps more than that, as many as are too many."""
 
     async def place(self, job: Job) -> int:
-        """Return how many queued jobs of its tenant come before this one."""
+        """Return how many queued jobs of its tenant come before this one, as far as `MOST_PLACES`."""
 
     async def jobs_of(self, tenant: str | None, *, state: JobState | None, before: str, limit: int) -> list[Job]:
         """Return a tenant's jobs (None: everybody's), the newest first, from the one after the id `before` on."""

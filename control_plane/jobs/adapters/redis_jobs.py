@@ -21,7 +21,7 @@ from control_plane.jobs.domain.job import Job, JobState, PriceClass
 from control_plane.jobs.domain.job_text import decode_job, encode_job
 from control_plane.jobs.domain.sweeps import surplus
 from control_plane.jobs.domain.transitions import WrongState
-from control_plane.jobs.ports import Bounds, DeliveryIndex, JobsFull, Load
+from control_plane.jobs.ports import MOST_PLACES, Bounds, DeliveryIndex, JobsFull, Load
 from control_plane.storage.redis import RedisLink, open_link
 
 _PREFIX = "tidegate:jobs:"
@@ -237,7 +237,7 @@ class RedisJobStore:
     async def place(self, job: Job) -> int:
         async with self._link.calling():
             rank: Any = await self._link.client.zrank(_waiting_of(job.tenant), job.id)
-        return rank or 0
+        return min(rank or 0, MOST_PLACES)
 
     async def jobs_of(self, tenant: str | None, *, state: JobState | None, before: str, limit: int) -> list[Job]:
         key = await self._smaller([f"{_PREFIX}of:{tenant}"] * (tenant is not None) + [f"{_PREFIX}in:{state}"] * (state is not None))

@@ -18,7 +18,7 @@ from control_plane.jobs.domain.job import Job, JobState, PriceClass
 from control_plane.jobs.domain.job_text import decode_job, encode_job
 from control_plane.jobs.domain.sweeps import surplus
 from control_plane.jobs.domain.transitions import WrongState
-from control_plane.jobs.ports import Bounds, DeliveryIndex, JobsFull, Load
+from control_plane.jobs.ports import MOST_PLACES, Bounds, DeliveryIndex, JobsFull, Load
 from control_plane.storage.sqlite import SqliteFile, open_sqlite, transaction
 
 _MIGRATIONS = (
@@ -140,8 +140,9 @@ class SqliteJobStore:
         return await self._file.run(partial(_surplus, kept=kept, limit=limit))
 
     async def place(self, job: Job) -> int:
-        query = "SELECT count(*) FROM jobs WHERE state = 'queued' AND tenant = ? AND (due_s, id) < (?, ?)"
-        return await self._file.run(lambda connection: int(connection.execute(query, (job.tenant, *job.order)).fetchone()[0]))
+        query = "SELECT count(*) FROM (SELECT 1 FROM jobs WHERE state = 'queued' AND tenant = ? AND (due_s, id) < (?, ?) LIMIT ?)"
+        values = (job.tenant, *job.order, MOST_PLACES)
+        return await self._file.run(lambda connection: int(connection.execute(query, values).fetchone()[0]))
 
     async def jobs_of(self, tenant: str | None, *, state: JobState | None, before: str, limit: int) -> list[Job]:
         return await self._file.run(partial(_jobs_of, tenant=tenant, state=state, before=before, limit=limit))

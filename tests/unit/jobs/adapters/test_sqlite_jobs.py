@@ -158,3 +158,11 @@ async def test_parts_of_batches_are_not_read_for_those_that_a_tenant_has_too_man
         file.execute(_INSERT, (*row(part)[:-1], "who reads this fails"))
     assert [each.id for each in await store.surplus(Load(0, 99), limit=9)] == [job(1).id]
     await store.close()
+
+
+async def test_of_the_jobs_before_one_that_waits_a_thousand_are_counted(tmp_path: Path) -> None:
+    store, jobs = await open_sqlite_jobs(tmp_path / "jobs.sqlite"), [job(number) for number in range(1100)]
+    with closing(sqlite3.connect(tmp_path / "jobs.sqlite")) as file, file:
+        file.executemany(_INSERT, map(row, jobs))
+    assert [await store.place(jobs[number]) for number in (0, 999, 1099)] == [0, 999, 1000]
+    await store.close()
