@@ -22,6 +22,8 @@ from control_plane.storage.object_stores import close_object_store, open_object_
 _log = logging.getLogger(__name__)
 
 _THREADS = 4
+_MOST_PUT_BYTES = 5 << 30
+"""Largest object that S3 takes by one request. What s3fs writes in parts stays in the bucket, unseen, where it is cancelled."""
 _MARKS = ("ETag", "etag", "generation", "LastModified", "updated", "mtime", "created")
 """Fields by which clients tell one version of an object from another."""
 
@@ -34,6 +36,8 @@ class ObjectFiles:
         self._url = url
         self._fs, root = open_object_store(url, setting="TIDEGATE_JOBS_STORES")
         self._root = root.rstrip("/")
+        self._options: dict[str, Any] = {"chunksize": _MOST_PUT_BYTES} if url.startswith(("s3:", "s3a:")) else {}
+        """How a client is told to write an object by one request."""
         self._why_away = ""
         """What was logged last of a store that cannot be used; empty once it was used again."""
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="job-objects")
@@ -49,7 +53,7 @@ class ObjectFiles:
         return content
 
     async def write(self, path: Sequence[str], content: bytes) -> None:
-        await self._call("pipe_file", self._key(path), content)
+        await self._call("pipe_file", self._key(path), content, **self._options)
 
     async def sweep(self, before_s: float) -> None:
         """Nothing is to be done: a write that was cut off is no object."""

@@ -61,3 +61,26 @@ async def test_where_a_store_is_stands_in_the_log_once_and_is_not_told_to_caller
         await files.version(("a",))
     assert len(caplog.records) == 2, "it was used meanwhile"
     await files.close()
+
+
+class Noted:
+    """A client that notes how it is to write."""
+
+    def __init__(self) -> None:
+        self.options: list[dict[str, Any]] = []
+
+    def pipe_file(self, key: str, content: bytes, **options: Any) -> None:
+        self.options.append(options)
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [pytest.param("s3://bucket/jobs", {"chunksize": 5 << 30}, id="s3"), pytest.param("memory://jobs", {}, id="another")],
+)
+async def test_an_object_is_written_by_one_request_of_which_nothing_stays_where_it_is_cut_off(url: str, options: dict[str, Any]) -> None:
+    pytest.importorskip("s3fs")
+    files, noted = ObjectFiles(url), Noted()
+    files._fs = noted
+    await files.write(("a",), b"x")
+    assert noted.options == [options]
+    await files.close()
