@@ -244,6 +244,7 @@ class DataPlane:
             jobs=jobs,
         )
         if self._jobs is not None and jobs is not None:
+            self._jobs.jobs.require_model = self._inference.require_model
             self._jobs.batches.require_model = self._text_models.require
             jobs.compute = self._job_compute(v2.context, budget, max_attempts=self._jobs.max_attempts)
             self._jobs.run_by(jobs.compute, weight_of=self._governance.access.weight_of)

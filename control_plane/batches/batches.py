@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
 from control_plane.batches.chunk_jobs import ChunkJobs
 from control_plane.batches.closing import Closing
@@ -113,6 +114,8 @@ class Batches:
         self._open: dict[str, _OpenBatch] = {}
         self._being_created: Counter[str] = Counter()
         """Batches of each tenant whose input is being validated."""
+        self._validations: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Lock of each tenant, under which its input files are validated one after the other: each takes megabytes."""
         self._cleaned_s = float("-inf")
         self._is_away = False
         self._wake = asyncio.Event()
@@ -144,7 +147,8 @@ class Batches:
         if file.purpose != "batch":
             raise InvalidRequest(f"the input file's purpose must be 'batch'; this one's is {file.purpose!r}", field="input_file_id")
         await self._files.require_room(principal)
-        lines = await self._validated(principal, input_file_id)
+        async with self._validations.setdefault(principal.tenant, asyncio.Lock()):
+            lines = await self._validated(principal, input_file_id)
         if self.require_model is not None:
             try:
                 await self.require_model(principal, lines.model)
@@ -285,6 +289,7 @@ class Batches:
         if abs(now_s - self._cleaned_s) >= _CLEAN_EVERY_S:  # also after the clock was set back
             self._cleaned_s = now_s
             await self._shelf.remove_older(now_s - self._keep_s, unfinished_before_s=now_s - _UNFINISHED_S)
+            await self._closing.prune()
         if failure is not None:
             raise failure
 

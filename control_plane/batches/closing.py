@@ -17,6 +17,7 @@ from control_plane.batches.webhook import tell
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.jobs.domain.job import JobState
 from control_plane.jobs.ports import JobStore, Spool, SpoolDamaged
+from control_plane.jobs.pruning import Pruner
 
 _log = logging.getLogger(__name__)
 
@@ -28,6 +29,7 @@ class Closing:
         """`today_s` is seconds since 1970."""
         self._shelf, self._jobs, self._store, self._spool = shelf, jobs, store, spool
         self._today_s = today_s
+        self._pruner = Pruner(spool, today_s=today_s)
 
     async def close(self, batch: Batch, known: dict[int, ChunkEnd]) -> None:
         """Write the output, tell of the end and note it. A chunk of which the store says something else than what is known of
@@ -48,7 +50,15 @@ class Closing:
             await self._jobs.end_first(batch, end.state)
             return
         await self._shelf.end(batch, end)
+        for number in range(len(batch.chunks)):
+            self._pruner.put(batch.job_id(number), keep="")
         _log.info("batch %s is %s: %d lines completed, %d failed", batch.id, end.state, end.completed, end.failed)
+
+    async def prune(self) -> None:
+        """Remove the answers of batches that this process closed some time ago; another may have been about to close them, too.
+        Raises StoreUnavailable.
+        """
+        await self._pruner.prune()
 
     async def _are_known(self, batch: Batch, known: dict[int, ChunkEnd]) -> bool:
         """Whether the store still says of every chunk how it has ended. One that it was set back to before is computed again."""

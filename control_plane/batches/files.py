@@ -59,7 +59,7 @@ class Files:
         """Yield the content as far as the tenant has room for it. What it counts is given back where that fails, and else
         with `end`. Raises LimitExceeded.
         """
-        own_bytes, kept = 0, await self._usage_of(tenant)
+        own_bytes, kept = 0, await self._shelf.filled(tenant)
         try:
             self._require_room(tenant, kept)
             async for piece in content:
@@ -70,7 +70,7 @@ class Files:
             if not own_bytes:
                 raise InvalidRequest("the file is empty", field="file")
             await end.enter_async_context(self._ends.setdefault(tenant, asyncio.Lock()))
-            self._require_room(tenant, await self._usage_of(tenant))  # others may have come to their end meanwhile
+            self._require_room(tenant, await self._shelf.filled(tenant))  # others may have come to their end meanwhile
         except BaseException:
             self._give_back(tenant, own_bytes)
             raise
@@ -81,14 +81,9 @@ class Files:
         if not self._arriving[tenant]:
             del self._arriving[tenant]
 
-    async def _usage_of(self, tenant: str) -> tuple[int, int]:
-        """Return how many files a tenant has, and how many bytes of them."""
-        files = await self._shelf.files(tenant)
-        return len(files), sum(file.size_bytes for file in files)
-
     async def require_room(self, principal: Principal) -> None:
         """Raise LimitExceeded where the tenant has as many files, or bytes of them, as it may."""
-        self._require_room(principal.tenant, await self._usage_of(principal.tenant))
+        self._require_room(principal.tenant, await self._shelf.filled(principal.tenant))
 
     def _require_room(self, tenant: str, kept: tuple[int, int]) -> None:
         count, total = kept

@@ -34,6 +34,9 @@ class Shelf(Protocol):
     async def files(self, tenant: str) -> list[StoredFile]:
         """Return a tenant's files, the newest first."""
 
+    async def filled(self, tenant: str) -> tuple[int, int]:
+        """Return how many files a tenant has, and how many bytes of them, without a look into each."""
+
     async def read_file(self, tenant: str, file_id: str) -> FileReader | None: ...
 
     async def delete_file(self, tenant: str, file_id: str) -> bool: ...

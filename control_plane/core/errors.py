@@ -159,13 +159,17 @@ class IdempotencyKeyReused(ControlPlaneError):
 
 
 class StoreUnavailable(ControlPlaneError):
-    """A store cannot be reached, or cannot write: with `is_full` since its disk or memory is full."""
+    """A store cannot be reached, or cannot write: with `is_full` since its disk or memory is full.
+
+    `shown` is what callers of the data ports are told where the message says where the store is.
+    """
 
     code = ErrorCode.STORE_UNAVAILABLE
 
-    def __init__(self, message: str, *, is_full: bool = False) -> None:
+    def __init__(self, message: str, *, is_full: bool = False, shown: str = "") -> None:
         super().__init__(message)
         self.is_full = is_full
+        self.shown = shown or message
 
 
 class ModelNotFound(ControlPlaneError):

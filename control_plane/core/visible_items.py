@@ -20,18 +20,23 @@ ItemT = TypeVar("ItemT", bound=Identified)
 
 
 async def visible_items(
-    read: Callable[[str, int], Awaitable[list[ItemT]]], is_visible: Callable[[ItemT], bool], *, after: str, limit: int
+    read: Callable[[str, int], Awaitable[list[ItemT]]],
+    is_visible: Callable[[ItemT], bool],
+    *,
+    after: str,
+    limit: int,
+    at_once: int = _PAGE,
 ) -> list[ItemT]:
     """Return the first `limit` visible items behind the one with the id `after` (empty: from the first on).
 
-    `read` takes such an id and a number, and returns that many of all items, fewer at the end.
+    `read` takes such an id and a number, `at_once` at most, and returns that many of all items, fewer at the end.
     """
     found: list[ItemT] = []
-    page_size = limit
+    page_size = min(limit, at_once)
     while len(found) < limit:
         page = await read(after, page_size)
         found += filter(is_visible, page)
         if len(page) < page_size:
             break
-        after, page_size = page[-1].id, _PAGE
+        after, page_size = page[-1].id, at_once
     return found[:limit]

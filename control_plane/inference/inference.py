@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from control_plane.admission.admission import Permit
 from control_plane.auth.domain.authorization import Need
-from control_plane.core.errors import ControlPlaneError, LimitExceeded, Overloaded, PermissionDenied
+from control_plane.core.errors import ControlPlaneError, LimitExceeded, ModelNotFound, Overloaded, PermissionDenied
 from control_plane.core.infer_call import Frontend, InferCall
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.scope import Right
@@ -52,6 +52,8 @@ from control_plane.triton.servers import Servers
 
 AnswerT = TypeVar("AnswerT")
 
+_REQUIRE_S = 5.0
+"""Seconds for which a caller that hands in work for later waits to hear whether there is its model."""
 _MAX_OWED = 20
 """Requests that the retry budget may owe for those that a route's own model answers in place of a target."""
 
@@ -299,6 +301,15 @@ class InferenceService:
         if call.sequence_id:
             timeout_s = await self.sequence_types.require(call, timeout_s=timeout_s)
         return timeout_s
+
+    async def require_model(self, name: str) -> None:
+        """Require that there is a model of this name, loaded or not, or a route to one. Raises ModelNotFound, in Triton's words."""
+        route = self._governance.access.route(name)
+        models = (name,) if route is None else route.models
+        for model in models:
+            if not await self.models.is_missing(model, timeout_s=_REQUIRE_S):
+                return
+        raise ModelNotFound(f"Request for unknown model: '{models[0]}' is not found")
 
     async def acquire_slot(self, running: AuthorizedRequest, *, timeout_s: float) -> float:
         """Wait for the model's in-flight slot; return the seconds that are left of `timeout_s`.

@@ -16,6 +16,7 @@ from contextlib import suppress
 
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.model import MODEL_NAME, UNKNOWN_MODEL
+from control_plane.protocols.http1 import HttpRequest
 from control_plane.triton.ports import ModelControl
 from control_plane.triton.servers import Servers
 
@@ -52,6 +53,20 @@ class ModelNames:
         if name:
             self._missed.set()
         return UNKNOWN_MODEL
+
+    async def is_missing(self, name: str, *, timeout_s: float) -> bool:
+        """Return whether there is no such model for certain, loaded or not: of a name that is not known the only Triton is
+        asked, and one that says nothing now may have it.
+        """
+        if name in self or self._is_described is not None:
+            return name not in self
+        try:
+            answer = await self._servers.pick().http.send(HttpRequest(b"GET", b"/v2/models/" + name.encode()), timeout_s=timeout_s)
+        except ControlPlaneError:
+            return False
+        if answer.status == 200:
+            self.answered(name)
+        return answer.status in (400, 404)  # Triton answers some GET calls about an unknown model with 400
 
     def answered(self, name: str) -> None:
         """Learn a name from an answer: a model of that name has answered a request, so it exists."""

@@ -72,12 +72,13 @@ class ClaimWatch:
             if found is None or found.fence != claim.job.fence or found.state is not JobState.RUNNING:
                 return False
             claim.job = found
-            if found.lease_until_s - now_s < (1 - _RENEWED_AFTER) * self._policy.lease_s:
+            left = (found.lease_until_s - now_s) / self._policy.lease_s
+            if abs(left - 1) > _RENEWED_AFTER:  # more is left where the clock was set back
                 new = renewed(found, now_s=now_s, policy=self._policy)
                 if await self._store.replace(new):
                     claim.job = new
-        except StoreUnavailable:
-            return now_s < claim.job.lease_until_s
+        except StoreUnavailable:  # nor can others take it; who has reached the store meanwhile shows by the number of the claim
+            return True
         except Exception:  # such as a record that this version cannot read: one job must not end the gateway
             _log.exception("job %s cannot be looked after; this is a defect", claim.job.id)
             return now_s < claim.job.lease_until_s

@@ -14,24 +14,35 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import TypeVar
 from uuid import uuid4
 
-from control_plane.core.errors import Conflict, IdempotencyKeyReused, LimitExceeded, ObjectNotFound, StoreUnavailable
+from control_plane.core.errors import Conflict, IdempotencyKeyReused, LimitExceeded, ModelNotFound, ObjectNotFound, StoreUnavailable
 from control_plane.core.principal import Principal
 from control_plane.core.visible_items import visible_items
 from control_plane.jobs.blobs import keep
 from control_plane.jobs.domain.delivery import Delivery
 from control_plane.jobs.domain.drain_rate import DrainRate
-from control_plane.jobs.domain.job import Blob, Job, JobState, PriceClass, due_s_of
+from control_plane.jobs.domain.job import Blob, Job, JobState, PriceClass, Result, due_s_of
 from control_plane.jobs.domain.transitions import RetryPolicy, cancelled, requeued
-from control_plane.jobs.ports import Bounds, JobQueue, JobsFull, JobStore, Load, Spool, SpoolDamaged
+from control_plane.jobs.ports import BlobReader, Bounds, JobQueue, JobsFull, JobStore, Load, Spool, SpoolDamaged
 from control_plane.jobs.upload_slots import UploadSlots
 from control_plane.protocols.http1 import BodyPieces
+
+ReadT = TypeVar("ReadT")
 
 _log = logging.getLogger(__name__)
 
 JOB_ID = re.compile(r"job-[0-9a-f]{32}")
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.02, 0.5
+_TICKET_S = 0.5
+"""Longest wait of a caller for his job's ticket: a broker whose memory or disk is full takes none for minutes, and does not say so."""
+
+_LISTED_AT_ONCE = 100
+"""Records of a list that are read at a time: each may carry a body and a result, and whoever changes a job waits meanwhile."""
+
+RequireModel = Callable[[str], Awaitable[None]]
+"""Requires that there is a model or route of that name, loaded or not. Raises ModelNotFound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +98,8 @@ class Jobs:
         """Bytes of each tenant's large bodies that are being received."""
         self.is_draining = False
         """Whether this process ends, so that those who wait should go elsewhere."""
+        self.require_model: RequireModel | None = None
+        """Refuses a job for a model that there is not; None: that shows when it is computed."""
 
     async def submit(self, principal: Principal, wanted: Submission) -> Job:
         """Accept a job, or return the one that its idempotency key has made before.
@@ -96,9 +109,16 @@ class Jobs:
             Overloaded: all tenants together send too many.
             Conflict: another request with this idempotency key is being accepted.
             IdempotencyKeyReused: the idempotency key came before with another request.
+            ModelNotFound: nobody knows such a model.
             StoreUnavailable: nothing can be accepted now.
             ControlPlaneError: the rest of its body does not come.
         """
+        if self.require_model is not None:
+            try:
+                await self.require_model(wanted.model)
+            except ModelNotFound:
+                if not await self._knows_key(principal.tenant, wanted.idempotency_key):
+                    raise
         size_bytes = max(len(wanted.body), wanted.announced_bytes)
         if size_bytes > self._store.carries_bytes:
             await self.require_room(principal, size_bytes, idempotency_key=wanted.idempotency_key)
@@ -131,7 +151,7 @@ class Jobs:
         def read(before: str, limit: int) -> Awaitable[list[Job]]:
             return self._store.jobs_of(principal.tenant, state=state, before=before, limit=limit)
 
-        return await visible_items(read, lambda job: _may_see(principal, job), after=before, limit=limit)
+        return await visible_items(read, lambda job: _may_see(principal, job), after=before, limit=limit, at_once=_LISTED_AT_ONCE)
 
     async def jobs_of(self, tenant: str | None, *, state: JobState | None, before: str, limit: int) -> list[Job]:
         """Return a tenant's jobs (None: everybody's), the newest first, from the one after `before` on."""
@@ -163,12 +183,11 @@ class Jobs:
 
         Raises Conflict: it has none, or none yet. StoreUnavailable.
         """
-        if job.result is None:
-            raise Conflict(f"job {job.id} is {job.state}" + (f" ({job.error})" if job.error else "") + " and has no result")
-        try:
-            return await self._spool.read(job.result.blob)
-        except SpoolDamaged as exc:
-            raise StoreUnavailable(str(exc)) from exc
+        return await _undamaged(self._spool.read(_result_of(job).blob))
+
+    async def open_result(self, job: Job) -> BlobReader:
+        """Return the answer of a job, one in the spool, to be received piece by piece and closed. Raises as `result` does."""
+        return await _undamaged(self._spool.open(_result_of(job).blob))
 
     async def cancel(self, principal: Principal, job_id: str) -> Job:
         """Cancel a job, also while it runs; one that has ended stays as it is. Raises ObjectNotFound."""
@@ -209,8 +228,12 @@ class Jobs:
         try:
             self._check_room(principal.tenant, await self._store.load(principal.tenant), size_bytes)
         except LimitExceeded:
-            if not idempotency_key or not await self._store.knows_key(principal.tenant, idempotency_key):
+            if not await self._knows_key(principal.tenant, idempotency_key):
                 raise
+
+    async def _knows_key(self, tenant: str, idempotency_key: str) -> bool:
+        """Whether a job was made with this key, if it is one."""
+        return bool(idempotency_key) and await self._store.knows_key(tenant, idempotency_key)
 
     def _check_room(self, tenant: str, loads: tuple[Load, Load], size_bytes: int) -> None:
         """Raises LimitExceeded: a job with so many bytes has no room beside what is open."""
@@ -249,7 +272,7 @@ class Jobs:
         """Yield a large body as far as the tenant has room for it beside its others. Raises LimitExceeded."""
         piece: bytes | bytearray | None = wanted.body
         own_bytes, loads = 0, await self._store.load(tenant)
-        is_known = bool(wanted.idempotency_key) and await self._store.knows_key(tenant, wanted.idempotency_key)
+        is_known = await self._knows_key(tenant, wanted.idempotency_key)
         try:
             while piece is not None:
                 own_bytes += len(piece)
@@ -291,9 +314,10 @@ class Jobs:
     async def _publish(self) -> None:
         """Write a ticket; where the broker is away, the sweeper does it later: the job is accepted all the same."""
         try:
-            await self._queue.publish()
-        except StoreUnavailable as exc:
-            _log.warning("no ticket could be written for a job; the sweeper will: %s", exc)
+            async with asyncio.timeout(_TICKET_S):
+                await self._queue.publish()
+        except (StoreUnavailable, TimeoutError) as exc:
+            _log.warning("no ticket could be written for a job; the sweeper will: %s", str(exc) or f"no answer within {_TICKET_S:g} s")
 
     def _full(self, tenant: str, load: Load, *, of_tenant: bool) -> LimitExceeded:
         whose = "this tenant has" if of_tenant else "there are"
@@ -302,6 +326,19 @@ class Jobs:
             f"{whose} {load.jobs} open jobs with {load.size_bytes} bytes, as many as may be; try again when some have ended",
             retry_after_s=retry_after_s,
         )
+
+
+def _result_of(job: Job) -> Result:
+    if job.result is None:
+        raise Conflict(f"job {job.id} is {job.state}" + (f" ({job.error})" if job.error else "") + " and has no result")
+    return job.result
+
+
+async def _undamaged(reading: Awaitable[ReadT]) -> ReadT:
+    try:
+        return await reading
+    except SpoolDamaged as exc:
+        raise StoreUnavailable(str(exc)) from exc
 
 
 def _request_of(job: Job) -> tuple[str, ...]:

@@ -15,6 +15,8 @@ from control_plane.protocols.http1 import HttpAnswer
 
 EVERY_JOB = 1 << 30
 """Limit that no number of jobs reaches."""
+MOST_PLACES = 1000
+"""Jobs that are counted before one that waits: callers ask for each of their thousands of jobs, again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ class JobStore(Protocol):
         """Return the oldest ended jobs of each tenant that keeps more than that, as many as are too many."""
 
     async def place(self, job: Job) -> int:
-        """Return how many queued jobs of its tenant come before this one."""
+        """Return how many queued jobs of its tenant come before this one, as far as `MOST_PLACES`."""
 
     async def jobs_of(self, tenant: str | None, *, state: JobState | None, before: str, limit: int) -> list[Job]:
         """Return a tenant's jobs (None: everybody's), the newest first, from the one after the id `before` on."""
@@ -161,6 +163,15 @@ class JobQueue(Protocol):
     async def close(self) -> None: ...
 
 
+class BlobReader(Protocol):
+    """A file of the spool that is read piece by piece; it must be closed in any case."""
+
+    async def receive(self) -> bytes | None:
+        """Return the next piece, None at the end. Raises StoreUnavailable."""
+
+    def close(self) -> None: ...
+
+
 class Spool(Protocol):
     """Durable store of request bodies and results, in a folder for each job. Raises StoreUnavailable."""
 
@@ -175,11 +186,17 @@ class Spool(Protocol):
         written.
         """
 
+    async def open(self, blob: Blob) -> BlobReader:
+        """Return a file of the spool to be received piece by piece. Raises SpoolDamaged, before its first piece."""
+
     async def prune(self, job_id: str, *, keep: str = "") -> None:
         """Remove a job's files, but not the one of the blob `keep`. Idempotent."""
 
-    async def jobs(self, *, before_s: float) -> list[str]:
-        """Return the ids of jobs that have files, none of them written after `before_s`."""
+    async def parts(self) -> list[str]:
+        """Return the parts of the spool, each with some of the jobs that have files."""
+
+    async def jobs(self, part: str, *, before_s: float) -> list[str]:
+        """Return the ids of jobs in a part that have files, none of them written after `before_s`."""
 
     async def close(self) -> None: ...
 

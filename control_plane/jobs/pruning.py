@@ -2,7 +2,7 @@
 
 Not at once: a store of jobs that is set back, by a power cut, a failover or a restored copy, has jobs as queued that had
 ended since, and their bodies are needed once more. What a process that ends leaves is removed with the jobs' records.
-Used by `jobs/runner`.
+Used by `jobs/runner` and `batches/closing`.
 """
 
 from __future__ import annotations

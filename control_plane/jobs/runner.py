@@ -249,9 +249,7 @@ class JobRunner:
         self._on_end(ended)
 
     async def _change(self, job: Job, step: Step) -> Job | None:
-        """Bring a job that this runner holds to its next version, through outages shorter than its lease; None: the
-        claim is lost.
-        """
+        """Bring a job that this runner holds to its next version, through outages, until its deadline; None: the claim is lost."""
         while True:
             new = step(job)
             try:
@@ -259,7 +257,7 @@ class JobRunner:
                     return new
                 found = await self._store.get(job.id)
             except StoreUnavailable:
-                if self._today_s() >= job.lease_until_s:
+                if self._today_s() >= job.deadline_s:
                     raise
                 await asyncio.sleep(_RETRY_S)
                 continue

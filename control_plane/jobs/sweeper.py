@@ -26,6 +26,8 @@ _AT_ONCE, _MOST_BATCHES = 200, 20
 _TICKETS_AT_ONCE = 500
 """Tickets of a sweep: each is confirmed by the broker, whose connection is given up where all take longer than 10 s."""
 _ORPHANS_EVERY_S = 600.0
+_ORPHANS_S = 0.2
+"""Time of a sweep in which files without a record are looked for: leases that have ended wait for as long, and for one part."""
 _ORPHAN_AFTER_S = 3600.0
 """Age from which files without a record are removed: longer than any body takes to be accepted."""
 
@@ -43,17 +45,22 @@ class Sweeper:
         policy: RetryPolicy,
         kept: Load,
         today_s: Callable[[], float] = time.time,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`kept` is what each tenant keeps of its ended jobs at most; `today_s` is seconds since 1970."""
+        """`kept` is what each tenant keeps of its ended jobs at most; `today_s` is seconds since 1970, `now_s` the loop's time."""
         self._store, self._queue, self._spool, self._usage = store, queue, spool, usage
         self._policy = policy
         self._kept = kept
-        self._today_s = today_s
+        self._today_s, self._now_s = today_s, now_s
+        self._seen: dict[tuple[str, int], float] = {}
+        """Since when each version of a record that the last sweep looked at was seen."""
         self._were_missing = 0
         self._is_away = False
         """Whether a store or the broker could not be reached when last asked."""
         self._orphans_s = float("-inf")
         """When files without a record were last looked for."""
+        self._parts: list[str] = []
+        """Parts of the spool that are yet to be looked at for them."""
 
     async def run(self) -> None:
         """Sweep twice a second, through outages, until cancelled."""
@@ -72,26 +79,31 @@ class Sweeper:
 
     async def sweep(self) -> None:
         """Sweep once. Raises StoreUnavailable."""
-        now_s = self._today_s()
+        now_s, seen = self._today_s(), dict[tuple[str, int], float]()
         # Records that may go come before leases that have just ended: as many must go as jobs end in the meantime.
         for _ in range(_MOST_BATCHES):
             neglected = await self._store.neglected(now_s, limit=_AT_ONCE)
-            uncharged: list[Job] = []
+            uncharged, was_due = list[Job](), False
             for job in neglected:
-                await self._look_after(job, now_s, uncharged)
+                version = job.id, job.revision
+                seen[version] = self._seen.get(version, self._now_s())
+                was_due |= await self._look_after(job, now_s, self._now_s() - seen[version], uncharged)
             await charge(uncharged, store=self._store, usage=self._usage)
-            if len(neglected) < _AT_ONCE:
+            if len(neglected) < _AT_ONCE or not was_due:
                 break
+        self._seen = seen
         for job in await self._store.surplus(self._kept, limit=_AT_ONCE):
             await self._remove(job)
         await self._write_missing_tickets(now_s)
         if abs(now_s - self._orphans_s) >= _ORPHANS_EVERY_S:  # also after the clock was set back
-            self._orphans_s = now_s
-            await self._remove_orphans(now_s)
+            self._orphans_s, self._parts = now_s, await self._spool.parts()
+        await self._remove_orphans(now_s)
 
-    async def _look_after(self, job: Job, now_s: float, uncharged: list[Job]) -> None:
-        """Do what is due for a job; one that is to be charged is left in `uncharged`."""
-        match sweep(job, now_s=now_s, policy=self._policy):
+    async def _look_after(self, job: Job, now_s: float, still_s: float, uncharged: list[Job]) -> bool:
+        """Do what is due for a job that was seen in this version for so long; False: nothing is. One that is to be charged is
+        left in `uncharged`.
+        """
+        match sweep(job, now_s=now_s, still_s=still_s, policy=self._policy):
             case Job() as new:
                 if await self._store.replace(new):
                     _log.info("job %s was %s and is %s now: %s", job.id, job.state, new.state, new.error)
@@ -101,6 +113,9 @@ class Sweeper:
                 uncharged.append(job)
             case Care.REMOVE:
                 await self._remove(job)
+            case None:
+                return False
+        return True
 
     async def _remove(self, job: Job) -> None:
         if await self._store.remove(job) and job.has_files:
@@ -114,6 +129,11 @@ class Sweeper:
         self._were_missing = missing - writes
 
     async def _remove_orphans(self, now_s: float) -> None:
-        for job_id in await self._spool.jobs(before_s=now_s - _ORPHAN_AFTER_S):
-            if await self._store.get(job_id) is None:
-                await self._spool.prune(job_id)
+        """Remove files without a record, from some parts of the spool at a time: of 100,000 jobs a look takes a minute."""
+        until_s = self._now_s() + _ORPHANS_S
+        while self._parts:
+            for job_id in await self._spool.jobs(self._parts.pop(), before_s=now_s - _ORPHAN_AFTER_S):
+                if await self._store.get(job_id) is None:
+                    await self._spool.prune(job_id)
+            if self._now_s() > until_s:
+                break

@@ -189,6 +189,11 @@ def no_content(headers: Headers) -> HttpAnswer:
     return HttpAnswer(204, b"\r\n".join(lines) + b"\r\n\r\n", b"")
 
 
+def is_chunked(head: bytes) -> bool:
+    """Whether what follows the head of an answer comes in chunks; else the head says how much it is."""
+    return _CHUNKED.search(head) is not None
+
+
 def without_chunks(head: bytes) -> bytes:
     """The head of a chunked answer, changed for an HTTP/1.0 client, which reads until the connection ends."""
     return _CHUNKED.sub(b"\r\n", head)

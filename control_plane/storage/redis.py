@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 
 _TIMEOUT_S = 1.0
 _RETRY_S = 0.5
+_SHOWN, _FULL = "a store of the gateway cannot be reached now; try again shortly", "a store of the gateway is full"
+"""What callers of the data ports are told, who need not know where it is."""
 _CONNECTIONS = 16
 _PORT = 6379
 _FORM = "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB], rediss:// for TLS; in a password %, /, ?, # and @ are written %25, %2F, %3F, %23, %40"
@@ -75,11 +77,11 @@ class RedisLink:
             async with asyncio.timeout(timeout_s):
                 yield
         except TimeoutError as exc:
-            raise StoreUnavailable(f"{self.place} does not answer within {timeout_s:g} s") from exc
+            raise StoreUnavailable(f"{self.place} does not answer within {timeout_s:g} s", shown=_SHOWN) from exc
         except (RedisError, OSError, UnicodeDecodeError) as exc:  # others may have written bytes that are not UTF-8
             # Beyond `maxmemory`, or (MISCONF) since its own file cannot be written.
             is_full = isinstance(exc, OutOfMemoryError) or "No space left on device" in str(exc)
-            raise StoreUnavailable(f"{self.place}: {exc}", is_full=is_full) from exc
+            raise StoreUnavailable(f"{self.place}: {exc}", is_full=is_full, shown=_FULL if is_full else _SHOWN) from exc
 
     async def require_durable(self) -> None:
         """Check that this Redis neither evicts keys nor loses them at a restart.

@@ -68,14 +68,14 @@ class Slot(Protocol):
 
 
 class HttpStream(Protocol):
-    """Chunked response of Triton, received piece by piece; it must be closed in any case."""
+    """Response that is received piece by piece, such as a chunked one of Triton; it must be closed in any case."""
 
     @property
     def status(self) -> int: ...
 
     @property
     def head(self) -> bytes:
-        """Response head as it came, with `Transfer-Encoding: chunked`."""
+        """Response head as it came, with `Transfer-Encoding: chunked`, or with the length of all pieces."""
 
     async def receive(self) -> bytes | None:
         """Return the next piece, None at the end. Raises UpstreamUnavailable (the connection broke),

@@ -139,7 +139,8 @@ async def judge_remains(site: Site, findings: Findings) -> None:
         sweeper = Sweeper(**own, policy=RetryPolicy(), kept=_EVERYTHING, today_s=lambda: much_later_s)
         while await _patiently(partial(store.jobs_of, None, state=None, before="", limit=1)):
             await _patiently(sweeper.sweep)
-        await _patiently(sweeper.sweep)
+        for _ in range(256):  # each looks at one part of the spool, or more, for files without a record
+            await _patiently(sweeper.sweep)
     await shelf.remove_older(much_later_s, unfinished_before_s=much_later_s)
     for each in (shelf, spool, usage):
         await each.close()

@@ -34,11 +34,22 @@ async def test_files_are_written_whole_and_read_in_part(store: FileStore) -> Non
     try:
         for each in (b"before", content):
             await store.write(("acme", "a b ü.json"), each)
-        assert await store.size(("acme", "a b ü.json")) == len(content)
-        assert await store.read(("acme", "a b ü.json"), most=300) == content[:300]
-        assert await store.read(("acme", "a b ü.json"), most=len(content) + 1) == content
+        assert (await store.version(("acme", "a b ü.json"))).size_bytes == len(content)
+        assert await store.read(("acme", "a b ü.json"), start=0, most=300) == content[:300]
+        assert await store.read(("acme", "a b ü.json"), start=300, most=len(content)) == content[300:]
         await store.write(("empty",), b"")
-        assert (await store.size(("empty",)), await store.read(("empty",), most=1)) == (0, b"")
+        assert (await store.version(("empty",))).size_bytes == 0
+    finally:
+        await store.close()
+
+
+async def test_a_file_that_is_written_anew_is_another_version_of_it(store: FileStore) -> None:
+    try:
+        await store.write(("a",), b"first")
+        first = await store.version(("a",))
+        assert await store.version(("a",)) == first
+        await store.write(("a",), b"other")
+        assert await store.version(("a",)) != first
     finally:
         await store.close()
 
@@ -48,7 +59,7 @@ async def test_what_is_not_there_and_what_is_no_file(store: FileStore) -> None:
         await store.write(("folder", "a"), b"x")
         for path in (("missing",), ("folder",), ("folder", "a", "b"), ("missing", "a")):
             with pytest.raises(NoSuchFile):
-                await store.size(path)
+                await store.version(path)
     finally:
         await store.close()
 
@@ -59,7 +70,7 @@ async def test_a_store_that_is_away_is_said_without_its_credentials(s3: S3Server
     store = ObjectFiles(f"s3://{BUCKET}/jobs")
     try:
         with pytest.raises(StoreUnavailable) as away:
-            await store.size(("a",))
+            await store.version(("a",))
         assert SECRET not in str(away.value)
         assert "127.0.0.1" not in str(away.value), "nor where it is"
     finally:

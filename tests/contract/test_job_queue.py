@@ -298,7 +298,7 @@ async def test_jobs_over_rabbitmq_and_redis_end_once_each_whoever_is_killed(
         held.push_async_callback(store.close)
         spool = FolderSpool(tmp_path / "spool")
         held.push_async_callback(spool.close)
-        usage, policy = FakeUsage(), RetryPolicy(lease_s=3.0, first_delay_s=0.1)
+        usage, policy = FakeUsage(), RetryPolicy(lease_s=3.0, still_s=1.5, first_delay_s=0.1)
         there = await _processes(held, broker, store, spool, usage, policy)
         first, second = there
         first.compute.may_answer.clear()

@@ -159,17 +159,37 @@ async def test_neglected_jobs_are_those_to_look_at_the_longest_first(opening: Op
     async with handles(opening, 1) as (store,):
         await put(store, job(1), job(2, deadline_s=20.0), job(3))
         held = await changed(store, claim(job(3), 5.0))
-        assert await store.neglected(14.9, limit=9) == []
+        assert await store.neglected(7.4, limit=9) == [], "the last half of a lease is watched"
         assert [each.id for each in await store.neglected(20.0, limit=9)] == [job_id(3), job_id(2)]
         assert [each.id for each in await store.neglected(20.0, limit=1)] == [job_id(3)]
 
         held = await changed(store, renewed(held, now_s=30.0, policy=POLICY))
-        assert [each.id for each in await store.neglected(35.0, limit=9)] == [job_id(2)]
+        assert [each.id for each in await store.neglected(32.4, limit=9)] == [job_id(2)]
         ended = await changed(store, finished(held, RESULT, Charge("d", "m", Usage(1)), now_s=35.0, policy=POLICY))
         assert [each.id for each in await store.neglected(40.0, limit=9)] == [job_id(2), job_id(3)]
         await changed(store, charged(ended))
         assert [each.id for each in await store.neglected(84.0, limit=9)] == [job_id(2)]
         assert [each.id for each in await store.neglected(85.0, limit=9)] == [job_id(2), job_id(3)]
+
+
+async def test_a_tenants_jobs_in_a_state_are_listed_beside_more_of_its_own_and_of_others(opening: Opening[JobStore]) -> None:
+    async with handles(opening, 1) as (store,):
+        theirs = [job(number, tenant="others", submitted_s=float(number)) for number in range(10, 14)]
+        own = [job(number, submitted_s=float(number)) for number in range(5)]
+        await put(store, *theirs, *own)
+        for each in (own[1], own[3], *theirs):
+            await changed(store, cancelled(each, now_s=20.0, policy=POLICY))
+        await changed(store, claim(own[2]))
+
+        async def listed(tenant: str | None, state: JobState | None, before: str = "") -> list[str]:
+            return [each.id for each in await store.jobs_of(tenant, state=state, before=before, limit=3)]
+
+        assert await listed("team", JobState.CANCELLED) == [job_id(3), job_id(1)]
+        assert await listed("team", JobState.CANCELLED, job_id(3)) == [job_id(1)]
+        assert await listed("team", JobState.QUEUED) == [job_id(4), job_id(0)]
+        assert (await listed("team", JobState.RUNNING), await listed("others", JobState.QUEUED)) == ([job_id(2)], [])
+        assert await listed("others", JobState.CANCELLED) == [job_id(13), job_id(12), job_id(11)]
+        assert await listed(None, JobState.CANCELLED, job_id(11)) == [job_id(10), job_id(3), job_id(1)]
 
 
 async def test_bounds_hold_for_a_tenant_and_for_all_and_what_ends_makes_room(opening: Opening[JobStore]) -> None:
@@ -336,3 +356,15 @@ async def test_in_redis_no_sums_stay_of_tenants_without_jobs(request: pytest.Fix
         assert await store.remove(ended)
     for name in ("open", "bytes", "running", "kept", "kept-bytes", "deliveries"):
         assert server.call("EXISTS", f"tidegate:jobs:{name}") == b":0\r\n", name
+
+
+async def test_a_redis_that_was_emptied_beside_gateways_counts_what_is_kept_once(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    server, where = empty_redis(request), address("redis", request, tmp_path)
+    async with handles(lambda: open_job_store(*where), 1) as (store,):
+        assert server.call("FLUSHALL") == b"+OK\r\n"
+        for number in (1, 2):
+            await put(store, job(number, submitted_s=float(number)))
+            await changed(store, cancelled(job(number, submitted_s=float(number)), now_s=9.0, policy=POLICY))
+    async with handles(lambda: open_job_store(*where), 1) as (store,):
+        assert await store.surplus(Load(2, 99), limit=9) == []
+        assert [each.id for each in await store.surplus(Load(1, 99), limit=9)] == [job_id(1)]

@@ -41,7 +41,7 @@ from tests.unit.jobs.world import CALLER, WANTED
 
 T = TypeVar("T")
 
-POLICY = RetryPolicy(lease_s=3.0, first_delay_s=0.2)
+POLICY = RetryPolicy(lease_s=3.0, still_s=1.5, first_delay_s=0.2)
 PATIENCE_S = 100.0
 FILE_ID = f"file-{1:032x}"
 

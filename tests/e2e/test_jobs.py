@@ -104,15 +104,19 @@ def test_binary_tensors_and_the_official_clients_reading_of_them(tidegate: Tideg
     assert read.as_numpy("SLEPT").tolist() == [[np.float32(0.01)]]
 
 
-@pytest.mark.parametrize("model", [pytest.param("slow", id="wrong-input"), pytest.param("no_such_model", id="no-model")])
-def test_a_mistake_is_answered_as_infer_answers_it_and_not_tried_again(tidegate: Tidegate, model: str) -> None:
-    synchronous = ask(tidegate, "POST", f"/v2/models/{model}/infer", texts("a"))
+def test_a_mistake_is_answered_as_infer_answers_it_and_not_tried_again(tidegate: Tidegate) -> None:
+    synchronous = ask(tidegate, "POST", "/v2/models/slow/infer", texts("a"))
 
-    job = submit(tidegate, model, texts("a"))
+    job = submit(tidegate, "slow", texts("a"))
 
     found = ended(tidegate, job)
     assert (found["state"], found["attempts"]) == ("failed", 1)
     assert (result(tidegate, job).status, result(tidegate, job).body) == (synchronous.status, synchronous.body)
+
+
+def test_a_job_for_a_model_that_there_is_not_is_refused_as_infer_refuses_it(tidegate: Tidegate) -> None:
+    refused, synchronous = (ask(tidegate, "POST", f"/v2/models/no_such_model/{call}", texts("a")) for call in ("jobs", "infer"))
+    assert (refused.status, refused.json) == (synchronous.status, synchronous.json)
 
 
 def test_a_caller_who_prefers_to_wait_gets_the_answer_itself_or_the_job(tidegate: Tidegate) -> None:

@@ -22,6 +22,7 @@ from control_plane.jobs.domain.job import Blob
 from control_plane.jobs.ports import Bounds, Load
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.mirror import ObjectMirror
+from control_plane.protocols.http1 import make_answer
 from tests.fakes.governance import api_key, governance, key_text, known_state
 from tests.fakes.jobs import ROOMY
 from tests.unit.jobs.world import World, running, world
@@ -112,6 +113,18 @@ async def test_a_body_is_computed_as_it_was_sent_and_its_connection_is_kept(
         async with running(it.world.runner()):
             result = await client.ask(f"GET /v2/jobs/{job.id}/result HTTP/1.1\r\nHost: a\r\nPrefer: wait=60\r\n".encode() + KEY + b"\r\n")
         assert result.body == body
+
+
+async def test_a_large_result_is_sent_to_http_1_0_too_and_to_who_waits_for_it_with_the_submission(tmp_path: Path) -> None:
+    async with serving(tmp_path) as it, running(it.world.runner()):
+        body = body_of(100_000)
+        it.world.compute.answer = lambda job, sent: make_answer(200, body)
+        client = await it.frontend.connect()
+        waited = await client.ask(head(len(INFER), b"Prefer: wait=60") + INFER)
+        assert (waited.status, waited.body, b"\r\nPreference-Applied: wait=60\r\n" in waited.head) == (200, body, True)
+        (job,) = await it.world.store.jobs_of(None, state=None, before="", limit=9)
+        old = await client.ask(f"GET /v2/jobs/{job.id}/result HTTP/1.0\r\nHost: a\r\n".encode() + KEY + b"\r\n")
+        assert (old.status, old.body, await client.is_closed_by_server()) == (200, body, True)
 
 
 async def test_a_compressed_body_is_kept_as_it_came_with_what_describes_it(tmp_path: Path) -> None:

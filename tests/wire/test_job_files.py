@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(folder: Path, *, courier: Any = None, bounds: Bounds = ROOMY) -> AsyncIterator[Serving]:
+async def serving(folder: Path, *, courier: Any = None, bounds: Bounds = ROOMY, max_input_bytes: int = 4096) -> AsyncIterator[Serving]:
     (files := folder / "files").mkdir()
     (files / "team").mkdir()
     (files / "team" / "in.json").write_bytes(INFER)
@@ -73,9 +74,9 @@ async def serving(folder: Path, *, courier: Any = None, bounds: Bounds = ROOMY) 
         read: list[Sequence[str]] = []
 
         class Noted(FolderFiles):
-            async def read(self, path: Sequence[str], *, most: int) -> bytes:
+            async def read(self, path: Sequence[str], *, start: int, most: int) -> bytes:
                 read.append(path)
-                return await super().read(path, most=most)
+                return await super().read(path, start=start, most=most)
 
         def open_store(prefix: Prefix) -> FolderFiles:
             return Noted(Path(prefix.url))
@@ -83,8 +84,8 @@ async def serving(folder: Path, *, courier: Any = None, bounds: Bounds = ROOMY) 
         callers = CallersFiles(read_prefixes([f"{files}/{{tenant}}"]), open_store, read_result=here.spool.read)
         couriers = {DeliveryKind.OUTPUT: callers} | ({DeliveryKind.WEBHOOK: courier} if courier is not None else {})
         deliveries = Deliveries(store=here.store, couriers=couriers, today_s=here.now_s, draw=lambda: 0.5)
-        budget = BodyBudget(1 << 20)
-        jobs = JobsHttp(here.jobs(bounds=bounds), files=callers, budget=budget, max_input_bytes=4096)
+        budget = BodyBudget(2 << 20)
+        jobs = JobsHttp(here.jobs(bounds=bounds), files=callers, budget=budget, max_input_bytes=max_input_bytes)
         async with gateway(governed=governed, jobs=jobs) as it:
             yield Serving(here, Caller(it, MINE), Caller(it, OTHERS), budget, deliveries, files, read)
         await callers.close()
@@ -182,3 +183,13 @@ async def test_an_input_of_any_size_within_the_limit(tmp_path: Path, size: int) 
         (it.folder / "team" / "größe.json").write_bytes(b"x" * size)
         seen = await it.ended(it.mine, Tidegate_Job_Input=f"{it.folder}/team/größe.json")
         assert seen["size_bytes"] == size
+
+
+async def test_a_large_input_is_read_in_pieces_and_needs_memory_for_few_of_them(tmp_path: Path) -> None:
+    async with serving(tmp_path, max_input_bytes=4 << 20) as it:
+        content = bytes(range(256)) * 12_289  # 3 MiB and a bit, more than all bodies may have
+        (it.folder / "team" / "large").write_bytes(content)
+        seen = await it.ended(it.mine, Tidegate_Job_Input=f"{it.folder}/team/large")
+        assert (seen["size_bytes"], len(it.read), it.budget.held_bytes) == (len(content), 4, 0)
+        (job,) = await it.here.store.jobs_of(None, state=None, before="", limit=9)
+        assert job.body.sha256 == sha256(content).hexdigest()

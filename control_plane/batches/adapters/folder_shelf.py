@@ -27,11 +27,11 @@ from control_plane.batches.domain.batch import Batch, BatchState, Chunk, Ended, 
 from control_plane.batches.ports import FileReader
 from control_plane.core.errors import StoreUnavailable
 from control_plane.storage.durable_files import flush_to_disk, open_private
+from control_plane.storage.file_pieces import FilePieces
 from control_plane.storage.growing_file import DISK_FULL, GrowingFile
 
 _THREADS = 2
 _FILE, _BATCH = re.compile(r"file-[0-9a-f]{32}"), re.compile(r"batch_[0-9a-f]{32}")
-_PIECE_BYTES = 256 * 1024
 
 T = TypeVar("T")
 
@@ -67,11 +67,14 @@ class FolderShelf:
     async def files(self, tenant: str) -> list[StoredFile]:
         return await self.run(lambda: _files(self._tenant(tenant)))
 
+    async def filled(self, tenant: str) -> tuple[int, int]:
+        return await self.run(lambda: _filled(self._tenant(tenant)))
+
     async def read_file(self, tenant: str, file_id: str) -> FileReader | None:
         if not _FILE.fullmatch(file_id):
             return None
         file = await self.run(lambda: _opened(self._tenant(tenant) / file_id / "content"))
-        return None if file is None else _Reader(self, file)
+        return None if file is None else FilePieces(file, self.run, self._threads)
 
     async def delete_file(self, tenant: str, file_id: str) -> bool:
         if not _FILE.fullmatch(file_id):
@@ -138,26 +141,6 @@ class FolderShelf:
         except OSError as exc:
             raise StoreUnavailable(f"the folder of uploaded files: {exc.strerror}", is_full=exc.errno in DISK_FULL) from exc
 
-    def close_later(self, file: BinaryIO) -> None:
-        """Close a file on a thread: that waits for one that reads it, for whoever has left, from a disk that does not answer."""
-        try:
-            self._threads.submit(file.close)
-        except RuntimeError:  # the shelf was closed: nothing reads any more
-            file.close()
-
-
-class _Reader:
-    """Reader of one file, on the threads of its shelf; implements `batches/ports.FileReader`."""
-
-    def __init__(self, shelf: FolderShelf, file: BinaryIO) -> None:
-        self._shelf, self._file = shelf, file
-
-    async def receive(self) -> bytes | None:
-        return await self._shelf.run(lambda: self._file.read(_PIECE_BYTES)) or None
-
-    def close(self) -> None:
-        self._shelf.close_later(self._file)
-
 
 def _append(path: Path, piece: bytes) -> None:
     with open(path, "ab", opener=open_private) as file:
@@ -165,6 +148,8 @@ def _append(path: Path, piece: bytes) -> None:
 
 
 def _finish(own: Path, growing: GrowingFile, file: StoredFile) -> None:
+    if (own / "meta").exists():  # what another process has written stays, also where one that was frozen cannot write the same any more
+        return
     growing.finish(own / "content")
     _write_once(own / "meta", orjson.dumps(file))
     for folder in (own, own.parent, own.parent.parent):
@@ -222,6 +207,14 @@ def _files(tenant: Path) -> list[StoredFile]:
     return sorted(found, key=lambda file: (file.created_s, file.id), reverse=True)
 
 
+def _filled(tenant: Path) -> tuple[int, int]:
+    sizes = []
+    for path in tenant.glob("file-*"):
+        with suppress(FileNotFoundError):  # one that is still received, or is being deleted
+            sizes.append((path / "content").stat().st_size)
+    return len(sizes), sum(sizes)
+
+
 def _delete(own: Path) -> bool:
     """Delete a file; its `meta` goes first, and without that it is none."""
     try:
@@ -238,13 +231,17 @@ def _add_batch(folder: Path, tenant: Path, batch: Batch) -> bool:
     opened.mkdir(mode=0o700, exist_ok=True)
     try:
         os.link(tenant / batch.input_file_id / "content", own / "input")
-    except FileNotFoundError:
+        _write_once(opened / batch.id, tenant.name.encode())  # before the batch itself: one that is accepted is looked after
+        _write_once(own / "meta", _text_of(batch))
+        for path in (tenant, folder):
+            flush_to_disk(path)
+    except OSError as exc:
+        with suppress(OSError):
+            (opened / batch.id).unlink(missing_ok=True)  # or it would count as open until what is unfinished is removed
         shutil.rmtree(own, ignore_errors=True)
-        return False
-    _write_once(opened / batch.id, tenant.name.encode())  # before the batch itself: one that is accepted is looked after
-    _write_once(own / "meta", _text_of(batch))
-    for path in (tenant, folder):
-        flush_to_disk(path)
+        if isinstance(exc, FileNotFoundError):
+            return False
+        raise
     return True
 
 

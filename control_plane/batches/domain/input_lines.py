@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import orjson
@@ -51,12 +52,13 @@ class InputLines:
 
 class InputReader:
     """Parser of an input file, which validates it piece by piece, in steps, and cuts it into chunks; it keeps one line, and
-    all names.
+    digests of all names.
     """
 
     def __init__(self) -> None:
         self._chunks: list[Chunk] = []
-        self._seen: set[str] = set()
+        self._seen: set[bytes] = set()
+        """Digests of the names so far: 50,000 names of 512 characters would be 100 MB."""
         self._model = ""
         self._number = self._total = 0
         self._lines = self._inputs = self._start = 0
@@ -97,11 +99,12 @@ class InputReader:
             wanted = yield from request_steps(line.body)
         except ControlPlaneError as exc:
             raise _wrong(number, str(exc)) from exc
-        if line.custom_id in self._seen:
+        name = blake2b(line.custom_id.encode(), digest_size=16).digest()
+        if name in self._seen:
             raise _wrong(number, f"custom_id {line.custom_id[:100]!r} is that of an earlier line; each must be unique")
         if self._model and wanted.model != self._model:
             raise _wrong(number, f"model is {wanted.model!r}, but {self._model!r} on the first line; a batch is for one model")
-        self._seen.add(line.custom_id)
+        self._seen.add(name)
         self._model = wanted.model
         self._total += len(wanted.inputs)
         if self._total > MAX_LINES:
@@ -126,8 +129,8 @@ def line_steps(text: bytes) -> Steps[Line]:
     """Read one line, but for what its body means, in steps. Raises InvalidRequest."""
     if len(text) > _LARGE_LINE_BYTES:
         fields, written = yield from member_steps(text, "body")
-        has_body = bool(written) and fields.get("body") is None  # and none that follows it, which counts
-        return Line(_checked(fields, has_body=has_body), written)
+        is_last = type(fields) is dict and type(fields.get("body")) is dict  # and no null that follows it, which would count
+        return Line(_checked(fields, has_body=bool(written) and is_last), written)
     try:
         fields = orjson.loads(text)
     except orjson.JSONDecodeError as exc:

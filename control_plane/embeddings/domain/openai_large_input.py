@@ -65,8 +65,8 @@ def large_request_steps(body: Body) -> Steps[Any]:
 
 
 def member_steps(text: bytes, name: str) -> Steps[tuple[Any, bytes]]:
-    """Parse a JSON object but for its member `name`, in steps; returns it with null there, and that member's text, which
-    is empty where it is no object.
+    """Parse a JSON object but for its member `name`, in steps; returns it with `{}` there, and that member's text, which
+    is empty where it is no object. Of several the last one counts, be it an object or not.
 
     Raises InvalidRequest: it is not valid JSON, is large without that member, or has too many values.
     """
@@ -79,7 +79,7 @@ def member_steps(text: bytes, name: str) -> Steps[tuple[Any, bytes]]:
             if depth == 1:
                 member, done, began = text[began:at], at, -1
         elif depth == 1 and (colon := _object_after(token, text)) is not None and _loads(token[0]) == name:
-            rest += text[done : colon.end()] + b"null"
+            rest += text[done : colon.end()] + b"{}"
             began = at = done = colon.end()
         if (0 if began >= 0 else at - done) + len(rest) > _MAX_REST_BYTES:
             raise InvalidRequest(f"is larger than {_MAX_REST_BYTES} bytes without its {name}")

@@ -21,7 +21,9 @@ from control_plane.core.errors import InvalidRequest
 from control_plane.core.principal import Principal
 from control_plane.frontends.batches.upload import Upload
 from control_plane.frontends.batches.views import batch_view, file_view, page
+from control_plane.frontends.common.lists import list_steps
 from control_plane.frontends.jobs.webhook_field import Webhooks, webhook_of
+from control_plane.inference.run_steps import run_in_steps
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.protocols.kserve.routes import V2Route
 from control_plane.triton.ports import HttpStream
@@ -89,14 +91,17 @@ class BatchesHttp:
             if place is None:
                 raise InvalidRequest("after must be the id of a file, the last one of the page before", field="after")
             found = found[place:]
-        return _json(page([file_view(file) for file in found[:limit]], has_more=len(found) > limit))
+        shown = found[:limit]
+        views = await run_in_steps(list_steps(shown, file_view))
+        return _json(page(views, [file.id for file in shown], has_more=len(found) > limit))
 
     async def _list_batches(self, request: HttpRequest, principal: Principal) -> HttpAnswer:
         query = _query(request, ("after", "limit"))
         limit = _limit(query, most=_BATCHES_LISTED, default=20)
         found = await self._batches.batches_of(principal, after=query.get("after", ""), limit=limit + 1)
-        views = [batch_view(batch, await self._batches.progress(batch)) for batch in found[:limit]]
-        return _json(page(views, has_more=len(found) > limit))
+        shown = found[:limit]
+        views = [batch_view(batch, await self._batches.progress(batch)) for batch in shown]
+        return _json(page(views, [batch.id for batch in shown], has_more=len(found) > limit))
 
 
 class _Content:

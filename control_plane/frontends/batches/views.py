@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import orjson
+
 from control_plane.batches.batches import Progress
 from control_plane.batches.domain.batch import EMBEDDINGS, Batch, BatchState, StoredFile
 
@@ -49,11 +51,10 @@ def batch_view(batch: Batch, progress: Progress) -> dict[str, Any]:
     }
 
 
-def page(views: Sequence[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
-    """Return a page of a list."""
-    ids = [view["id"] for view in views]
+def page(views: list[dict[str, Any]] | orjson.Fragment, ids: Sequence[str], *, has_more: bool) -> dict[str, Any]:
+    """Return a page of a list, with the ids of what is on it."""
     first_last = {"first_id": ids[0] if ids else None, "last_id": ids[-1] if ids else None}
-    return {"object": "list", "data": list(views), **first_last, "has_more": has_more}
+    return {"object": "list", "data": views, **first_last, "has_more": has_more}
 
 
 _ENDS = (BatchState.COMPLETED, BatchState.CANCELLED, BatchState.EXPIRED)

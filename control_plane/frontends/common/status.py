@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import grpc
 
-from control_plane.core.errors import ControlPlaneError, ErrorCode, LimitExceeded, Overloaded
+from control_plane.core.errors import ControlPlaneError, ErrorCode, LimitExceeded, Overloaded, StoreUnavailable
 from control_plane.core.infer_call import Frontend
 from control_plane.metering.domain.usage import ClientStatus
 
@@ -88,5 +88,5 @@ def client_status_of(frontend: Frontend, error: BaseException) -> ClientStatus:
 
 def message_of(error: ControlPlaneError) -> str:
     """The error's text as a frontend sends it, cut to a bounded length."""
-    text = str(error)
+    text = error.shown if isinstance(error, StoreUnavailable) else str(error)
     return text if len(text) <= _MAX_MESSAGE_CHARS else text[:_MAX_MESSAGE_CHARS] + " ..."

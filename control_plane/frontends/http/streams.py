@@ -11,7 +11,7 @@ import orjson
 from control_plane.auth.stream_rights import RightsWatch
 from control_plane.core.errors import ControlPlaneError, Unauthenticated
 from control_plane.frontends.common.status import message_of
-from control_plane.protocols.http1 import HttpAnswer, without_chunks
+from control_plane.protocols.http1 import HttpAnswer, is_chunked, without_chunks
 from control_plane.triton.ports import HttpStream
 
 _IS_EVENTS = b"text/event-stream"
@@ -39,15 +39,17 @@ async def forward(
 
     Raises what the stream's `receive` raises.
     """
-    head = stream.head if takes_chunks else without_chunks(stream.head)
+    head, in_chunks = stream.head, takes_chunks and is_chunked(stream.head)
+    if not takes_chunks:
+        head = without_chunks(head)
     # Triton's head ends with the empty line, before which the field belongs.
     write(head if keep_alive else head[:-2] + b"Connection: close\r\n\r\n")
     if is_head:
         return
     while (piece := await stream.receive()) is not None:
-        write(b"%x\r\n%b\r\n" % (len(piece), piece) if takes_chunks else piece)
+        write(b"%x\r\n%b\r\n" % (len(piece), piece) if in_chunks else piece)
         await writable.wait()
-    if takes_chunks:
+    if in_chunks:
         write(b"0\r\n\r\n")
 
 

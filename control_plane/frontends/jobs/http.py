@@ -18,8 +18,11 @@ from control_plane.core.action import Action
 from control_plane.core.errors import InvalidRequest, RouteNotFound
 from control_plane.core.principal import Principal
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
+from control_plane.frontends.common.lists import list_steps
 from control_plane.frontends.jobs.events import JobEvents
+from control_plane.frontends.jobs.result_stream import ResultStream, begin_result
 from control_plane.frontends.jobs.webhook_field import Webhooks, webhook_of
+from control_plane.inference.run_steps import run_in_steps
 from control_plane.jobs.attempts import decode_attempt, encode_outcome
 from control_plane.jobs.domain.delivery import Delivery
 from control_plane.jobs.domain.job import Job, JobState, PriceClass
@@ -111,7 +114,7 @@ class JobsHttp:
                 job = await jobs.wait(await jobs.get(principal, route.job_id), _wait_s(request))
                 return make_answer(200, orjson.dumps(view_of(job, await jobs.place(job))))
 
-    async def _submit(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer:
+    async def _submit(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer | HttpStream:
         webhook = webhook_of(request, b"tidegate-job-webhook", principal, self._webhooks)
         wanted = replace(_submission(request, route), webhook=webhook, output=self._output(request, principal))
         job = await self._accepted(request, wanted, principal)
@@ -119,7 +122,8 @@ class JobsHttp:
         if wait_s := _wait_s(request) if len(request.body) <= UNCOUNTED_BYTES else 0:
             job = await self._jobs.wait(job, wait_s)
             if job.result is not None:
-                return with_header(await _result(self._jobs, job), b"Preference-Applied: wait=%d" % wait_s)
+                found, applied = await _result(self._jobs, job), b"Preference-Applied: wait=%d" % wait_s
+                return with_header(found, applied) if isinstance(found, HttpAnswer) else found.with_header(applied)
         body = orjson.dumps(view_of(job, None))  # its place in line is counted for who asks: behind thousands that takes a while
         headers: Headers = [(b"Location", f"/v2/jobs/{job.id}".encode())]
         return make_answer(202, body, headers=headers)
@@ -138,7 +142,8 @@ class JobsHttp:
         room = partial(self._jobs.require_room, principal, idempotency_key=wanted.idempotency_key)
         reading = self._files.input(principal.tenant, given, max_bytes=self._max_input_bytes, budget=self._budget, require_room=room)
         async with reading as found:
-            return await self._jobs.submit(principal, replace(wanted, body=found))
+            body, rest = await _first_of(found)
+            return await self._jobs.submit(principal, replace(wanted, body=body, rest=rest, announced_bytes=found.size_bytes))
 
     def _output(self, request: HttpRequest, principal: Principal) -> Delivery | None:
         """Read where the result is written to. Raises InvalidRequest."""
@@ -176,23 +181,29 @@ class JobsHttp:
         if not (limit.isascii() and limit.isdigit() and len(limit) <= 4 and 1 <= int(limit) <= _MOST_LISTED):
             raise InvalidRequest(f"limit must be a number from 1 to {_MOST_LISTED}")
         found = await self._jobs.visible_to(principal, state=JobState(state) if state else None, before=before, limit=int(limit))
-        return make_answer(200, orjson.dumps({"jobs": [view_of(job, None) for job in found]}))
+        views = await run_in_steps(list_steps(found, lambda job: view_of(job, None)))
+        return make_answer(200, orjson.dumps({"jobs": views}))
 
 
 async def _beginning(request: HttpRequest) -> tuple[Body, BodyPieces | None]:
     """Return the body, or the beginning of a large one and what receives its rest. Raises ControlPlaneError: it does not come."""
-    if request.stream is None:
-        return request.body, None
+    return (request.body, None) if request.stream is None else await _first_of(request.stream)
+
+
+async def _first_of(pieces: BodyPieces) -> tuple[Body, BodyPieces | None]:
+    """Return a small body, or the first pieces of a large one and what receives its rest. Raises ControlPlaneError: it does not come."""
     body = bytearray()
     while len(body) <= UNCOUNTED_BYTES:
-        piece = await request.stream.receive()
+        piece = await pieces.receive()
         if piece is None:
             return body, None
         body += piece
-    return body, request.stream
+    return body, pieces
 
 
-async def _result(jobs: Jobs, job: Job) -> HttpAnswer:
+async def _result(jobs: Jobs, job: Job) -> HttpAnswer | ResultStream:
+    if job.result is not None and job.result.blob.data is None and job.result.blob.size_bytes > UNCOUNTED_BYTES:
+        return await begin_result(await jobs.open_result(job), job.result.status, job.result.head_bytes)
     whole = await jobs.result(job)
     assert job.result is not None
     head_bytes = job.result.head_bytes

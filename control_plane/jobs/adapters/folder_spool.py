@@ -15,9 +15,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 from uuid import uuid4
 
 from control_plane.core.errors import StartupError, StoreUnavailable
@@ -25,9 +25,11 @@ from control_plane.jobs.domain.job import Blob
 from control_plane.jobs.ports import SpoolDamaged
 from control_plane.storage.durable_files import flush_to_disk, open_private
 from control_plane.storage.growing_file import DISK_FULL, GrowingFile
+from control_plane.storage.file_pieces import FilePieces
 
 _THREADS = 4
 _JOB = re.compile(r"job-[0-9a-f]{32}")
+_PART = re.compile(r"[0-9a-f]{2}")
 _NAME = re.compile(r"[a-z0-9-]{1,60}")
 
 T = TypeVar("T")
@@ -76,11 +78,19 @@ class FolderSpool:
         job_id, _, name = blob.name.partition("/")
         return await self._run(lambda: _read(self._folder_of(job_id) / _checked(_NAME, name), blob))
 
+    async def open(self, blob: Blob) -> FilePieces:
+        job_id, _, name = blob.name.partition("/")
+        file = await self._run(lambda: _opened(self._folder_of(job_id) / _checked(_NAME, name), blob))
+        return FilePieces(file, self._run, self._threads)
+
     async def prune(self, job_id: str, *, keep: str = "") -> None:
         await self._run(lambda: _prune(self._folder_of(job_id), keep.partition("/")[2]))
 
-    async def jobs(self, *, before_s: float) -> list[str]:
-        return await self._run(lambda: _jobs(self._folder, before_s))
+    async def parts(self) -> list[str]:
+        return await self._run(lambda: sorted(path.name for path in self._folder.iterdir() if _PART.fullmatch(path.name)))
+
+    async def jobs(self, part: str, *, before_s: float) -> list[str]:
+        return await self._run(lambda: _jobs(self._folder / _checked(_PART, part), before_s))
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False)
@@ -155,13 +165,36 @@ def _read(path: Path, blob: Blob) -> bytes:
     try:
         return _intact(path.read_bytes(), blob)
     except FileNotFoundError:
-        raise SpoolDamaged(f"{blob.name} is not in the spool") from None
+        raise _gone(blob) from None
+
+
+def _opened(path: Path, blob: Blob) -> BinaryIO:
+    try:
+        file = open(path, "rb")  # noqa: SIM115  # closed by its reader
+    except FileNotFoundError:
+        raise _gone(blob) from None
+    try:
+        if file_digest(file, "sha256").hexdigest() != blob.sha256:
+            raise _other(blob)
+        file.seek(0)
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def _intact(found: bytes, blob: Blob) -> bytes:
     if len(found) != blob.size_bytes or sha256(found).hexdigest() != blob.sha256:
-        raise SpoolDamaged(f"{blob.name} is not what was written: its digest differs")
+        raise _other(blob)
     return found
+
+
+def _gone(blob: Blob) -> SpoolDamaged:
+    return SpoolDamaged(f"{blob.name} is not in the spool")
+
+
+def _other(blob: Blob) -> SpoolDamaged:
+    return SpoolDamaged(f"{blob.name} is not what was written: its digest differs")
 
 
 def _prune(folder: Path, keep: str) -> None:
@@ -177,7 +210,7 @@ def _prune(folder: Path, keep: str) -> None:
 
 def _jobs(folder: Path, before_s: float) -> list[str]:
     found = []
-    for path in folder.glob("??/job-*"):
+    for path in folder.glob("job-*"):
         with suppress(FileNotFoundError):  # one that is being removed
             # A folder's own time stands still while a body only grows the file in it.
             if _JOB.fullmatch(path.name) and all(each.stat().st_mtime < before_s for each in (path, *path.iterdir())):

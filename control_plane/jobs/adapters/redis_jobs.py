@@ -21,14 +21,16 @@ from control_plane.jobs.domain.job import Job, JobState, PriceClass
 from control_plane.jobs.domain.job_text import decode_job, encode_job
 from control_plane.jobs.domain.sweeps import surplus
 from control_plane.jobs.domain.transitions import WrongState
-from control_plane.jobs.ports import Bounds, DeliveryIndex, JobsFull, Load
+from control_plane.jobs.ports import MOST_PLACES, Bounds, DeliveryIndex, JobsFull, Load
 from control_plane.storage.redis import RedisLink, open_link
 
 _LAYOUT = PREFIX + "layout"
 _MIGRATIONS = (
     "",  # nothing to do for the first layout: the first write creates it
-    # The second counts what each tenant keeps of its ended jobs.
+    # The second counts what each tenant keeps of its ended jobs, anew: a Redis that was emptied beside gateways has lost the
+    # number of its layout, and not what they have counted since.
     """
+redis.call('DEL', 'tidegate:jobs:kept', 'tidegate:jobs:kept-bytes')
 local records = redis.call('HGETALL', 'tidegate:jobs:records')
 for i = 2, #records, 2 do
   local job = cjson.decode(records[i])
@@ -49,6 +51,8 @@ _OPEN, _BYTES, _ENDED, _RUNNING, _CLAIMED = (PREFIX + name for name in ("open", 
 _KEPT, _KEPT_BYTES = PREFIX + "kept", PREFIX + "kept-bytes"
 _TOTAL = "all"
 _PAGE = 200
+_COUNTS = '"keep_at_least_until_s":0.0'
+"""What a record says that counts for its tenant once it has ended (`Job.kept`): so the others need not be decoded."""
 
 # A plan: sorted sets to leave, sorted sets to enter with a score, hashes to add to.
 _COMMON = """
@@ -223,32 +227,46 @@ class RedisJobStore:
         async with self._link.calling():
             counts: Any = await self._link.client.hgetall(_KEPT)
             sizes: Any = await self._link.client.hgetall(_KEPT_BYTES)
-            for field in counts:
-                over = int(counts[field]) - kept.jobs, int(sizes.get(field, 0)) - kept.size_bytes
-                if field != _TOTAL and max(over) > 0:
-                    found += await self._oldest(field.removeprefix("of:"), *over, limit=limit)
+        for field in counts:
+            over = int(counts[field]) - kept.jobs, int(sizes.get(field, 0)) - kept.size_bytes
+            if field != _TOTAL and max(over) > 0:
+                found += await self._oldest(field.removeprefix("of:"), *over, limit=limit)
         return found
 
     async def place(self, job: Job) -> int:
         async with self._link.calling():
             rank: Any = await self._link.client.zrank(_waiting_of(job.tenant), job.id)
-        return rank or 0
+        return min(rank or 0, MOST_PLACES)
 
     async def jobs_of(self, tenant: str | None, *, state: JobState | None, before: str, limit: int) -> list[Job]:
-        key = f"{PREFIX}of:{tenant}" if tenant is not None else f"{PREFIX}in:{state}" if state is not None else _ALL
+        key = await self._smaller([f"{PREFIX}of:{tenant}"] * (tenant is not None) + [f"{PREFIX}in:{state}"] * (state is not None))
         found, at, newest = list[Job](), 0, math.inf
-        async with self._link.calling():
-            if before:
+        if before:
+            async with self._link.calling():
                 place: Any = await self._link.client.zscore(_ALL, before)
-                if place is None:
-                    return []
-                newest = place
-            # By time and id, not by rank: this set may not have the job any more, as its state has changed.
-            while len(found) < limit and (page := await self._by_time(key, newest, at)):
-                ids = [job_id for job_id, score in page if not before or (score, job_id) < (newest, before)]
-                found += [job for job in await self._records(ids) if state is None or job.state is state]
-                at += _PAGE
+            if place is None:
+                return []
+            newest = place
+        while len(found) < limit:
+            async with self._link.calling():  # of its own: all pages of 100,000 jobs take longer than a call may
+                # By time and id, not by rank: this set may not have the job any more, as its state has changed.
+                page = await self._by_time(key, newest, at)
+                jobs = await self._records(job_id for job_id, score in page if not before or (score, job_id) < (newest, before))
+            if not page:
+                break
+            found += [job for job in jobs if state in (None, job.state) and tenant in (None, job.tenant)]
+            at += _PAGE
         return found[:limit]
+
+    async def _smaller(self, keys: Sequence[str]) -> str:
+        """Return that of the sorted sets which has fewer jobs; without any, the one of all jobs."""
+        if len(keys) < 2:
+            return keys[0] if keys else _ALL
+        async with self._link.calling(), self._link.client.pipeline(transaction=False) as asking:
+            for key in keys:
+                asking.zcard(key)
+            sizes = await asking.execute()
+        return min(zip(sizes, keys, strict=True))[1]
 
     async def _by_time(self, key: str, newest_s: float, at: int) -> list[tuple[str, float]]:
         """Return a page of ids and times of submission, the newest first."""
@@ -278,19 +296,27 @@ class RedisJobStore:
     async def _oldest(self, tenant: str, jobs: int, size_bytes: int, *, limit: int) -> list[Job]:
         """The oldest ended jobs of a tenant that has so many, or so many bytes, too many."""
         key, at, found = f"{PREFIX}of:{tenant}", 0, list[Job]()
-        while (jobs > 0 or size_bytes > 0) and len(found) < limit and (ids := await self._link.client.zrange(key, at, at + _PAGE - 1)):
-            page = surplus(await self._records(ids), jobs=jobs, size_bytes=size_bytes, limit=limit - len(found))
+        while (jobs > 0 or size_bytes > 0) and len(found) < limit:
+            async with self._link.calling():  # of its own: parts of batches may come before, which do not count, by the thousand
+                ids = await self._link.client.zrange(key, at, at + _PAGE - 1)
+                counting = [record for record in await self._texts(ids) if _COUNTS in record]
+            if not ids:
+                break
+            page = surplus(map(decode_job, counting), jobs=jobs, size_bytes=size_bytes, limit=limit - len(found))
             found += page
             jobs, size_bytes = jobs - len(page), size_bytes - sum(job.kept[1] for job in page)
             at += _PAGE
         return found
 
     async def _records(self, ids: Iterable[Any]) -> list[Job]:
+        return [decode_job(record) for record in await self._texts(ids)]
+
+    async def _texts(self, ids: Iterable[Any]) -> list[str]:
         wanted = list(ids)
         if not wanted:
             return []
         records: Any = await self._link.client.hmget(_RECORDS, wanted)
-        return [decode_job(record) for record in records if record is not None]
+        return [record for record in records if record is not None]
 
 
 async def open_redis_jobs(url: SecretStr) -> RedisJobStore:

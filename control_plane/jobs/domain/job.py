@@ -39,6 +39,11 @@ PASSED_OVER_S = {PriceClass.STANDARD: 600.0, PriceClass.ECONOMY: 6 * 3600.0}
 """Seconds after which a job is no longer passed over for its tenant's others, by class."""
 
 
+STILL_S = 7.5
+"""Seconds for which a claim is watched, and not renewed, before it is another runner's: leases are by clocks that may be set, or
+differ between hosts. Half a lease, since a runner that lives renews it after a third."""
+
+
 @dataclass(frozen=True, slots=True)
 class Blob:
     """Bytes of a body or a result, by name and digest: few are in the record itself, many in the spool."""
@@ -147,7 +152,7 @@ class Job:
         if self.state is JobState.QUEUED:
             return self.deadline_s
         if self.state is JobState.RUNNING:
-            return min(self.lease_until_s, self.deadline_s)
+            return min(self.lease_until_s - STILL_S, self.deadline_s)
         if self.charge is not None and not self.is_charged:
             return (self.ended_s or 0.0) + UNCHARGED_S
         return self.keep_until_s if self.due is None else max(self.keep_until_s, self.due[1].until_s)

@@ -18,8 +18,8 @@ class Care(Enum):
     REMOVE = "remove"
 
 
-def sweep(job: Job, *, now_s: float, policy: RetryPolicy) -> Job | Care | None:
-    """Return the job's next version, or what else is due; None: nothing."""
+def sweep(job: Job, *, now_s: float, still_s: float, policy: RetryPolicy) -> Job | Care | None:
+    """Return the job's next version, or what else is due; None: nothing. `still_s` is for how long this version was seen."""
     if job.look_at_s > now_s:
         return None
     match job.state:
@@ -28,6 +28,8 @@ def sweep(job: Job, *, now_s: float, policy: RetryPolicy) -> Job | Care | None:
         case JobState.RUNNING:
             if job.deadline_s <= now_s:
                 return expired(job, now_s=now_s, policy=policy)
+            if job.lease_until_s > now_s or still_s < policy.still_s:
+                return None
             return attempt_failed(job, error=LOST, now_s=now_s, policy=policy)
         case _:
             return Care.REMOVE if job.charge is None or job.is_charged else Care.CHARGE

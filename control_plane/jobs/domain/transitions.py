@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from control_plane.jobs.domain.delivery import Delivery, DeliveryKind, announced, recalled, tried
-from control_plane.jobs.domain.job import Charge, Job, JobState, Result, without_data
+from control_plane.jobs.domain.job import STILL_S, Charge, Job, JobState, Result, without_data
 
 _NEXT: dict[JobState, frozenset[JobState]] = {
     JobState.QUEUED: frozenset((JobState.RUNNING, JobState.CANCELLED, JobState.EXPIRED)),
@@ -36,6 +36,8 @@ class RetryPolicy:
     max_delay_s: float = 60.0
     lease_s: float = 15.0
     """Seconds after which a runner that has not renewed its claim has lost it."""
+    still_s: float = STILL_S
+    """Seconds for which the sweeper has to have seen, by its own monotonic clock, that it was not renewed."""
     keep_s: float = 86_400.0
     """Seconds for which a job that has ended is kept, with its result."""
 
@@ -155,12 +157,12 @@ _NOBODY: dict[str, Any] = {"holder": "", "lease_until_s": 0.0}
 
 def _ended(job: Job, state: JobState, *, now_s: float, policy: RetryPolicy, error: str = "", **changes: Any) -> Job:
     keep_until_s = max(now_s + policy.keep_s, job.keep_at_least_until_s)
-    body = job.body if state is JobState.DEAD else without_data(job.body)  # a dead job may be queued again
+    body, headers = (job.body, job.headers) if state is JobState.DEAD else (without_data(job.body), ())  # a dead job may be queued again
     if job.output is not None and state in (JobState.SUCCEEDED, JobState.FAILED):  # the webhook says when it is there
         changes["output"] = announced(job.output, now_s=now_s)
     else:
         changes["webhook"] = announced(job.webhook, now_s=now_s)
-    return _moved(job, state, ended_s=now_s, keep_until_s=keep_until_s, error=error, body=body, **_NOBODY, **changes)
+    return _moved(job, state, ended_s=now_s, keep_until_s=keep_until_s, error=error, body=body, headers=headers, **_NOBODY, **changes)
 
 
 def _require(job: Job, state: JobState) -> None:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class FileVersion:
+    """Version of a file: one that is changed is another, as far as its store can tell."""
+
+    size_bytes: int
+    mark: str
 
 
 class FileStore(Protocol):
     """Folder or object store with files. Each method raises StoreUnavailable when it cannot be reached in time."""
 
-    async def size(self, path: Sequence[str]) -> int:
-        """Return the size of a file in bytes. Raises NoSuchFile."""
+    async def version(self, path: Sequence[str]) -> FileVersion:
+        """Return the version that a file is in now. Raises NoSuchFile."""
 
-    async def read(self, path: Sequence[str], *, most: int) -> bytes:
-        """Return the beginning of a file, `most` bytes of it. Raises NoSuchFile."""
+    async def read(self, path: Sequence[str], *, start: int, most: int) -> bytes:
+        """Return `most` bytes of a file from `start` on, of which there is at least one; fewer at its end. Raises NoSuchFile."""
 
     async def write(self, path: Sequence[str], content: bytes) -> None:
         """Write a file whole, over one that is there; nobody sees a part of it. Folders are made."""

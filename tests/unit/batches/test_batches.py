@@ -10,6 +10,7 @@ import pytest
 
 from control_plane.batches.batches import Batches
 from control_plane.batches.domain.batch import Batch, StoredFile
+from control_plane.batches.files import Files
 from control_plane.core.errors import LimitExceeded
 from control_plane.jobs.domain.transitions import RetryPolicy
 from tests.fakes.jobs import ROOMY
@@ -67,6 +68,42 @@ async def test_batches_that_are_created_at_once_are_counted(tmp_path: Path) -> N
             await batches.create(CALLER, file_id, None)
 
 
+class Counted:
+    """A shelf that counts how many of its files are read at a time."""
+
+    def __init__(self, here: BatchWorld) -> None:
+        self._shelf: Any = here.shelf
+        self.reading = self.most = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shelf, name)
+
+    async def read_file(self, tenant: str, file_id: str) -> Counted:
+        self._reader = await self._shelf.read_file(tenant, file_id)
+        self.reading += 1
+        self.most = max(self.most, self.reading)
+        return self
+
+    async def receive(self) -> bytes | None:
+        await asyncio.sleep(0.001)
+        piece: bytes | None = await self._reader.receive()
+        return piece
+
+    def close(self) -> None:
+        self.reading -= 1
+        self._reader.close()
+
+
+async def test_a_tenants_input_files_are_validated_one_after_the_other(tmp_path: Path) -> None:
+    """Each validation may hold megabytes, and a tenant may create a thousand batches at once."""
+    async with batch_world(tmp_path) as here:
+        shelf: Any = Counted(here)
+        batches = batches_of(here.jobs, shelf, Files(shelf, max_bytes=1 << 20, today_s=here.jobs.now_s))
+        file_id = await here.upload()
+        await asyncio.gather(*(batches.create(CALLER, file_id, None) for _ in range(6)))
+        assert (shelf.most, shelf.reading) == (1, 0)
+
+
 async def test_who_has_as_many_bytes_of_files_as_may_be_makes_no_more_of_them_by_batches(tmp_path: Path) -> None:
     async with batch_world(tmp_path) as here:
         batches, file_id = here.batches(), await here.upload()
@@ -88,6 +125,20 @@ async def test_runners_are_told_of_the_first_chunks_while_the_next_are_made_and_
         answers = await here.answers(batch)
         assert (len(answers["output"]), answers["error"]) == (6 * 32 - 1, [WRONG])
         assert await here.forget() == []
+
+
+async def test_the_answers_of_a_batch_that_is_over_leave_the_spool_after_a_while_and_its_output_stays(tmp_path: Path) -> None:
+    """They are as large as the output, of a batch up to a gigabyte, and their jobs are kept for a day."""
+    async with batch_world(tmp_path) as here:
+        batches = here.batches()
+        batch = await here.create()
+        await here.live_through(batch, batches)
+        answers = await here.answers(batch)
+        assert any(name.startswith("result-") for name in here.jobs.files()), "another process may be about to write the output, too"
+        here.jobs.clock_s += 700.0
+        await batches.advance()
+        assert not any(name.startswith(("result-", "body")) for name in here.jobs.files())
+        assert await here.answers(batch) == answers
 
 
 class Cleaned:

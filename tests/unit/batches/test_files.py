@@ -24,8 +24,8 @@ class SlowShelf:
     def __init__(self) -> None:
         self.may_write = asyncio.Event()
 
-    async def files(self, tenant: str) -> list[StoredFile]:
-        return []
+    async def filled(self, tenant: str) -> tuple[int, int]:
+        return 0, 0
 
     async def add_file(self, file: StoredFile, pieces: AsyncIterator[bytes]) -> StoredFile:
         async for _ in pieces:
@@ -89,8 +89,8 @@ class LateShelf:
         self.may_end = asyncio.Event()
         self.kept: list[StoredFile] = []
 
-    async def files(self, tenant: str) -> list[StoredFile]:
-        return self.kept
+    async def filled(self, tenant: str) -> tuple[int, int]:
+        return len(self.kept), sum(file.size_bytes for file in self.kept)
 
     async def add_file(self, file: StoredFile, pieces: AsyncIterator[bytes]) -> StoredFile:
         size_bytes = sum([len(piece) async for piece in pieces])

@@ -71,7 +71,7 @@ async def settling_cancelled(here: BatchWorld, fate: Fate) -> None:
 
 
 STEPS: dict[Life, tuple[str, ...]] = {
-    creating: ("open_count", "file", "files", "file", "read_file", "add_batch"),
+    creating: ("open_count", "file", "filled", "file", "read_file", "add_batch"),
     making_chunks: (
         "open_batches", "cancelled_s", *(CHUNKS * ("get", "cancelled_s", "read_chunk", "write", "add")), "publish", "remove_older",
     ),

@@ -37,3 +37,15 @@ async def test_pages_are_full_however_many_items_are_hidden_between(after: str, 
     assert [item.number for item in found] == expected
     assert reads[0] == limit
     assert len(reads) <= 2
+
+
+async def test_few_are_read_at_a_time_where_many_would_hold_up_others() -> None:
+    items, reads = [Item(number) for number in range(250)], list[int]()
+
+    async def read(after: str, limit: int) -> list[Item]:
+        reads.append(limit)
+        first = int(after) + 1 if after else 0
+        return items[first : first + limit]
+
+    assert await visible_items(read, lambda item: True, after="", limit=230, at_once=100) == items[:230]
+    assert reads == [100, 100, 100]

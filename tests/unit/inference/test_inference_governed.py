@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from control_plane.core.errors import DeadlineExceeded, InvalidRequest, LimitExceeded, Overloaded, UpstreamUnavailable
+from control_plane.core.errors import DeadlineExceeded, InvalidRequest, LimitExceeded, ModelNotFound, Overloaded, UpstreamUnavailable
 from control_plane.core.infer_call import Outcome
 from control_plane.core.model import UNKNOWN_MODEL
-from control_plane.objects.domain.route import Route
+from control_plane.inference.model_names import ModelNames
+from control_plane.objects.domain.route import Route, Target
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.protocols.http1 import make_answer
 from control_plane.triton.compute_time import Ending
+from control_plane.triton.servers import Servers
 from tests.aio import run_in_virtual_time as run
 from tests.aio import settle
 from tests.fakes import FakeHttpStream
@@ -229,3 +231,22 @@ async def test_a_streams_length_is_not_its_models_service_time(is_streamed: bool
         answering.result().close()
     (slots,) = bench.service._governance.admission.models.values()
     assert slots._service.answer_s(3.0, ahead=0.0) == (None if is_streamed else pytest.approx(5.0))
+
+
+@pytest.mark.parametrize(
+    ("known", "asked", "missing"),
+    [
+        pytest.param({"cold"}, "cold", None, id="a model"),
+        pytest.param({"cold"}, "made-up", "made-up", id="none"),
+        pytest.param({"next"}, "route", None, id="a route to a model"),
+        pytest.param({"route"}, "route", "real", id="a route to none, whatever it is named"),
+    ],
+)
+async def test_who_hands_in_work_for_later_must_name_a_model_or_a_route_to_one(known: set[str], asked: str, missing: str | None) -> None:
+    bench = Bench(routes=(Route("route", "real", targets=(Target("next", 100),)),))
+    bench.service.models = ModelNames(Servers(), is_described=known.__contains__)
+    if missing is None:
+        await bench.service.require_model(asked)
+        return
+    with pytest.raises(ModelNotFound, match=rf"^Request for unknown model: '{missing}' is not found$"):
+        await bench.service.require_model(asked)

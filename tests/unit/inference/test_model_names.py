@@ -13,6 +13,7 @@ import pytest
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.core.model import UNKNOWN_MODEL, ModelState
 from control_plane.inference.model_names import ModelNames
+from control_plane.protocols.http1 import make_answer
 from control_plane.triton.compute_time import ComputeTime
 from control_plane.triton.servers import Servers
 from tests.fakes import FakeUpstream
@@ -164,3 +165,34 @@ async def test_in_a_fleet_its_description_counts_and_no_server_is_asked() -> Non
     assert [models.name_of(name) for name in ("cold", "made-up")] == ["cold", UNKNOWN_MODEL]
     described.clear()
     assert models.name_of("cold") == UNKNOWN_MODEL
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "is_missing"),
+    [
+        pytest.param("a", 404, False, id="listed"),
+        pytest.param("gone", 404, False, id="listed-but-not-loaded"),
+        pytest.param("new", 200, False, id="loaded-since"),
+        pytest.param("new", 503, False, id="not-ready"),
+        pytest.param("made-up", 404, True, id="unknown"),
+        pytest.param("made-up", 400, True, id="unknown-to-an-older-triton"),
+    ],
+)
+async def test_a_model_is_missing_where_neither_the_index_nor_triton_knows_it(name: str, status: int, is_missing: bool) -> None:
+    bench = Bench()
+    bench.upstream.http.answer = lambda request: make_answer(status if request.target == b"/v2/models/" + name.encode() else 500)
+
+    async with bench.running():
+        assert await bench.models.is_missing(name, timeout_s=5.0) is is_missing
+        assert (name in bench.models) is (status == 200 or name in ("a", "gone"))
+
+
+async def test_no_model_is_missing_for_certain_while_triton_is_down() -> None:
+    bench = Bench()
+    bench.servers.down("starting")
+    assert not await bench.models.is_missing("made-up", timeout_s=5.0)
+
+
+async def test_in_a_fleet_its_descriptions_say_which_models_are_missing() -> None:
+    models = ModelNames(Servers(), is_described={"cold"}.__contains__)
+    assert [name for name in ("cold", "made-up") if await models.is_missing(name, timeout_s=5.0)] == ["made-up"]

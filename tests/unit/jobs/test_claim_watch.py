@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from control_plane.core.errors import StoreUnavailable
 from control_plane.jobs.claim_watch import Claim, ClaimWatch
 from control_plane.jobs.domain.job import Job, JobState
 from control_plane.jobs.domain.transitions import RetryPolicy, claimed
@@ -40,5 +41,38 @@ def test_a_record_that_cannot_be_read_ends_no_runner_and_its_claim_only_with_the
             assert (claim.is_lost, computing.cancelled(), watching.done()) == (True, True, False)
             assert loop.time() >= claim.job.lease_until_s
             watching.cancel()
+
+    run_in_virtual_time(scenario())
+
+
+class Back:
+    """A store with one job that can be reached from a moment on."""
+
+    def __init__(self, held: Job, *, back_s: float) -> None:
+        self.held, self._back_s = held, back_s
+
+    async def get(self, job_id: str) -> Job | None:
+        if asyncio.get_running_loop().time() < self._back_s:
+            raise StoreUnavailable("away")
+        return self.held
+
+    async def replace(self, job: Job) -> bool:
+        self.held = job
+        return True
+
+
+def test_an_outage_that_is_longer_than_the_lease_ends_no_computing_and_the_claim_is_renewed_after_it() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        claim = Claim(claimed(job(1, deadline_s=loop.time() + 1e6), holder="here", now_s=loop.time(), policy=POLICY))
+        store: Any = Back(claim.job, back_s=loop.time() + 4 * POLICY.lease_s)
+        watch = ClaimWatch(store, POLICY, loop.time)
+        watching = loop.create_task(watch.run())
+        with watch.over(claim):
+            await asyncio.sleep(4 * POLICY.lease_s + 2.0)
+            assert not claim.is_lost
+            assert store.held.lease_until_s > loop.time()
+        watching.cancel()
+        await asyncio.wait([watching])
 
     run_in_virtual_time(scenario())

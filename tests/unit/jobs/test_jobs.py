@@ -2,17 +2,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from control_plane.core.errors import IdempotencyKeyReused, StoreUnavailable
+from control_plane.core.errors import IdempotencyKeyReused, ModelNotFound, StoreUnavailable
+from control_plane.jobs.adapters.polled_tickets import PolledTickets
 from control_plane.jobs.domain.delivery import Delivery
 from control_plane.jobs.domain.job import Blob, JobState
-from control_plane.jobs.jobs import Submission
+from control_plane.jobs.jobs import Jobs, Submission
 from control_plane.jobs.ports import Bounds, Load
-from tests.unit.jobs.world import CALLER, world
+from tests.fakes.jobs import ROOMY
+from tests.unit.jobs.world import CALLER, WANTED, world
 
 
 async def test_while_the_process_drains_a_job_that_nobody_has_begun_is_not_waited_for(tmp_path: Path) -> None:
@@ -68,3 +71,35 @@ async def test_a_body_that_a_full_disk_has_ended_takes_no_room_from_the_next(tmp
         here.spool.receive = spool  # type: ignore[method-assign]
         await jobs.submit(CALLER, wanted)
         assert kept.tb, "the error is still there, and with it all that had a part in it"
+
+
+async def test_a_job_for_a_model_that_nobody_knows_is_refused_unless_it_was_made_before(tmp_path: Path) -> None:
+    missing = set[str]()
+
+    async def require_model(name: str) -> None:
+        if name in missing:
+            raise ModelNotFound(f"Request for unknown model: '{name}' is not found")
+
+    async with world(tmp_path) as here:
+        jobs = here.jobs()
+        jobs.require_model = require_model
+        first = await jobs.submit(CALLER, WANTED)
+        missing.add(WANTED.model)
+        assert (await jobs.submit(CALLER, WANTED)).id == first.id
+        for key in ("two", ""):
+            with pytest.raises(ModelNotFound, match=r"^Request for unknown model: 'm' is not found$"):
+                await jobs.submit(CALLER, replace(WANTED, idempotency_key=key))
+        assert [job.id for job in await here.store.jobs_of(None, state=None, before="", limit=9)] == [first.id]
+
+
+async def test_a_broker_that_takes_no_ticket_and_says_nothing_holds_up_no_caller_for_long(tmp_path: Path) -> None:
+    class Blocked(PolledTickets):
+        async def publish(self, count: int = 1) -> None:
+            await asyncio.Event().wait()
+
+    async with world(tmp_path) as here:
+        parts: dict[str, Any] = {"store": here.store, "queue": Blocked(here.store), "spool": here.spool}
+        jobs = Jobs(**parts, bounds=ROOMY, policy=here.policy, expire_s=1e4, today_s=here.now_s)
+        async with asyncio.timeout(4.0):  # a call to a broker has ten seconds
+            job = await jobs.submit(CALLER, WANTED)
+        assert (await here.job(job.id)).state is JobState.QUEUED

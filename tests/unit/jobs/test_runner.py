@@ -102,6 +102,19 @@ async def test_while_it_computes_it_renews_its_lease(tmp_path: Path) -> None:
             assert (await after_delays(here, job.id)).state is JobState.SUCCEEDED
 
 
+async def test_a_claim_from_before_the_clock_was_set_back_is_renewed_and_does_not_last_for_as_long(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.compute.may_answer.clear()
+        job = await here.submit()
+        async with running(here.runner()):
+            held = await here.until(lambda job: job.state is JobState.RUNNING, job.id)
+            here.clock_s -= 600.0
+            renewed = await here.until(lambda job: job.lease_until_s < held.lease_until_s, job.id)
+            assert (renewed.state, renewed.fence) == (JobState.RUNNING, 1)
+            here.compute.may_answer.set()
+            assert (await after_delays(here, job.id)).state is JobState.SUCCEEDED
+
+
 async def test_a_cancelled_job_ends_the_computing_and_frees_the_runner(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.compute.may_answer.clear()
@@ -175,6 +188,24 @@ async def test_a_change_whose_answer_is_lost_is_found_to_be_done(tmp_path: Path)
     assert flaky.lost == 1
     assert (ended.state, ended.fence) == (JobState.SUCCEEDED, 1)
     assert here.usage.requests() == 1
+
+
+async def test_a_result_outlives_an_outage_that_is_longer_than_the_lease(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+
+        class Away(FlakyStore):
+            async def replace(self, job: Job) -> bool:
+                if job.result is not None and not self.lost:
+                    self.lost += 1
+                    here.clock_s += 60.0
+                    raise StoreUnavailable("away")
+                return bool(await self._store.replace(job))
+
+        job, away = await here.submit(), Away(here.store)
+        async with running(here.runner(store=away)):
+            ended = await after_delays(here, job.id)
+
+    assert (away.lost, ended.state, ended.fence, len(here.compute.begun)) == (1, JobState.SUCCEEDED, 1, 1)
 
 
 async def test_as_many_run_at_a_time_as_the_gate_allows(tmp_path: Path) -> None:

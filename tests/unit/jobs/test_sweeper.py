@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+from itertools import count
 from pathlib import Path
 
 import pytest
 
-from control_plane.jobs.domain.job import JobState
-from control_plane.jobs.domain.transitions import claimed
+from control_plane.jobs.domain.job import STILL_S, JobState
+from control_plane.jobs.domain.transitions import RetryPolicy, claimed, renewed
 from control_plane.jobs.jobs import Jobs
 from control_plane.jobs.ports import Load
 from control_plane.jobs.sweeper import Sweeper
@@ -121,7 +122,7 @@ async def test_files_that_no_record_names_are_removed_once_they_are_old(tmp_path
         assert here.files() == ["body", "body"]
         here.clock_s += 1000.0
         await here.sweeper().sweep()
-        assert await here.spool.jobs(before_s=1e12) == [kept.id]
+        assert [path.parent.name for path in (tmp_path / "spool").glob("*/*/body")] == [kept.id]
 
 
 async def test_files_that_no_record_names_are_looked_for_also_after_the_clock_was_set_back(tmp_path: Path) -> None:
@@ -135,6 +136,21 @@ async def test_files_that_no_record_names_are_looked_for_also_after_the_clock_wa
         assert here.files() == []
 
 
+async def test_files_that_no_record_names_are_looked_for_in_one_part_of_the_spool_after_another(tmp_path: Path) -> None:
+    """Leases are looked after in between: 100,000 jobs take a minute."""
+    async with world(tmp_path) as here:
+        uptimes_s = count(0.0, 1.0)
+        own = here.sweeper(now_s=lambda: next(uptimes_s))
+        for digit in "abc":
+            await here.spool.write(f"job-{digit * 32}", "body", [b"a"])
+        here.clock_s = os.stat(tmp_path).st_mtime + 4000.0
+        left = []
+        for _ in range(4):
+            await own.sweep()
+            left.append(len(here.files()))
+        assert left == [2, 1, 0, 0]
+
+
 async def test_who_submits_and_cancels_in_a_loop_keeps_a_bounded_number(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         ids = [(await here.jobs().cancel(CALLER, (await here.submit(number)).id)).id for number in range(8)]
@@ -142,3 +158,44 @@ async def test_who_submits_and_cancels_in_a_loop_keeps_a_bounded_number(tmp_path
         await here.sweeper(kept=Load(3, 1 << 30)).sweep()
         left = await here.store.jobs_of(None, state=None, before="", limit=99)
         assert [job.id for job in left] == [still_open.id, *reversed(ids[-3:])], "the oldest are gone, and nothing that is open"
+
+
+async def test_whose_clock_is_set_forward_takes_no_job_from_a_runner_that_renews_its_claim(tmp_path: Path) -> None:
+    """As by NTP, or on one of several hosts: the leases that the others write have ended then."""
+    async with world(tmp_path) as here:
+        here.policy, uptime_s = RetryPolicy(), 0.0
+        job, runners_s = await here.submit(), here.clock_s
+        held = claimed(await here.job(job.id), holder="lives", now_s=runners_s, policy=here.policy)
+        assert await here.store.replace(held)
+        own = here.sweeper(now_s=lambda: uptime_s)
+        here.clock_s += 3600.0
+
+        for _ in range(60):
+            uptime_s += 0.5
+            await own.sweep()
+            if uptime_s % 6.0 == 0.0:
+                held = renewed(held, now_s=runners_s + uptime_s, policy=here.policy)
+                assert await here.store.replace(held), "it was taken from its runner"
+
+        await own.sweep()
+        uptime_s += STILL_S - 1.0
+        await own.sweep()
+        assert (await here.job(job.id)).state is JobState.RUNNING
+        uptime_s += 1.5
+        await own.sweep()
+        assert (await here.job(job.id)).state is JobState.QUEUED, "its runner has renewed nothing for so long"
+
+
+async def test_a_runner_that_is_gone_has_lost_its_job_with_its_lease(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.policy = RetryPolicy()
+        job = await here.submit()
+        assert await here.store.replace(claimed(await here.job(job.id), holder="gone", now_s=here.clock_s, policy=here.policy))
+        own, ends_s = here.sweeper(now_s=here.now_s), here.clock_s + here.policy.lease_s
+        while here.clock_s < ends_s - 0.5:
+            here.clock_s += 0.5
+            await own.sweep()
+            assert (await here.job(job.id)).state is JobState.RUNNING
+        here.clock_s += 1.5
+        await own.sweep()
+        assert (await here.job(job.id)).state is JobState.QUEUED, "it was watched before that"

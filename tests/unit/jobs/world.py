@@ -90,7 +90,8 @@ class World:
     folder: Path
     usage: FakeUsage = field(default_factory=FakeUsage)
     compute: FakeCompute = field(default_factory=FakeCompute)
-    policy: RetryPolicy = field(default_factory=lambda: RetryPolicy(max_attempts=3))
+    policy: RetryPolicy = field(default_factory=lambda: RetryPolicy(max_attempts=3, still_s=0.0))
+    """With the one clock that there is nobody waits to see whether it was set."""
     clock_s: float = 1000.0
 
     def now_s(self) -> float:
@@ -112,10 +113,11 @@ class World:
         given: dict[str, Any] = {name: fate.of(part) if name != "compute" else part for name, part in (parts | others).items()}
         return JobRunner(**given, gate=BulkGate(slots, float(slots)), holder="h", policy=self.policy, today_s=self.now_s)
 
-    def sweeper(self, fate: Fate | None = None, *, kept: Load = PLENTY) -> Sweeper:
+    def sweeper(self, fate: Fate | None = None, *, kept: Load = PLENTY, **others: Any) -> Sweeper:
         fate = fate or Fate()
         parts = {"store": self.store, "queue": self.queue, "spool": self.spool, "usage": self.usage}
-        return Sweeper(**{name: fate.of(part) for name, part in parts.items()}, policy=self.policy, kept=kept, today_s=self.now_s)
+        given: dict[str, Any] = {name: fate.of(part) for name, part in parts.items()} | others
+        return Sweeper(**given, policy=self.policy, kept=kept, today_s=self.now_s)
 
     async def submit(self, number: int = 0, **changes: Any) -> Job:
         self.clock_s += 0.001  # jobs of one time would go in the order of their random ids

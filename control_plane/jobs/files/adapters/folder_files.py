@@ -20,7 +20,7 @@ from typing import TypeVar
 from uuid import uuid4
 
 from control_plane.core.errors import StoreUnavailable
-from control_plane.jobs.files.ports import NoSuchFile
+from control_plane.jobs.files.ports import FileVersion, NoSuchFile
 
 T = TypeVar("T")
 
@@ -41,11 +41,11 @@ class FolderFiles:
         self._root = root
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="job-files")
 
-    async def size(self, path: Sequence[str]) -> int:
-        return await self._run(partial(self._size, path), is_new=False)
+    async def version(self, path: Sequence[str]) -> FileVersion:
+        return await self._run(partial(self._version, path), is_new=False)
 
-    async def read(self, path: Sequence[str], *, most: int) -> bytes:
-        return await self._run(partial(self._content, path, most), is_new=False)
+    async def read(self, path: Sequence[str], *, start: int, most: int) -> bytes:
+        return await self._run(partial(self._content, path, start, most), is_new=False)
 
     async def write(self, path: Sequence[str], content: bytes) -> None:
         await self._run(partial(self._write, path, content), is_new=True)
@@ -66,14 +66,16 @@ class FolderFiles:
                 raise NoSuchFile(_WRONG_NAME[exc.errno]) from exc
             raise StoreUnavailable(f"the folder of files cannot be used: {exc.strerror}") from exc
 
-    def _size(self, path: Sequence[str]) -> int:
+    def _version(self, path: Sequence[str]) -> FileVersion:
         with self._folder(path[:-1]) as folder, _opened(path[-1], _FILE, folder) as file:
-            return _regular_size(file)
+            found = _regular(file)
+            return FileVersion(found.st_size, f"{found.st_ino} {found.st_mtime_ns} {found.st_ctime_ns}")
 
-    def _content(self, path: Sequence[str], most: int) -> bytes:
+    def _content(self, path: Sequence[str], start: int, most: int) -> bytes:
         with self._folder(path[:-1]) as folder, _opened(path[-1], _FILE, folder) as file:
-            _regular_size(file)
+            _regular(file)
             with os.fdopen(os.dup(file), "rb") as content:
+                content.seek(start)
                 return content.read(most)
 
     def _write(self, path: Sequence[str], content: bytes) -> None:
@@ -124,8 +126,8 @@ def _opened(name: str, flags: int, folder: int) -> Iterator[int]:
         os.close(file)
 
 
-def _regular_size(file: int) -> int:
+def _regular(file: int) -> os.stat_result:
     found = os.fstat(file)
     if not stat.S_ISREG(found.st_mode):
         raise IsADirectoryError
-    return found.st_size
+    return found

@@ -16,12 +16,16 @@ from typing import Any
 from fsspec.asyn import AsyncFileSystem
 
 from control_plane.core.errors import StoreUnavailable
-from control_plane.jobs.files.ports import NoSuchFile
+from control_plane.jobs.files.ports import FileVersion, NoSuchFile
 from control_plane.storage.object_stores import close_object_store, open_object_store, text_of_error
 
 _log = logging.getLogger(__name__)
 
 _THREADS = 4
+_MOST_PUT_BYTES = 5 << 30
+"""Largest object that S3 takes by one request. What s3fs writes in parts stays in the bucket, unseen, where it is cancelled."""
+_MARKS = ("ETag", "etag", "generation", "LastModified", "updated", "mtime", "created")
+"""Fields by which clients tell one version of an object from another."""
 
 
 class ObjectFiles:
@@ -32,24 +36,24 @@ class ObjectFiles:
         self._url = url
         self._fs, root = open_object_store(url, setting="TIDEGATE_JOBS_STORES")
         self._root = root.rstrip("/")
+        self._options: dict[str, Any] = {"chunksize": _MOST_PUT_BYTES} if url.startswith(("s3:", "s3a:")) else {}
+        """How a client is told to write an object by one request."""
         self._why_away = ""
         """What was logged last of a store that cannot be used; empty once it was used again."""
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="job-objects")
 
-    async def size(self, path: Sequence[str]) -> int:
+    async def version(self, path: Sequence[str]) -> FileVersion:
         found: dict[str, Any] = await self._call("info", self._key(path))
         if found.get("type") != "file":
             raise NoSuchFile("there is no such file")
-        return int(found["size"])
+        return FileVersion(int(found["size"]), " ".join(str(found.get(name)) for name in _MARKS))
 
-    async def read(self, path: Sequence[str], *, most: int) -> bytes:
-        if not await self.size(path):
-            return b""  # of which S3 can give no range
-        content: bytes = await self._call("cat_file", self._key(path), start=0, end=most)
+    async def read(self, path: Sequence[str], *, start: int, most: int) -> bytes:
+        content: bytes = await self._call("cat_file", self._key(path), start=start, end=start + most)
         return content
 
     async def write(self, path: Sequence[str], content: bytes) -> None:
-        await self._call("pipe_file", self._key(path), content)
+        await self._call("pipe_file", self._key(path), content, **self._options)
 
     async def sweep(self, before_s: float) -> None:
         """Nothing is to be done: a write that was cut off is no object."""

@@ -65,6 +65,8 @@ def test_a_key_is_shown_without_what_it_is_found_by() -> None:
         ("tg_0123456789ab_" + "s" * 43, "tg_0123456789ab_" + NOT_SHOWN),
         ("a eyJhbGciOiJub25lIn0.eyJzdWIiOiJhIn0.c2ln b", f"a {NOT_SHOWN} b"),
         ("https://u:p@host/x", f"https://{NOT_SHOWN}host/x"),
+        ("redis://me:p/w@x@host:1/0 b", f"redis://{NOT_SHOWN}host:1/0 b"),
+        ("https://host:8080/x b@c", "https://host:8080/x b@c"),
         ("https://host/x", "https://host/x"),
     ],
 )

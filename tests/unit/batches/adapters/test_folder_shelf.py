@@ -15,8 +15,11 @@ from typing import Any
 
 import pytest
 
-from control_plane.batches.adapters.folder_shelf import FolderShelf, _Reader
+from control_plane.batches.adapters.folder_shelf import FolderShelf
 from control_plane.batches.domain.batch import Batch, BatchState, Chunk, Ended, StoredFile
+from control_plane.core.errors import StoreUnavailable
+from control_plane.storage.file_pieces import FilePieces
+from tests.full_disk import full_disk
 from tests.killed import dies_before
 
 FILE = StoredFile(f"file-{1:032x}", "team", "in.jsonl", "batch", 0, 1000.0)
@@ -175,7 +178,7 @@ class Away(io.RawIOBase):
 
 async def test_a_reader_who_leaves_while_the_disk_does_not_answer_holds_up_nobody(tmp_path: Path) -> None:
     shelf, away = FolderShelf(tmp_path), Away()
-    reader = _Reader(shelf, io.BufferedReader(away))
+    reader = FilePieces(io.BufferedReader(away), shelf.run, shelf._threads)
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(reader.receive())
         await asyncio.to_thread(away.is_asked.wait)
@@ -198,4 +201,46 @@ async def test_an_open_batch_is_read_once(tmp_path: Path) -> None:
     await shelf.end(BATCH, END)
     assert await shelf.open_batches() == []
     assert shelf._open == {}
+    await shelf.close()
+
+
+async def test_a_batch_for_which_the_disk_has_no_room_is_not_open_and_leaves_nothing(tmp_path: Path) -> None:
+    shelf = FolderShelf(tmp_path)
+    await shelf.add_file(FILE, pieces(b"line"))
+    large = replace(BATCH, metadata={"key": "a" * 2000})
+    with pytest.raises(StoreUnavailable), full_disk():
+        await shelf.add_batch(large)
+    assert await shelf.open_count("team") == 0
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["content", "meta"], "the file's"
+    assert await shelf.add_batch(large)
+    assert await shelf.open_batches() == [large]
+    await shelf.close()
+
+
+async def test_a_tenants_files_are_counted_without_those_that_are_still_received(tmp_path: Path) -> None:
+    shelf, counts = FolderShelf(tmp_path), []
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"li"
+        counts.append(await shelf.filled("team"))
+        yield b"nes"
+
+    await shelf.add_file(FILE, pieces(b"line"))
+    await shelf.add_file(replace(FILE, id=f"file-{2:032x}"), slow())
+    counts.append(await shelf.filled("team"))
+    assert await shelf.delete_file("team", FILE.id)
+    counts += [await shelf.filled(tenant) for tenant in ("team", "others")]
+    assert counts == [(1, 4), (2, 9), (1, 5), (0, 0)]
+    await shelf.close()
+
+
+async def test_a_file_that_is_written_again_stays_as_it_is(tmp_path: Path) -> None:
+    shelf = FolderShelf(tmp_path)
+    await shelf.add_file(FILE, pieces(b"line"))
+    await shelf.add_file(FILE, pieces(b"another line"))
+    reader = await shelf.read_file("team", FILE.id)
+    assert reader is not None
+    assert await reader.receive() == b"line"
+    reader.close()
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["content", "meta"]
     await shelf.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import getsizeof
 from typing import Any
 
 import orjson
@@ -88,6 +89,7 @@ MANY = [
     pytest.param(b'{"input": "a", "x": [' + b"0.1," * 500_000 + b"1]}", "without its input", id="numbers"),
     pytest.param(b'{"input": "a"}, "x": [' + b"0.1," * 500_000 + b"1]", "without its body", id="beside-the-body"),
     pytest.param(b'{"input": ["' + b"a" * 200_000 + b'"]}, "body": 1', "body must be a JSON object", id="another-body"),
+    pytest.param(b'{"input": ["' + b"a" * 200_000 + b'"]}, "body": null', "body must be a JSON object", id="no-body-after-it"),
     pytest.param(b'{"input": ["' + b"a" * 200_000 + b'"]', "not valid JSON", id="no-end"),
     pytest.param(b'{"input": "' + b"a" * 2_000_000 + b'"}', "longer than any input", id="string"),
 ]
@@ -134,3 +136,12 @@ def test_as_many_inputs_as_openai_allows() -> None:
 def test_an_empty_file_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="empty"):
         read()
+
+
+def test_of_long_names_little_is_kept() -> None:
+    """A caller may send 50,000 of them, of 512 characters each."""
+    reader = InputReader()
+    finish(reader.feed(b"\n".join(line(f"{number}".rjust(512, "é")) for number in range(20)) + b"\n"))
+    assert max(map(getsizeof, reader._seen)) < 100
+    with pytest.raises(InvalidRequest, match=r"^line 21: custom_id .* is that of an earlier line"):
+        finish(reader.feed(line("7".rjust(512, "é")) + b"\n"))

@@ -13,6 +13,7 @@ from control_plane.core.errors import (
     InvalidRequest,
     LimitExceeded,
     Overloaded,
+    StoreUnavailable,
     Unauthenticated,
     UpstreamFailed,
     UpstreamUnavailable,
@@ -67,6 +68,12 @@ def test_every_status_of_a_control_call_has_an_error(status: grpc.StatusCode) ->
 
 def test_ok_is_no_error() -> None:
     assert grpc.StatusCode.OK not in STATUS_ERRORS
+
+
+def test_where_a_store_is_stands_in_the_log_and_not_in_an_answer() -> None:
+    away = StoreUnavailable("redis://redis.internal:6379/0: refused", shown="a store cannot be reached")
+    assert (message_of(away), str(away)) == ("a store cannot be reached", "redis://redis.internal:6379/0: refused")
+    assert message_of(StoreUnavailable("the spool of jobs: full")) == "the spool of jobs: full"
 
 
 def test_a_message_is_cut_to_what_grpc_metadata_can_hold() -> None:

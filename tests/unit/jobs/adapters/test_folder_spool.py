@@ -45,6 +45,19 @@ async def test_what_was_written_is_read_by_its_name_and_nobody_else_may(tmp_path
         assert {path.stat().st_mode & 0o077 for path in (tmp_path / "a" / "spool", tmp_path / files(tmp_path)[0])} == {0}
 
 
+async def test_a_file_is_read_piece_by_piece_also_after_it_was_removed(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 4096
+    async with spool_in(tmp_path) as spool:
+        blob = await spool.write(ONE, "result-1", [content])
+        reader, found = await spool.open(blob), b""
+        await spool.prune(ONE)
+        while (piece := await reader.receive()) is not None:
+            assert len(piece) < len(content)
+            found += piece
+        reader.close()
+    assert found == content
+
+
 @pytest.mark.parametrize(
     "content", [pytest.param(b"onetwO", id="changed"), pytest.param(b"onetw", id="cut"), pytest.param(None, id="gone")]
 )
@@ -53,8 +66,9 @@ async def test_what_is_not_what_was_written_is_told(tmp_path: Path, content: byt
         blob = await spool.write(ONE, "body", [b"onetwo"])
         path = tmp_path / files(tmp_path)[0]
         path.unlink() if content is None else path.write_bytes(content)
-        with pytest.raises(SpoolDamaged):
-            await spool.read(blob)
+        for read in (spool.read, spool.open):
+            with pytest.raises(SpoolDamaged):
+                await read(blob)
 
 
 async def test_pruning_keeps_one_file_or_none_and_other_jobs_alone(tmp_path: Path) -> None:
@@ -105,7 +119,9 @@ async def test_jobs_without_news_are_listed(tmp_path: Path) -> None:
             os.utime(path, (1000.0, 1000.0))
         (tmp_path / "01" / "job-of-somebody-else").mkdir()
 
-        assert await spool.jobs(before_s=1001.0) == [ONE]
+        assert await spool.jobs("01", before_s=1001.0) == [ONE]
+        (tmp_path / "somebody-elses").mkdir()
+        assert await spool.parts() == ["01"]
 
 
 @pytest.mark.parametrize(("job", "name"), [("../../etc", "body"), (ONE, "../body"), (ONE, ".."), (ONE, ""), ("job-1", "body")])
@@ -163,10 +179,10 @@ async def test_a_file_that_is_still_received_is_not_one_that_nobody_looks_after(
             yield b"one"
             for path in (tmp_path / "01" / ONE, *(tmp_path / "01" / ONE).iterdir()):
                 os.utime(path, (1000.0, 1000.0))
-            found.append(await spool.jobs(before_s=1001.0))
+            found.append(await spool.jobs("01", before_s=1001.0))
             yield b"two" * 10_000
             os.utime(tmp_path / "01" / ONE, (1000.0, 1000.0))
-            found.append(await spool.jobs(before_s=1001.0))
+            found.append(await spool.jobs("01", before_s=1001.0))
 
         await spool.receive(ONE, "body", slow())
         assert found == [[ONE], []]

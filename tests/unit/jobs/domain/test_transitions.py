@@ -131,9 +131,20 @@ def test_a_dead_job_that_is_queued_again_has_all_its_time_and_attempts() -> None
     ],
 )
 def test_the_sweeper_does_what_is_due(found: Job, now_s: float, expected: JobState | Care | None) -> None:
-    done = sweep(found, now_s=now_s, policy=POLICY)
+    done = sweep(found, now_s=now_s, still_s=POLICY.still_s, policy=POLICY)
 
     assert (done.state if isinstance(done, Job) else done) == expected
+
+
+def test_a_lease_is_over_once_nobody_was_seen_to_renew_it_for_a_while() -> None:
+    assert sweep(RUNNING, now_s=900.0, still_s=POLICY.still_s - 0.1, policy=POLICY) is None
+
+
+def test_of_a_jobs_request_the_record_keeps_no_more_than_may_be_needed_again() -> None:
+    headers = IN_STATE[JobState.QUEUED].headers
+    assert headers
+    for state, found in IN_STATE.items():
+        assert found.headers == (headers if found.is_open or state is JobState.DEAD else ())
 
 
 @pytest.mark.parametrize("state", JobState)
