@@ -202,9 +202,10 @@ class ModelRouter:
             self.suspect(server, replica.model, since_s)
 
     def look_for_overdue(self) -> None:
-        """Have requests taken back from replicas that answer nobody while others do, and suspect those that hang:
-        to be called several times a second, while this process runs on time."""
+        """Have requests taken back from replicas that answer nobody while others do, suspect those that hang, and forget idle
+        sequences: to be called several times a second, while this process runs on time."""
         self.state.recall_overdue()
+        self._sequences.sweep()
         now_s, servers = self.state.now_s(), self.state.fleet.servers
         for left in self._silences.keys() - servers.keys():
             del self._silences[left]

@@ -7,8 +7,10 @@ nowhere else.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice, takewhile
 
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.core.infer_call import InferCall
@@ -18,8 +20,8 @@ _IDLE_S = 60.0
 """Idle time after which a sequence is forgotten. Triton's own default is one second
 (`max_sequence_idle_microseconds`); models that need it set more, and few set more than this."""
 
-_SWEEP_S = 1.0
-"""Time between two sweeps for idle sequences."""
+_SWEPT_AT_ONCE = 1000
+"""Idle sequences that are forgotten at once, which takes less than a millisecond: callers decide how many there are."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,13 +39,13 @@ class Sequences:
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self._held: dict[tuple[str, str], _Sequence] = {}
-        self._sweep_at_s = 0.0
+        self._held: OrderedDict[tuple[str, str], _Sequence] = OrderedDict()
+        """In the order of their last requests."""
 
     def holder_of(self, call: InferCall) -> tuple[str, Replica] | None:
         """Return the server and the replica that hold the state of the request's sequence; None if none does
         yet."""
-        self._sweep()
+        self.sweep()
         key = (call.model_name, call.sequence_id)
         # START makes Triton discard the old state of the same number: the new sequence may go anywhere.
         if call.starts_sequence:
@@ -54,12 +56,14 @@ class Sequences:
     def bind(self, call: InferCall, server: str, replica: Replica) -> None:
         """Bind the request's sequence to a replica; a request of a sequence that is already bound keeps it
         from lying idle."""
-        held = self._held.get((call.model_name, call.sequence_id))
+        key = (call.model_name, call.sequence_id)
+        held = self._held.get(key)
         if held is None:
             replica.sequences += 1
-            self._held[call.model_name, call.sequence_id] = _Sequence(server, replica, self._now_s())
+            self._held[key] = _Sequence(server, replica, self._now_s())
         else:
             held.last_s = self._now_s()
+            self._held.move_to_end(key)
 
     def done(self, call: InferCall) -> None:
         """Note that a request has been answered, which ends the sequence if it was the last one."""
@@ -79,9 +83,9 @@ class Sequences:
             # The count keeps the replica from being evicted while any of its sequences is under way.
             held.replica.sequences -= 1
 
-    def _sweep(self) -> None:
-        now_s = self._now_s()
-        if now_s >= self._sweep_at_s:
-            self._sweep_at_s = now_s + _SWEEP_S
-            for key in [key for key, held in self._held.items() if now_s - held.last_s > _IDLE_S]:
-                self._end(key)
+    def sweep(self) -> None:
+        """Forget sequences that lie idle, so that their replicas may be evicted: to be called while nobody asks, too."""
+        before_s = self._now_s() - _IDLE_S
+        idle = takewhile(lambda key: self._held[key].last_s < before_s, self._held)
+        for key in list(islice(idle, _SWEPT_AT_ONCE)):
+            self._end(key)

@@ -74,3 +74,18 @@ def test_one_that_lies_idle_is_over(idle_s: float, is_held: bool) -> None:
     bench.now_s += idle_s
     assert (bench.held_at(call()) is not None) is is_held
     assert bench.replica.sequences == int(is_held)
+
+
+def test_those_that_lie_idle_are_swept_though_nobody_asks_the_longest_idle_first() -> None:
+    bench = Bench()
+    for number in range(1500):
+        bench.hold(call(str(number)))
+    bench.now_s += 30.0
+    bench.hold(call("0"))
+    bench.now_s += 31.0
+    left = []
+    for _ in range(2):
+        bench.sequences.sweep()
+        left.append(bench.replica.sequences)
+    assert left == [500, 1]
+    assert bench.held_at(call("0")) is not None
