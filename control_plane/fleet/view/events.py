@@ -9,13 +9,17 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from control_plane.core.model import ModelState
 from control_plane.fleet.domain.counts import FleetCounts
 from control_plane.fleet.domain.event import OF_SERVERS, FleetEvent, FleetEventKind
+from control_plane.fleet.domain.fleet import Server
 
 _log = logging.getLogger(__name__)
 
 _MAX_EVENTS = 500
 """Events kept; older ones are dropped."""
+_MAX_NAMED = 5
+"""Models that the log names when a server is lost with them: there may be hundreds."""
 _WORRYING = frozenset((FleetEventKind.DOWN, FleetEventKind.EJECTED, FleetEventKind.LOST, FleetEventKind.SILENT))
 
 
@@ -29,6 +33,14 @@ class FleetEvents:
         self._counts = counts
         self._today_s = today_s
         self._logs = logs
+
+    def record_loss(self, server: Server, reason: str) -> None:
+        """Record that a server went down by itself, with the models that were ready on it."""
+        lost = sorted(replica.model for replica in server.replicas.values() if replica.state is ModelState.READY and not replica.is_step)
+        self._counts.events[FleetEventKind.LOST] += len(lost)
+        more = f" and {len(lost) - _MAX_NAMED} more" if len(lost) > _MAX_NAMED else ""
+        with_it = f"; with it {', '.join(lost[:_MAX_NAMED])}{more}" if lost else ""
+        self.record(FleetEventKind.DOWN, server=server.name, reason=f"{reason}{with_it}")
 
     def record(self, kind: FleetEventKind, *, server: str, model: str = "", reason: str = "", seconds: float = 0.0) -> None:
         """Record an event that has happened now; `seconds` is how long it took."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.domain.counts import FleetCounts
@@ -31,9 +31,6 @@ from control_plane.fleet.view.tiers import Tiers
 from control_plane.models.domain.description import DescribedModel, Tier
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Servers
-
-_MAX_NAMED = 5
-"""Models that the log names when a server is lost with them: there may be hundreds."""
 
 NO_BUDGET = 2**62
 """More memory than any server has."""
@@ -127,7 +124,8 @@ class FleetState:
         new replica."""
         at = self.fleet.servers[server]
         if self._servers.members[server].is_lost and server not in self._lost_s:
-            self._tell_lost(at, reason)
+            self._lost_s[server] = self.now_s()
+            self.events.record_loss(at, reason)
         at.is_up, at.work_s, at.silent_from_s = False, 0.0, None
         for model in list(at.replicas):
             self.fleet.drop_replica(at, model)
@@ -145,15 +143,6 @@ class FleetState:
             at.silent_from_s, at.heard_s = None, now_s
             self.events.record(FleetEventKind.ANSWERING, server=server, seconds=silent_s)
         self.changed()
-
-    def _tell_lost(self, server: Server, reason: str) -> None:
-        """Record that a server went down by itself, with the models that were ready on it."""
-        self._lost_s[server.name] = self.now_s()
-        lost = sorted(replica.model for replica in server.replicas.values() if replica.state is ModelState.READY and not replica.is_step)
-        self.counts.events[FleetEventKind.LOST] += len(lost)
-        more = f" and {len(lost) - _MAX_NAMED} more" if len(lost) > _MAX_NAMED else ""
-        with_it = f"; with it {', '.join(lost[:_MAX_NAMED])}{more}" if lost else ""
-        self.events.record(FleetEventKind.DOWN, server=server.name, reason=f"{reason}{with_it}")
 
     def left(self, server: str) -> None:
         """Forget a server that has left the fleet."""
@@ -265,9 +254,15 @@ class FleetState:
     def describe(self, described: Mapping[str, DescribedModel], tiers: Tiers | None = None) -> None:
         """Take over the models there are, as their folders describe them, and the `tiers` that their files
         are in. Measurements stand."""
+        for _ in self.describing(described, tiers):
+            pass
+
+    def describing(self, described: Mapping[str, DescribedModel], tiers: Tiers | None = None) -> Iterator[None]:
+        """Do as `describe` in steps of one model, some ten microseconds each, between which requests may be let through."""
         self.described, self._tiers = described, tiers
         for name, model in described.items():
             self._describe(name, model)
+            yield
         for name in self.fleet.models.keys() - described.keys():
             # A model without a folder is forgotten only once no server has it: its replicas may still be
             # serving.
