@@ -42,6 +42,9 @@ _MIN_SHRINK_PART = 0.1
 """Part of what a server holds; smaller surpluses are ignored, since what models take goes up and down by
 itself."""
 
+_NOTHING = Measured(0)
+"""Record of a model of which nothing is known."""
+
 _TEXT_BYTES = 2000
 """Upper bound of a remembered reason, which may be a whole stack trace."""
 
@@ -66,7 +69,7 @@ class Measurements:
 
     def record_of(self, model: str) -> Measured:
         """Return what is known of a model; an empty record if nothing is."""
-        return self.known.get(model, Measured(0))
+        return self.known.get(model, _NOTHING)
 
     # The facts
 
