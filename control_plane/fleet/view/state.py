@@ -92,6 +92,8 @@ class FleetState:
         # request (`released`).
         self._change = asyncio.Event()
         self._room = asyncio.Event()
+        self.room_changes = 0
+        """How often there may have been room since the start."""
         servers.follow(self)
 
     # Servers
@@ -382,11 +384,12 @@ class FleetState:
         """Wake everyone who waits for a change, and recall requests that another server could answer by now."""
         self.recalls.sweep()
         self._change.set()
-        self._room.set()
+        self.released()
 
     def released(self) -> None:
         """Wake those who wait for room, but not the many who may wait for a load, as this is called at the
         end of each request."""
+        self.room_changes += 1
         self._room.set()
 
     async def wait_for_change(self, timeout_s: float, *, for_room: bool = False) -> None:
