@@ -107,16 +107,17 @@ class LoadPlans:
         If the caller is cancelled, what was begun goes on in Triton, and the next plan finds it there.
 
         Raises:
-            Overloaded: the model does not fit, and nothing was done; or it does not fit any more.
+            Overloaded: the model does not fit, and nothing was done; or it does not fit any more; or the requests of another,
+                in whose place it comes, take too long.
             ModelLoadFailed: Triton says so, or the model is gone after its load.
-            DeadlineExceeded: a load, or requests that must finish first, take too long.
+            DeadlineExceeded: a load, or the model's own requests, which must finish first, take too long.
             UpstreamUnavailable: no Triton, or this process is not the fleet's leader (any more).
         """
         async with self._turn:
             self._require_lease()
             # The plan is made from the index as it is now, whatever earlier plans intended.
             for step in plan(await self._read_index(), model, victims):
-                await self._carry_out(step)
+                await self._carry_out(step, model.name)
             _require_ready(await self._read_index(), model.name)
 
     async def repair(self, model: ModelFacts, dead: str, *, parts: Collection[str] = ()) -> None:
@@ -146,10 +147,16 @@ class LoadPlans:
                 await self._unload(name)
                 await self._await_released(name)
 
-    async def _carry_out(self, step: Step) -> None:
+    async def _carry_out(self, step: Step, model: str) -> None:
+        """Carry out a step of a plan that loads this model."""
         match step:
             case Unload(name):
                 await self._unload(name)
+            case AwaitReleased(name) if name != model:
+                try:
+                    await self._await_released(name)
+                except DeadlineExceeded as exc:
+                    raise Overloaded(str(exc)) from exc  # no fault of the model that is to be loaded
             case AwaitReleased(name):
                 await self._await_released(name)
             case Load():

@@ -37,6 +37,10 @@ class PlacementLimits:
     milliseconds, and a busy model would search with every request. With more, bursts wait for the replica
     that they need."""
 
+    longest_unload_s: float = 55.0
+    """Memory of a model that has been unloading for longer counts as taken: its requests may last for hours, and Triton (24.10)
+    never ends the unload of one whose process has died. A little less than plans wait for it (`PlanLimits.release_timeout_s`)."""
+
     stays_in_pool: bool = False
     """If the pool has no room, do not use servers of other pools either."""
 

@@ -77,6 +77,19 @@ class TestFailures:
             assert bench.told()[-1] == ("failed", "a")
             assert await bench.use("a", 0.001) == has
 
+    async def test_one_whose_place_another_does_not_leave_is_not_blamed_and_is_loaded_elsewhere(self) -> None:
+        bench = FleetBench(*(model(name, 60) for name in "abc"), servers=2, wait_s=200.0)
+        async with running(bench):
+            stuck, other = await bench.use("a"), await bench.use("b")
+            bench.tritons[stuck].drain_s = 1e6  # a stream that goes on
+            await asyncio.sleep(100)
+            for _ in range(5):
+                await bench.use("b")
+            began_s = bench.now_s()
+            assert await bench.use("c", 200.0) == other
+            assert 60.0 < bench.now_s() - began_s < 70.0
+            assert bench.state.measurements.why_failed("c") is None
+
     async def test_for_one_that_has_never_been_loaded_nothing_goes_a_second_time(self) -> None:
         bench = FleetBench(*(model(name, 60) for name in "ab"))
         async with running(bench):

@@ -247,8 +247,16 @@ def test_no_more_goes_than_has_to() -> None:
 
 def test_memory_on_its_way_out_counts_as_free() -> None:
     fleet = fleet_of(used=1.0)
-    server(fleet, "s", "used", "leaving").replicas["leaving"].state = ModelState.UNLOADING
+    leaving = server(fleet, "s", "used", "leaving").replicas["leaving"]
+    leaving.state, leaving.since_s = ModelState.UNLOADING, NOW_S - 50.0
     assert placed(fleet).victims == ()
+
+
+def test_memory_that_has_been_on_its_way_out_for_a_minute_does_not() -> None:
+    fleet = fleet_of(used=1.0)
+    leaving = server(fleet, "s", "used", "leaving").replicas["leaving"]
+    leaving.state, leaving.since_s = ModelState.UNLOADING, NOW_S - 60.0
+    assert placed(fleet).victims == ("used",)
 
 
 # Whether
