@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, ModelNotFound, UpstreamUnavailable
+from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, ModelNotFound, StartupError, UpstreamUnavailable
 from control_plane.core.model import Model, ModelOverride, ModelState, ModelVersion, check_name, lines_by_model, summarise
 from control_plane.models.change_queue import ChangeQueue
 from control_plane.models.dead_models import DeadModels
@@ -239,7 +239,7 @@ class ModelService:
         if self._contents is not None:
             await self._contents.restart(upstream)
         if self._repository is not None:
-            await asyncio.to_thread(self._repository.place_all)
+            await self._place_all(self._repository)
         if not self._restores:
             self._forget_all()
             return []
@@ -249,6 +249,17 @@ class ModelService:
         closures = {name: await self._closure(name) for name in wanted}
         results = await after_steps(closures, lambda name: self._load(name, wanted[name], upstream))
         return [failure for name, result in zip(wanted, results, strict=True) if (failure := _report(name, result))]
+
+    async def _place_all(self, repository: ModelRepository) -> None:
+        """Place all models. Folders that are wrong keep a gateway from its start, but no Triton from coming back: what is placed
+        already serves, and each load places its model.
+        """
+        try:
+            await asyncio.to_thread(repository.place_all)
+        except StartupError as exc:
+            if self._desired is None:
+                raise
+            _log.error("models stay as they were placed, since the repositories have become unusable: %s", exc)
 
     async def _load_and_want(self, name: str, override: ModelOverride | None) -> None:
         if self._desired is None:

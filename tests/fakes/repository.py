@@ -19,6 +19,7 @@ class FakeRepository:
     placed: list[str] = field(default_factory=list)
     """Every call that places a model, in order; `*` for all models."""
 
+    cannot_place_all: ControlPlaneError | None = None
     places_all_when: Event | None = None
     """What placing all models waits for, as for a slow disk."""
 
@@ -27,6 +28,8 @@ class FakeRepository:
 
     def place_all(self) -> None:
         assert self.places_all_when is None or self.places_all_when.wait(30)
+        if self.cannot_place_all is not None:
+            raise self.cannot_place_all
         self.placed.append("*")
 
     def place(self, name: str) -> list[str]:

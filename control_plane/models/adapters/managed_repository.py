@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, ModelNotFound, StartupError
@@ -131,7 +132,8 @@ class ManagedRepository:
         those in `placed` are, and the others are added to it."""
         for model in models:
             if model not in placed:
-                reconcile_tree(self.root / model.name, self._tree(model))
+                with _readable(model.name):
+                    reconcile_tree(self.root / model.name, self._tree(model))
                 placed.add(model)
 
     def _remove_all_but(self, names: list[str]) -> None:
@@ -176,7 +178,8 @@ class ManagedRepository:
                 visit(step, each)
             done[each] = model
 
-        visit(name, None)
+        with _readable(name):
+            visit(name, None)
         return list(done.values())
 
     def _tree(self, model: Path) -> Tree:
@@ -198,6 +201,15 @@ class ManagedRepository:
             return tree
         text = with_parameters(model, self._config_name, self._parameters[model.name])
         return tree.with_text(config_file(model, self._config_name).relative_to(model), text)
+
+
+@contextmanager
+def _readable(model: str) -> Iterator[None]:
+    """Raise ModelLoadFailed where a folder of the model may not be read, or has just gone."""
+    try:
+        yield
+    except OSError as exc:
+        raise ModelLoadFailed(f"model {model!r} cannot be read: {exc}") from exc
 
 
 def _is_name(name: str) -> bool:

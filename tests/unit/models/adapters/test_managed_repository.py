@@ -334,6 +334,18 @@ def test_place_all_refuses_what_names_refuses(lab: Lab) -> None:
         lab.repository.place_all()
 
 
+def test_one_that_may_not_be_read_says_so_and_keeps_no_other_from_its_place(place_of_nobody: Path) -> None:
+    lab = Lab(place_of_nobody)
+    lab.add("a", "1/model.onnx")
+    closed = lab.add("b", "1/model.onnx")
+    closed.chmod(0)
+    for ask in (lab.repository.place, lab.repository.ensemble_closure, lab.repository.require_loadable):
+        with pytest.raises(ModelLoadFailed, match="model 'b' cannot be read: .*Permission denied"):
+            ask("b")
+    assert lab.repository.place("a") == ["a"]
+    closed.chmod(0o755)
+
+
 def test_texts_are_a_recipes_only_where_there_is_one(lab: Lab) -> None:
     lab.add("somebodys", "1/model.onnx", "texts/a.txt")
     lab.repository.place("somebodys")
