@@ -104,7 +104,7 @@ class ModelService:
         memory = await self._servers.ask(lambda upstream: upstream.control.memory_bytes())
         variants = await self._servers.ask(served_variants)
         lines = lines_by_model(index)
-        names = lines.keys() | set(self._known())
+        names = lines.keys() | await self._known()
         return [self._with_reason(summarise(name, lines.get(name, []), memory.get(name), variants.get(name))) for name in sorted(names)]
 
     def _with_reason(self, model: Model) -> Model:
@@ -322,9 +322,7 @@ class ModelService:
         if self._tiers is not None and name in self._tiers.names():
             await self._tiers.ensure_warm(name, deadline_s=asyncio.get_running_loop().time() + self._load_timeout_s)
             pins.enter_context(self._tiers.pinned(name))
-        models = self._repository.place(name)
-        self._repository.require_loadable(name)
-        return models
+        return await asyncio.to_thread(_placed, self._repository, name)
 
     def _forget_all(self) -> None:
         """Want no models, and unpin their files: Triton was restarted and has nothing loaded."""
@@ -346,7 +344,7 @@ class ModelService:
     async def _expand(self, upstream: Upstream) -> list[str]:
         if ALL_MODELS not in self._initial:
             return self._initial
-        return sorted({line.name for line in await upstream.control.index()} | set(self._known()))
+        return sorted({line.name for line in await upstream.control.index()} | await self._known())
 
     def _needs(self, name: str, model: str) -> bool:
         try:
@@ -354,9 +352,16 @@ class ModelService:
         except ControlPlaneError:
             return False  # no repository has it: its files came with the load
 
-    def _known(self) -> list[str]:
-        placed = self._repository.names() if self._repository is not None else []
-        return placed if self._tiers is None else sorted({*placed, *self._tiers.names()})
+    async def _known(self) -> set[str]:
+        placed = await asyncio.to_thread(self._repository.names) if self._repository is not None else []
+        return {*placed, *(() if self._tiers is None else self._tiers.names())}
+
+
+def _placed(repository: ModelRepository, name: str) -> Sequence[str]:
+    """Place and check a model; return it and its steps. Reads files."""
+    models = repository.place(name)
+    repository.require_loadable(name)
+    return models
 
 
 def _was_unloaded(line: ModelVersion) -> bool:

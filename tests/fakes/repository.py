@@ -22,6 +22,10 @@ class FakeRepository:
     cannot_place_all: ControlPlaneError | None = None
     places_all_when: Event | None = None
     """What placing all models waits for, as for a slow disk."""
+    places_when: Event | None = None
+    """What placing one waits for."""
+    asked: list[str] = field(default_factory=list)
+    """Models that are to be placed, in order."""
 
     def names(self) -> list[str]:
         return sorted(self.models)
@@ -33,6 +37,8 @@ class FakeRepository:
         self.placed.append("*")
 
     def place(self, name: str) -> list[str]:
+        self.asked.append(name)
+        assert self.places_when is None or self.places_when.wait(30)
         if name in self.failures:
             raise self.failures[name]
         if name not in self.models:

@@ -60,8 +60,9 @@ class ManagedRepository:
         self._sources = list(dict.fromkeys(source.resolve() for source in sources))
         self._config_name = config_name
         self.root = state_dir.absolute() / "triton/repository"
-        # A start of Triton that has been given up may still be placing, in its thread, when the next begins.
-        self._placing_all = threading.Lock()
+        # A start of Triton that has been given up may still be placing, in its thread, when the next begins; and ensembles that
+        # are loaded at the same time may share steps.
+        self._placing = threading.Lock()
         for source in self._sources:
             if not source.is_dir():
                 raise StartupError(f"--model-repository {source} is not a folder; name one whose subfolders are models")
@@ -88,7 +89,7 @@ class ManagedRepository:
         """Place every model that can be placed, and remove placed ones whose source is gone. It takes about
         1 ms a model, so it is called in threads. Raises StartupError.
         """
-        with self._placing_all:
+        with self._placing:
             names = self.names()
             try:
                 self._remove_all_but(names)
@@ -103,7 +104,7 @@ class ManagedRepository:
 
     def place(self, name: str) -> list[str]:
         """Bring the placed copies of a model and of its composing models in line with the sources; return
-        their names, its own first.
+        their names, its own first. It takes milliseconds, and as long as the disk wants, so it is called in threads.
 
         Only what differs is written: Triton would take a new modification time for a changed model, and load
         it again.
@@ -113,7 +114,8 @@ class ManagedRepository:
             ModelLoadFailed: the model is not built, or its configuration or folder cannot be read.
         """
         needed = self._with_composing(name)
-        self._place(needed, set())
+        with self._placing:
+            self._place(needed, set())
         return [each.name for each in reversed(needed)]
 
     def require_loadable(self, name: str) -> None:
