@@ -133,6 +133,11 @@ class Replica:
     is_dead: bool = False
     """Its stub has died, and it is to be loaded anew."""
 
+    @property
+    def is_announced(self) -> bool:
+        """Whether the replica is only planned: its load waits for its turn, and Triton does not know of it yet."""
+        return self.state is ModelState.LOADING and self.bytes == 0 and not self.is_step
+
 
 @dataclass(slots=True, eq=False)
 class Server:

@@ -73,7 +73,7 @@ class FleetFiles:
             # Where its files are more is known of a model than where they have to be fetched.
             described |= {name: model for name, model in (each or {}).items() if model.fetch_s is None or name not in described}
         # Attached Tritons have folders of their own; what they list can be served as well.
-        elsewhere = set().union(*self._state.listed.values()) - described.keys()
+        elsewhere = self._state.listed() - described.keys()
         described |= {name: _named(name) for name in elsewhere}
         return described
 

@@ -18,7 +18,6 @@ from control_plane.fleet.domain.counts import FleetCounts
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Replica, Server
 from control_plane.fleet.domain.memory import DesiredState, Measured
-from control_plane.fleet.domain.placement.load_plan import states_of
 from control_plane.fleet.view.doubts import ReplicaDoubts
 from control_plane.fleet.view.ejection import OutlierEjection
 from control_plane.fleet.view.events import FleetEvents
@@ -27,6 +26,7 @@ from control_plane.fleet.view.measurements import FIRST_LOAD_S, PROCESS_BYTES, M
 from control_plane.fleet.view.model_specs import ModelSpecs
 from control_plane.fleet.view.recalls import Recalls
 from control_plane.fleet.view.reservations import Reservation
+from control_plane.fleet.view.seen_index import SeenIndex
 from control_plane.fleet.view.tiers import Tiers
 from control_plane.models.domain.description import DescribedModel, Tier
 from control_plane.triton.ports import Upstream
@@ -34,12 +34,6 @@ from control_plane.triton.servers import Servers
 
 NO_BUDGET = 2**62
 """More memory than any server has."""
-
-
-def _is_announced(replica: Replica) -> bool:
-    """Whether the replica is only planned: its load waits for its turn, and Triton does not know of it
-    yet."""
-    return replica.state is ModelState.LOADING and replica.bytes == 0 and not replica.is_step
 
 
 def _shown(server: Server) -> dict[str, tuple[Replica, ModelState]]:
@@ -80,8 +74,8 @@ class FleetState:
         """(server, model): replicas that count as LOADING even if Triton says READY. Until the fingerprint of
         what is loaded has been published, another server's fingerprint would stand for their answers in the
         response cache."""
-        self.listed: dict[str, set[str]] = {}
-        """Server -> all models that its Triton could load."""
+        self._seen: dict[str, SeenIndex] = {}
+        """Server -> its index as it was last seen."""
         self._lost_s: dict[str, float] = {}
         """Server -> since when it has been down, for servers that went down by themselves and are not back
         yet."""
@@ -152,7 +146,7 @@ class FleetState:
         self.ejection.forget(server)
         self.recalls.forget(server)
         self.fleet.remove_server(server)
-        self.listed.pop(server, None)
+        self._seen.pop(server, None)
         self.changed()
 
     def live(self) -> set[str]:
@@ -169,19 +163,19 @@ class FleetState:
         if at is None or not self._servers.members[server].is_up:
             return
         was_up, at.is_up = at.is_up, True
-        index = list(index)
-        self.listed[server] = {line.name for line in index}
-        found, before = states_of(index), _shown(at)
+        if (seen := self._seen.get(server)) is None or seen.index is not index:
+            seen = self._seen[server] = SeenIndex(index)
+        found, before = seen.states, _shown(at)
         # Ensembles first: whether a model is a step depends on what else is loaded here.
         steps = {step for name in found for step in self.steps_of(name)}
-        for name in [name for name, replica in at.replicas.items() if name not in found and not _is_announced(replica)]:
+        for name in [name for name, replica in at.replicas.items() if name not in found and not replica.is_announced]:
             fleet.drop_replica(at, name)
         for name, state in found.items():
             # Triton is ahead of us: the replica serves only once its fingerprint is published.
             if state is ModelState.READY and (server, name) in self.awaiting_fingerprint:
                 state = ModelState.LOADING
             replica = at.replicas.get(name)
-            if replica is None or _is_announced(replica):
+            if replica is None or replica.is_announced:
                 # An announced load is in the index now, and keeps the time by which it was expected.
                 ready_s = replica.ready_s if replica is not None else now_s + self._load_s(name)
                 replica = Replica(name, state, 0, now_s, ready_s, last_used_s=now_s)
@@ -234,9 +228,13 @@ class FleetState:
             replica.ready_s = until_s
         server.loads_until_s = until_s
 
+    def listed(self) -> set[str]:
+        """All models that any server could load."""
+        return set[str]().union(*(seen.names for seen in self._seen.values()))
+
     def is_empty(self, server: str) -> bool:
         """Whether no model is on the server, apart from announced ones."""
-        return all(map(_is_announced, self.fleet.servers[server].replicas.values()))
+        return all(replica.is_announced for replica in self.fleet.servers[server].replicas.values())
 
     def bytes_of(self, server: str, model: str) -> int:
         """Memory of a model on a server, in bytes; 0 for the steps of an ensemble, whose memory counts with
