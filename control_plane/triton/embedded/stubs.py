@@ -50,7 +50,8 @@ class Stub:
 
     def is_of(self, models: Collection[str]) -> bool:
         """Whether the stub serves one of these models."""
-        return any(f"/{model}/" in self.path or re.fullmatch(rf"{re.escape(model)}(_\d+)?", self.instance) for model in models)
+        # Not by any folder of the path: a model may have the name of one above the repository.
+        return self.model in models or any(re.fullmatch(rf"{re.escape(model)}(_\d+)?", self.instance) for model in models)
 
 
 @dataclass(frozen=True, slots=True)
