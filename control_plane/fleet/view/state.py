@@ -116,8 +116,7 @@ class FleetState:
             self.events.record(FleetEventKind.UP, server=server, seconds=self.now_s() - since_s)
 
     def down(self, reason: str, server: str) -> None:
-        """Drop a server's replicas and the state of sequences in them: what is loaded when it comes back is a
-        new replica."""
+        """Drop a server's replicas and the state of sequences in them: what is loaded when it comes back is a new replica."""
         at = self.fleet.servers[server]
         if self._servers.members[server].is_lost and server not in self._lost_s:
             self._lost_s[server] = self.now_s()
@@ -190,8 +189,7 @@ class FleetState:
             self.changed()
 
     def announce(self, server: Server, replica: Replica) -> None:
-        """Add a planned replica, so that routing and placement take it into account. Its memory counts only
-        from its load on."""
+        """Add a planned replica, so that routing and placement take it into account. Its memory counts only from its load on."""
         server.loads_until_s = max(server.loads_until_s, replica.ready_s)
         self.fleet.put_replica(server, replica)
 
@@ -216,8 +214,7 @@ class FleetState:
             self.changed()
 
     def reschedule_loads(self, server: Server) -> None:
-        """Recompute when the loads that wait on the server will have ended, now that one has ended sooner or
-        later than expected."""
+        """Recompute when the loads that wait on the server will have ended, now that one has ended sooner or later than expected."""
         until_s, models = self.now_s(), self.fleet.models
         loading = [
             each for each in server.replicas.values() if each.state is ModelState.LOADING and not each.is_step and each.model in models

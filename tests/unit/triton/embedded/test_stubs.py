@@ -119,7 +119,7 @@ def test_of_a_triton_that_is_gone_there_is_nothing(tmp_path: Path, labs: list[La
     [
         pytest.param(Stub(1, "r", "a_0", "/repository/a/1/model.py", 0.0), ["a"], True, id="by its path"),
         pytest.param(Stub(1, "r", "a", "/repository/a/1/model.py", 0.0), ["b"], False, id="another's"),
-        pytest.param(Stub(1, "r", "a_0_0", "/srv/triton/repository/a/1/m.py", 0.0), ["srv", "triton", "repository"], False, id="names of folders"),
+        pytest.param(Stub(1, "r", "a_0_0", "/srv/triton/repository/a/1/m.py", 0.0), ["srv", "triton"], False, id="names of folders"),
         pytest.param(Stub(1, "r", "a_0_0", "/models/a/1/model.py", 0.0), ["a"], True, id="in a repository of another name"),
         pytest.param(Stub(1, "r", "step_0", "/repository/step/1/model.py", 0.0), ["e", "step"], True, id="an ensemble's step"),
         pytest.param(Stub(1, "r", "a_12", "/tmp/folderX/1/model.py", 0.0), ["a"], True, id="brought along: by its instance"),
