@@ -210,6 +210,15 @@ async def test_requests_that_do_not_end_hold_up_their_models_successor_for_a_tim
     assert triton.said == ["unload a"]
 
 
+async def test_an_index_that_does_not_come_is_no_fault_of_the_model() -> None:
+    class Frozen(UpstreamClient):
+        async def index(self) -> list[ModelVersion]:
+            raise DeadlineExceeded("RepositoryIndex: Deadline Exceeded")
+
+    with pytest.raises(UpstreamUnavailable, match="server 's' does not list its models: RepositoryIndex"):
+        await Plans(Frozen()).bring("m")
+
+
 async def test_its_own_requests_that_do_not_end_are_its_own_fault() -> None:
     triton = UpstreamClient({"m": READY}, drain_s=1000.0)
     with pytest.raises(DeadlineExceeded, match="waited 10 s for 'm' to be released"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from control_plane.core.errors import ControlPlaneError, Overloaded, UpstreamUnavailable
+from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, Overloaded, UpstreamUnavailable
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import ModelFacts
 from control_plane.fleet.domain.placement.placement import Refusal
@@ -89,6 +89,20 @@ class TestFailures:
             assert await bench.use("c", 200.0) == other
             assert 60.0 < bench.now_s() - began_s < 70.0
             assert bench.state.measurements.why_failed("c") is None
+
+    async def test_one_whose_server_is_frozen_meanwhile_is_not_blamed(self) -> None:
+        bench = FleetBench()
+        triton, server = bench.tritons["s0"], bench.servers.members["s0"]
+        triton.failures["a"] = DeadlineExceeded("Triton has not answered")
+        async with running(bench), asyncio.TaskGroup() as tasks:
+            request = tasks.create_task(bench.use("a", 20.0))
+            await asyncio.sleep(0.5)
+            server.fell_silent()
+            await asyncio.sleep(1.0)
+            assert bench.state.measurements.why_failed("a") is None
+            triton.failures.clear()
+            server.heard()
+            assert await request == "s0"
 
     async def test_for_one_that_has_never_been_loaded_nothing_goes_a_second_time(self) -> None:
         bench = FleetBench(*(model(name, 60) for name in "ab"))
