@@ -174,6 +174,10 @@ class Server:
     serves_while_loading: bool = True
     """False for a machine with no cores to spare: there requests wait for the loads before them, and loads
     are part of `work_s`."""
+    failed_s: dict[str, float] = field(default_factory=dict)
+    """Models whose load has lately failed here, and when."""
+    failed_in_a_row: int = 0
+    """How many of them there were since a load has succeeded here."""
     service_clock: ServiceClock = field(default_factory=ServiceClock)
     """Shares the server's time among its busy models, as this process's requests show them."""
 

@@ -87,7 +87,7 @@ class ServerTurns:
             return
         # Such a failure quarantines the model, too, but it is not put on trial for it.
         is_transient = isinstance(error, StoreUnavailable) or (isinstance(error, ModelLoadFailed) and error.is_transient)
-        self.state.measurements.failed(facts, str(error), is_transient=is_transient)
+        self.state.measurements.failed(facts, str(error), is_transient=is_transient, server=server)
         self.tell(FleetEventKind.FAILED, facts.name, server, str(error))
         unexpected = None if isinstance(error, ControlPlaneError) else error
         _log.error("model could not be loaded: %s", error, extra={"model": facts.name, "server": server}, exc_info=unexpected)

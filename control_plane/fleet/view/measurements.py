@@ -19,8 +19,9 @@ from dataclasses import replace
 from control_plane.core.algorithms.backoff import RestartLimits, restart_delay_s
 from control_plane.core.model import ModelState
 from control_plane.core.names import MAX_SIZE_BYTES
-from control_plane.fleet.domain.fleet import NEVER_S, Fleet, ModelFacts, Replica
+from control_plane.fleet.domain.fleet import NEVER_S, Fleet, ModelFacts, Replica, Server
 from control_plane.fleet.domain.memory import Measured
+from control_plane.fleet.domain.placement.limits import LIMITS
 from control_plane.models.domain.description import DescribedModel
 
 FIRST_LOAD_S = 2.0
@@ -200,9 +201,11 @@ class Measurements:
 
     # Failures
 
-    def failed(self, facts: ModelFacts, why: str, *, is_transient: bool = False) -> None:
-        """Record a failed load and quarantine the model, for longer each time. `is_transient` tells a failure
+    def failed(self, facts: ModelFacts, why: str, *, is_transient: bool = False, server: str = "") -> None:
+        """Record a failed load on a server and quarantine the model, for longer each time. `is_transient` tells a failure
         that is no fault of its files."""
+        if not is_transient and (at := self._fleet.servers.get(server)) is not None:
+            self._fail_on(at, facts.name)
         known = self.record_of(facts.name)
         # In wall-clock time, since the record outlives this process and its monotonic clock.
         until_s = self._today_s() + restart_delay_s(known.failures + 1, limits=_QUARANTINE)
@@ -215,6 +218,12 @@ class Measurements:
         )
         self.quarantine(facts)
 
+    def _fail_on(self, server: Server, model: str) -> None:
+        now_s = self._now_s()
+        server.failed_in_a_row += model not in server.failed_s
+        lately = {name: at_s for name, at_s in server.failed_s.items() if now_s - at_s < LIMITS.avoids_failed_s}
+        server.failed_s = {**lately, model: now_s}
+
     def pause(self, facts: ModelFacts, pause_s: float) -> None:
         """Do not load the model for a moment, after a failure that is no fault of its own."""
         facts.quarantined_until_s = self._now_s() + pause_s
@@ -225,9 +234,12 @@ class Measurements:
         if facts.refused_since_s == NEVER_S:
             facts.refused_since_s = self._now_s()
 
-    def end_refusals(self, facts: ModelFacts) -> None:
-        """Note that the model has been loaded."""
+    def succeeded(self, facts: ModelFacts, server: Server) -> None:
+        """Note that the model has been loaded on this server."""
+        self.forgive(facts.name)
         facts.refused_since_s = NEVER_S
+        server.failed_s.pop(facts.name, None)
+        server.failed_in_a_row = 0
 
     def forgive(self, model: str) -> None:
         """Lift the quarantine: the model has been loaded, or may be tried again."""

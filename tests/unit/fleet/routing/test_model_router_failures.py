@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -89,6 +90,20 @@ class TestFailures:
             assert await bench.use("c", 200.0) == other
             assert 60.0 < bench.now_s() - began_s < 70.0
             assert bench.state.measurements.why_failed("c") is None
+
+    async def test_a_server_on_which_nothing_can_be_loaded_keeps_no_model_from_the_others(self) -> None:
+        """It has always more room than they have."""
+        bench = FleetBench(servers=2)
+        bench.tritons["s0"].failures |= dict.fromkeys("abcd", FAILS)
+        async with running(bench):
+            for name in "abcd":
+                for _ in range(2):  # the first may be told of the failure, and begins the next try
+                    with suppress(Overloaded):
+                        await bench.use(name, 60.0)
+                    await asyncio.sleep(4.0)
+                assert await bench.use(name, 20.0) == "s1"
+            assert bench.tritons["s0"].loads.count("d") <= 1
+            assert bench.server("s0").failed_in_a_row <= 3
 
     async def test_one_whose_server_is_frozen_meanwhile_is_not_blamed(self) -> None:
         bench = FleetBench()
