@@ -61,7 +61,9 @@ class ModelFacts:
     """The model failed to load; it is not loaded again before this time."""
     is_on_trial: bool = False
     """The last load failed, and these files have never been loaded: no other model is evicted to try them
-    again."""
+    again, but where the fault may be the server's."""
+    failed_only_on: str = ""
+    """The server on which its loads have failed, as far as this process has seen it; empty if there are several."""
     refused_since_s: float = NEVER_S
     """When a request for the model was first refused since its last load. Placement bounds how long refusals
     go on with it (`PlacementLimits.patience_loads`)."""
@@ -176,8 +178,8 @@ class Server:
     are part of `work_s`."""
     failed_s: dict[str, float] = field(default_factory=dict)
     """Models whose load has lately failed here, and when."""
-    failed_in_a_row: int = 0
-    """How many of them there were since a load has succeeded here."""
+    failed_only_here: set[str] = field(default_factory=set)
+    """Those of them whose load has not failed elsewhere too, since a load has succeeded here."""
     service_clock: ServiceClock = field(default_factory=ServiceClock)
     """Shares the server's time among its busy models, as this process's requests show them."""
 

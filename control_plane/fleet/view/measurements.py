@@ -207,6 +207,7 @@ class Measurements:
         if not is_transient and (at := self._fleet.servers.get(server)) is not None:
             self._fail_on(at, facts.name)
         known = self.record_of(facts.name)
+        facts.failed_only_on = server if known.failures == 0 or facts.failed_only_on == server else ""
         # In wall-clock time, since the record outlives this process and its monotonic clock.
         until_s = self._today_s() + restart_delay_s(known.failures + 1, limits=_QUARANTINE)
         self.known[facts.name] = replace(
@@ -220,9 +221,13 @@ class Measurements:
 
     def _fail_on(self, server: Server, model: str) -> None:
         now_s = self._now_s()
-        server.failed_in_a_row += model not in server.failed_s
-        lately = {name: at_s for name, at_s in server.failed_s.items() if now_s - at_s < LIMITS.avoids_failed_s}
-        server.failed_s = {**lately, model: now_s}
+        lately = {name: at_s for name, at_s in server.failed_s.items() if name != model and now_s - at_s < LIMITS.avoids_failed_s}
+        server.failed_s = {**lately, model: now_s}  # the last one is the latest
+        server.failed_only_here = {model, *server.failed_only_here} & server.failed_s.keys()
+        failed = [each for each in self._fleet.servers.values() if model in each.failed_s]
+        if len(failed) > 1:  # so it is the model's fault, and none of theirs
+            for each in failed:
+                each.failed_only_here.discard(model)
 
     def pause(self, facts: ModelFacts, pause_s: float) -> None:
         """Do not load the model for a moment, after a failure that is no fault of its own."""
@@ -236,13 +241,19 @@ class Measurements:
 
     def succeeded(self, facts: ModelFacts, server: Server) -> None:
         """Note that the model has been loaded on this server."""
-        self.forgive(facts.name)
+        self._end_quarantine(facts.name)
         facts.refused_since_s = NEVER_S
         server.failed_s.pop(facts.name, None)
-        server.failed_in_a_row = 0
+        server.failed_only_here.clear()
 
     def forgive(self, model: str) -> None:
-        """Lift the quarantine: the model has been loaded, or may be tried again."""
+        """Forget that the model's load has failed, and where: it may be tried again."""
+        self._end_quarantine(model)
+        for server in self._fleet.servers.values():
+            server.failed_s.pop(model, None)
+            server.failed_only_here.discard(model)
+
+    def _end_quarantine(self, model: str) -> None:
         if (known := self.known.get(model)) is not None:
             self.known[model] = replace(known, failures=0, quarantined_until_s=0.0, why="", is_on_trial=False)
         if (facts := self._fleet.models.get(model)) is not None:

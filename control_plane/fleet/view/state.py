@@ -122,7 +122,7 @@ class FleetState:
             self._lost_s[server] = self.now_s()
             self.events.record_loss(at, reason)
         at.is_up, at.work_s, at.silent_from_s = False, 0.0, None
-        at.failed_s, at.failed_in_a_row = {}, 0
+        at.failed_s, at.failed_only_here = {}, set()
         for model in list(at.replicas):
             self.fleet.drop_replica(at, model)
         self.changed()

@@ -30,8 +30,8 @@ class Eviction:
         missing = staying + facts.resident_bytes - server.budget_bytes
         if missing <= 0:
             return []
-        if facts.is_on_trial and not self._may_be_the_servers_fault(server, name):
-            return None  # the load will probably fail again: nothing is evicted for it
+        if facts.is_on_trial and facts.failed_only_on in ("", server.name):
+            return None  # the load will probably fail again: nothing goes for it, unless the fault may be another server's
         chosen: list[str] = []
         for name in self.may_go(server):
             chosen.append(name)
@@ -39,11 +39,6 @@ class Eviction:
             if missing <= 0:
                 return _needed(chosen, server, -missing)
         return None
-
-    def _may_be_the_servers_fault(self, server: Server, model: str) -> bool:
-        """Whether the model's load has failed on one other server only, so that it is not clear whose fault that was."""
-        failed = [each for each in self._fleet.servers.values() if model in each.failed_s]
-        return len(failed) == 1 and failed[0] is not server
 
     def _is_leaving(self, replica: Replica) -> bool:
         """Whether the replica's memory will soon be free."""

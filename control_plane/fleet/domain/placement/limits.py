@@ -46,8 +46,8 @@ class PlacementLimits:
     other where those of several have."""
 
     sick_from: int = 3
-    """So many different models whose loads fail one after the other show that the fault is the server's. It would take all
-    loads otherwise: nothing is as free as a server on which nothing can be loaded."""
+    """So many models whose loads fail one after the other, and have failed nowhere else, show that the fault is the
+    server's. It would take all loads otherwise: nothing is as free as a server on which nothing can be loaded."""
 
     stays_in_pool: bool = False
     """If the pool has no room, do not use servers of other pools either."""

@@ -194,7 +194,7 @@ class _Search:
         if not server.failed_s:
             return False
         limits, since_s = self._limits, self._now_s - self._limits.avoids_failed_s
-        is_sick = server.failed_in_a_row >= limits.sick_from and max(server.failed_s.values()) > since_s
+        is_sick = len(server.failed_only_here) >= limits.sick_from and next(reversed(server.failed_s.values())) > since_s
         return is_sick or server.failed_s.get(self._facts.name, NEVER_S) > since_s
 
     def _best_of_many(self, servers: Sequence[Server]) -> Placement | None:

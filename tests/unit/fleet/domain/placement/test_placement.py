@@ -60,9 +60,9 @@ def test_a_server_on_which_the_loads_of_several_have_failed_takes_none_that_othe
     fleet = fleet_of()
     sick = server(fleet, "sick")
     server(fleet, "busy", work_s=5.0)
-    sick.failed_s, sick.failed_in_a_row = {"a": NOW_S - 9.0, "b": NOW_S - 5.0}, 2
+    sick.failed_s, sick.failed_only_here = {"a": NOW_S - 9.0, "b": NOW_S - 5.0}, {"a", "b"}
     assert placed(fleet).server == "sick"
-    sick.failed_in_a_row = 3
+    sick.failed_only_here.add("c")
     assert placed(fleet).server == "busy"
     assert placed(fleet, now_s=NOW_S + 600.0).server == "sick"
 
@@ -70,13 +70,13 @@ def test_a_server_on_which_the_loads_of_several_have_failed_takes_none_that_othe
 def test_for_a_model_on_trial_one_more_server_makes_room() -> None:
     fleet = fleet_of()
     fleet.models["new"].is_on_trial = True
-    other = server(fleet, "other", "rare", budget=1)
+    server(fleet, "other", "rare", budget=1)
     assert refused(fleet).obstacle is Obstacle.ON_TRIAL, "after a restart nobody knows where it failed"
     tried = server(fleet, "tried", "kept", budget=1)
     tried.replicas["kept"].in_flight = 1
-    tried.failed_s["new"] = NOW_S
+    fleet.models["new"].failed_only_on = "tried"
     assert placed(fleet).victims == ("rare",)
-    other.failed_s["new"] = NOW_S
+    fleet.models["new"].failed_only_on = ""  # it has failed there, too
     assert refused(fleet).obstacle is Obstacle.ON_TRIAL
 
 
