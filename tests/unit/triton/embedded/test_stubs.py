@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.triton.embedded import guardian
+from control_plane.triton.embedded import guardian, stubs
 from control_plane.triton.embedded.stubs import TICK_S, Stub, Stubs, now_s
 from tests.unit.triton.embedded.waiting import wait_for
 
@@ -93,6 +93,22 @@ def test_stubs_are_known_by_their_arguments_and_how_they_ended(tmp_path: Path, l
     assert set(seen.living) == {lab.pids[0], lab.pids[2]}
     assert seen.ended == {lab.pids[1]: "was killed by SIGSEGV"}
     assert seen.abandoned == {shared[1]}
+
+
+def test_stubs_are_seen_where_the_kernel_lists_no_children(tmp_path: Path, labs: list[Lab], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the regions of all would count as abandoned, and Triton be answered in their place."""
+    monkeypatch.setattr(stubs, "_CHILDREN", "not_there")
+    monkeypatch.setattr(stubs, "_CHILDREN_ARE_LISTED", False)
+    shared = [region() for _ in range(2)]
+    for each in shared:
+        (tmp_path / each).touch()
+    lab = Lab(tmp_path, arguments("a", shared[0]), arguments("b", shared[1]))
+    labs.append(lab)
+    seen = lab.stubs.observe()
+    assert (set(seen.living), seen.abandoned) == (set(lab.pids), set())
+    lab.end(0, signal.SIGKILL)
+    seen = lab.stubs.observe()
+    assert (seen.ended, seen.abandoned) == ({lab.pids[0]: "was killed by SIGKILL"}, {shared[0]})
 
 
 def test_while_a_child_may_yet_become_a_stub_no_region_is_deserted(tmp_path: Path, labs: list[Lab]) -> None:
