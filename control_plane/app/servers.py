@@ -39,6 +39,7 @@ from control_plane.triton.config_name import config_name_in_force
 from control_plane.triton.server_state import ServerObserver, ServerState
 from control_plane.triton.servers import Servers
 from control_plane.triton.silence_watch import TellSuspect
+from control_plane.triton.supervisor import Supervisor
 
 _log = logging.getLogger(__name__)
 
@@ -249,12 +250,14 @@ class Tritons:
         if finding.record is None or finding.record.verdict is not Verdict.GUILTY:
             return
         for server in finding.record.deaths:
+            own = [unit for unit in self.units if unit.name == server and isinstance(unit, TritonInstance)]
+            for unit in own:
+                if isinstance(unit.triton, Supervisor) and not finding.is_stub:
+                    unit.triton.explain_death()
+                if self.fleet is None:
+                    unit.explain_death(model)
             if self.fleet is not None:
                 self.fleet.router.explain_death(server, model)
-                continue
-            for unit in self.units:
-                if unit.name == server and isinstance(unit, TritonInstance):
-                    unit.explain_death(model)
 
     def _stub_died(self, server: str, model: str, how: str) -> None:
         if self.fleet is not None:

@@ -74,7 +74,7 @@ class FleetModels:
         """List the models of all repositories and servers, by name. Raises UpstreamUnavailable: no server is
         up, or none answers."""
         indexes = await asked_of_all(self._servers.to_ask(), lambda server: server.control.index())
-        lines = lines_by_model(best_lines([line for each in indexes for line in each]))
+        lines = lines_by_model(await asyncio.to_thread(best_lines, [line for each in indexes for line in each]))
         told = await asked_of_all(self._servers.to_ask(), served_variants)
         variants = {model: variant for each in told for model, variant in each.items()}
         names = lines.keys() | set(self._state.described)

@@ -94,9 +94,12 @@ class Reconciler:
         self._state.changed()
         self._state.ejection.judge()
         await self._adjust_all()
-        if self._is_leader():
-            for server in self._state.fleet.servers.values():
+        for server in list(self._state.fleet.servers.values()):
+            if not self._is_leader():
+                return
+            if self._state.fleet.servers.get(server.name) is server:  # else it has left meanwhile
                 self._evict_excess(server)
+                await asyncio.sleep(0)
 
     async def poll_index(self) -> None:
         """Read every server's index, of slow servers later."""

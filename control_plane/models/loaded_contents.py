@@ -39,7 +39,7 @@ from control_plane.core.fingerprint import (
     ensemble_closure,
     fingerprint_of,
 )
-from control_plane.core.model import ModelOverride
+from control_plane.core.model import ModelOverride, ModelState
 from control_plane.models.ports import FingerprintBoard, ModelReading
 from control_plane.triton.ports import Upstream
 
@@ -70,10 +70,11 @@ class LoadedContents:
         """
         async with self._publishing:
             self._upstream = upstream
+            # Also what was unknown: the others' contents count, whatever a load was doing when Triton ended.
+            had = self._models.keys() | self._published.keys()
             self._models.clear()
             self._overrides.clear()
-            had = set(self._published)
-            await self._publish_unknown(had)
+            await self._publish_unknown(self._published)
             await self._board.forget(had)
 
     @asynccontextmanager
@@ -96,7 +97,7 @@ class LoadedContents:
                 # Triton keeps serving what it had of the steps; only what is certainly unchanged becomes
                 # known again.
                 await self._make_unknown(await self._with_steps(name, override) - names)
-                await self._board.forget(names - was.keys())
+                await self._board.forget(await _missing(upstream, names))
                 await self._publish_certain(upstream, _unchanged(was, await self._read(names - {name}, overrides)), {})
                 raise
             # Configurations may have changed while it loaded: a model that has become a step meanwhile may
@@ -253,6 +254,15 @@ async def _configs(upstream: Upstream, names: Iterable[str]) -> dict[str, Loaded
         except ControlPlaneError as exc:
             _log.info("answers are not kept: %s", exc, extra={"model": each})
     return found
+
+
+async def _missing(upstream: Upstream, names: Collection[str]) -> set[str]:
+    """Return those of the models that Triton says it does not have: with a failed ensemble it may have loaded steps."""
+    try:
+        index = await upstream.control.index()
+    except ControlPlaneError:
+        return set()
+    return set(names) - {line.name for line in index if line.state is not ModelState.UNAVAILABLE}
 
 
 async def _version(upstream: Upstream) -> str | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, ModelNotFound, UpstreamUnavailable
+from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, ModelNotFound, StartupError, UpstreamUnavailable
 from control_plane.core.model import Model, ModelOverride, ModelState, ModelVersion, check_name, lines_by_model, summarise
 from control_plane.models.change_queue import ChangeQueue
 from control_plane.models.dead_models import DeadModels
@@ -104,7 +104,7 @@ class ModelService:
         memory = await self._servers.ask(lambda upstream: upstream.control.memory_bytes())
         variants = await self._servers.ask(served_variants)
         lines = lines_by_model(index)
-        names = lines.keys() | set(self._known_names())
+        names = lines.keys() | await self._known_names()
         return [self._with_reason(summarise(name, lines.get(name, []), memory.get(name), variants.get(name))) for name in sorted(names)]
 
     def _with_reason(self, model: Model) -> Model:
@@ -239,7 +239,7 @@ class ModelService:
         if self._contents is not None:
             await self._contents.restart(upstream)
         if self._repository is not None:
-            await asyncio.to_thread(self._repository.place_all)
+            await self._place_all(self._repository)
         if not self._restores:
             self._forget_all()
             return []
@@ -249,6 +249,17 @@ class ModelService:
         closures = {name: await self._closure(name) for name in wanted}
         results = await after_steps(closures, lambda name: self._load(name, wanted[name], upstream))
         return [failure for name, result in zip(wanted, results, strict=True) if (failure := _report(name, result))]
+
+    async def _place_all(self, repository: ModelRepository) -> None:
+        """Place all models. Folders that are wrong keep a gateway from its start, but no Triton from coming back: what is placed
+        already serves, and each load places its model.
+        """
+        try:
+            await asyncio.to_thread(repository.place_all)
+        except StartupError as exc:
+            if self._desired is None:
+                raise
+            _log.error("models stay as they were placed, since the repositories have become unusable: %s", exc)
 
     async def _load_and_want(self, name: str, override: ModelOverride | None) -> None:
         if self._desired is None:
@@ -311,9 +322,7 @@ class ModelService:
         if self._tiers is not None and name in self._tiers.names():
             await self._tiers.ensure_warm(name, deadline_s=asyncio.get_running_loop().time() + self._load_timeout_s)
             pins.enter_context(self._tiers.pinned(name))
-        models = self._repository.place(name)
-        self._repository.require_loadable(name)
-        return models
+        return await asyncio.to_thread(_placed, self._repository, name)
 
     def _forget_all(self) -> None:
         """Want no models, and unpin their files: Triton was restarted and has nothing loaded."""
@@ -335,7 +344,7 @@ class ModelService:
     async def _expand(self, upstream: Upstream) -> list[str]:
         if ALL_MODELS not in self._initial:
             return self._initial
-        return sorted({line.name for line in await upstream.control.index()} | set(self._known_names()))
+        return sorted({line.name for line in await upstream.control.index()} | await self._known_names())
 
     def _needs(self, name: str, model: str) -> bool:
         try:
@@ -343,9 +352,16 @@ class ModelService:
         except ControlPlaneError:
             return False  # no repository has it: its files came with the load
 
-    def _known_names(self) -> list[str]:
-        placed = self._repository.names() if self._repository is not None else []
-        return placed if self._tiers is None else sorted({*placed, *self._tiers.names()})
+    async def _known_names(self) -> set[str]:
+        placed = await asyncio.to_thread(self._repository.names) if self._repository is not None else []
+        return {*placed, *(() if self._tiers is None else self._tiers.names())}
+
+
+def _placed(repository: ModelRepository, name: str) -> Sequence[str]:
+    """Place and check a model; return it and its steps. Reads files."""
+    models = repository.place(name)
+    repository.require_loadable(name)
+    return models
 
 
 def _was_unloaded(line: ModelVersion) -> bool:

@@ -21,7 +21,7 @@ class ModelRepository(Protocol):
     """
 
     def names(self) -> list[str]:
-        """Return every model in the sources now. Raises StartupError: two sources have a model of one
+        """Return every model in the sources now; called in threads. Raises StartupError: two sources have a model of one
         name.
         """
 
@@ -33,8 +33,8 @@ class ModelRepository(Protocol):
         """Bring the placed copies of a model, and of an ensemble's composing models, up to date with their
         sources.
 
-        Returns the names of these models, the model itself first. Raises ModelNotFound, ModelLoadFailed (it
-        cannot be placed).
+        Returns the names of these models, the model itself first; called in threads. Raises ModelNotFound,
+        ModelLoadFailed (it cannot be placed).
         """
 
     def require_loadable(self, name: str) -> None:

@@ -79,6 +79,8 @@ class NodeHealthCheck:
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
+                    if node.is_away:  # since the last look, perhaps: of a server that is down nothing is to be unknown
+                        await node.forget_contents()
                     await node.wait_until(lambda: node.life != "")
                     life = node.life
                     if await upstream.control.is_live() and node.life == life:
@@ -108,9 +110,12 @@ class NodeHealthCheck:
             silent = tasks.create_task(watch.run(), name=f"liveness-{node.name}")
             over = tasks.create_task(node.wait_until(lambda: self._why_over(life) != ""), name=f"life-{node.name}")
             await asyncio.wait((silent, over), return_when=asyncio.FIRST_COMPLETED)
-            why = self._why_over(life) or f"the Triton at {place} does not answer"
+            why_over = self._why_over(life)
+            why = why_over or f"the Triton at {place} does not answer"
             self._servers.lost(why)
             _log.error("server %s is down: %s", node.name, why)
+            if not why_over:
+                node.reconnect()  # this very life may go on, of which the node has nothing new to say
             await node.forget_contents()
             # A Triton that is told to end finishes what it has; its connections are closed only then.
             if over.done() and node.life == "":

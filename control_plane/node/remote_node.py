@@ -190,6 +190,17 @@ class RemoteNode:
         """Tell the node of a model that seems to hang, since then on the event loop's clock."""
         self.tell(Suspect(model, asyncio.get_running_loop().time() - since_s))
 
+    @property
+    def is_away(self) -> bool:
+        """Whether there is no connection to the node."""
+        return self._link is None
+
+    def reconnect(self) -> None:
+        """End the connection, if it is in use: over the next one the node says anew what its Triton has."""
+        if self._link is not None and self._state is not None:
+            self._link.close()
+            self._link = self._state = None
+
     async def forget_contents(self) -> None:
         """Forget what the node's Triton had: it is gone, or no request goes there before the node has said anew
         what it has."""
@@ -234,7 +245,7 @@ class RemoteNode:
             async with asyncio.TaskGroup() as tasks:
                 receiving = tasks.create_task(self._receive(link, inbox), name=f"from-node-{self.name}")
                 pinging = tasks.create_task(self._ping(link), name=f"ping-node-{self.name}")
-                while self._wrong is None and (message := await inbox.get()) is not None:
+                while self._wrong is None and (message := await inbox.get()) is not None and self._link is link:
                     await self._take(link, message)
                     was_complete = was_complete or self._state is not None
                 receiving.cancel()

@@ -12,6 +12,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 
 from control_plane.core.algorithms.backoff import RestartLimits, count_failures, restart_delay_s
 from control_plane.core.algorithms.silence import SilenceLimits
@@ -32,6 +33,10 @@ STOP_GRACE_S = 4.0
 """Grace before Triton is killed: it ends by itself within its exit timeout of 3 s, give or take half a
 second.
 """
+
+_MOST_EXPLAINED = 20
+"""Most deaths in a row that do not count since their cause is known: a client that always finds another poison is no reason
+to restart at once for ever."""
 
 _POLL_S = 0.05
 _START_ATTEMPTS = 2
@@ -72,11 +77,22 @@ class Supervisor:
         self._limits = limits or RestartLimits()
         self._silence = silence
         self._has_been_up = False
+        self._failures = 0
+        """Deaths in a row."""
+        self._explained = 0
+        """How many of them have a known cause."""
+        self._is_explained = asyncio.Event()
         self._process: TritonProcess | None = None
 
     def held_memory(self) -> HeldMemory | None:
         """Return the memory of Triton and all it started; None if unknown. Reads files."""
         return None if self._process is None else self._process.held_memory()
+
+    def explain_death(self) -> None:
+        """Note that Triton died under a request that is refused now: that death does not count in the back-off, which may end
+        sooner."""
+        self._explained = min(self._explained + 1, self._failures + 1)  # one may not be counted yet
+        self._is_explained.set()
 
     async def run(self) -> None:
         """Supervise until cancelled; a cancellation ends Triton and all it started within four and a half
@@ -88,16 +104,30 @@ class Supervisor:
             StartupError: Triton did not come up the first time; the text has the end of its log.
         """
         now_s = asyncio.get_running_loop().time
-        failures = 0
         for attempt in itertools.count(1):
             started_s = now_s()
             reason = await self._live_once()
             if not self._has_been_up and attempt >= _START_ATTEMPTS:
                 raise StartupError(reason)
-            failures = count_failures(failures, life_s=now_s() - started_s, limits=self._limits)
-            delay_s = restart_delay_s(failures, limits=self._limits)
-            _log.error("Triton is %s in %.1f s: %s", self._launcher.again, delay_s, reason)
-            await asyncio.sleep(delay_s)
+            self._failures = count_failures(self._failures, life_s=now_s() - started_s, limits=self._limits)
+            if self._failures == 1:
+                self._explained = 0
+            _log.error("Triton is %s in %.1f s: %s", self._launcher.again, self._delay_s, reason)
+            await self._pause()
+
+    @property
+    def _delay_s(self) -> float:
+        return restart_delay_s(max(1, self._failures - min(self._explained, _MOST_EXPLAINED)), limits=self._limits)
+
+    async def _pause(self) -> None:
+        """Wait for the back-off."""
+        now_s = asyncio.get_running_loop().time
+        began_s = now_s()
+        while (left_s := began_s + self._delay_s - now_s()) > 0.0:
+            self._is_explained.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._is_explained.wait()
 
     async def _live_once(self) -> str:
         """Start Triton, serve until it ends, and return how it ended.

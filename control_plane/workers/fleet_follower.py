@@ -68,7 +68,8 @@ class FleetFollower:
             await asyncio.sleep(_TICK_S)
             self.state.ejection.judge()
             self._others.expire()
-            self._mirror.apply_again()
+            for _ in self._mirror.apply_again():
+                await asyncio.sleep(0)  # thousands of replicas take milliseconds
             self.state.changed()  # wakes waiting requests, which ask for their models again
 
     def apply(self, message: ServersChanged | ModelsChanged | ReplicasChanged | LoadReported | WorkedOnElsewhere) -> None:

@@ -19,17 +19,26 @@ class FakeRepository:
     placed: list[str] = field(default_factory=list)
     """Every call that places a model, in order; `*` for all models."""
 
+    cannot_place_all: ControlPlaneError | None = None
     places_all_when: Event | None = None
     """What placing all models waits for, as for a slow disk."""
+    places_when: Event | None = None
+    """What placing one waits for."""
+    asked: list[str] = field(default_factory=list)
+    """Models that are to be placed, in order."""
 
     def names(self) -> list[str]:
         return sorted(self.models)
 
     def place_all(self) -> None:
         assert self.places_all_when is None or self.places_all_when.wait(30)
+        if self.cannot_place_all is not None:
+            raise self.cannot_place_all
         self.placed.append("*")
 
     def place(self, name: str) -> list[str]:
+        self.asked.append(name)
+        assert self.places_when is None or self.places_when.wait(30)
         if name in self.failures:
             raise self.failures[name]
         if name not in self.models:

@@ -61,7 +61,9 @@ class ModelFacts:
     """The model failed to load; it is not loaded again before this time."""
     is_on_trial: bool = False
     """The last load failed, and these files have never been loaded: no other model is evicted to try them
-    again."""
+    again, but where the fault may be the server's."""
+    failed_only_on: str = ""
+    """The server on which its loads have failed, as far as this process has seen it; empty if there are several."""
     refused_since_s: float = NEVER_S
     """When a request for the model was first refused since its last load. Placement bounds how long refusals
     go on with it (`PlacementLimits.patience_loads`)."""
@@ -133,6 +135,11 @@ class Replica:
     is_dead: bool = False
     """Its stub has died, and it is to be loaded anew."""
 
+    @property
+    def is_announced(self) -> bool:
+        """Whether the replica is only planned: its load waits for its turn, and Triton does not know of it yet."""
+        return self.state is ModelState.LOADING and self.bytes == 0 and not self.is_step
+
 
 @dataclass(slots=True, eq=False)
 class Server:
@@ -169,6 +176,10 @@ class Server:
     serves_while_loading: bool = True
     """False for a machine with no cores to spare: there requests wait for the loads before them, and loads
     are part of `work_s`."""
+    failed_s: dict[str, float] = field(default_factory=dict)
+    """Models whose load has lately failed here, and when."""
+    failed_only_here: set[str] = field(default_factory=set)
+    """Those of them whose load has not failed elsewhere too, since a load has succeeded here."""
     service_clock: ServiceClock = field(default_factory=ServiceClock)
     """Shares the server's time among its busy models, as this process's requests show them."""
 

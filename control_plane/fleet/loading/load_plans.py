@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
 
-from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, Overloaded
+from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, Overloaded, UpstreamUnavailable
 from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
 from control_plane.fleet.domain.placement.load_plan import AwaitReady, AwaitReleased, Load, Step, Unload, held_bytes, plan, replicas_of
@@ -107,16 +107,17 @@ class LoadPlans:
         If the caller is cancelled, what was begun goes on in Triton, and the next plan finds it there.
 
         Raises:
-            Overloaded: the model does not fit, and nothing was done; or it does not fit any more.
+            Overloaded: the model does not fit, and nothing was done; or it does not fit any more; or the requests or
+                the load of another take too long.
             ModelLoadFailed: Triton says so, or the model is gone after its load.
-            DeadlineExceeded: a load, or requests that must finish first, take too long.
+            DeadlineExceeded: its load, or its own requests, which must finish first, take too long.
             UpstreamUnavailable: no Triton, or this process is not the fleet's leader (any more).
         """
         async with self._turn:
             self._require_lease()
             # The plan is made from the index as it is now, whatever earlier plans intended.
             for step in plan(await self._read_index(), model, victims):
-                await self._carry_out(step)
+                await self._carry_out(step, model.name)
             _require_ready(await self._read_index(), model.name)
 
     async def repair(self, model: ModelFacts, dead: str, *, parts: Collection[str] = ()) -> None:
@@ -146,16 +147,20 @@ class LoadPlans:
                 await self._unload(name)
                 await self._await_released(name)
 
-    async def _carry_out(self, step: Step) -> None:
+    async def _carry_out(self, step: Step, model: str) -> None:
+        """Carry out a step of a plan that loads this model."""
         match step:
             case Unload(name):
                 await self._unload(name)
-            case AwaitReleased(name):
-                await self._await_released(name)
             case Load():
                 await self._load(step)
-            case AwaitReady(name):
-                await self._await_ready(name)
+            case AwaitReleased(name) | AwaitReady(name):
+                try:
+                    await (self._await_released(name) if isinstance(step, AwaitReleased) else self._await_ready(name))
+                except DeadlineExceeded as exc:
+                    if name == model:
+                        raise
+                    raise Overloaded(str(exc)) from exc  # no fault of the model that is to be loaded
             case _:
                 assert_never(step)
 
@@ -181,9 +186,12 @@ class LoadPlans:
         self._begun.pop(step.name, None)
 
     async def _await_turn_in_triton(self, step: Load) -> None:
-        """Wait until nothing else loads there. Raises Overloaded: the server has filled meanwhile, and the
-        model does not fit any more."""
-        seen = await self._poll(lambda found: not self._must_wait(found, step.name), self._limits.load_timeout_s, "other loads to end")
+        """Wait until nothing else loads there. Raises Overloaded: that takes too long; or the server has filled meanwhile, and
+        the model does not fit any more."""
+        try:
+            seen = await self._poll(lambda found: not self._must_wait(found, step.name), self._limits.load_timeout_s, "other loads to end")
+        except DeadlineExceeded as exc:
+            raise Overloaded(str(exc)) from exc
         if step.name in seen.replicas:
             return
         # Another server may have shown since the plan was made that the model is larger.
@@ -241,7 +249,10 @@ class LoadPlans:
     async def _read_index(self) -> Server:
         """Read the server's index; the result includes loads that are still on their way there."""
         asked_s = self._now_s()
-        index = await self._control.index()
+        try:
+            index = await self._control.index()
+        except DeadlineExceeded as exc:  # it may be frozen, which is no fault of the model's that is to be loaded
+            raise UpstreamUnavailable(f"server '{self._server.name}' does not list its models: {exc}") from exc
         self._on_index(index)
         now_s = self._now_s()
         replicas = replicas_of(index, self._bytes_of, now_s)

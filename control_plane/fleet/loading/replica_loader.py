@@ -284,6 +284,5 @@ class ReplicaLoader:
                 if victim not in server.replicas:
                     self._turns.tell(FleetEventKind.EVICTED, victim, server.name, f"for '{facts.name}', which is asked for")
         took_s = self._state.now_s() - began_s
-        self._state.measurements.forgive(facts.name)
-        self._state.measurements.end_refusals(facts)
+        self._state.measurements.succeeded(facts, server)
         self._turns.tell(FleetEventKind.LOADED, facts.name, server.name, "", took_s)

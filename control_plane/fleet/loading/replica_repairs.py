@@ -37,12 +37,14 @@ class ReplicaRepairs:
     def repair(self, replica: Replica, server: Server, *, reason: str, dead: str, delay_s: float = 0.0) -> bool:
         """Load a replica anew whose stub, or that of its step `dead`, has died, in a background task that waits
         for `delay_s` first, or have the leader do so. No request is sent to it until then. False if nothing was
-        begun: it is being loaded already, or nothing can be loaded now."""
+        begun: it is being loaded already, its model is not known, or nothing can be loaded now."""
         if self._leader is not None and self._leader.request_repair(server.name, replica.model):
             self._state.note_dead(server, replica)
             return True
         is_under_way = replica.state is not ModelState.READY or (server.name, replica.model) in self._state.awaiting_fingerprint
-        if is_under_way or not self._turns.tasks.is_open:
+        # One that somebody else has just loaded from a new folder is described within seconds.
+        is_known = replica.model in self._state.fleet.models
+        if is_under_way or not is_known or not self._turns.tasks.is_open:
             return False
         # Triton goes on listing the dead replica as READY; this keeps it LOADING in the view until it is
         # repaired.

@@ -13,7 +13,15 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from control_plane.concurrency.task_owner import TaskOwner
-from control_plane.core.errors import ControlPlaneError, GatewayStopping, ModelLoadFailed, Overloaded, StoreUnavailable, UpstreamUnavailable
+from control_plane.core.errors import (
+    ControlPlaneError,
+    DeadlineExceeded,
+    GatewayStopping,
+    ModelLoadFailed,
+    Overloaded,
+    StoreUnavailable,
+    UpstreamUnavailable,
+)
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import ModelFacts
 from control_plane.fleet.view.state import FleetState
@@ -71,13 +79,15 @@ class ServerTurns:
 
     def note_failure(self, facts: ModelFacts, server: str, error: Exception) -> None:
         """Record a failed load: quarantine the model if the failure may be its own, otherwise only pause."""
-        # No fault of the model: the server went down, the lease was lost, or another load took the room.
-        if isinstance(error, UpstreamUnavailable | Overloaded | GatewayStopping):
+        # No fault of the model: the server went down or is frozen, the lease was lost, or another load took the room.
+        at = self.state.fleet.servers.get(server)
+        is_frozen = at is not None and at.is_silent and isinstance(error, DeadlineExceeded)
+        if is_frozen or isinstance(error, UpstreamUnavailable | Overloaded | GatewayStopping):
             self.state.measurements.pause(facts, _PAUSE_S)
             return
         # Such a failure quarantines the model, too, but it is not put on trial for it.
         is_transient = isinstance(error, StoreUnavailable) or (isinstance(error, ModelLoadFailed) and error.is_transient)
-        self.state.measurements.failed(facts, str(error), is_transient=is_transient)
+        self.state.measurements.failed(facts, str(error), is_transient=is_transient, server=server)
         self.tell(FleetEventKind.FAILED, facts.name, server, str(error))
         unexpected = None if isinstance(error, ControlPlaneError) else error
         _log.error("model could not be loaded: %s", error, extra={"model": facts.name, "server": server}, exc_info=unexpected)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from dataclasses import dataclass
 
 from control_plane.fleet.domain.fleet import NEVER_S, ModelFacts
 from control_plane.fleet.domain.placement.limits import LIMITS, SOON_S
@@ -17,6 +19,19 @@ _MOST_KNOWN = 1000
 """Refusals that are kept; at more all are dropped, as none holds for long."""
 
 
+@dataclass(slots=True)
+class _InVain:
+    """Search for room in vain."""
+
+    until_s: float
+    """When to search again."""
+    refusal: Refusal
+    room_changes: int
+    """`FleetState.room_changes` when it began."""
+    is_looked_after: bool = False
+    """Whether those who wait for room are woken when it is time to search again."""
+
+
 class LoadRequests:
     """Negative caches of the loads that requests ask for, in front of the `ReplicaLoader`."""
 
@@ -25,26 +40,31 @@ class LoadRequests:
         self._loads = loads
         self._no_room: dict[str, tuple[float, Refusal]] = {}
         """Model on trial -> (when to search for room again, the last refusal)."""
-        self._in_vain: dict[tuple[str, str | None], tuple[float, Refusal]] = {}
-        """(model, pool) -> (when to search again, the last refusal)."""
+        self._in_vain: dict[tuple[str, str | None], _InVain] = {}
+        """(model, pool) -> the last search."""
         self._no_further_replica: dict[str, tuple[float, float]] = {}
         """Model -> (when to ask again for one more replica, the expected wait above which one would help even before that)."""
 
     def begin(self, facts: ModelFacts, pool: str | None = None) -> Refusal | None:
         """Begin a load; returns why it cannot begin, or None if it has. Of many that ask at once, one searches."""
         key, began_s = (facts.name, pool), self._state.now_s()
-        until_s, refusal = self._in_vain.pop(key, (NEVER_S, None))
-        if refusal is None or began_s >= until_s:
+        known = self._in_vain.pop(key, None)
+        if known is None or began_s >= known.until_s:
+            room_changes = self._state.room_changes
             refusal = self._loads.load_replica(facts, pool=pool)
             if refusal is None:
                 return None
             self._state.measurements.begin_refusals(facts)
             ended_s = self._state.now_s()
-            until_s = ended_s + min(_REST * (ended_s - began_s), SOON_S)
+            known = _InVain(ended_s + min(_REST * (ended_s - began_s), SOON_S), refusal, room_changes)
+        elif known.room_changes != self._state.room_changes and not known.is_looked_after:
+            # Who was woken by that has the old answer now, and nothing else may wake it before the next tick.
+            known.is_looked_after = True
+            asyncio.get_running_loop().call_later(known.until_s - began_s, self._state.released)
         if len(self._in_vain) >= _MOST_KNOWN:
             self._in_vain.clear()
-        self._in_vain[key] = until_s, refusal
-        return refusal
+        self._in_vain[key] = known
+        return known.refusal
 
     def begin_unless_in_vain(self, facts: ModelFacts, pool: str | None) -> Refusal | None:
         """Begin a load as `begin` does, of a model whose last load has failed."""

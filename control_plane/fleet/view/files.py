@@ -10,12 +10,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import lru_cache
 
 from control_plane.fleet.ports import ServerInstance
 from control_plane.fleet.view.state import FleetState
 from control_plane.models.domain.description import DescribedModel, ModelSpec, Tier
 from control_plane.models.ports import ModelDescriptions
 from control_plane.models.tiers.warm_tier_manager import WarmTierManager
+
+_AT_ONCE = 100
+"""Models that are described without letting requests through in between: each takes some ten microseconds."""
 
 
 class FleetFiles:
@@ -45,9 +49,18 @@ class FleetFiles:
         self._descriptions = descriptions
         self._tiers = tiers
         self._timeout_s = timeout_s
+        self._turn = asyncio.Lock()
+        """Serialises the reads: what an earlier one has found would take back what a later one has."""
 
     async def describe(self) -> None:
-        """Read the models' folders, and bring the view of the fleet in line with them."""
+        """Read the models' folders, and bring the view of the fleet in line with them, a part of them at a time."""
+        async with self._turn:
+            described = await self._read()
+            for number, _ in enumerate(self._state.describing(described, self._tiers)):
+                if number % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
+
+    async def _read(self) -> dict[str, DescribedModel]:
         told = [instance.described() for instance in self._instances.values()]
         # Folders of this machine say nothing of servers that have their own and tell of them.
         is_told_all = bool(told) and None not in told
@@ -55,14 +68,14 @@ class FleetFiles:
         if self._tiers is not None:
             # The configurations of cold models are read once they have been fetched.
             cold = set(self._tiers.names()) - described.keys()
-            described |= {name: DescribedModel(ModelSpec(name), file_bytes=0) for name in cold}
+            described |= {name: _named(name) for name in cold}
         for each in told:
             # Where its files are more is known of a model than where they have to be fetched.
             described |= {name: model for name, model in (each or {}).items() if model.fetch_s is None or name not in described}
         # Attached Tritons have folders of their own; what they list can be served as well.
-        elsewhere = set().union(*self._state.listed.values()) - described.keys()
-        described |= {name: DescribedModel(ModelSpec(name), file_bytes=0) for name in elsewhere}
-        self._state.describe(described, self._tiers)
+        elsewhere = self._state.listed() - described.keys()
+        described |= {name: _named(name) for name in elsewhere}
+        return described
 
     def is_cold(self, model: str) -> bool:
         """Whether the model has to be fetched first."""
@@ -110,3 +123,9 @@ class FleetFiles:
     async def _check(self, model: str) -> None:
         if self._require_loadable is not None:
             await asyncio.to_thread(self._require_loadable, model)
+
+
+@lru_cache(maxsize=20_000)
+def _named(name: str) -> DescribedModel:
+    """Describe a model of which only the name is known; there may be thousands, which are described every five seconds."""
+    return DescribedModel(ModelSpec(name), file_bytes=0)

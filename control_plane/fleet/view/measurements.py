@@ -19,8 +19,9 @@ from dataclasses import replace
 from control_plane.core.algorithms.backoff import RestartLimits, restart_delay_s
 from control_plane.core.model import ModelState
 from control_plane.core.names import MAX_SIZE_BYTES
-from control_plane.fleet.domain.fleet import NEVER_S, Fleet, ModelFacts, Replica
+from control_plane.fleet.domain.fleet import NEVER_S, Fleet, ModelFacts, Replica, Server
 from control_plane.fleet.domain.memory import Measured
+from control_plane.fleet.domain.placement.limits import LIMITS
 from control_plane.models.domain.description import DescribedModel
 
 FIRST_LOAD_S = 2.0
@@ -41,6 +42,9 @@ and the next process only starts from it."""
 _MIN_SHRINK_PART = 0.1
 """Part of what a server holds; smaller surpluses are ignored, since what models take goes up and down by
 itself."""
+
+_NOTHING = Measured(0)
+"""Record of a model of which nothing is known."""
 
 _TEXT_BYTES = 2000
 """Upper bound of a remembered reason, which may be a whole stack trace."""
@@ -66,7 +70,7 @@ class Measurements:
 
     def record_of(self, model: str) -> Measured:
         """Return what is known of a model; an empty record if nothing is."""
-        return self.known.get(model, Measured(0))
+        return self.known.get(model, _NOTHING)
 
     # The facts
 
@@ -197,10 +201,13 @@ class Measurements:
 
     # Failures
 
-    def failed(self, facts: ModelFacts, why: str, *, is_transient: bool = False) -> None:
-        """Record a failed load and quarantine the model, for longer each time. `is_transient` tells a failure
+    def failed(self, facts: ModelFacts, why: str, *, is_transient: bool = False, server: str = "") -> None:
+        """Record a failed load on a server and quarantine the model, for longer each time. `is_transient` tells a failure
         that is no fault of its files."""
+        if not is_transient and (at := self._fleet.servers.get(server)) is not None:
+            self._fail_on(at, facts.name)
         known = self.record_of(facts.name)
+        facts.failed_only_on = server if known.failures == 0 or facts.failed_only_on == server else ""
         # In wall-clock time, since the record outlives this process and its monotonic clock.
         until_s = self._today_s() + restart_delay_s(known.failures + 1, limits=_QUARANTINE)
         self.known[facts.name] = replace(
@@ -212,6 +219,16 @@ class Measurements:
         )
         self.quarantine(facts)
 
+    def _fail_on(self, server: Server, model: str) -> None:
+        now_s = self._now_s()
+        lately = {name: at_s for name, at_s in server.failed_s.items() if name != model and now_s - at_s < LIMITS.avoids_failed_s}
+        server.failed_s = {**lately, model: now_s}  # the last one is the latest
+        server.failed_only_here = {model, *server.failed_only_here} & server.failed_s.keys()
+        failed = [each for each in self._fleet.servers.values() if model in each.failed_s]
+        if len(failed) > 1:  # so it is the model's fault, and none of theirs
+            for each in failed:
+                each.failed_only_here.discard(model)
+
     def pause(self, facts: ModelFacts, pause_s: float) -> None:
         """Do not load the model for a moment, after a failure that is no fault of its own."""
         facts.quarantined_until_s = self._now_s() + pause_s
@@ -222,12 +239,21 @@ class Measurements:
         if facts.refused_since_s == NEVER_S:
             facts.refused_since_s = self._now_s()
 
-    def end_refusals(self, facts: ModelFacts) -> None:
-        """Note that the model has been loaded."""
+    def succeeded(self, facts: ModelFacts, server: Server) -> None:
+        """Note that the model has been loaded on this server."""
+        self._end_quarantine(facts.name)
         facts.refused_since_s = NEVER_S
+        server.failed_s.pop(facts.name, None)
+        server.failed_only_here.clear()
 
     def forgive(self, model: str) -> None:
-        """Lift the quarantine: the model has been loaded, or may be tried again."""
+        """Forget that the model's load has failed, and where: it may be tried again."""
+        self._end_quarantine(model)
+        for server in self._fleet.servers.values():
+            server.failed_s.pop(model, None)
+            server.failed_only_here.discard(model)
+
+    def _end_quarantine(self, model: str) -> None:
         if (known := self.known.get(model)) is not None:
             self.known[model] = replace(known, failures=0, quarantined_until_s=0.0, why="", is_on_trial=False)
         if (facts := self._fleet.models.get(model)) is not None:

@@ -169,15 +169,26 @@ class MemorySync:
         gone = self._gone(found)
         for name in gone:
             self._state.measurements.recall(name, None)
-        # Only valid names: a store would refuse to return a record of any other, which would then be written
-        # in every turn.
-        known = {name: each for name, each in self._state.measurements.known.items() if MODEL_NAME.fullmatch(name)}
-        changes = {name: each for name, each in known.items() if each != found.get(name)}
+        changes = self._changes(found)
         if changes or gone & found.keys():
             await self._memory.measure({**changes, **dict.fromkeys(gone & found.keys())})
         # A desired state of a model that is gone for good would otherwise stay for ever.
         if forgotten := gone & self._state.wishes.keys():
             await self._memory.wish(dict.fromkeys(forgotten))
+
+    def _changes(self, found: Mapping[str, Measured]) -> dict[str, Measured | None]:
+        """Return the records that the store does not have."""
+        known, changes = self._state.measurements.known, dict[str, Measured | None]()
+        for name, each in known.items():
+            if (told := found.get(name)) is each:
+                continue
+            if told is not None and told == each:
+                known[name] = told  # the very object, so that the next turn need not compare: there may be thousands
+            # Only valid names: a store would refuse to return a record of any other, which would then be written
+            # in every turn.
+            elif MODEL_NAME.fullmatch(name):
+                changes[name] = each
+        return changes
 
     def _gone(self, found: Mapping[str, Measured]) -> set[str]:
         """Remembered models that no server and no folder has had for `_KEPT_S`."""

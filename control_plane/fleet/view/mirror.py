@@ -7,7 +7,7 @@ snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.fleet import NEVER_S, ModelFacts, Replica, Server
@@ -90,14 +90,16 @@ class FleetMirror:
         self._replicas[server] = replicas
         self._show(server, replicas)
 
-    def apply_again(self) -> None:
-        """Apply the last snapshots of replicas once more.
+    def apply_again(self) -> Iterator[None]:
+        """Apply the last snapshots of replicas once more, those of a server in each step.
 
         A request that got "unknown model" has dropped the replica here. It is gone, and the next snapshots
         say so, or it was loaded again in the meantime: then this puts it back.
         """
-        for name, replicas in self._replicas.items():
-            self._show(name, replicas)
+        for name in list(self._replicas):
+            if name in self._replicas:  # else it has gone down meanwhile
+                self._show(name, self._replicas[name])
+            yield
 
     def _show(self, name_of_server: str, replicas: Mapping[str, ReplicaSnapshot]) -> None:
         fleet, server = self._state.fleet, self._state.fleet.servers.get(name_of_server)

@@ -27,10 +27,10 @@ class ModelSpecs:
         name, most = model.spec.name, model.spec.max_replicas
         wish = self.wishes.get(name, _NOTHING)
         least = max(model.spec.min_replicas, self.pins.get(name, 0), wish.min_replicas or 0)
+        least = 0 if wish.is_suspended else least
         # Models with sequences get one replica unless their owner says otherwise, by either bound: so every
         # process sends a sequence to the same place.
-        return replace(
-            model.spec,
-            min_replicas=0 if wish.is_suspended else least,
-            max_replicas=max(1, model.spec.min_replicas) if model.has_sequences and most is None else most,
-        )
+        most = max(1, model.spec.min_replicas) if model.has_sequences and most is None else most
+        # Most are as their folders say: thousands are merged every few seconds, and a copy takes longest.
+        is_same = (least, most) == (model.spec.min_replicas, model.spec.max_replicas)
+        return model.spec if is_same else replace(model.spec, min_replicas=least, max_replicas=most)

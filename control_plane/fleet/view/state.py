@@ -11,14 +11,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.domain.counts import FleetCounts
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Replica, Server
 from control_plane.fleet.domain.memory import DesiredState, Measured
-from control_plane.fleet.domain.placement.load_plan import states_of
 from control_plane.fleet.view.doubts import ReplicaDoubts
 from control_plane.fleet.view.ejection import OutlierEjection
 from control_plane.fleet.view.events import FleetEvents
@@ -28,6 +27,7 @@ from control_plane.fleet.view.model_specs import ModelSpecs
 from control_plane.fleet.view.outages import Outages
 from control_plane.fleet.view.recalls import Recalls
 from control_plane.fleet.view.reservations import Reservation
+from control_plane.fleet.view.seen_index import SeenIndex
 from control_plane.fleet.view.tiers import Tiers
 from control_plane.models.domain.description import DescribedModel, Tier
 from control_plane.triton.ports import Upstream
@@ -35,12 +35,6 @@ from control_plane.triton.servers import Servers
 
 NO_BUDGET = 2**62
 """More memory than any server has."""
-
-
-def _is_announced(replica: Replica) -> bool:
-    """Whether the replica is only planned: its load waits for its turn, and Triton does not know of it
-    yet."""
-    return replica.state is ModelState.LOADING and replica.bytes == 0 and not replica.is_step
 
 
 def _states_on(server: Server) -> dict[str, tuple[Replica, ModelState]]:
@@ -82,8 +76,8 @@ class FleetState:
         """(server, model): replicas that count as LOADING even if Triton says READY. Until the fingerprint of
         what is loaded has been published, another server's fingerprint would stand for their answers in the
         response cache."""
-        self.listed: dict[str, set[str]] = {}
-        """Server -> all models that its Triton could load."""
+        self._seen: dict[str, SeenIndex] = {}
+        """Server -> its index as it was last seen."""
         self.uses: Counter[str] = Counter()
         """Model -> requests that `fleet/ownership/reports` has not reported yet."""
         self._servers = servers
@@ -91,6 +85,8 @@ class FleetState:
         # request (`released`).
         self._change = asyncio.Event()
         self._room = asyncio.Event()
+        self.room_changes = 0
+        """How often there may have been room since the start."""
         servers.follow(self)
 
     # Servers
@@ -118,12 +114,12 @@ class FleetState:
         self._outages.end(server)
 
     def down(self, reason: str, server: str) -> None:
-        """Drop a server's replicas and the state of sequences in them: what is loaded when it comes back is a
-        new replica."""
+        """Drop a server's replicas and the state of sequences in them: what is loaded when it comes back is a new replica."""
         at = self.fleet.servers[server]
         if self._servers.members[server].is_lost:
             self._outages.begin(at, reason)
         at.is_up, at.work_s, at.silent_from_s = False, 0.0, None
+        at.failed_s, at.failed_only_here = {}, set()
         for model in list(at.replicas):
             self.fleet.drop_replica(at, model)
         self.changed()
@@ -147,7 +143,7 @@ class FleetState:
         self.ejection.forget(server)
         self.recalls.forget(server)
         self.fleet.remove_server(server)
-        self.listed.pop(server, None)
+        self._seen.pop(server, None)
         self.changed()
 
     def live(self) -> set[str]:
@@ -164,19 +160,19 @@ class FleetState:
         if at is None or not self._servers.members[server].is_up:
             return
         was_up, at.is_up = at.is_up, True
-        index = list(index)
-        self.listed[server] = {line.name for line in index}
-        found, before = states_of(index), _states_on(at)
+        if (seen := self._seen.get(server)) is None or seen.index is not index:
+            seen = self._seen[server] = SeenIndex(index)
+        found, before = seen.states, _states_on(at)
         # Ensembles first: whether a model is a step depends on what else is loaded here.
         steps = {step for name in found for step in self.steps_of(name)}
-        for name in [name for name, replica in at.replicas.items() if name not in found and not _is_announced(replica)]:
+        for name in [name for name, replica in at.replicas.items() if name not in found and not replica.is_announced]:
             fleet.drop_replica(at, name)
         for name, state in found.items():
             # Triton is ahead of us: the replica serves only once its fingerprint is published.
             if state is ModelState.READY and (server, name) in self.awaiting_fingerprint:
                 state = ModelState.LOADING
             replica = at.replicas.get(name)
-            if replica is None or _is_announced(replica):
+            if replica is None or replica.is_announced:
                 # An announced load is in the index now, and keeps the time by which it was expected.
                 ready_s = replica.ready_s if replica is not None else now_s + self._load_s(name)
                 replica = Replica(name, state, 0, now_s, ready_s, last_used_s=now_s)
@@ -191,8 +187,7 @@ class FleetState:
             self.changed()
 
     def announce(self, server: Server, replica: Replica) -> None:
-        """Add a planned replica, so that routing and placement take it into account. Its memory counts only
-        from its load on."""
+        """Add a planned replica, so that routing and placement take it into account. Its memory counts only from its load on."""
         server.loads_until_s = max(server.loads_until_s, replica.ready_s)
         self.fleet.put_replica(server, replica)
 
@@ -217,8 +212,7 @@ class FleetState:
             self.changed()
 
     def reschedule_loads(self, server: Server) -> None:
-        """Recompute when the loads that wait on the server will have ended, now that one has ended sooner or
-        later than expected."""
+        """Recompute when the loads that wait on the server will have ended, now that one has ended sooner or later than expected."""
         until_s, models = self.now_s(), self.fleet.models
         loading = [
             each for each in server.replicas.values() if each.state is ModelState.LOADING and not each.is_step and each.model in models
@@ -229,9 +223,13 @@ class FleetState:
             replica.ready_s = until_s
         server.loads_until_s = until_s
 
+    def listed(self) -> set[str]:
+        """All models that any server could load."""
+        return set[str]().union(*(seen.names for seen in self._seen.values()))
+
     def is_empty(self, server: str) -> bool:
         """Whether no model is on the server, apart from announced ones."""
-        return all(map(_is_announced, self.fleet.servers[server].replicas.values()))
+        return all(replica.is_announced for replica in self.fleet.servers[server].replicas.values())
 
     def bytes_of(self, server: str, model: str) -> int:
         """Memory of a model on a server, in bytes; 0 for the steps of an ensemble, whose memory counts with
@@ -251,9 +249,15 @@ class FleetState:
     def describe(self, described: Mapping[str, DescribedModel], tiers: Tiers | None = None) -> None:
         """Take over the models there are, as their folders describe them, and the `tiers` that their files
         are in. Measurements stand."""
+        for _ in self.describing(described, tiers):
+            pass
+
+    def describing(self, described: Mapping[str, DescribedModel], tiers: Tiers | None = None) -> Iterator[None]:
+        """Do as `describe` in steps of one model, some ten microseconds each, between which requests may be let through."""
         self.described, self._tiers = described, tiers
         for name, model in described.items():
             self._describe(name, model)
+            yield
         for name in self.fleet.models.keys() - described.keys():
             # A model without a folder is forgotten only once no server has it: its replicas may still be
             # serving.
@@ -373,11 +377,12 @@ class FleetState:
         """Wake everyone who waits for a change, and recall requests that another server could answer by now."""
         self.recalls.sweep()
         self._change.set()
-        self._room.set()
+        self.released()
 
     def released(self) -> None:
         """Wake those who wait for room, but not the many who may wait for a load, as this is called at the
         end of each request."""
+        self.room_changes += 1
         self._room.set()
 
     async def wait_for_change(self, timeout_s: float, *, for_room: bool = False) -> None:

@@ -3,13 +3,14 @@ statistics."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from google.protobuf import json_format
 
 from control_plane.core.algorithms.steps import Steps
-from control_plane.core.model import ModelState
+from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.view.catalogue import asked_of_all
 from control_plane.frontends.kserve.http_fleet import not_available
 from control_plane.inference.catalogue import Catalogue
@@ -34,11 +35,8 @@ class GrpcFleetAnswers:
         """Answer RepositoryIndex. Raises UpstreamUnavailable."""
         if request.repository_name:
             return status_answer(GrpcStatus.UNIMPLEMENTED, "'repository_name' specification is not supported")
-        answer = service_pb2.RepositoryIndexResponse()
-        for line in await self._catalogue.index(only_ready=request.ready):
-            is_known = line.version or line.reason or line.state is not ModelState.UNAVAILABLE
-            answer.models.add(name=line.name, version=line.version, state=line.state.value if is_known else "", reason=line.reason)
-        return message_answer(answer.SerializeToString())
+        lines = await self._catalogue.index(only_ready=request.ready)
+        return message_answer(await asyncio.to_thread(_index, lines))  # thousands of models take tens of milliseconds
 
     async def ready(self, call: GrpcCall, model: str, version: str, *, timeout_s: float) -> GrpcAnswer:
         """Answer ModelReady. Raises UpstreamUnavailable."""
@@ -61,6 +59,14 @@ class GrpcFleetAnswers:
         if not self._catalogue.knows(model):
             return status_answer(GrpcStatus.INVALID_ARGUMENT, not_available(model))
         return await run_in_steps(_statistics_steps([no_statistics(model, version)]))
+
+
+def _index(lines: Iterable[ModelVersion]) -> bytes:
+    answer = service_pb2.RepositoryIndexResponse()
+    for line in lines:
+        is_known = line.version or line.reason or line.state is not ModelState.UNAVAILABLE
+        answer.models.add(name=line.name, version=line.version, state=line.state.value if is_known else "", reason=line.reason)
+    return bytes(answer.SerializeToString())
 
 
 def _says_ready(answer: GrpcAnswer) -> bool:

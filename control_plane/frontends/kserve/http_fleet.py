@@ -3,6 +3,8 @@ statistics."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
@@ -37,7 +39,7 @@ class HttpFleetAnswers:
         match route.action:
             case Action.INDEX:
                 lines = await self._catalogue.index(only_ready=read_index_request(request.body))
-                return make_answer(200, orjson.dumps([_line(line) for line in lines]))
+                return make_answer(200, await asyncio.to_thread(_index, lines))  # thousands of models take milliseconds
             case Action.MODEL_READY:
                 return await self._ready(request, route)
             case Action.STATISTICS:
@@ -73,6 +75,10 @@ def not_available(model: str) -> str:
 
 def _statistics(found: list[dict[str, Any]]) -> HttpAnswer:
     return make_answer(200, orjson.dumps({"model_stats": found}))
+
+
+def _index(lines: Iterable[ModelVersion]) -> bytes:
+    return orjson.dumps([_line(line) for line in lines])
 
 
 def _line(line: ModelVersion) -> dict[str, str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, ModelNotFound, StartupError
@@ -59,8 +60,9 @@ class ManagedRepository:
         self._sources = list(dict.fromkeys(source.resolve() for source in sources))
         self._config_name = config_name
         self.root = state_dir.absolute() / "triton/repository"
-        # A start of Triton that has been given up may still be placing, in its thread, when the next begins.
-        self._placing_all = threading.Lock()
+        # A start of Triton that has been given up may still be placing, in its thread, when the next begins; and ensembles that
+        # are loaded at the same time may share steps.
+        self._placing = threading.Lock()
         for source in self._sources:
             if not source.is_dir():
                 raise StartupError(f"--model-repository {source} is not a folder; name one whose subfolders are models")
@@ -87,7 +89,7 @@ class ManagedRepository:
         """Place every model that can be placed, and remove placed ones whose source is gone. It takes about
         1 ms a model, so it is called in threads. Raises StartupError.
         """
-        with self._placing_all:
+        with self._placing:
             names = self.names()
             try:
                 self._remove_all_but(names)
@@ -102,7 +104,7 @@ class ManagedRepository:
 
     def place(self, name: str) -> list[str]:
         """Bring the placed copies of a model and of its composing models in line with the sources; return
-        their names, its own first.
+        their names, its own first. It takes milliseconds, and as long as the disk wants, so it is called in threads.
 
         Only what differs is written: Triton would take a new modification time for a changed model, and load
         it again.
@@ -112,7 +114,8 @@ class ManagedRepository:
             ModelLoadFailed: the model is not built, or its configuration or folder cannot be read.
         """
         needed = self._with_composing(name)
-        self._place(needed, set())
+        with self._placing:
+            self._place(needed, set())
         return [each.name for each in reversed(needed)]
 
     def require_loadable(self, name: str) -> None:
@@ -131,7 +134,8 @@ class ManagedRepository:
         those in `placed` are, and the others are added to it."""
         for model in models:
             if model not in placed:
-                reconcile_tree(self.root / model.name, self._tree(model))
+                with _readable(model.name):
+                    reconcile_tree(self.root / model.name, self._tree(model))
                 placed.add(model)
 
     def _remove_all_but(self, names: list[str]) -> None:
@@ -176,7 +180,8 @@ class ManagedRepository:
                 visit(step, each)
             done[each] = model
 
-        visit(name, None)
+        with _readable(name):
+            visit(name, None)
         return list(done.values())
 
     def _tree(self, model: Path) -> Tree:
@@ -198,6 +203,15 @@ class ManagedRepository:
             return tree
         text = with_parameters(model, self._config_name, self._parameters[model.name])
         return tree.with_text(config_file(model, self._config_name).relative_to(model), text)
+
+
+@contextmanager
+def _readable(model: str) -> Iterator[None]:
+    """Raise ModelLoadFailed where a folder of the model may not be read, or has just gone."""
+    try:
+        yield
+    except OSError as exc:
+        raise ModelLoadFailed(f"model {model!r} cannot be read: {exc}") from exc
 
 
 def _is_name(name: str) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from control_plane.core.endpoints import GRPC_CONTROL_FIELD, NO_CREDENTIALS, Address, Credentials, TcpAddress
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, UpstreamFailed, UpstreamUnavailable
@@ -31,6 +32,12 @@ _CONTROL_TIMEOUT_S = 10.0
 """Time limit of calls that only read; after days of uptime Triton takes up to 4 s for an index (server issue
 5325).
 """
+
+_INDEX = "/inference.GRPCInferenceService/RepositoryIndex"
+_LARGE_INDEX_BYTES = 2**16
+"""Length of an answer from which it is read in a thread: a thousand models and more take milliseconds."""
+
+_STATES = {state.value: state for state in ModelState}
 
 STATUS_ERRORS: dict[grpc.StatusCode, type[ControlPlaneError]] = {
     grpc.StatusCode.CANCELLED: UpstreamUnavailable,
@@ -80,6 +87,10 @@ class ControlClient:
         self._held = ExitStack()
         self._channel = _channel(self._held.enter_context(grpc_target(address)), address)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        serialize = service_pb2.RepositoryIndexRequest.SerializeToString
+        self._stub.RepositoryIndex = self._channel.unary_unary(_INDEX, request_serializer=serialize)  # its answer stays in bytes
+        self._index: tuple[bytes, list[ModelVersion]] = (b"", [])
+        """The last answer for an index, and what it says."""
 
     async def is_live(self) -> bool:
         try:
@@ -90,7 +101,11 @@ class ControlClient:
 
     async def index(self) -> list[ModelVersion]:
         answer = await self._call("RepositoryIndex", service_pb2.RepositoryIndexRequest(), _CONTROL_TIMEOUT_S)
-        return [_version(line) for line in answer.models]
+        before, index = self._index
+        if answer != before:
+            index = _lines(answer) if len(answer) < _LARGE_INDEX_BYTES else await asyncio.to_thread(_lines, answer)
+            self._index = answer, index
+        return index
 
     async def load(self, name: str, *, override: ModelOverride | None = None, timeout_s: float) -> None:
         request = service_pb2.RepositoryModelLoadRequest(model_name=name)
@@ -192,9 +207,17 @@ def grpc_target(address: Address) -> Iterator[str]:
         yield f"unix:{path}"
 
 
+def _lines(answer: bytes) -> list[ModelVersion]:
+    """Read an index. Raises UpstreamFailed."""
+    try:
+        return [_version(line) for line in service_pb2.RepositoryIndexResponse.FromString(answer).models]
+    except DecodeError as exc:
+        raise UpstreamFailed(f"RepositoryIndex: the answer cannot be read: {exc}") from exc
+
+
 def _version(line: Any) -> ModelVersion:
-    state = ModelState(line.state) if line.state else ModelState.UNAVAILABLE
-    return ModelVersion(line.name, line.version, state, without_frames(line.reason))
+    # Of a model that was never loaded Triton tells no state; it has one more, UNKNOWN, in which a model is not served either.
+    return ModelVersion(line.name, line.version, _STATES.get(line.state, ModelState.UNAVAILABLE), without_frames(line.reason))
 
 
 def _reraise_own(error: BaseException) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from control_plane.core.errors import ControlPlaneError
+from control_plane.triton.embedded.stubs import children_of
 
 _PROGRAM = "tritonserver"
 _REPOSITORY_FLAGS = ("--model-repository", "--model-store")
@@ -59,15 +60,6 @@ def find_triton(repository: Path, *, proc: Path = Path("/proc")) -> TritonProces
     if not is_ours:
         raise ProcessesUnseen(f"process {pid} is another user's: run both as the same user (in a pod runAsUser)")
     return TritonProcesses(pid, _shm_prefix(arguments), shared_memory)
-
-
-def children_of(pid: int) -> list[int]:
-    """Return the children of all threads of a process."""
-    found: list[int] = []
-    with suppress(OSError):  # it has ended
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
-    return found
 
 
 def _command_lines(proc: Path) -> Iterator[tuple[int, list[str]]]:

@@ -26,6 +26,11 @@ _IN_REPOSITORY = re.compile(r"/repository/([^/]+)/\d+/")
 _NUMBERS = re.compile("_[0-9]+_[0-9]+$")
 """Suffix of an instance: the numbers of its group and of itself in the group."""
 
+_CHILDREN = "children"
+_CHILDREN_ARE_LISTED = Path("/proc/thread-self", _CHILDREN).exists()
+"""Whether the kernel lists the children of threads: it need not have been built to (CONFIG_PROC_CHILDREN), as those of
+Firecracker and of some distributions for Kubernetes are not."""
+
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the place itself is meant
 
 
@@ -50,7 +55,8 @@ class Stub:
 
     def is_of(self, models: Collection[str]) -> bool:
         """Whether the stub serves one of these models."""
-        return any(f"/{model}/" in self.path or re.fullmatch(rf"{re.escape(model)}(_\d+)?", self.instance) for model in models)
+        # Not by any folder of the path: a model may have the name of one above the repository.
+        return self.model in models or any(re.fullmatch(rf"{re.escape(model)}(_\d+)?", self.instance) for model in models)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +138,8 @@ class Stubs:
     def _children(self) -> Iterator[int]:
         """Yield the children of all of Triton's threads; none once Triton is gone."""
         # The guardian's oldest: its other children are orphans that it inherited.
-        for triton in _children_of(self._guardian)[:1] if self._triton is None else (self._triton,):
-            with suppress(FileNotFoundError):
-                for thread in os.listdir(f"/proc/{triton}/task"):
-                    yield from _children_of(triton, int(thread))
+        for triton in children_of(self._guardian)[:1] if self._triton is None else (self._triton,):
+            yield from children_of(triton)
 
     def _stub(self, pid: int) -> Stub | None:
         """Return the stub that a process is, by its arguments; None for another process."""
@@ -149,11 +153,26 @@ class Stubs:
         return Stub(pid, region[0], after[5] if len(after) > 5 else "", before[-1] if before else "", started_s)
 
 
-def _children_of(process: int, thread: int | None = None) -> list[int]:
-    """Return the child processes of a thread, zombies included, the oldest first."""
-    with suppress(FileNotFoundError, ProcessLookupError):  # the process has just ended
-        return [*map(int, Path(f"/proc/{process}/task/{thread or process}/children").read_text().split())]
-    return []
+def children_of(process: int) -> list[int]:
+    """Return the children of all threads of a process, zombies included, those of each thread the oldest first; none once
+    it has ended."""
+    found = list[int]()
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for thread in os.listdir(f"/proc/{process}/task"):
+            with suppress(FileNotFoundError, ProcessLookupError):  # the thread has just ended
+                found += map(int, Path(f"/proc/{process}/task/{thread}/{_CHILDREN}").read_text().split())
+    return found if found or _CHILDREN_ARE_LISTED else _children_by_parent(process)
+
+
+def _children_by_parent(parent: int) -> list[int]:
+    """Return the children of a process, the oldest first, by what all processes say of their parents."""
+    found = list[tuple[int, int]]()
+    for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
+        with suppress(OSError):  # it has just ended
+            fields = _stat(pid)
+            if int(fields[_PARENT]) == parent:
+                found.append((int(fields[_STARTED]), pid))
+    return [pid for _, pid in sorted(found)]
 
 
 def _mapped_by(process: int) -> set[str]:

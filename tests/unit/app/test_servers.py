@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from control_plane.app.servers import Tritons
-from control_plane.app.triton_instances import Restore
+from control_plane.app.triton_instances import Restore, TritonInstance
 from control_plane.core.errors import StartupError
 from control_plane.fleet.administration import FleetModels
 from control_plane.inference.domain.queries_of_death import Finding, Record, Verdict
@@ -18,6 +18,7 @@ from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.model_service import LoadFailure, ModelService
 from control_plane.settings import load_settings
 from control_plane.triton.ports import Upstream
+from control_plane.triton.supervisor import Supervisor
 from tests.fakes import FakeUpstream
 
 TWO = "http://127.0.0.1:1,http://127.0.0.1:11"
@@ -230,3 +231,14 @@ def test_so_does_the_only_triton(tmp_path: Path) -> None:
     made.units = [replace(unit, explain_death=heard.append) for unit in made.units]
     made.found_out(Finding(("a", b"digest"), replace(GUILTY, deaths=("triton", "triton"))))
     assert heard == ["a", "a"]
+
+
+@pytest.mark.parametrize(("is_stub", "times"), [(False, 2), (True, 0)])
+def test_its_supervisor_hears_of_its_own_ends(tmp_path: Path, is_stub: bool, times: int) -> None:
+    made, heard = tritons(tmp_path), list[str]()
+    (unit,) = made.units
+    assert isinstance(unit, TritonInstance)
+    assert isinstance(unit.triton, Supervisor)
+    unit.triton.explain_death = lambda: heard.append("end")  # type: ignore[method-assign]
+    made.found_out(Finding(("a", b"digest"), replace(GUILTY, deaths=("triton", "triton")), is_stub))
+    assert heard == ["end"] * times

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from control_plane.core.errors import ModelLoadFailed
+from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, UpstreamUnavailable
 from control_plane.core.fingerprint import Fingerprint
+from control_plane.core.model import ModelState
 from control_plane.models.fleet_fingerprints import FleetFingerprints, ServerFingerprints
 from control_plane.models.loaded_contents import LoadedContents
 from tests.aio import run
@@ -101,6 +102,11 @@ def test_what_may_be_loaded_elsewhere_in_other_contents_is_unknown_until_it_is_c
     assert bench.known is newest
 
 
+async def _end_by(error: ControlPlaneError, contents: LoadedContents, upstream: FakeUpstream, model: str) -> None:
+    async with contents.loading(upstream, model, None):
+        raise error
+
+
 class TestLoads:
     """Changes of one model on two servers, of which the first has it loaded."""
 
@@ -111,16 +117,28 @@ class TestLoads:
             reading.files["a"] = "other weights"
         assert "a" not in board.known
 
-    async def test_that_fail_leave_it(self) -> None:
+    async def test_that_fail_leave_it_however_often(self) -> None:
         board, _, second = await self._first_has_it()
+        for _ in range(2):
+            with pytest.raises(ModelLoadFailed):
+                await _end_by(ModelLoadFailed("its weights are cut short"), second, FakeUpstream(), "a")
+            assert "a" in board.known
 
-        async def fail() -> None:
-            async with second.loading(FakeUpstream(), "a", None):
-                assert "a" not in board.known
-                raise ModelLoadFailed("its weights are cut short")
-
+    async def test_that_fail_leave_it_unknown_where_triton_has_loaded_it_as_a_step(self) -> None:
+        board, reading, second = await self._first_has_it()
+        reading.files["e"], reading.steps["e"] = "first", ["a"]
+        upstream = FakeUpstream()
+        upstream.control.states["a"] = ModelState.READY
         with pytest.raises(ModelLoadFailed):
-            await fail()
+            await _end_by(ModelLoadFailed("the ensemble's own configuration is wrong"), second, upstream, "e")
+        assert "a" not in board.known
+
+    async def test_during_which_triton_ends_leave_it_once_there_is_another(self) -> None:
+        board, _, second = await self._first_has_it()
+        with pytest.raises(UpstreamUnavailable):
+            await _end_by(UpstreamUnavailable("Triton has ended"), second, FakeUpstream(), "a")
+        assert "a" not in board.known, "it may have been loaded"
+        await second.restart(FakeUpstream())
         assert "a" in board.known
 
     async def _first_has_it(self) -> tuple[FakeBoard, FakeReading, LoadedContents]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from threading import Event
 
 import pytest
 
@@ -221,6 +222,16 @@ class TestLoad:
         bench = Bench()
         bench.fails(bench.service.load("nope"), ModelNotFound)
         assert bench.control.loads == []
+
+    async def test_the_event_loop_goes_on_while_the_model_is_placed(self) -> None:
+        bench = Bench()
+        placed = bench.repository.places_when = Event()
+        async with changing(bench.service), asyncio.TaskGroup() as tasks:
+            tasks.create_task(bench.service.load("a"))
+            while not bench.repository.asked:
+                await asyncio.sleep(0.001)
+            placed.set()
+        assert bench.repository.placed == ["a"]
 
     def test_into_an_attached_triton_places_nothing(self) -> None:
         bench = Bench(has_repository=False)

@@ -8,7 +8,7 @@ from threading import Event
 
 import pytest
 
-from control_plane.core.errors import ModelLoadFailed, UpstreamFailed
+from control_plane.core.errors import ModelLoadFailed, StartupError, UpstreamFailed
 from control_plane.core.model import ModelState
 from control_plane.models.model_service import LoadFailure
 from tests.aio import run, settle
@@ -30,6 +30,14 @@ class TestRestore:
             await settle()
             placed.set()
         assert bench.repository.placed == ["*"]
+
+    def test_at_start_the_repositories_must_be_usable(self) -> None:
+        bench = Bench("a")
+        bench.repository.cannot_place_all = StartupError("two models are called 'b'")
+        for _ in range(2):
+            with pytest.raises(StartupError, match="two models"):
+                run(bench.service.restore(bench.upstream))
+        assert bench.control.loads == []
 
     def test_nothing_asked_for_is_nothing_loaded(self) -> None:
         bench = Bench()
@@ -135,6 +143,13 @@ class TestAfterARestart:
         run(bench.service.restore(bench.upstream))
         bench.restart()
         assert bench.repository.placed == ["*", "a", "*", "a"]
+
+    def test_they_need_not_be_usable_any_more(self, caplog: pytest.LogCaptureFixture) -> None:
+        bench = Bench("a")
+        run(bench.service.restore(bench.upstream))
+        bench.repository.cannot_place_all = StartupError("two models are called 'b'")
+        assert bench.restart() == ["a"]
+        assert "since the repositories have become unusable: two models are called 'b'" in caplog.text
 
 
 class TestInAFleet:

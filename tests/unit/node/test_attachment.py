@@ -135,6 +135,38 @@ async def test_a_triton_that_is_silent_for_long_is_lost_though_its_node_lives() 
         assert found.member.losses == 1
 
 
+async def test_a_triton_that_goes_on_after_a_long_silence_has_what_its_node_says_anew() -> None:
+    async with Bench().running() as bench, attached(bench) as found:
+        await found.until(is_up=True)
+        await found.gateway.load("a")
+        known = found.gateway.knows("a")
+        assert known is not None
+        found.upstreams[-1].thaw.clear()  # the next connection to it is answered at once
+        while not found.member.losses:
+            await asyncio.sleep(0.05)
+        await found.until(is_up=True)
+        assert len(found.gateway.wires) == 2
+        assert found.gateway.knows("a") == known
+
+
+async def test_of_a_silent_triton_whose_node_goes_away_too_nothing_counts() -> None:
+    async with Bench().running() as bench, attached(bench) as found:
+        await found.until(is_up=True)
+        await found.gateway.load("a")
+        known = found.gateway.fingerprints.get("a")
+        assert known is not None
+        await found.gateway.board.of_server("other").publish({"a": known})
+        bench.control.live = False
+        found.upstreams[-1].thaw.clear()
+        while not found.member.losses:
+            await asyncio.sleep(0.05)
+        await found.gateway.connected()
+        found.gateway.is_reachable = False
+        found.gateway.wires[-1].to_gateway.put_nowait(None)
+        await asyncio.sleep(1.0)
+        assert found.gateway.knows("a") == known.digest, "as the other server has it"
+
+
 async def test_a_server_that_is_not_up_in_time_says_why() -> None:
     async with Bench().running() as bench:
         bench.member.down("it cannot start")

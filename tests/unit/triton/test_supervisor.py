@@ -116,6 +116,54 @@ def test_short_lives_are_followed_by_growing_delays_and_a_long_one_resets_them()
     run(scenario)
 
 
+def test_deaths_of_a_known_cause_do_not_count_as_long_as_they_are_few() -> None:
+    async def scenario() -> None:
+        lab = Lab()
+        lab.live_after_s = lab.restore_takes_s = 0.0
+        supervisor = lab.supervisor()
+        lab.supervisor = lambda: supervisor  # type: ignore[method-assign]
+        ended_s: list[float] = []
+
+        async def lives(count: int) -> None:
+            for number in range(1, count + 1):
+                await lab.until("up", times=number)
+                await asyncio.sleep(1.0)
+                ended_s.append(now_s())
+                lab.lives[-1].end("ended")
+                await asyncio.sleep(0.05)
+                supervisor.explain_death()
+            await lab.until("up", times=count + 1)
+
+        await cancelled_after(lab, lambda: lives(24))
+        delays_s = [started_s - ended for ended, started_s in zip(ended_s, lab.started_s[1:], strict=True)]
+        assert delays_s == pytest.approx([0.2] * 21 + [0.4, 0.8, 1.6], abs=0.05)
+
+    run(scenario)
+
+
+def test_a_wait_ends_sooner_once_the_cause_is_known() -> None:
+    async def scenario() -> None:
+        lab = Lab()
+        lab.live_after_s = lab.restore_takes_s = 0.0
+        supervisor = lab.supervisor()
+        lab.supervisor = lambda: supervisor  # type: ignore[method-assign]
+
+        async def lives() -> None:
+            for number in range(1, 7):
+                await lab.until("up", times=number)
+                lab.lives[-1].end("ended")
+            await asyncio.sleep(1.0)
+            for _ in range(6):
+                supervisor.explain_death()
+            explained_s = now_s()
+            await lab.until("up", times=7)
+            assert now_s() - explained_s < 0.1, "instead of 5.4 s"
+
+        await cancelled_after(lab, lives)
+
+    run(scenario)
+
+
 def test_once_up_it_is_tried_for_ever() -> None:
     async def scenario() -> None:
         lab = Lab()

@@ -26,13 +26,12 @@ class Eviction:
         """Models to evict from the server, cheapest first; None if evicting everything that may be evicted is
         not enough."""
         name, replicas = facts.name, server.replicas.values()
-        staying = sum(replica.bytes for replica in replicas if replica.state is not ModelState.UNLOADING and replica.model != name)
+        staying = sum(replica.bytes for replica in replicas if replica.model != name and not self._is_leaving(replica))
         missing = staying + facts.resident_bytes - server.budget_bytes
         if missing <= 0:
             return []
-        # The load will probably fail again: nothing is evicted for it.
-        if facts.is_on_trial:
-            return None
+        if facts.is_on_trial and facts.failed_only_on in ("", server.name):
+            return None  # the load will probably fail again: nothing goes for it, unless the fault may be another server's
         chosen: list[str] = []
         for name in self.may_go(server):
             chosen.append(name)
@@ -40,6 +39,10 @@ class Eviction:
             if missing <= 0:
                 return _needed(chosen, server, -missing)
         return None
+
+    def _is_leaving(self, replica: Replica) -> bool:
+        """Whether the replica's memory will soon be free."""
+        return replica.state is ModelState.UNLOADING and self._now_s - replica.since_s < self._limits.longest_unload_s
 
     def may_go(self, server: Server) -> list[str]:
         """Models on the server that may be evicted now, cheapest first."""

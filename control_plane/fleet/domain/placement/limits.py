@@ -37,6 +37,18 @@ class PlacementLimits:
     milliseconds, and a busy model would search with every request. With more, bursts wait for the replica
     that they need."""
 
+    longest_unload_s: float = 55.0
+    """Memory of a model that has been unloading for longer counts as taken: its requests may last for hours, and Triton (24.10)
+    never ends the unload of one whose process has died. A little less than plans wait for it (`PlanLimits.release_timeout_s`)."""
+
+    avoids_failed_s: float = 600.0
+    """A model whose load has failed on a server goes there no more for so long, if there is a place elsewhere; nor does any
+    other where those of several have."""
+
+    sick_from: int = 3
+    """So many models whose loads fail one after the other, and have failed nowhere else, show that the fault is the
+    server's. It would take all loads otherwise: nothing is as free as a server on which nothing can be loaded."""
+
     stays_in_pool: bool = False
     """If the pool has no room, do not use servers of other pools either."""
 

@@ -93,8 +93,8 @@ def place(
     if isinstance(servers, Refusal):
         return servers
     search = _Search(fleet, facts, now_s, limits, pool)
-    best = search.best_in_pool(servers) or search.best_elsewhere(servers)
-    # A model on trial is placed only where memory is free.
+    best = search.best(servers)
+    # A model on trial is placed only where memory is free, or on one more server.
     if best is None and facts.is_on_trial:
         return Refusal(Obstacle.ON_TRIAL, f"'{model}' failed to load, and nothing is unloaded to try it again", LONG_S)
     if best is None:
@@ -179,11 +179,23 @@ class _Search:
         self._pool = pool
         self._eviction = Eviction(fleet, now_s, limits)
 
-    def best_in_pool(self, servers: Sequence[Server]) -> Placement | None:
-        return self._best_of_many([server for server in servers if server.is_for(self._pool)])
+    def best(self, servers: Sequence[Server]) -> Placement | None:
+        """The best placement in the pool, else elsewhere; on servers where the load may well fail, if there is no other."""
+        well = [server for server in servers if not self._may_fail_on(server)]
+        found = self._best_by_pool(well)
+        return found if found is not None or len(well) == len(servers) else self._best_by_pool(servers)
 
-    def best_elsewhere(self, servers: Sequence[Server]) -> Placement | None:
-        return self._best_of_many([server for server in servers if not server.is_for(self._pool)])
+    def _best_by_pool(self, servers: Sequence[Server]) -> Placement | None:
+        own = [server for server in servers if server.is_for(self._pool)]
+        return self._best_of_many(own) or self._best_of_many([server for server in servers if not server.is_for(self._pool)])
+
+    def _may_fail_on(self, server: Server) -> bool:
+        """Whether the load has lately failed there, or loads of several models have."""
+        if not server.failed_s:
+            return False
+        limits, since_s = self._limits, self._now_s - self._limits.avoids_failed_s
+        is_sick = len(server.failed_only_here) >= limits.sick_from and next(reversed(server.failed_s.values())) > since_s
+        return is_sick or server.failed_s.get(self._facts.name, NEVER_S) > since_s
 
     def _best_of_many(self, servers: Sequence[Server]) -> Placement | None:
         if not servers:

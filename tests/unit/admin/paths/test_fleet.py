@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
@@ -197,3 +198,20 @@ def test_where_there_is_no_fleet_it_says_how_to_have_one() -> None:
     status, body = Bench().ask("GET", "/fleet")
     assert status == 404
     assert "--servers, --memory-budget" in body["error"]
+
+
+async def turns_of_an_answer(models: int) -> int:
+    """How often others get their turn while a fleet of so many models is shown."""
+    app, turns = FastAPI(), 0
+    add_fleet_path(app, fleet_of(State(*(model(f"m{number}") for number in range(models)))))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8080") as client:
+        asked = asyncio.get_running_loop().create_task(client.get("/fleet"))
+        while not asked.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert len((await asked).json()["models"]) == models
+    return turns
+
+
+async def test_thousands_of_models_hold_no_request_up() -> None:
+    assert await turns_of_an_answer(2000) >= await turns_of_an_answer(1) + 15

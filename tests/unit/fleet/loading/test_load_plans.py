@@ -205,9 +205,24 @@ async def test_an_index_of_before_another_lease_does_not_count() -> None:
 
 async def test_requests_that_do_not_end_hold_up_their_models_successor_for_a_time() -> None:
     triton = UpstreamClient({"a": READY, "b": READY}, drain_s=1000.0)
-    with pytest.raises(DeadlineExceeded, match="server 's': waited 10 s for 'a' to be released"):
+    with pytest.raises(Overloaded, match="server 's': waited 10 s for 'a' to be released"):
         await Plans(triton).bring("m", "a")
     assert triton.said == ["unload a"]
+
+
+async def test_an_index_that_does_not_come_is_no_fault_of_the_model() -> None:
+    class Frozen(UpstreamClient):
+        async def index(self) -> list[ModelVersion]:
+            raise DeadlineExceeded("RepositoryIndex: Deadline Exceeded")
+
+    with pytest.raises(UpstreamUnavailable, match="server 's' does not list its models: RepositoryIndex"):
+        await Plans(Frozen()).bring("m")
+
+
+async def test_its_own_requests_that_do_not_end_are_its_own_fault() -> None:
+    triton = UpstreamClient({"m": READY}, drain_s=1000.0)
+    with pytest.raises(DeadlineExceeded, match="waited 10 s for 'm' to be released"):
+        await Plans(triton).bring("m", "m")
 
 
 @pytest.mark.parametrize("error", [ModelLoadFailed("no such file"), UpstreamUnavailable("gone"), DeadlineExceeded("too long")])
@@ -297,7 +312,7 @@ class TestDeadProcesses:
         triton = Stuck({"a": READY, "b": READY})
         plans = Plans(triton)
         await plans.raise_up("b")
-        with pytest.raises(DeadlineExceeded, match="waited 10 s for 'b' to be released"):
+        with pytest.raises(Overloaded, match="waited 10 s for 'b' to be released"):
             await plans.bring("m", "b")
         assert triton.said == ["unload b", "load b", "unload b"]
 

@@ -203,3 +203,12 @@ async def test_a_worker_takes_back_what_its_parent_has_seen_die() -> None:
         await asyncio.sleep(0.1)
         assert [servers.name_of(server) == name for server, _ in request.sent] == [True, False]
         assert status(await asked) == 200
+
+
+async def test_of_a_model_that_is_not_described_yet_ends_no_gateway() -> None:
+    async with running(FleetBench()) as bench:
+        bench.tritons["s0"].states["new"] = READY  # loaded by somebody else, from a folder that has just come
+        await bench.loads["s0"].poll_index()
+        bench.router.stub_died("s0", "new", "was killed by SIGKILL")
+        await asyncio.sleep(1.0)
+        assert bench.replica("new").state is READY

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,9 +19,18 @@ class Searches:
         self.at_s = 100.0
         self.refusal: Refusal | None = REFUSAL
         self.made: list[tuple[str, str | None]] = []
-        state: Any = SimpleNamespace(now_s=lambda: self.at_s, measurements=SimpleNamespace(begin_refusals=lambda facts: None))
+        self.woken = 0
+        self.state: Any = SimpleNamespace(
+            now_s=lambda: self.at_s,
+            measurements=SimpleNamespace(begin_refusals=lambda facts: None),
+            room_changes=0,
+            released=self.wake,
+        )
         loads: Any = self
-        self.requests = LoadRequests(state, loads)
+        self.requests = LoadRequests(self.state, loads)
+
+    def wake(self) -> None:
+        self.woken += 1
 
     def load_replica(self, facts: ModelFacts, *, pool: str | None = None) -> Refusal | None:
         self.made.append((facts.name, pool))
@@ -38,6 +48,24 @@ def test_of_a_crowd_that_waits_for_one_model_one_searches_for_room_at_a_time() -
     searches.at_s += 0.005
     assert searches.begin("a") is REFUSAL
     assert searches.made == [("a", None)] * 2
+
+
+async def test_who_is_told_of_room_while_a_search_in_vain_holds_is_woken_once_it_does_not() -> None:
+    searches = Searches()
+    for room_changes in (0, 0, 1, 1, 2):
+        searches.state.room_changes = room_changes
+        searches.begin("a")
+    assert searches.made == [("a", None)]
+    await asyncio.sleep(0.02)
+    assert searches.woken == 1
+
+
+async def test_a_crowd_to_which_nothing_has_happened_since_is_not_woken() -> None:
+    searches = Searches()
+    for _ in range(10):
+        searches.begin("a")
+    await asyncio.sleep(0.02)
+    assert searches.woken == 0
 
 
 def test_each_model_and_pool_is_searched_for_by_itself() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from control_plane.core.errors import ControlPlaneError, Overloaded, UpstreamUnavailable
+from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, Overloaded, UpstreamUnavailable
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import ModelFacts
 from control_plane.fleet.domain.placement.placement import Refusal
@@ -76,6 +77,47 @@ class TestFailures:
             await asyncio.sleep(2)
             assert bench.told()[-1] == ("failed", "a")
             assert await bench.use("a", 0.001) == has
+
+    async def test_one_whose_place_another_does_not_leave_is_not_blamed_and_is_loaded_elsewhere(self) -> None:
+        bench = FleetBench(*(model(name, 60) for name in "abc"), servers=2, wait_s=200.0)
+        async with running(bench):
+            stuck, other = await bench.use("a"), await bench.use("b")
+            bench.tritons[stuck].drain_s = 1e6  # a stream that goes on
+            await asyncio.sleep(100)
+            for _ in range(5):
+                await bench.use("b")
+            began_s = bench.now_s()
+            assert await bench.use("c", 200.0) == other
+            assert 60.0 < bench.now_s() - began_s < 70.0
+            assert bench.state.measurements.why_failed("c") is None
+
+    async def test_a_server_on_which_nothing_can_be_loaded_keeps_no_model_from_the_others(self) -> None:
+        """It has always more room than they have."""
+        bench = FleetBench(*(model(name, 20) for name in "abcd"), servers=2)
+        bench.tritons["s0"].failures |= dict.fromkeys("abcd", FAILS)
+        async with running(bench):
+            for name in "abcd":
+                for _ in range(2):  # the first may be told of the failure, and begins the next try
+                    with suppress(Overloaded):
+                        await bench.use(name, 60.0)
+                    await asyncio.sleep(4.0)
+                assert await bench.use(name, 20.0) == "s1"
+            assert bench.tritons["s0"].loads.count("d") <= 1
+            assert len(bench.server("s0").failed_only_here) <= 3
+
+    async def test_one_whose_server_is_frozen_meanwhile_is_not_blamed(self) -> None:
+        bench = FleetBench()
+        triton, server = bench.tritons["s0"], bench.servers.members["s0"]
+        triton.failures["a"] = DeadlineExceeded("Triton has not answered")
+        async with running(bench), asyncio.TaskGroup() as tasks:
+            request = tasks.create_task(bench.use("a", 20.0))
+            await asyncio.sleep(0.5)
+            server.fell_silent()
+            await asyncio.sleep(1.0)
+            assert bench.state.measurements.why_failed("a") is None
+            triton.failures.clear()
+            server.heard()
+            assert await request == "s0"
 
     async def test_for_one_that_has_never_been_loaded_nothing_goes_a_second_time(self) -> None:
         bench = FleetBench(*(model(name, 60) for name in "ab"))

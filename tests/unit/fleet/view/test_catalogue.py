@@ -67,6 +67,18 @@ async def test_the_index_lists_what_is_anywhere_and_what_could_be() -> None:
     assert {each.name for each in await catalogue(bench).index(only_ready=True)} == {"a", "other"}
 
 
+async def test_the_index_of_thousands_of_models_is_put_together_beside_the_loop() -> None:
+    bench, turns = FleetBench(servers=2), 0
+    for triton in bench.tritons.values():
+        triton.states = dict.fromkeys((f"m{number}" for number in range(5000)), READY)
+    asked = asyncio.get_running_loop().create_task(catalogue(bench).index())
+    while not asked.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert len(await asked) == 5004
+    assert turns > 30
+
+
 async def test_a_server_that_does_not_answer_is_left_out_unless_none_does() -> None:
     bench = FleetBench(servers=2)
     bench.tritons["s1"].states = {"a": READY}

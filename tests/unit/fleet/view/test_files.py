@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pytest
 
 from control_plane.core.errors import Overloaded
+from control_plane.fleet.view.files import FleetFiles
 from control_plane.models.domain.description import DescribedModel, ModelSpec, Tier
 from tests.unit.fleet.fleet_bench import FleetBench, model, running
 
@@ -66,3 +69,38 @@ async def test_one_that_turns_out_to_be_larger_than_was_thought_takes_no_memory_
             await bench.use("b", 30.0)
     assert bench.said == ["load a"]
     assert bench.state.fleet.models["b"].resident_bytes == 60
+
+
+async def test_thousands_are_described_a_hundred_at_a_time() -> None:
+    host = Host(named(*(model(f"m{number}") for number in range(1000))))
+    bench = FleetBench(hosts={"s0": host})
+    describing = asyncio.get_running_loop().create_task(bench.files.describe())
+    known = []
+    while not describing.done():
+        known.append(len(bench.state.fleet.models))
+        await asyncio.sleep(0)
+    assert max(after - before for before, after in pairwise(known)) <= 100
+    assert bench.state.fleet.models.keys() == host.here.keys()
+
+
+class Reads:
+    """`models/ports.ModelDescriptions` of which the first read takes longer than the second, but for a lock."""
+
+    def __init__(self) -> None:
+        self._begun = 0
+        self._is_overtaken = threading.Event()
+
+    def read(self) -> dict[str, DescribedModel]:
+        self._begun += 1
+        if self._begun == 1:
+            self._is_overtaken.wait(0.3)
+            return named(model("a"))
+        self._is_overtaken.set()
+        return named(model("a"), model("b"))
+
+
+async def test_what_an_earlier_read_has_found_takes_nothing_back() -> None:
+    bench = FleetBench(model("a"))
+    files = FleetFiles(bench.state, Reads(), timeout_s=1.0)
+    await asyncio.gather(files.describe(), files.describe())
+    assert bench.state.fleet.models.keys() == {"a", "b"}

@@ -179,6 +179,22 @@ class TestFailures:
         assert not bench.a.is_on_trial
         assert not bench.measurements.record_of("a").is_on_trial
 
+    def test_on_a_second_server_are_the_models_fault_and_tell_nothing_of_the_servers(self) -> None:
+        bench = Bench()
+        servers = [Server(name, 1000 * MIB) for name in ("s0", "s1")]
+        for each in servers:
+            bench.fleet.add_server(each)
+        bench.measurements.failed(bench.a, "no weights", server="s0")
+        bench.measurements.failed(bench.told, "no weights", server="s0")
+        assert (servers[0].failed_only_here, bench.a.failed_only_on) == ({"a", "told"}, "s0")
+        for _ in range(2):
+            bench.measurements.failed(bench.a, "no weights", server="s1")
+            assert (servers[0].failed_only_here, servers[1].failed_only_here, bench.a.failed_only_on) == ({"told"}, set(), "")
+        bench.measurements.succeeded(bench.a, servers[0])
+        assert (servers[0].failed_s, servers[0].failed_only_here, servers[1].failed_s) == ({"told": 100.0}, set(), {"a": 100.0})
+        bench.measurements.forgive("a")
+        assert servers[1].failed_s == {}
+
     def test_of_other_processes_count_with_their_reason(self) -> None:
         known = Measured(10 * MIB, failures=4, quarantined_until_s=TODAY_S + 120, why="no weights")
         bench = Bench()

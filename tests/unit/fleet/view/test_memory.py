@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -29,6 +30,16 @@ class TestMeasurements:
             assert memory.models == {"a": Measured(5, 30, load_s=7.0)}
             writes = memory.writes
             await asyncio.sleep(100)
+            assert memory.writes == writes
+
+    async def test_that_the_store_has_are_its_own_objects_so_that_thousands_need_not_be_compared(self) -> None:
+        async with two() as (leader, _, memory):
+            leader.state.measurements.loaded("a", 7.0, 30)
+            await asyncio.sleep(10)
+            memory.models["a"] = replace(memory.models["a"])  # as it is read from a Redis
+            writes = memory.writes
+            await asyncio.sleep(SOON_S)
+            assert leader.state.measurements.known["a"] is memory.models["a"]
             assert memory.writes == writes
 
     async def test_outlive_the_process(self) -> None:

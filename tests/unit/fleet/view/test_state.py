@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import permutations
 
 import pytest
 
-from control_plane.core.model import ModelVersion
+from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import Replica
 from control_plane.fleet.domain.memory import Measured
@@ -21,6 +21,16 @@ from tests.unit.fleet.fleet_bench import LOADING, READY, UNLOADING, model
 
 MIB = 2**20
 MODELS = (model("a"), model("b"), model("both", 100, steps=frozenset({"a", "b"})), model("other", 70, steps=frozenset({"b"})))
+
+
+class Counted(list[ModelVersion]):
+    """An index that counts how often it is gone through."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[ModelVersion]:
+        self.times += 1
+        return super().__iter__()
 
 
 class State(FleetState):
@@ -53,6 +63,16 @@ def state() -> State:
 
 
 class TestObserve:
+    def test_an_index_that_says_the_same_is_gone_through_once_and_brings_back_what_was_dropped(self, state: State) -> None:
+        index = Counted([ModelVersion("a", "1", READY, ""), ModelVersion("b", "1", ModelState.UNAVAILABLE, "")])
+        for _ in range(2):
+            state.observe("s0", index)
+            state.drop(state.fleet.servers["s0"], state.replicas["a"])
+        state.observe("s0", index)
+        assert list(state.replicas) == ["a"]
+        assert state.listed() == {"a", "b"}
+        assert index.times == 1
+
     def test_finds_what_others_have_loaded(self, state: State) -> None:
         state.see(a=READY, foreign=READY)
         assert {name: replica.state for name, replica in state.replicas.items()} == {"a": READY, "foreign": READY}

@@ -10,7 +10,7 @@ import pytest
 from control_plane.core.errors import InvalidRequest
 from control_plane.metering.domain.usage import Usage
 from control_plane.metering.domain.usage_report import Dimension, UsageReport, UsageRow
-from control_plane.metering.domain.usage_table import parse_day, parse_dimensions, to_csv, to_json
+from control_plane.metering.domain.usage_table import parse_day, parse_dimensions, to_csv, to_json, to_json_text
 
 TODAY = date(2026, 3, 1)
 
@@ -109,6 +109,7 @@ def test_a_spreadsheet_calculates_no_name(name: str) -> None:
 
 def test_json_holds_the_same_unrounded() -> None:
     document = to_json(REPORT)
+    assert json.loads(to_json_text(REPORT)) == document
     assert json.loads(json.dumps(document)) == document
     assert (document["by"], document["since"], document["until"]) == (["tenant", "day"], "2026-06-01", "2026-06-30")
     assert document["rows"][0] == {

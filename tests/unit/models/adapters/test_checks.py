@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,8 +15,6 @@ BACKENDS = frozenset(("python", "onnxruntime", "ours"))
 _CODE = "class TritonPythonModel: ..."
 _PYTHON, _ONNX = 'backend: "python"', 'backend: "onnxruntime"'
 _LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
-
-_NOBODY = 65534
 
 Files = dict[str, str | bytes]
 
@@ -130,21 +125,6 @@ def test_a_link_that_leads_nowhere_is_told(tmp_path: Path, target: str, says: st
     (model / "1/model.py").symlink_to(target)
     with pytest.raises(ModelLoadFailed, match=says):
         require_loadable(model, "", backends=BACKENDS)
-
-
-@pytest.fixture
-def place_of_nobody() -> Iterator[Path]:
-    """Return a folder for a test that runs as an ordinary user, even if root runs the tests."""
-    with tempfile.TemporaryDirectory() as folder:
-        is_root = os.geteuid() == 0
-        if is_root:
-            os.chown(folder, _NOBODY, -1)
-            os.seteuid(_NOBODY)
-        try:
-            yield Path(folder)
-        finally:
-            if is_root:
-                os.seteuid(0)
 
 
 @pytest.mark.parametrize("path", ["config.pbtxt", "1", "1/model.py"])

@@ -334,6 +334,16 @@ def test_place_all_refuses_what_names_refuses(lab: Lab) -> None:
         lab.repository.place_all()
 
 
+def test_one_that_may_not_be_read_says_so(place_of_nobody: Path) -> None:
+    lab = Lab(place_of_nobody)
+    closed = lab.add("b", "1/model.onnx")
+    closed.chmod(0)
+    for ask in (lab.repository.place, lab.repository.ensemble_closure, lab.repository.require_loadable):
+        with pytest.raises(ModelLoadFailed, match="model 'b' cannot be read: .*Permission denied"):
+            ask("b")
+    closed.chmod(0o755)
+
+
 def test_texts_are_a_recipes_only_where_there_is_one(lab: Lab) -> None:
     lab.add("somebodys", "1/model.onnx", "texts/a.txt")
     lab.repository.place("somebodys")
@@ -362,10 +372,8 @@ def test_a_configuration_with_parameters_is_written_only_when_it_differs(lab: La
     repository.place("echo")
     placed = repository.root / "echo/config.pbtxt"
     os.utime(placed, ns=(1, 1))
-
     repository.place("echo")
     assert placed.stat().st_mtime_ns == 1
-
     (source / "config.pbtxt").write_text('backend: "changed"')
     repository.place("echo")
     assert 'backend: "changed"' in placed.read_text()

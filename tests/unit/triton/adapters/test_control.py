@@ -187,6 +187,30 @@ class TestControl:
                 ModelVersion("never-loaded", "", ModelState.UNAVAILABLE, ""),
             ]
 
+    async def test_an_index_is_read_once_for_as_long_as_it_is_the_same(self) -> None:
+        response = service_pb2.RepositoryIndexResponse()
+        for number in range(3000):  # a thread reads so many
+            response.models.add(name=f"m{number}", version="1", state="READY")
+        async with triton(answering(response)) as (client, _):
+            first = await client.index()
+            assert await client.index() is first
+            response.models.add(name="new", version="1", state="LOADING")
+            assert await client.index() == [*first, ModelVersion("new", "1", ModelState.LOADING, "")]
+
+    async def test_a_state_that_is_no_state_of_ours_is_that_of_a_model_that_is_not_served(self) -> None:
+        response = service_pb2.RepositoryIndexResponse()
+        response.models.add(name="a", version="1", state="UNKNOWN")
+        async with triton(answering(response)) as (client, _):
+            assert await client.index() == [ModelVersion("a", "1", ModelState.UNAVAILABLE, "")]
+
+    async def test_an_index_that_is_none_fails(self) -> None:
+        async def handle(_: bytes, context: Any) -> bytes:
+            return b"\xff\xff"
+
+        async with triton(handle) as (client, _):
+            with pytest.raises(UpstreamFailed, match="RepositoryIndex: the answer cannot be read"):
+                await client.index()
+
     async def test_an_index_that_fails(self) -> None:
         async with triton(aborting(grpc.StatusCode.INTERNAL, "disk")) as (client, _):
             with pytest.raises(UpstreamFailed, match="RepositoryIndex: disk"):

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.triton.adopted.processes import ProcessesUnseen, TritonProcesses, children_of, find_triton
+from control_plane.triton.adopted.processes import ProcessesUnseen, TritonProcesses, find_triton
+from control_plane.triton.embedded.stubs import children_of
 
 REPOSITORY = Path("/state/triton/repository")
 OURS = ("/opt/tritonserver/bin/tritonserver", f"--model-repository={REPOSITORY}", "--grpc-port=8001")

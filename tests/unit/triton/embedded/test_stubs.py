@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.triton.embedded import guardian
+from control_plane.triton.embedded import guardian, stubs
 from control_plane.triton.embedded.stubs import TICK_S, Stub, Stubs, now_s
 from tests.unit.triton.embedded.waiting import wait_for
 
@@ -95,6 +95,22 @@ def test_stubs_are_known_by_their_arguments_and_how_they_ended(tmp_path: Path, l
     assert seen.abandoned == {shared[1]}
 
 
+def test_stubs_are_seen_where_the_kernel_lists_no_children(tmp_path: Path, labs: list[Lab], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the regions of all would count as abandoned, and Triton be answered in their place."""
+    monkeypatch.setattr(stubs, "_CHILDREN", "not_there")
+    monkeypatch.setattr(stubs, "_CHILDREN_ARE_LISTED", False)
+    shared = [region() for _ in range(2)]
+    for each in shared:
+        (tmp_path / each).touch()
+    lab = Lab(tmp_path, arguments("a", shared[0]), arguments("b", shared[1]))
+    labs.append(lab)
+    seen = lab.stubs.observe()
+    assert (set(seen.living), seen.abandoned) == (set(lab.pids), set())
+    lab.end(0, signal.SIGKILL)
+    seen = lab.stubs.observe()
+    assert (seen.ended, seen.abandoned) == ({lab.pids[0]: "was killed by SIGKILL"}, {shared[0]})
+
+
 def test_while_a_child_may_yet_become_a_stub_no_region_is_deserted(tmp_path: Path, labs: list[Lab]) -> None:
     shared = region()
     (tmp_path / shared).touch()
@@ -119,6 +135,8 @@ def test_of_a_triton_that_is_gone_there_is_nothing(tmp_path: Path, labs: list[La
     [
         pytest.param(Stub(1, "r", "a_0", "/repository/a/1/model.py", 0.0), ["a"], True, id="by its path"),
         pytest.param(Stub(1, "r", "a", "/repository/a/1/model.py", 0.0), ["b"], False, id="another's"),
+        pytest.param(Stub(1, "r", "a_0_0", "/srv/triton/repository/a/1/m.py", 0.0), ["srv", "triton"], False, id="names of folders"),
+        pytest.param(Stub(1, "r", "a_0_0", "/models/a/1/model.py", 0.0), ["a"], True, id="in a repository of another name"),
         pytest.param(Stub(1, "r", "step_0", "/repository/step/1/model.py", 0.0), ["e", "step"], True, id="an ensemble's step"),
         pytest.param(Stub(1, "r", "a_12", "/tmp/folderX/1/model.py", 0.0), ["a"], True, id="brought along: by its instance"),
         pytest.param(Stub(1, "r", "a_b_0", "/tmp/folderX/1/model.py", 0.0), ["a"], False, id="a longer name"),

@@ -45,6 +45,41 @@ def test_a_server_without_loads_is_taken_before_one_that_loads() -> None:
     assert placed(fleet).ready_s == NOW_S + 4.0
 
 
+def test_a_server_on_which_its_load_has_failed_is_taken_if_there_is_no_other() -> None:
+    fleet = fleet_of()
+    failed = server(fleet, "failed")
+    server(fleet, "busy", work_s=5.0)
+    failed.failed_s["new"] = NOW_S - 599.0
+    assert placed(fleet).server == "busy"
+    assert placed(fleet, now_s=NOW_S + 2.0).server == "failed"
+    fleet.remove_server("busy")
+    assert placed(fleet).server == "failed"
+
+
+def test_a_server_on_which_the_loads_of_several_have_failed_takes_none_that_others_could() -> None:
+    fleet = fleet_of()
+    sick = server(fleet, "sick")
+    server(fleet, "busy", work_s=5.0)
+    sick.failed_s, sick.failed_only_here = {"a": NOW_S - 9.0, "b": NOW_S - 5.0}, {"a", "b"}
+    assert placed(fleet).server == "sick"
+    sick.failed_only_here.add("c")
+    assert placed(fleet).server == "busy"
+    assert placed(fleet, now_s=NOW_S + 600.0).server == "sick"
+
+
+def test_for_a_model_on_trial_one_more_server_makes_room() -> None:
+    fleet = fleet_of()
+    fleet.models["new"].is_on_trial = True
+    server(fleet, "other", "rare", budget=1)
+    assert refused(fleet).obstacle is Obstacle.ON_TRIAL, "after a restart nobody knows where it failed"
+    tried = server(fleet, "tried", "kept", budget=1)
+    tried.replicas["kept"].in_flight = 1
+    fleet.models["new"].failed_only_on = "tried"
+    assert placed(fleet).victims == ("rare",)
+    fleet.models["new"].failed_only_on = ""  # it has failed there, too
+    assert refused(fleet).obstacle is Obstacle.ON_TRIAL
+
+
 def test_where_loads_stop_all_else_work_comes_before_the_load() -> None:
     fleet = fleet_of()
     server(fleet, "a", work_s=2.0).serves_while_loading = False
@@ -247,8 +282,16 @@ def test_no_more_goes_than_has_to() -> None:
 
 def test_memory_on_its_way_out_counts_as_free() -> None:
     fleet = fleet_of(used=1.0)
-    server(fleet, "s", "used", "leaving").replicas["leaving"].state = ModelState.UNLOADING
+    leaving = server(fleet, "s", "used", "leaving").replicas["leaving"]
+    leaving.state, leaving.since_s = ModelState.UNLOADING, NOW_S - 50.0
     assert placed(fleet).victims == ()
+
+
+def test_memory_that_has_been_on_its_way_out_for_a_minute_does_not() -> None:
+    fleet = fleet_of(used=1.0)
+    leaving = server(fleet, "s", "used", "leaving").replicas["leaving"]
+    leaving.state, leaving.since_s = ModelState.UNLOADING, NOW_S - 60.0
+    assert placed(fleet).victims == ("used",)
 
 
 # Whether
