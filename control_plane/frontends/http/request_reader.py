@@ -8,7 +8,6 @@ read. The reader knows no transport: the connection (`frontends/http/connection`
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import httptools
@@ -19,6 +18,7 @@ from control_plane.frontends.http.body_stream import BodyStream
 from control_plane.frontends.http.head_framing import framing_of
 from control_plane.frontends.http.known_head import MAX_KNOWN_HEAD_BYTES, KnownHead
 from control_plane.frontends.http.limits import MAX_FIELDS, MAX_LINE_BYTES, HttpLimits, StreamedBody, line_too_long, too_many_fields
+from control_plane.frontends.http.piece_ends import PieceEnds
 from control_plane.frontends.http.request_sink import Admit, RequestSink, Streams, streams_none
 from control_plane.host.exposure import AllowedHosts
 from control_plane.host.large_buffers import free_in_steps
@@ -26,15 +26,10 @@ from control_plane.protocols.head_template import Http1Template
 from control_plane.protocols.http1 import Body, HttpRequest
 from control_plane.protocols.kserve.routes import authority_in
 
-_SLICE_BYTES = 4096
-"""Bytes that the parser is given at a time while the end of a head or chunk is unknown. The parser cannot be
-stopped, and so many bytes may hold 700 chunks."""
-
 _MAX_PIECES = 8
 """Pieces (a head, chunks) that are parsed in one go, before other connections get their turn."""
 
 _HEAD_END = b"\r\n\r\n"
-_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[^\r\n]*)?\r\n")
 
 _BLANKS = b" \t"
 """Whitespace around a field's value, which is not part of it (RFC 9110, 5.5). llhttp does not strip it at the
@@ -76,10 +71,7 @@ class RequestReader:
         self._data, self._at = b"", 0
         self._request = _NO_REQUEST
         self._body: Body = b""
-        self._missing_bytes = 0
-        """Bytes to the end of the body, or of a chunk, whose size is known."""
-        self._is_at_chunk = False
-        """Whether the body is chunked, so that the size line of the next chunk follows those bytes."""
+        self._ends = PieceEnds()
         self._header_bytes = 0
         self._unparsed_line_bytes = 0
         """Bytes given to the parser since its last callback: an incomplete line that grows inside the
@@ -184,46 +176,23 @@ class RequestReader:
         """Run the parser from `start`; returns the position up to which it got. `template` has recognised the head
         there.
 
-        llhttp parses all that it is given, pipelined requests too. So it is given no more than up to the end
-        of a head, a body or a chunk at a time, which lets other connections have their turn in between.
+        It is given a piece at a time (`piece_ends`), and no more than a few before others have their turn.
         """
-        at, size, pieces = start, len(data), 0
+        at, size, pieces, ends = start, len(data), 0, self._ends
         began_between, self._whole_requests = self.is_between_requests, 0
         while True:
-            if self._missing_bytes > 0:
-                stop = at + self._missing_bytes
-            elif self._is_at_chunk:
-                stop = self._chunk_end(data, at)
-            else:
-                stop = data.find(_HEAD_END, at, at + _SLICE_BYTES) + len(_HEAD_END)
-                if stop < len(_HEAD_END):
-                    stop = at + _SLICE_BYTES
-            if stop > size:
-                stop = size
-            self._missing_bytes -= stop - at
+            stop = ends.end(data, at)
             self._parse(data if stop - at == size else data[at:stop])
             at, pieces = stop, pieces + 1
             if self._whole_requests or at == size or self.has_ended:
                 break
-            if self._missing_bytes <= 0 and (pieces == _MAX_PIECES or not self._is_at_chunk):
+            if ends.missing_bytes <= 0 and (pieces == _MAX_PIECES or not ends.is_at_chunk):
                 break
         if began_between and self.is_between_requests and self._whole_requests == 1 and not self._is_counted:
             self._remember(data, start, at, template)
         if self.is_between_requests:
             self._request = _NO_REQUEST  # frees the body, instead of keeping it until the next request
         return at
-
-    def _chunk_end(self, data: bytes, at: int) -> int:
-        """The end of the chunk that begins at `at`; it may not have arrived yet."""
-        found = _CHUNK_SIZE.match(data, at)
-        if found is None:
-            self._is_at_chunk = False  # the size line is incomplete: parse the rest of this body slice by slice
-            return at + _SLICE_BYTES
-        chunk_bytes = int(found.group(1), 16)
-        self._is_at_chunk = chunk_bytes > 0
-        stop = found.end() + chunk_bytes + 2
-        self._missing_bytes = stop - at
-        return stop
 
     def forget(self) -> None:
         """Drop all data, as the connection has ended.
@@ -280,7 +249,7 @@ class RequestReader:
         self._request = HttpRequest(b"", b"", [], peer_is_local=self._peer_is_local, peer=self._peer)
         self._body = b""
         self._header_bytes = 0
-        self._is_at_chunk = self._is_counted = self.head_is_read = self.is_between_requests = False
+        self._is_counted = self.head_is_read = self.is_between_requests = False
 
     def on_url(self, url: bytes) -> None:
         self._header_bytes += len(url)  # called once for each piece of the target that arrives
@@ -316,7 +285,7 @@ class RequestReader:
             self._check_host(self._hosts, framing.host, framing.fetch_site)
         if (body_bytes or is_chunked) and self._parser.should_upgrade():
             raise InvalidRequest("protocol upgrades are not supported; gRPC has a port of its own")
-        self._missing_bytes, self._is_at_chunk = body_bytes, is_chunked
+        self._ends.begin_body(body_bytes, is_chunked=is_chunked)
         if (is_chunked or body_bytes > UNCOUNTED_BYTES) and (kind := self._streams(request)) is not None:
             self._begin_stream(request, kind, body_bytes, wants_continue=wants_continue)
             return
