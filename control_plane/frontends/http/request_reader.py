@@ -14,6 +14,7 @@ import httptools
 
 from control_plane.core.errors import ControlPlaneError, InvalidRequest, PermissionDenied
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES
+from control_plane.frontends.http.body_parser import body_head, body_parser
 from control_plane.frontends.http.body_stream import BodyStream
 from control_plane.frontends.http.head_framing import framing_of
 from control_plane.frontends.http.known_head import MAX_KNOWN_HEAD_BYTES, KnownHead
@@ -72,6 +73,8 @@ class RequestReader:
         self._request = _NO_REQUEST
         self._body: Body = b""
         self._ends = PieceEnds()
+        self._body_head = b""
+        """The framing of a body behind an offer to upgrade, for which the parser takes the request to end with its head."""
         self._header_bytes = 0
         self._unparsed_line_bytes = 0
         """Bytes given to the parser since its last callback: an incomplete line that grows inside the
@@ -215,8 +218,7 @@ class RequestReader:
             cause = exc.__context__
             self._end(cause if isinstance(cause, ControlPlaneError) else InvalidRequest("the request cannot be read"))
         except httptools.HttpParserUpgrade:
-            # The request is answered as if it had not asked for an upgrade; data after it is not HTTP/1.1.
-            self.has_ended = True
+            self._pass_over_offer()
         except httptools.HttpParserError as exc:
             self._end(InvalidRequest(f"not a well-formed HTTP/1.1 request: {exc}"))
         if self._unparsed_line_bytes > self._max_header_bytes:
@@ -224,6 +226,15 @@ class RequestReader:
             self._end(self._limits.head_too_large())
         if not self.head_is_read and len(self._request.headers) > MAX_FIELDS:
             self._end(too_many_fields())
+
+    def _pass_over_offer(self) -> None:
+        """Read on as if the request had not asked for an upgrade; after it nothing is HTTP/1.1. Its head has ended a piece."""
+        head, self._body_head = self._body_head, b""
+        if head:
+            self._parser = body_parser(self)
+            self._parse(head)
+        else:
+            self.has_ended = True
 
     def _end(self, error: ControlPlaneError) -> None:
         if not self.has_ended:
@@ -284,7 +295,7 @@ class RequestReader:
         if self._hosts is not None:
             self._check_host(self._hosts, framing.host, framing.fetch_site)
         if (body_bytes or is_chunked) and self._parser.should_upgrade():
-            raise InvalidRequest("protocol upgrades are not supported; gRPC has a port of its own")
+            self._body_head = body_head(request.headers)
         self._ends.begin_body(body_bytes, is_chunked=is_chunked)
         if (is_chunked or body_bytes > UNCOUNTED_BYTES) and (kind := self._streams(request)) is not None:
             self._begin_stream(request, kind, body_bytes, wants_continue=wants_continue)
@@ -335,6 +346,8 @@ class RequestReader:
             self._count_chunk(len(body))
 
     def on_message_complete(self) -> None:
+        if self._body_head:
+            return
         self._unparsed_line_bytes = 0
         self.wants_continue = False
         self.is_between_requests = True
