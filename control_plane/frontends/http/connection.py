@@ -271,7 +271,7 @@ class HttpConnection(asyncio.Protocol):
         if transport is None:
             return
         if not self._writer.may_write:
-            if self._stall.has_stalled(now_s, limits.body_timeout_s, "writing", transport.get_write_buffer_size()):
+            if self._stall.has_stalled(now_s, limits.body_timeout_s, "writing", self._writer.progress):
                 transport.abort()
         elif reader.stream is not None and not (reader.stream.is_full or self._has_backlog or self._has_refused):
             self._enforce_body_timeout(now_s)
