@@ -43,6 +43,8 @@ class GrpcHandler:
     with."""
     stream: Callable[[GrpcHead, MessageStream, Principal], Awaitable[GrpcAnswer]] | None = None
     """Runs a streaming call; returns the status that ends it."""
+    max_bytes: int | None = None
+    """Largest message of the method; None: as large as any body."""
 
 
 class CallConnection(MessageConnection, Protocol):
@@ -173,6 +175,8 @@ class Call:
         except ControlPlaneError as exc:
             self.refuse(exc)
             return
+        if self._handler.max_bytes is not None:
+            self._reader = MessageReader(self._handler.max_bytes, of=" of this method")
         if self._handler.stream is not None:
             # Begun before its first message: a caller need not send one to hear that it may not, or that no server is up.
             self._messages = MessageStream(self._connection, self._stream, self.read_backlog, self._forget_message)
