@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -109,6 +110,14 @@ class TestBody:
             answer = await refused(frontend, request_)
             assert answer.status == 413
             assert "limit of 10000 bytes" in json.loads(answer.body)["error"]
+
+    async def test_of_a_call_that_takes_no_large_one_it_is_refused_as_its_chunks_come(self) -> None:
+        async with gateway(limits=replace(LIMITS, max_body_bytes=8 << 20)) as frontend:
+            client, chunk = await frontend.connect(), b"10000\r\n%b\r\n" % bytes(1 << 16)
+            await client.send(b"GET /v2/health/live HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk * 17)
+            answer = await client.answer()
+            assert (answer.status, answer.says_close) == (413, True)
+            assert "limit of 1048576 bytes" in json.loads(answer.body)["error"]
 
     @pytest.mark.parametrize("start", [b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: 50000000\r\n\r\n", _CHUNKED + b"2faf080\r\n"])
     async def test_a_client_that_sends_it_all_before_it_reads_still_gets_the_answer(self, start: bytes) -> None:

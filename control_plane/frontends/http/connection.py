@@ -289,7 +289,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _enforce_body_timeout(self, now_s: float) -> None:
         reader, limit_s = self._reader, self._server.limits.body_timeout_s
-        if self._stall.has_stalled(now_s, limit_s, "body", self._taken, reader.body_bytes // reader.body_step_bytes):
+        if self._stall.has_stalled(now_s, limit_s, "body", self._taken, reader.body_progress):
             self.refuse(RequestTimeout(f"the request's body came too slowly, or not at all, for {limit_s:g} s"))
 
     # Answering

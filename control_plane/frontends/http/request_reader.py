@@ -8,6 +8,7 @@ read. The reader knows no transport: the connection (`frontends/http/connection`
 
 from __future__ import annotations
 
+from math import log
 from typing import Any
 
 import httptools
@@ -29,6 +30,10 @@ from control_plane.protocols.kserve.routes import authority_in
 
 _MAX_PIECES = 8
 """Pieces (a head, chunks) that are parsed in one go, before other connections get their turn."""
+
+_SHOWN_AGAIN_BYTES = 1 << 20
+"""Size of a chunked body at which the application is asked again to admit the request: where it takes no larger one, it could
+not tell by the head."""
 
 _HEAD_END = b"\r\n\r\n"
 
@@ -98,15 +103,14 @@ class RequestReader:
         return self._request.target
 
     @property
-    def body_bytes(self) -> int:
-        """Bytes of the incomplete body that have arrived."""
-        return len(self._body) if self.stream is None else self.stream.received_bytes
-
-    @property
-    def body_step_bytes(self) -> int:
-        """Bytes that count as progress of the body: one sent a byte at a time would hold its memory for
-        ever."""
-        return max(self._request.content_length // 16, 1) if self.stream is None else UNCOUNTED_BYTES
+    def body_progress(self) -> int:
+        """Number that changes as the incomplete body arrives: with each sixteenth of it, or of what has come where its size is
+        not known. One sent a byte at a time would hold its memory for ever."""
+        if self.stream is not None:
+            return self.stream.received_bytes // UNCOUNTED_BYTES
+        if size := self._request.content_length:
+            return len(self._body) // max(size // 16, 1)
+        return int(16 * log(len(self._body) + 1))
 
     @property
     def has_backlog(self) -> bool:
@@ -344,6 +348,9 @@ class RequestReader:
             self._body = bytearray(self._body) + body
         if not self._is_counted and len(self._body) > UNCOUNTED_BYTES:
             self._count_chunk(len(body))
+            if len(self._body) - len(body) <= _SHOWN_AGAIN_BYTES < len(self._body):
+                self._request.body = self._body
+                self._admit(self._request)
 
     def on_message_complete(self) -> None:
         if self._body_head:
