@@ -170,6 +170,14 @@ class TestExpect:
     def test_other_expectations_are_passed_over(self) -> None:
         assert ask_one(infer_request(headers=b"Expect: 200-ok\r\n")).status == 200
 
+    async def test_a_client_of_http_1_0_is_not_told_to_continue(self) -> None:
+        sent = infer_request(headers=b"Expect: 100-continue\r\n").replace(b"HTTP/1.1", b"HTTP/1.0")
+        async with gateway() as frontend:
+            client = await frontend.connect()
+            await client.send(sent[: -len(INFER)])
+            await asyncio.sleep(0.01)
+            assert (await client.ask(INFER)).status == 200
+
 
 class TestHead:
     @pytest.mark.parametrize(

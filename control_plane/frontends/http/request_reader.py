@@ -295,7 +295,8 @@ class RequestReader:
             raise too_many_fields()
         request.takes_chunks = self._parser.get_http_version() == "1.1"
         framing = framing_of(request.headers)
-        body_bytes, is_chunked, wants_continue = framing.body_bytes, framing.is_chunked, framing.wants_continue
+        body_bytes, is_chunked = framing.body_bytes, framing.is_chunked
+        wants_continue = framing.wants_continue and request.takes_chunks  # HTTP/1.0 has no interim answers (RFC 9110, 10.1.1)
         if self._hosts is not None:
             self._check_host(self._hosts, framing.host, framing.fetch_site)
         if (body_bytes or is_chunked) and self._parser.should_upgrade():
