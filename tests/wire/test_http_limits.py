@@ -111,13 +111,16 @@ class TestBody:
             assert answer.status == 413
             assert "limit of 10000 bytes" in json.loads(answer.body)["error"]
 
-    async def test_of_a_call_that_takes_no_large_one_it_is_refused_as_its_chunks_come(self) -> None:
+    @pytest.mark.parametrize(("call", "most"), [(b"GET /v2/health/live", 1 << 16), (b"POST /v2/repository/index", 1 << 20)])
+    @pytest.mark.parametrize("is_chunked", [False, True])
+    async def test_where_no_large_one_is_taken_it_is_refused_before_it_is_whole(self, call: bytes, most: int, is_chunked: bool) -> None:
+        chunks = b"Transfer-Encoding: chunked\r\n\r\n" + b"8000\r\n%b\r\n" % bytes(1 << 15) * (most // 2**15 + 1)
         async with gateway(limits=replace(LIMITS, max_body_bytes=8 << 20)) as frontend:
-            client, chunk = await frontend.connect(), b"10000\r\n%b\r\n" % bytes(1 << 16)
-            await client.send(b"GET /v2/health/live HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk * 17)
+            client = await frontend.connect()
+            await client.send(call + b" HTTP/1.1\r\n" + (chunks if is_chunked else b"Content-Length: %d\r\n\r\n" % (most + 1)))
             answer = await client.answer()
             assert (answer.status, answer.says_close) == (413, True)
-            assert "limit of 1048576 bytes" in json.loads(answer.body)["error"]
+            assert f"limit of {most} bytes" in json.loads(answer.body)["error"]
 
     @pytest.mark.parametrize("start", [b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: 50000000\r\n\r\n", _CHUNKED + b"2faf080\r\n"])
     async def test_a_client_that_sends_it_all_before_it_reads_still_gets_the_answer(self, start: bytes) -> None:

@@ -31,10 +31,6 @@ from control_plane.protocols.kserve.routes import authority_in
 _MAX_PIECES = 8
 """Pieces (a head, chunks) that are parsed in one go, before other connections get their turn."""
 
-_SHOWN_AGAIN_BYTES = 1 << 20
-"""Size of a chunked body at which the application is asked again to admit the request: where it takes no larger one, it could
-not tell by the head."""
-
 _HEAD_END = b"\r\n\r\n"
 
 _BLANKS = b" \t"
@@ -349,9 +345,6 @@ class RequestReader:
             self._body = bytearray(self._body) + body
         if not self._is_counted and len(self._body) > UNCOUNTED_BYTES:
             self._count_chunk(len(body))
-            if len(self._body) - len(body) <= _SHOWN_AGAIN_BYTES < len(self._body):
-                self._request.body = self._body
-                self._admit(self._request)
 
     def on_message_complete(self) -> None:
         if self._body_head:
@@ -370,6 +363,10 @@ class RequestReader:
     def _count_chunk(self, size_bytes: int) -> None:
         """Reserve memory for a chunked body as it arrives, since its size is not known beforehand."""
         came_before = len(self._body) - size_bytes
+        if (came_before - 1).bit_length() != (len(self._body) - 1).bit_length():
+            # It has doubled. Whether the call takes so large a one, the application could not tell by the head.
+            self._request.body = self._body
+            self._admit(self._request)
         self._sink.reserve(size_bytes if came_before > UNCOUNTED_BYTES else len(self._body))
 
     def _keeps_alive(self) -> bool:
