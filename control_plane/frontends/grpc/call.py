@@ -176,7 +176,8 @@ class Call:
             self.refuse(exc)
             return
         if self._handler.max_bytes is not None:
-            self._reader = MessageReader(self._handler.max_bytes, of=" of this method")
+            most = min(self._handler.max_bytes, self._connection.max_message_bytes)
+            self._reader = MessageReader(most, of=" of this method")
         if self._handler.stream is not None:
             # Begun before its first message: a caller need not send one to hear that it may not, or that no server is up.
             self._messages = MessageStream(self._connection, self._stream, self.read_backlog, self._forget_message)
