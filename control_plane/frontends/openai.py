@@ -122,7 +122,7 @@ class OpenaiHttp:
         LimitExceeded.
         """
         route, principal = self._admitted(request)
-        if route.action is Action.EMBED:
+        if route.action is Action.EMBED and not request.body:
             self._inference.refuse_by_head(Frontend.HTTP, principal, HttpEmbeddingsCall(request, principal))
 
     async def answer(self, request: HttpRequest) -> HttpAnswer | HttpStream:

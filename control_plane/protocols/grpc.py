@@ -198,10 +198,11 @@ def message_in(frame: MessageFrame, encoding: bytes, bound: InflateBound) -> byt
 class MessageReader:
     """Incremental splitter of a stream's data into length-prefixed messages, a bounded number at a time."""
 
-    __slots__ = ("_backlog", "_max_bytes", "_partial", "_prefix", "partial_bytes")
+    __slots__ = ("_backlog", "_max_bytes", "_of", "_partial", "_prefix", "partial_bytes")
 
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self, max_bytes: int, *, of: str = " (TIDEGATE_MAX_BODY_BYTES)") -> None:
+        """`of` says what the limit is of, in the error of a larger message."""
+        self._max_bytes, self._of = max_bytes, of
         self._prefix = b""
         self._partial = bytearray()
         self._backlog: deque[bytes | memoryview] | None = None
@@ -273,7 +274,7 @@ class MessageReader:
     def _length(self, data: bytes | memoryview) -> int:
         length = int.from_bytes(data[1:PREFIX_BYTES], "big")
         if length > self._max_bytes:
-            raise PayloadTooLarge(f"a message of {length} bytes exceeds the limit of {self._max_bytes} (TIDEGATE_MAX_BODY_BYTES)")
+            raise PayloadTooLarge(f"a message of {length} bytes exceeds the limit of {self._max_bytes}{self._of}")
         return length
 
 

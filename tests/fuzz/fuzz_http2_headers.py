@@ -46,7 +46,7 @@ def peers_reading(blocks: list[bytes], forbidden_from: int) -> list[Fields]:
     decoder, seen = hpack.Decoder(max_header_list_size=1 << 20), []
     for number, block in enumerate(blocks):
         if number == forbidden_from:
-            decoder.max_allowed_table_size = 0
+            decoder.max_allowed_table_size = decoder.header_table_size = 0  # whether or not the peer says so
         try:
             seen.append(tuple((bytes(name), bytes(value)) for name, value in decoder.decode(block, raw=True)))
         except (hpack.HPACKError, IndexError, ValueError):

@@ -238,6 +238,17 @@ class TestCompression:
             assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert "decompressed" in error.details()
 
+    @pytest.mark.parametrize("name", ["ServerReady", "ServerMetadata", "LogSettings", "/grpc.health.v1.Health/Check"])
+    @pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
+    async def test_a_bomb_in_a_call_without_a_model_is_refused(self, name: str, compression: grpc.Compression) -> None:
+        method = name if name.startswith("/") else SERVICE + name
+        async with frontend() as it:
+            error = await it.failure(method, bytes(1 << 20), compression=compression)
+            assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "limit of 65536" in error.details()
+            assert it.upstream.grpc.requests == []
+            assert await it.call(method, b"\n\1x") == b"\n\1x"
+
 
 class TestOtherMethods:
     @pytest.mark.parametrize("method", sorted(READ_METHODS))

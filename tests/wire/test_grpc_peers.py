@@ -45,9 +45,21 @@ class TestOtherClients:
 
     async def test_a_client_that_keeps_its_table_is_refused(self) -> None:
         async with frontend() as it:
-            block = hpack.Encoder().encode(HEAD)
-            call = frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, 1, block)
-            assert await goodbye(it, OPENING + call) == Code.COMPRESSION_ERROR
+            encoder = hpack.Encoder()  # its second block refers to what the first one has put into the table
+            calls = [frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, number, encoder.encode(HEAD)) for number in (1, 3)]
+            assert await goodbye(it, OPENING + b"".join(calls)) == Code.COMPRESSION_ERROR
+
+    async def test_a_client_that_has_no_table_need_not_say_so(self) -> None:
+        """As .NET's and nginx's, which pass over the size of the table that they may have."""
+
+        def call(stream_id: int) -> bytes:
+            return headers(stream_id, RAW_HEAD) + data(stream_id, frame_message(infer_message()), ends=True)
+
+        async with frontend() as it:
+            peer = await it.connect()
+            await peer.send_raw(frames.PREFACE + frames.settings_frame({}) + call(1))
+            await peer.send_raw(frames.SETTINGS_ACK + call(3) + call(5))
+            await until(lambda: it.recorder.outcomes == [Outcome.ANSWERED] * 3)
 
     async def test_many_calls_one_after_another_and_at_once(self) -> None:
         async with frontend() as it:

@@ -10,12 +10,14 @@ import grpc.aio
 import pytest
 from tritonclient.grpc import service_pb2
 
+from control_plane.admission.waiting_room import WaitingLimits
 from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.protocols.grpc import PREFIX_BYTES, GrpcAnswer, message_answer, status_answer
 from control_plane.triton.ports import GrpcCall
 from control_plane.triton.server_state import ServerState
 from tests.aio import settle
 from tests.fakes import FakeGrpc, FakeUpstream, server_of
+from tests.fakes.governance import governance
 from tests.wire.grpc_frontend import INFER, Bench, frontend, infer_message, message_of, until
 from tests.wire.test_grpc_streams import has_ended
 
@@ -120,6 +122,24 @@ async def test_of_a_sequence_one_waits_for_the_other_and_nobody_else_does(sequen
         await until(lambda: gate.arrived[3:] == ["b"])
         gate.let("b", "c", "x", "y")
         assert [(await read(call)).infer_response.id for _ in range(5)] == ["a", "b", "c", "x", "y"]
+        await finish(it, call)
+
+
+async def test_what_waits_for_others_of_its_sequence_waits_in_the_waiting_room() -> None:
+    gate, governed = Gate(), governance(waiting=WaitingLimits(requests=2, requests_per_tenant=2, size_bytes=10**6, bytes_per_tenant=10**6))
+    async with frontend(gate.grpc, governed=governed) as it:
+        room, call = governed.admission.room, it.stream()
+        for id_ in "abcd":
+            await call.write(request(id_, sequence=7))
+        refused = await read(call)
+        assert (refused.infer_response.id, "requests" in refused.error_message) == ("d", True)
+        assert (room.requests, room.size_bytes) == (2, sum(PREFIX_BYTES + len(request(id_, sequence=7)) for id_ in "bc"))
+        await call.write(request("e", sequence=7))
+        assert (await read(call)).infer_response.id == "e"
+        gate.let("a", "b", "c")
+        assert [(await read(call)).infer_response.id for _ in range(3)] == ["a", "b", "c"]
+        assert gate.arrived == ["a", "b", "c"]
+        assert (room.requests, room.size_bytes) == (0, 0)
         await finish(it, call)
 
 

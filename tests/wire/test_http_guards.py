@@ -62,6 +62,14 @@ class TestTime:
                 await _drip(client, bytes(100_000))
             assert frontend.upstream.http.requests == []
 
+    async def test_a_large_body_of_unknown_size_that_goes_on_byte_by_byte_does_not(self) -> None:
+        async with gateway(limits=replace(QUICK, body_timeout_s=0.3)) as frontend:
+            client = await frontend.connect()
+            await client.send(b"POST /v2/models/m/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n186a0\r\n%b\r\n" % bytes(100_000))
+            with pytest.raises(ConnectionError):
+                await _drip(client, b"1\r\na\r\n" * 10_000)
+            assert frontend.upstream.http.requests == []
+
     @pytest.mark.parametrize("before", [b"", LIVE, infer_request()], ids=["nothing", "a request", "an inference"])
     async def test_who_asks_nothing_more_is_closed_without_a_word(self, before: bytes) -> None:
         async with gateway(limits=QUICK) as frontend:

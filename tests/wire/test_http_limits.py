@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -109,6 +110,17 @@ class TestBody:
             answer = await refused(frontend, request_)
             assert answer.status == 413
             assert "limit of 10000 bytes" in json.loads(answer.body)["error"]
+
+    @pytest.mark.parametrize(("call", "most"), [(b"GET /v2/health/live", 1 << 16), (b"POST /v2/repository/index", 1 << 20)])
+    @pytest.mark.parametrize("is_chunked", [False, True])
+    async def test_where_no_large_one_is_taken_it_is_refused_before_it_is_whole(self, call: bytes, most: int, is_chunked: bool) -> None:
+        chunks = b"Transfer-Encoding: chunked\r\n\r\n" + b"8000\r\n%b\r\n" % bytes(1 << 15) * (most // 2**15 + 1)
+        async with gateway(limits=replace(LIMITS, max_body_bytes=8 << 20)) as frontend:
+            client = await frontend.connect()
+            await client.send(call + b" HTTP/1.1\r\n" + (chunks if is_chunked else b"Content-Length: %d\r\n\r\n" % (most + 1)))
+            answer = await client.answer()
+            assert (answer.status, answer.says_close) == (413, True)
+            assert f"limit of {most} bytes" in json.loads(answer.body)["error"]
 
     @pytest.mark.parametrize("start", [b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: 50000000\r\n\r\n", _CHUNKED + b"2faf080\r\n"])
     async def test_a_client_that_sends_it_all_before_it_reads_still_gets_the_answer(self, start: bytes) -> None:

@@ -13,6 +13,7 @@ from tests.wire.gateway import INFER, gateway, infer_request
 _START = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: test\r\n"
 _LENGTH = b"Content-Length: %d\r\n" % len(INFER)
 _CHUNKS = b"%x\r\n%b\r\n0\r\n\r\n" % (len(INFER), INFER)
+_OFFER = b"Connection: Upgrade\r\nUpgrade: h2c"
 
 
 def with_length(value: bytes) -> bytes:
@@ -102,8 +103,9 @@ AMBIGUOUS = [
     pytest.param(infer_request(model=b"m\t"), id="a tab in the target"),
     pytest.param(infer_request().replace(b"POST ", b"POST\t"), id="a tab after the method"),
     pytest.param(infer_request().replace(b"POST ", b"PO ST "), id="a method with a space"),
-    pytest.param(infer_request(headers=b"Connection: Upgrade\r\nUpgrade: h2c\r\n"), id="a body with an offer to upgrade"),
-    pytest.param(infer_request(headers=b"Connection: Upgrade\r\nUpgrade: websocket\r\n"), id="a body and a websocket"),
+    pytest.param(with_coding(_OFFER, *[b"Transfer-Encoding: chunked"] * 2), id="an offer to upgrade, and chunked in two fields"),
+    pytest.param(with_lines(_OFFER + b"\r\nTransfer-Encoding: chunked\r\n"), id="an offer, a coding and then a length"),
+    pytest.param(with_chunks(b"+42\r\n" + INFER).replace(b"\r\n", b"\r\n%b\r\n" % _OFFER, 1), id="an offer and a signed chunk"),
     pytest.param(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", id="HTTP/2"),
     pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", id="TLS"),
 ]
@@ -133,6 +135,17 @@ async def test_behind_a_good_request_only_that_one_is_answered(ambiguous: bytes)
         assert [(await client.answer()).status for _ in range(2)] == [200, 400]
         assert await client.is_closed_by_server()
         assert [request.target for request in frontend.upstream.http.requests] == [b"/v2/models/good/infer"]
+
+
+@pytest.mark.parametrize("framing", [_LENGTH + b"\r\n" + INFER, b"Transfer-Encoding: chunked\r\n\r\n" + _CHUNKS])
+async def test_behind_an_offer_to_upgrade_the_body_is_read_and_nothing_more(framing: bytes) -> None:
+    async with gateway() as frontend:
+        client = await frontend.connect()
+        await client.send(_START + _OFFER + b"\r\n" + framing + infer_request(model=b"smuggled"))
+        answer = await client.answer()
+        assert (answer.status, answer.body, answer.says_close) == (200, INFER, True)
+        assert await client.is_closed_by_server()
+        assert [request.target for request in frontend.upstream.http.requests] == [b"/v2/models/m/infer"]
 
 
 async def test_a_field_that_says_how_the_body_is_read_cannot_be_taken_off_on_the_way() -> None:

@@ -64,7 +64,7 @@ def infer_request(model: TextModel, target: bytes, inputs: Sequence[bytes], *, a
     """Encode an inference request for one batch of `inputs`; `target` is the path of the model's `/infer`, and `yields` says
     whether it is work in the background.
     """
-    tensors = [*(_token_tensors(model.token_inputs, inputs) if are_tokens and model.token_inputs else _text_tensors(model, inputs))]
+    tensors = [*(_token_tensors(model, model.token_inputs, inputs) if are_tokens and model.token_inputs else _text_tensors(model, inputs))]
     outputs = [{"name": name, "parameters": {"binary_data": True}} for name in (model.embedding, model.tokens) if name is not None]
     header = orjson.dumps({"inputs": [tensor for tensor, _ in tensors], "outputs": outputs})
     length = (b"Inference-Header-Content-Length", b"%d" % len(header))
@@ -98,11 +98,12 @@ def _text_tensors(model: TextModel, texts: Sequence[bytes]) -> Iterator[tuple[di
     yield _tensor(model.text, "BYTES", [len(texts), 1] if model.max_batch_size else [1], encode_bytes_elements([*texts]))
 
 
-def _token_tensors(names: TokenInputs, rows: Sequence[bytes]) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """Ids and attention mask, both INT64 [batch, longest]; rows are padded with zeros, which the mask
-    marks."""
+def _token_tensors(model: TextModel, names: TokenInputs, rows: Sequence[bytes]) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Ids and attention mask, both INT64 [batch, longest], or [longest] of a model without a batch; rows are padded with
+    zeros, which the mask marks."""
     longest = max(map(len, rows))
-    shape = [len(rows), longest // _ID_BYTES]
+    length = longest // _ID_BYTES
+    shape = [len(rows), length] if model.max_batch_size else [length]
     yield _tensor(names.ids, "INT64", shape, b"".join([row.ljust(longest, b"\0") for row in rows]))
     yield _tensor(names.mask, "INT64", shape, b"".join([(_ONE * (len(row) // _ID_BYTES)).ljust(longest, b"\0") for row in rows]))
 

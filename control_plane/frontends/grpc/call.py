@@ -43,6 +43,8 @@ class GrpcHandler:
     with."""
     stream: Callable[[GrpcHead, MessageStream, Principal], Awaitable[GrpcAnswer]] | None = None
     """Runs a streaming call; returns the status that ends it."""
+    max_bytes: int | None = None
+    """Largest message of the method; None: as large as any body."""
 
 
 class CallConnection(MessageConnection, Protocol):
@@ -71,7 +73,6 @@ class Call:
     """State machine of one call, as the `StreamListener` of its HTTP/2 stream."""
 
     __slots__ = (
-        "_blocked",
         "_blocked_since_s",
         "_connection",
         "_frame",
@@ -87,10 +88,13 @@ class Call:
         "_progress",
         "_reader",
         "_received_bytes",
+        "_sent_messages",
         "_stalled_since_s",
         "_stream",
         "_task",
         "_uncounted_bytes",
+        "_unsent_bytes",
+        "_unsent_step",
     )
 
     def __init__(self, connection: CallConnection, stream: Stream) -> None:
@@ -110,8 +114,9 @@ class Call:
         self._received_bytes = 0
         self._progress = -1
         self._stalled_since_s = 0.0
-        self._blocked: object = None
-        """The first piece of data that waited for the client's window at the last check."""
+        self._unsent_bytes = self._unsent_step = self._sent_messages = 0
+        """Bytes that waited for the client's window when it last made progress, and how many fewer are progress: a sixteenth,
+        since one that reads a byte at a time would hold the answer for ever."""
         self._blocked_since_s = 0.0
 
     def check(self, now_s: float) -> None:
@@ -131,12 +136,23 @@ class Call:
             self.refuse(RequestTimeout(f"the rest of the message did not come within {patience_s:g} s"))
         if self._connection.is_leaving and self._messages is not None and self._messages.has_been_idle():
             self.refuse(GatewayStopping())
-        pending = self._stream.pending
-        if not pending or pending[0] is not self._blocked:
-            self._blocked, self._blocked_since_s = pending[0] if pending else None, now_s
+        if self._client_reads():
+            self._blocked_since_s = now_s
         elif now_s - self._blocked_since_s > patience_s:
             self._connection.reset(self._stream)
             self.on_reset()
+
+    def _client_reads(self) -> bool:
+        """Whether nothing waits for the client's window, something else does than before, or a sixteenth less."""
+        unsent, messages = sum(len(piece) for piece, _ in self._stream.pending), self._messages
+        sent = 0 if messages is None else messages.sent
+        is_new = sent != self._sent_messages or unsent > self._unsent_bytes
+        if is_new:
+            self._sent_messages, self._unsent_step = sent, max(unsent // 16, 1)
+        if unsent and not is_new and self._unsent_bytes - unsent < self._unsent_step:
+            return False
+        self._unsent_bytes = unsent
+        return True
 
     def _client_may_send(self) -> bool:
         """Whether the client could send on but does not; false while we are busy or keep its window
@@ -159,6 +175,9 @@ class Call:
         except ControlPlaneError as exc:
             self.refuse(exc)
             return
+        if self._handler.max_bytes is not None:
+            most = min(self._handler.max_bytes, self._connection.max_message_bytes)
+            self._reader = MessageReader(most, of=" of this method")
         if self._handler.stream is not None:
             # Begun before its first message: a caller need not send one to hear that it may not, or that no server is up.
             self._messages = MessageStream(self._connection, self._stream, self.read_backlog, self._forget_message)

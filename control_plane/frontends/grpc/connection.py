@@ -126,7 +126,10 @@ class GrpcConnection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._quiet_since_s = self._written_s = asyncio.get_running_loop().time()
-        self._last_stream = self._unwritten_bytes = 0
+        self._last_stream = 0
+        self._written_bytes = self._read_bytes = self._read_step = 0
+        """Bytes written so far, those of them that the client had read when it last made progress, and how many more are
+        progress: a sixteenth of what it had not read."""
         self._leaves_at_s: float | None = None
         self._has_backlog = False
         """Whether there is a backlog: more data has arrived than has been handled."""
@@ -311,8 +314,9 @@ class GrpcConnection(asyncio.Protocol):
         """Whether the client has not read for too long; it would hold memory, and keep a closing connection
         open."""
         unwritten = self._transport.get_write_buffer_size() if self._transport is not None else 0
-        if not unwritten or unwritten != self._unwritten_bytes:
-            self._unwritten_bytes, self._written_s = unwritten, now_s
+        read = self._written_bytes - unwritten
+        if not unwritten or read - self._read_bytes >= self._read_step:
+            self._read_bytes, self._read_step, self._written_s = read, max(unwritten // 16, 1), now_s
         return now_s - self._written_s > self._server.limits.body_timeout_s
 
     # CallConnection
@@ -381,7 +385,7 @@ class GrpcConnection(asyncio.Protocol):
             return  # `_read` writes once, after all frames that arrived together
         self._is_put_off = False
         if output and self._transport is not None:
-            write_output(self._transport, output)
+            self._written_bytes += write_output(self._transport, output)
         output.clear()
         if self._state.is_leaving and not self._state.streams and self._transport is not None:
             self._close(self._transport)

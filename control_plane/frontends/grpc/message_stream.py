@@ -62,7 +62,8 @@ class MessageStream:
         self.drained = asyncio.Event()
         self.is_idle: Callable[[], bool] | None = None
         """Set by the handler: whether each message that it received has been answered."""
-        self._received = 0
+        self._received = self.sent = 0
+        """Messages so far, either way."""
         self._received_when_idle = -1
 
     async def receive(self) -> MessageFrame | None:
@@ -109,6 +110,7 @@ class MessageStream:
         `headers` go with the first message.
         """
         self.drained.clear()
+        self.sent += 1
         self._connection.send(self._stream, frame, None if self._has_answered else headers)
         self._has_answered = True
         if self._stream.pending:

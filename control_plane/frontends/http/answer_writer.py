@@ -27,6 +27,8 @@ class AnswerWriter:
         self._transport: asyncio.Transport | None = None
         self._unsent = b""
         """An answer that is written at the end of this turn of the loop."""
+        self._large_bytes = self._written_bytes = 0
+        """Size of the large answer that is being written, and how much of it has been; 0 while there is none."""
         self.may_write = True
         """Whether the client reads what it is sent; `writable` wakes who waits for that."""
         self.writable = asyncio.Event()
@@ -36,6 +38,13 @@ class AnswerWriter:
     def has_unsent(self) -> bool:
         """Whether an answer is put off to the end of this turn."""
         return bool(self._unsent)
+
+    @property
+    def progress(self) -> int:
+        """Number that changes as the client reads; with each sixteenth of a large answer, which one that reads a byte at a
+        time would hold for ever."""
+        unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return (self._written_bytes - unsent) // (self._large_bytes // 16) if self._large_bytes else unsent
 
     def begin(self, transport: asyncio.Transport) -> None:
         """The connection has been made."""
@@ -80,8 +89,11 @@ class AnswerWriter:
         """Write an answer in pieces, one in a turn of the loop, waiting for the client to read each."""
         self.write(answer.head)
         body = memoryview(answer.body)
+        self._large_bytes, self._written_bytes = len(body), 0
         for at in range(0, len(body), _WRITE_BYTES):
             if at:
                 await asyncio.sleep(0)  # a socket of loopback takes 4 MB at once
             self.write(body[at : at + _WRITE_BYTES])
+            self._written_bytes = at + _WRITE_BYTES
             await self.writable.wait()
+        self._large_bytes = 0

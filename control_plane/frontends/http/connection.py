@@ -271,7 +271,7 @@ class HttpConnection(asyncio.Protocol):
         if transport is None:
             return
         if not self._writer.may_write:
-            if self._stall.has_stalled(now_s, limits.body_timeout_s, "writing", transport.get_write_buffer_size()):
+            if self._stall.has_stalled(now_s, limits.body_timeout_s, "writing", self._writer.progress):
                 transport.abort()
         elif reader.stream is not None and not (reader.stream.is_full or self._has_backlog or self._has_refused):
             self._enforce_body_timeout(now_s)
@@ -289,7 +289,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _enforce_body_timeout(self, now_s: float) -> None:
         reader, limit_s = self._reader, self._server.limits.body_timeout_s
-        if self._stall.has_stalled(now_s, limit_s, "body", self._taken, reader.body_bytes // reader.body_step_bytes):
+        if self._stall.has_stalled(now_s, limit_s, "body", self._taken, reader.body_progress):
             self.refuse(RequestTimeout(f"the request's body came too slowly, or not at all, for {limit_s:g} s"))
 
     # Answering

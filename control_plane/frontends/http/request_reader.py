@@ -8,17 +8,19 @@ read. The reader knows no transport: the connection (`frontends/http/connection`
 
 from __future__ import annotations
 
-import re
+from math import log
 from typing import Any
 
 import httptools
 
 from control_plane.core.errors import ControlPlaneError, InvalidRequest, PermissionDenied
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES
+from control_plane.frontends.http.body_parser import body_head, body_parser
 from control_plane.frontends.http.body_stream import BodyStream
 from control_plane.frontends.http.head_framing import framing_of
 from control_plane.frontends.http.known_head import MAX_KNOWN_HEAD_BYTES, KnownHead
 from control_plane.frontends.http.limits import MAX_FIELDS, MAX_LINE_BYTES, HttpLimits, StreamedBody, line_too_long, too_many_fields
+from control_plane.frontends.http.piece_ends import PieceEnds
 from control_plane.frontends.http.request_sink import Admit, RequestSink, Streams, streams_none
 from control_plane.host.exposure import AllowedHosts
 from control_plane.host.large_buffers import free_in_steps
@@ -26,15 +28,10 @@ from control_plane.protocols.head_template import Http1Template
 from control_plane.protocols.http1 import Body, HttpRequest
 from control_plane.protocols.kserve.routes import authority_in
 
-_SLICE_BYTES = 4096
-"""Bytes that the parser is given at a time while the end of a head or chunk is unknown. The parser cannot be
-stopped, and so many bytes may hold 700 chunks."""
-
 _MAX_PIECES = 8
 """Pieces (a head, chunks) that are parsed in one go, before other connections get their turn."""
 
 _HEAD_END = b"\r\n\r\n"
-_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[^\r\n]*)?\r\n")
 
 _BLANKS = b" \t"
 """Whitespace around a field's value, which is not part of it (RFC 9110, 5.5). llhttp does not strip it at the
@@ -76,10 +73,9 @@ class RequestReader:
         self._data, self._at = b"", 0
         self._request = _NO_REQUEST
         self._body: Body = b""
-        self._missing_bytes = 0
-        """Bytes to the end of the body, or of a chunk, whose size is known."""
-        self._is_at_chunk = False
-        """Whether the body is chunked, so that the size line of the next chunk follows those bytes."""
+        self._ends = PieceEnds()
+        self._body_head = b""
+        """The framing of a body behind an offer to upgrade, for which the parser takes the request to end with its head."""
         self._header_bytes = 0
         self._unparsed_line_bytes = 0
         """Bytes given to the parser since its last callback: an incomplete line that grows inside the
@@ -103,15 +99,14 @@ class RequestReader:
         return self._request.target
 
     @property
-    def body_bytes(self) -> int:
-        """Bytes of the incomplete body that have arrived."""
-        return len(self._body) if self.stream is None else self.stream.received_bytes
-
-    @property
-    def body_step_bytes(self) -> int:
-        """Bytes that count as progress of the body: one sent a byte at a time would hold its memory for
-        ever."""
-        return max(self._request.content_length // 16, 1) if self.stream is None else UNCOUNTED_BYTES
+    def body_progress(self) -> int:
+        """Number that changes as the incomplete body arrives: with each sixteenth of it, or of what has come where its size is
+        not known. One sent a byte at a time would hold its memory for ever."""
+        if self.stream is not None:
+            return self.stream.received_bytes // UNCOUNTED_BYTES
+        if size := self._request.content_length:
+            return len(self._body) // max(size // 16, 1)
+        return int(16 * log(len(self._body) + 1))
 
     @property
     def has_backlog(self) -> bool:
@@ -184,46 +179,23 @@ class RequestReader:
         """Run the parser from `start`; returns the position up to which it got. `template` has recognised the head
         there.
 
-        llhttp parses all that it is given, pipelined requests too. So it is given no more than up to the end
-        of a head, a body or a chunk at a time, which lets other connections have their turn in between.
+        It is given a piece at a time (`piece_ends`), and no more than a few before others have their turn.
         """
-        at, size, pieces = start, len(data), 0
+        at, size, pieces, ends = start, len(data), 0, self._ends
         began_between, self._whole_requests = self.is_between_requests, 0
         while True:
-            if self._missing_bytes > 0:
-                stop = at + self._missing_bytes
-            elif self._is_at_chunk:
-                stop = self._chunk_end(data, at)
-            else:
-                stop = data.find(_HEAD_END, at, at + _SLICE_BYTES) + len(_HEAD_END)
-                if stop < len(_HEAD_END):
-                    stop = at + _SLICE_BYTES
-            if stop > size:
-                stop = size
-            self._missing_bytes -= stop - at
+            stop = ends.end(data, at)
             self._parse(data if stop - at == size else data[at:stop])
             at, pieces = stop, pieces + 1
             if self._whole_requests or at == size or self.has_ended:
                 break
-            if self._missing_bytes <= 0 and (pieces == _MAX_PIECES or not self._is_at_chunk):
+            if ends.missing_bytes <= 0 and (pieces == _MAX_PIECES or not ends.is_at_chunk):
                 break
         if began_between and self.is_between_requests and self._whole_requests == 1 and not self._is_counted:
             self._remember(data, start, at, template)
         if self.is_between_requests:
             self._request = _NO_REQUEST  # frees the body, instead of keeping it until the next request
         return at
-
-    def _chunk_end(self, data: bytes, at: int) -> int:
-        """The end of the chunk that begins at `at`; it may not have arrived yet."""
-        found = _CHUNK_SIZE.match(data, at)
-        if found is None:
-            self._is_at_chunk = False  # the size line is incomplete: parse the rest of this body slice by slice
-            return at + _SLICE_BYTES
-        chunk_bytes = int(found.group(1), 16)
-        self._is_at_chunk = chunk_bytes > 0
-        stop = found.end() + chunk_bytes + 2
-        self._missing_bytes = stop - at
-        return stop
 
     def forget(self) -> None:
         """Drop all data, as the connection has ended.
@@ -246,8 +218,7 @@ class RequestReader:
             cause = exc.__context__
             self._end(cause if isinstance(cause, ControlPlaneError) else InvalidRequest("the request cannot be read"))
         except httptools.HttpParserUpgrade:
-            # The request is answered as if it had not asked for an upgrade; data after it is not HTTP/1.1.
-            self.has_ended = True
+            self._pass_over_offer()
         except httptools.HttpParserError as exc:
             self._end(InvalidRequest(f"not a well-formed HTTP/1.1 request: {exc}"))
         if self._unparsed_line_bytes > self._max_header_bytes:
@@ -255,6 +226,15 @@ class RequestReader:
             self._end(self._limits.head_too_large())
         if not self.head_is_read and len(self._request.headers) > MAX_FIELDS:
             self._end(too_many_fields())
+
+    def _pass_over_offer(self) -> None:
+        """Read on as if the request had not asked for an upgrade; after it nothing is HTTP/1.1. Its head has ended a piece."""
+        head, self._body_head = self._body_head, b""
+        if head:
+            self._parser = body_parser(self)
+            self._parse(head)
+        else:
+            self.has_ended = True
 
     def _end(self, error: ControlPlaneError) -> None:
         if not self.has_ended:
@@ -280,7 +260,7 @@ class RequestReader:
         self._request = HttpRequest(b"", b"", [], peer_is_local=self._peer_is_local, peer=self._peer)
         self._body = b""
         self._header_bytes = 0
-        self._is_at_chunk = self._is_counted = self.head_is_read = self.is_between_requests = False
+        self._is_counted = self.head_is_read = self.is_between_requests = False
 
     def on_url(self, url: bytes) -> None:
         self._header_bytes += len(url)  # called once for each piece of the target that arrives
@@ -311,12 +291,13 @@ class RequestReader:
             raise too_many_fields()
         request.takes_chunks = self._parser.get_http_version() == "1.1"
         framing = framing_of(request.headers)
-        body_bytes, is_chunked, wants_continue = framing.body_bytes, framing.is_chunked, framing.wants_continue
+        body_bytes, is_chunked = framing.body_bytes, framing.is_chunked
+        wants_continue = framing.wants_continue and request.takes_chunks  # HTTP/1.0 has no interim answers (RFC 9110, 10.1.1)
         if self._hosts is not None:
             self._check_host(self._hosts, framing.host, framing.fetch_site)
         if (body_bytes or is_chunked) and self._parser.should_upgrade():
-            raise InvalidRequest("protocol upgrades are not supported; gRPC has a port of its own")
-        self._missing_bytes, self._is_at_chunk = body_bytes, is_chunked
+            self._body_head = body_head(request.headers)
+        self._ends.begin_body(body_bytes, is_chunked=is_chunked)
         if (is_chunked or body_bytes > UNCOUNTED_BYTES) and (kind := self._streams(request)) is not None:
             self._begin_stream(request, kind, body_bytes, wants_continue=wants_continue)
             return
@@ -366,6 +347,8 @@ class RequestReader:
             self._count_chunk(len(body))
 
     def on_message_complete(self) -> None:
+        if self._body_head:
+            return
         self._unparsed_line_bytes = 0
         self.wants_continue = False
         self.is_between_requests = True
@@ -380,6 +363,10 @@ class RequestReader:
     def _count_chunk(self, size_bytes: int) -> None:
         """Reserve memory for a chunked body as it arrives, since its size is not known beforehand."""
         came_before = len(self._body) - size_bytes
+        if (came_before - 1).bit_length() != (len(self._body) - 1).bit_length():
+            # It has doubled. Whether the call takes so large a one, the application could not tell by the head.
+            self._request.body = self._body
+            self._admit(self._request)
         self._sink.reserve(size_bytes if came_before > UNCOUNTED_BYTES else len(self._body))
 
     def _keeps_alive(self) -> bool:

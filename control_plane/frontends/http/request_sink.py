@@ -10,7 +10,8 @@ from control_plane.frontends.http.limits import StreamedBody
 from control_plane.protocols.http1 import HttpRequest
 
 Admit = Callable[[HttpRequest], None]
-"""Checks a request by its head, before its body arrives. Raises the ControlPlaneError to refuse it with."""
+"""Checks a request by its head, before its body arrives, and a chunked one again, with what has come of its body, each time
+that it has doubled. Raises the ControlPlaneError to refuse it with."""
 
 Streams = Callable[[HttpRequest], StreamedBody | None]
 """Which kind of body the application receives piece by piece of such a request, by its head; None: the body is read

@@ -98,6 +98,8 @@ _STATISTICS_BOUND = InflateBound(2**26, "the statistics are too large")
 """Bound on the statistics of all models; those of one version are some hundred bytes."""
 _CONTROL = InflateBound(2**20, f"the message of this call exceeds its limit of {2**20} bytes")
 """Bound on the message of a call that carries neither tensors nor a model's files."""
+_UNNAMED = InflateBound(2**16, f"the message of this call exceeds its limit of {2**16} bytes")
+"""The same of a call that names no model: a few fields at most, and some are answered to anybody."""
 
 _STREAM_PLACEHOLDER = GrpcHandler()
 """Placeholder in the method table; a handler that can authenticate its caller again is made for each
@@ -157,7 +159,7 @@ class V2Grpc:
         self._open: dict[str, GrpcHandler] = {
             SERVICE + "ModelInfer": GrpcHandler(unary=self._infer, admit=self._admit),
             SERVICE + "ModelStreamInfer": _STREAM_PLACEHOLDER,
-            SERVICE + "ServerLive": GrpcHandler(unary=_live),
+            SERVICE + "ServerLive": GrpcHandler(unary=_live, max_bytes=_UNNAMED.max_bytes),
             **self._unary(
                 dict.fromkeys(READ_METHODS, self._forward)
                 | dict.fromkeys(_MODEL_METHODS, self._read_model)
@@ -170,17 +172,18 @@ class V2Grpc:
         )
 
     def _unary(self, methods: Mapping[str, Unary]) -> dict[str, GrpcHandler]:
-        return {method: GrpcHandler(unary=self._checked(unary, _METHODS[method].names)) for method, unary in methods.items()}
+        return {method: self._checked(method, unary) for method, unary in methods.items()}
 
-    def _checked(self, unary: Unary, names: ReferenceFields | None) -> Unary:
-        if names is None:
-            return unary
+    def _checked(self, method: str, unary: Unary) -> GrpcHandler:
+        bound, names = _bound_of(method), _METHODS[method].names
 
         async def checked(call: GrpcCall) -> GrpcAnswer:
-            model_in(self._message(call), names)
+            message = self._message(call)  # whatever is compressed, Triton would inflate it without a bound
+            if names is not None:
+                model_in(message, names)
             return await unary(call)
 
-        return checked
+        return GrpcHandler(unary=checked, max_bytes=None if bound is None else bound.max_bytes)
 
     def handler_for(self, head: GrpcHead, *, peer: str, peer_is_local: bool) -> tuple[GrpcHandler, Principal]:
         """The handler of a method, and the authenticated caller.
@@ -305,11 +308,7 @@ class V2Grpc:
         return await _administered(request.model_name, change, service_pb2.RepositoryModelUnloadResponse())
 
     def _message(self, call: GrpcCall) -> bytes | memoryview:
-        if call.head.method == _LOAD:
-            return message_in(call.frame, call.head.encoding, self._limits.inflated(len(call.frame)))
-        if len(call.frame) > _CONTROL.max_bytes:
-            _CONTROL.refuse()
-        return message_in(call.frame, call.head.encoding, _CONTROL)
+        return message_in(call.frame, call.head.encoding, _bound_of(call.head.method) or self._limits.inflated(len(call.frame)))
 
     def _read(self, call: GrpcCall, parse: Callable[[bytes], MessageT]) -> MessageT:
         message = self._message(call)
@@ -317,6 +316,13 @@ class V2Grpc:
             return parse(bytes(message))
         except Exception as exc:  # protobuf's DecodeError differs between its implementations
             raise InvalidRequest(f"the message of {call.head.method} cannot be read: {exc}") from exc
+
+
+def _bound_of(method: str) -> InflateBound | None:
+    """The bound on a method's message; None for a load, which may have a model's files."""
+    if method == _LOAD:
+        return None
+    return _UNNAMED if _METHODS[method].names is None else _CONTROL
 
 
 def _refuse_repository_name(name: str) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from control_plane.auth.access import Access
@@ -33,6 +32,7 @@ from control_plane.frontends.kserve.grpc_stream_messages import (
     inflated_answer,
     raise_model_error,
 )
+from control_plane.frontends.kserve.grpc_stream_request import StreamRequest
 from control_plane.frontends.kserve.grpc_streamed_infer import StreamedInfer
 from control_plane.inference.in_flight.running_request import AuthorizedRequest, RunningRequest
 from control_plane.inference.inference import InferenceService
@@ -56,9 +56,11 @@ from control_plane.triton.servers import Servers
 
 _MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
 
-
 _MAX_UNANSWERED = 64
 """Ordinary requests of one stream that may be in flight; then no more of its messages are received."""
+
+_RETRY_AFTER_S = 1.0
+"""When a client may try again whose requests of sequences fill the waiting room."""
 
 _ENDED_WELL = GrpcAnswer(0, HEAD, (), status_fields(0, ""))
 
@@ -115,27 +117,6 @@ class StreamRelay:
             return answer
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _StreamRequest:
-    """One admitted request of a stream."""
-
-    message: InferMessage
-    call: InferCall
-    """The call as it goes to Triton, after routing."""
-    deadline_s: float | None
-    """The route's deadline in seconds, if it has one."""
-    running: AuthorizedRequest
-    size_bytes: int
-    """Bytes of the message as it came, before it was readdressed."""
-    arm: Arm | None = None
-    """The choice among the route's targets, if it has any."""
-
-    async def acquire_slot(self, relay: StreamRelay) -> float:
-        """Wait for the model's in-flight slot; return the seconds that are left then. Raises Overloaded."""
-        timeout_s = relay.request_timeout_s if self.deadline_s is None else self.deadline_s
-        return await relay.inference.acquire_slot(self.running, timeout_s=timeout_s)
-
-
 _PendingAnswer: TypeAlias = asyncio.Task[tuple[str, GrpcAnswer | None]]
 
 
@@ -165,7 +146,7 @@ class _StreamCall:
         self._arms: dict[str, Arm] = {}
         """The first choice among each route's targets."""
         self._unanswered: asyncio.Queue[_PendingAnswer | None] = asyncio.Queue(_MAX_UNANSWERED)
-        self._under_way: set[_StreamRequest] = set()
+        self._under_way: set[StreamRequest] = set()
         self._sequences: dict[tuple[str, str], _PendingAnswer] = {}
         """The last unanswered request of each sequence (model, sequence id), which the next one waits for."""
 
@@ -216,7 +197,7 @@ class _StreamCall:
         else:  # an ordinary model, or one that no server has loaded: later messages must not wait for its load
             await self._unanswered.put(self._start(asked, tasks))
 
-    async def _admit(self, message: InferMessage) -> _StreamRequest | None:
+    async def _admit(self, message: InferMessage) -> StreamRequest | None:
         """Admit a request; None: it was refused, and the refusal has been sent."""
         size_bytes = message.body_bytes()
         try:
@@ -226,7 +207,7 @@ class _StreamCall:
             self._messages.forget(size_bytes)
             return None
 
-    async def _read(self, message: InferMessage) -> _StreamRequest:
+    async def _read(self, message: InferMessage) -> StreamRequest:
         """Admit, parse and authorise a request.
 
         Raises ControlPlaneError, after metering the refused request.
@@ -245,14 +226,17 @@ class _StreamCall:
                 message.readdress(call.model_name, call.model_version)
             running = admitted.authorize(call, named=named.model_name)
             running.is_repeatable = route is not None and route.is_repeatable
+            # Refused here, or what comes after it in its sequence would no longer wait for what came before.
+            place = running.permit.enter_room(_RETRY_AFTER_S) if (call.model_name, call.sequence_id) in self._sequences else None
             # It goes on until its answer has been sent (`_end`), which other requests of the stream do not wait for.
             running.detach()
-        asked = _StreamRequest(message, call, route.deadline_s if route is not None else None, running, size_bytes, arm)
+        asked = StreamRequest(message, call, route.deadline_s if route is not None else None, running, size_bytes, arm, place)
         self._under_way.add(asked)
         return asked
 
-    def _end(self, asked: _StreamRequest, outcome: Outcome | None = None) -> None:
+    def _end(self, asked: StreamRequest, outcome: Outcome | None = None) -> None:
         self._under_way.discard(asked)
+        asked.leave_room()
         self._messages.forget(asked.size_bytes)
         asked.running.end(outcome)
 
@@ -263,7 +247,7 @@ class _StreamCall:
 
     # Ordinary models, and those that may be
 
-    def _start(self, asked: _StreamRequest, tasks: asyncio.TaskGroup) -> _PendingAnswer:
+    def _start(self, asked: StreamRequest, tasks: asyncio.TaskGroup) -> _PendingAnswer:
         sequence = (asked.call.model_name, asked.call.sequence_id)
         asking = tasks.create_task(self._ask(asked, self._sequences.get(sequence), tasks), name="grpc-stream-request")
         if asked.call.sequence_id:
@@ -272,7 +256,7 @@ class _StreamCall:
             asking.add_done_callback(lambda done: self._sequences.pop(sequence, None) if self._sequences.get(sequence) is done else None)
         return asking
 
-    async def _ask(self, asked: _StreamRequest, before: _PendingAnswer | None, tasks: asyncio.TaskGroup) -> tuple[str, GrpcAnswer | None]:
+    async def _ask(self, asked: StreamRequest, before: _PendingAnswer | None, tasks: asyncio.TaskGroup) -> tuple[str, GrpcAnswer | None]:
         """Send a request and return its id and answer; None: its model proved decoupled, and answers on its
         own stream."""
         now_s, running = asyncio.get_running_loop().time, asked.running
@@ -281,7 +265,8 @@ class _StreamCall:
         try:
             if before is not None:  # requests of a sequence must reach Triton in order
                 await asyncio.wait((before,))
-            timeout_s = await asked.acquire_slot(self._relay)
+            asked.leave_room()
+            timeout_s = await asked.acquire_slot(self._relay.inference, timeout_s=self._relay.request_timeout_s)
             deadline_s = now_s() + timeout_s
             if await self._is_decoupled_once_loaded(asked.call.model_name, timeout_s):
                 await self._send_decoupled(asked, await self._reserve(asked, deadline_s - now_s()), tasks)
@@ -296,7 +281,7 @@ class _StreamCall:
             self._end(asked)
         return asked.call.request_id, answer
 
-    async def _infer(self, asked: _StreamRequest, deadline_s: float) -> GrpcAnswer:
+    async def _infer(self, asked: StreamRequest, deadline_s: float) -> GrpcAnswer:
         """Send a request to an ordinary model; a route's own model stands in for another that fails."""
         inference, running, arm = self._relay.inference, asked.running, asked.arm
         now_s = asyncio.get_running_loop().time
@@ -348,14 +333,15 @@ class _StreamCall:
 
     # Decoupled models
 
-    async def _pass_on(self, asked: _StreamRequest, tasks: asyncio.TaskGroup) -> None:
+    async def _pass_on(self, asked: StreamRequest, tasks: asyncio.TaskGroup) -> None:
         """Send a request to a decoupled model, and record it as answered at that moment.
 
         Its end cannot be observed: a decoupled model sends any number of responses and need not mark the last
         one.
         """
         try:
-            server = await self._reserve(asked, await asked.acquire_slot(self._relay))
+            timeout_s = await asked.acquire_slot(self._relay.inference, timeout_s=self._relay.request_timeout_s)
+            server = await self._reserve(asked, timeout_s)
         except ControlPlaneError as exc:
             asked.running.fail(exc)
             self._end(asked)
@@ -364,14 +350,14 @@ class _StreamCall:
         await self._send_decoupled(asked, server, tasks)
         self._end(asked, Outcome.ANSWERED)
 
-    async def _send_decoupled(self, asked: _StreamRequest, server: Upstream, tasks: asyncio.TaskGroup) -> None:
+    async def _send_decoupled(self, asked: StreamRequest, server: Upstream, tasks: asyncio.TaskGroup) -> None:
         async with self._opening:
             stream = self._decoupled.get(server) or await self._open_decoupled(server, tasks)
         asked.running.sent(asked.running.server)
         asked.running.continues_at_triton = True
         await stream.send(asked.message.frame)
 
-    async def _reserve(self, asked: _StreamRequest, timeout_s: float) -> Upstream:
+    async def _reserve(self, asked: StreamRequest, timeout_s: float) -> Upstream:
         """The server for a decoupled model; one server for all requests of this call for that model."""
         if asked.call.classified or asked.call.sequence_id:
             timeout_s = await self._relay.inference.require_harmless(asked.call, timeout_s)

@@ -24,7 +24,7 @@ from control_plane.core.errors import (
 )
 from control_plane.core.infer_call import Frontend
 from control_plane.core.principal import ANONYMOUS, Principal
-from control_plane.frontends.common.body_budget import BodyBudget
+from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
 from control_plane.frontends.common.caller import identify, reauthenticate
 from control_plane.frontends.common.status import message_of
 from control_plane.frontends.http.streams import watched
@@ -113,7 +113,7 @@ class V2Http:
                 body, the request would be refused in the same way.
         """
         route, principal = self._admitted(request)
-        if route.action in _INFERENCE:
+        if route.action in _INFERENCE and not request.body:  # a limit that is reached meanwhile is met when the body is whole
             if is_all_json(request) and request.header(b"content-encoding") is None:
                 self._limits.check_json_bytes(request.content_length)
             self._inference.refuse_by_head(Frontend.HTTP, principal, HttpInferRequest(request, route, principal, self.context))
@@ -153,8 +153,8 @@ class V2Http:
         principal = self._principal(request, route) if self._access.is_on else ANONYMOUS
         if route.action in ADMINISTRATORS_ONLY:
             self._guard_administration(request, route)
-        if route.action not in _WITH_LARGE_BODY and max(len(request.body), request.content_length) > _MAX_CONTROL_BYTES:
-            raise PayloadTooLarge(f"the body of this call exceeds its limit of {_MAX_CONTROL_BYTES} bytes")
+        if route.action not in _WITH_LARGE_BODY:
+            _check_control_bytes(route.action, max(len(request.body), request.content_length))
         return route, principal
 
     def _principal(self, request: HttpRequest, route: V2Route) -> Principal:
@@ -238,6 +238,14 @@ class V2Http:
             return await self._servers.ask(lambda server: server.http.send(request, timeout_s=timeout_s))
         server = await self._inference.dispatch.reading(model, timeout_s=timeout_s)
         return await server.http.send(request, timeout_s=timeout_s)
+
+
+def _check_control_bytes(action: Action, size_bytes: int) -> None:
+    """Check the size of a body that has neither tensors nor a model's files. Raises PayloadTooLarge."""
+    if size_bytes > UNCOUNTED_BYTES:  # callers without a key take none of the memory for bodies
+        most = UNCOUNTED_BYTES if need_of_call(action) is None else _MAX_CONTROL_BYTES
+        if size_bytes > most:
+            raise PayloadTooLarge(f"the body of this call exceeds its limit of {most} bytes")
 
 
 async def _administered(name: str, change: Awaitable[object]) -> HttpAnswer:

@@ -45,6 +45,13 @@ def size_of(fields: Fields) -> int:
     return sum(len(name) + len(value) + _FIELD_BYTES for name, value in fields)
 
 
+class HeadTooLarge(Http2Error):
+    """Error of a header block that is larger than allowed, or expands to more."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, Code.ENHANCE_YOUR_CALM)
+
+
 class HeaderDecoder:
     """Caching decoder of one connection's header blocks, which must come in order."""
 
@@ -72,7 +79,8 @@ class HeaderDecoder:
     def decode(self, block: bytes) -> Fields:
         """Decode a complete block.
 
-        Raises Http2Error, after which the connection's table is lost and it must be closed.
+        Raises Http2Error, after which the connection's table is lost and it must be closed. HeadTooLarge loses nothing where
+        no table is allowed.
         """
         is_stateless = self.is_stateless
         if is_stateless:  # and stays it, since the peer may have no table any more
@@ -82,7 +90,7 @@ class HeaderDecoder:
         try:
             fields = self._reader.read(block)
         except HeaderListTooLarge as exc:
-            raise Http2Error(f"the header list is too large: {exc}", Code.ENHANCE_YOUR_CALM) from exc
+            raise HeadTooLarge(f"the header list is too large: {exc}") from exc
         except (IndexError, ValueError) as exc:
             raise Http2Error(f"the header block cannot be read: {exc}", Code.COMPRESSION_ERROR) from exc
         self.is_stateless = not self.table_is_allowed and not self._reader.table_bytes

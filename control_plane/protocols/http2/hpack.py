@@ -87,9 +87,11 @@ class HpackReader:
                 raise ValueError(f"a table of {size} bytes; {self.max_table_bytes} are allowed, and {_MAX_RESIZES} changes at most")
             self.table_bytes = size
             self._shrink(size)
-        # Once we allow less, the peer's next block has to begin with the change (RFC 7541, 4.2).
+        # Once we allow less, the peer's next block has to begin with the change (RFC 7541, 4.2). Peers that never use the
+        # table (.NET, nginx) leave that out. Of one that does use it, what it refers to is not there any more: an error.
         if self.table_bytes > self.max_table_bytes:
-            raise ValueError(f"a table of {self.table_bytes} bytes is kept; {self.max_table_bytes} are allowed")
+            self.table_bytes = self.max_table_bytes
+            self._shrink(self.max_table_bytes)
         return at
 
     def _literal(self, block: bytes, at: int, first: int) -> tuple[tuple[bytes, bytes], int]:

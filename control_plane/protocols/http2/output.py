@@ -17,11 +17,11 @@ class Transport(Protocol):
     def writelines(self, list_of_data: Iterable[bytes | memoryview]) -> None: ...
 
 
-def write_output(transport: Transport, output: Sequence[bytes | memoryview]) -> None:
-    """Write all of `output`; the caller clears it."""
-    if not output:
-        return
-    if sum(map(len, output)) <= _JOIN_UP_TO_BYTES:
-        transport.write(b"".join(output))
-    else:
+def write_output(transport: Transport, output: Sequence[bytes | memoryview]) -> int:
+    """Write all of `output`, which the caller clears; return its size in bytes."""
+    size_bytes = sum(map(len, output))
+    if size_bytes > _JOIN_UP_TO_BYTES:
         transport.writelines(output)
+    elif size_bytes:
+        transport.write(b"".join(output))
+    return size_bytes

@@ -12,7 +12,7 @@ from typing import Any
 
 from control_plane.protocols.http2 import frames as h2
 from control_plane.protocols.http2.frames import Code, Http2Error, Setting
-from control_plane.protocols.http2.headers import HeaderDecoder, KnownBlocks
+from control_plane.protocols.http2.headers import Fields, HeaderDecoder, HeadTooLarge, KnownBlocks
 from control_plane.protocols.http2.nuisance import FRAME, LARGE_BLOCK_BYTES, LATE
 from control_plane.protocols.http2.sending import Http2Sender
 from control_plane.protocols.http2.state import ConnectionState
@@ -47,8 +47,8 @@ class Http2Receiver:
         self._frames = h2.FrameReader(state.limits.max_frame_bytes)
         self._decoder = HeaderDecoder(known, max_bytes=state.limits.max_header_bytes)
         self._preface = bytearray() if accept else None
-        self._block: tuple[int, int, bytearray] | None = None
-        """The header block that has begun: flags, stream id and what has arrived of it."""
+        self._block: tuple[int, int, bytearray | None] | None = None
+        """The header block that has begun: flags, stream id and what has arrived of it, None where that is too much."""
 
     @property
     def awaits_preface(self) -> bool:
@@ -138,23 +138,21 @@ class Http2Receiver:
         if self._block is None or self._block[1] != stream_id:
             raise Http2Error("a CONTINUATION without its HEADERS")
         first_flags, _, block = self._block
-        block += payload
         self._state.nuisance.count()
-        if len(block) > self._state.limits.max_header_bytes:  # checked with each frame, or the block could grow without end
-            raise Http2Error("the header block is too large", Code.ENHANCE_YOUR_CALM)
+        if block is not None:
+            block += payload
+            if len(block) > self._state.limits.max_header_bytes:  # checked with each frame, or the block could grow without end
+                self._pass_over(HeadTooLarge("the header block is too large"))
+                block, self._block = None, (first_flags, stream_id, None)
         if flags & h2.END_HEADERS:
             self._block = None
-            self._on_block(first_flags, stream_id, bytes(block))
+            self._on_block(first_flags, stream_id, None if block is None else bytes(block))
 
-    def _on_block(self, flags: int, stream_id: int, block: bytes) -> None:
+    def _on_block(self, flags: int, stream_id: int, block: bytes | None) -> None:
         state = self._state
-        if len(block) > state.limits.max_header_bytes:
-            raise Http2Error("the header block is too large", Code.ENHANCE_YOUR_CALM)
-        if len(block) > LARGE_BLOCK_BYTES and not self._decoder.knows(block):
-            state.nuisance.count(FRAME * (len(block) // LARGE_BLOCK_BYTES))
         # Decoded even for a stream that is refused below: skipping a block would corrupt HPACK's table for
         # later ones.
-        fields = self._decoder.decode(block)
+        fields = self._fields_of(block)
         ends = bool(flags & h2.END_STREAM)
         stream = state.streams.get(stream_id)
         if stream is None:
@@ -164,9 +162,33 @@ class Http2Receiver:
         elif stream.remote_is_closed:
             raise Http2Error("headers after the end of the stream", Code.STREAM_CLOSED)
         listener = stream.listener
+        if fields is None:
+            state.reset(stream, Code.ENHANCE_YOUR_CALM)  # gRPC maps it to RESOURCE_EXHAUSTED
+            listener.on_reset()
+            return
         if ends:
             state.remote_ends(stream)
         listener.on_headers(fields, ends=ends)
+
+    def _fields_of(self, block: bytes | None) -> Fields | None:
+        """Decode a block; None: it is too large, and ends its stream alone. Raises Http2Error."""
+        if block is None or len(block) > self._state.limits.max_header_bytes:
+            self._pass_over(HeadTooLarge("the header block is too large"))
+            return None
+        if len(block) > LARGE_BLOCK_BYTES and not self._decoder.knows(block):
+            self._state.nuisance.count(FRAME * (len(block) // LARGE_BLOCK_BYTES))
+        try:
+            return self._decoder.decode(block)
+        except HeadTooLarge as exc:
+            self._pass_over(exc)
+            return None
+
+    def _pass_over(self, error: HeadTooLarge) -> None:
+        """Pass over a head that is too large, so that other calls go on: a proxy's clients may share the connection. Raises the
+        error where the table would be lost with it."""
+        if self._accept is None or self._decoder.table_is_allowed:
+            raise error
+        self._state.nuisance.count()
 
     def _opened_by_peer(self, stream_id: int) -> Stream | None:
         state = self._state

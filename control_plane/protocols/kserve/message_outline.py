@@ -14,7 +14,7 @@ from control_plane.protocols.kserve.body_limits import BodyLimits
 from control_plane.protocols.protobuf_fields import fields, varint
 
 _LARGE_BYTES = 64 * 1024
-"""Tensors up to this size stay as they are."""
+"""Inputs of so many bytes together stay as they are; of what goes beyond the data is removed."""
 
 _INPUTS = 5 << 3 | 2
 RAW_INPUT_CONTENTS = 7 << 3 | 2
@@ -57,12 +57,13 @@ class _Outline:
     def message_steps(self, message: memoryview) -> Steps[tuple[bytes, list[memoryview]]]:
         kept: list[bytes | memoryview] = []
         contents: list[memoryview] = []
+        whole_bytes = 0
         for tag, field, payload in fields(message):
             if self._count_field():
                 yield
             if tag == RAW_INPUT_CONTENTS:
                 contents.append(payload)
-            elif tag == _INPUTS and len(payload) > _LARGE_BYTES:  # an input with its data in `contents`
+            elif tag == _INPUTS and (whole_bytes := whole_bytes + len(payload)) > _LARGE_BYTES:  # inputs with data in `contents`
                 tensor = yield from self._tensor_steps(payload)
                 kept += (varint(_INPUTS), varint(len(tensor)), tensor)
             else:

@@ -152,6 +152,15 @@ class TestHttp:
                 await asyncio.sleep(0)
             assert seen == [body]
 
+    async def test_what_looks_like_a_chunks_size_within_a_chunk_is_none_where_the_head_came_in_two_reads(self) -> None:
+        lying = b"1010\r\n%bffffff\r\n%b\r\n" % (b"a" * (4096 - 7), b"a" * 15)  # the size stands where a slice of 4096 bytes would end
+        async with frontends() as it:
+            connection, _ = it.connect("http")
+            connection.data_received(CHUNKED[:-1])
+            rest = b"\n" + lying + b"1\r\na\r\n" * 30_000
+            connection.data_received(rest)
+            assert unread_bytes(connection) > len(rest) - 4096 * 8
+
     @pytest.mark.virtual_time
     async def test_a_refused_client_that_goes_on_sending_is_read_little_by_little_and_for_a_while(self) -> None:
         async with frontends() as it:

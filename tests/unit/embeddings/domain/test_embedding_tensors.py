@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 from struct import pack
 
 import orjson
@@ -75,6 +76,12 @@ def test_a_model_without_a_batch_takes_one_text() -> None:
     request = infer_request(TextModel("TEXT", "EMBEDDING", 2), b"/t", [b"a"], are_tokens=False)
 
     assert b'"shape":[1],' in request.body
+
+
+def test_a_model_without_a_batch_takes_the_tokens_of_one_text() -> None:
+    request = infer_request(replace(MODEL, max_batch_size=0), b"/t", [tokens(5, 6, 7)], are_tokens=True)
+
+    assert request.body.count(b'"shape":[3],') == 2
 
 
 @pytest.mark.parametrize("first", ["TOKENS", "EMBEDDING"])

@@ -59,6 +59,17 @@ class TestRules:
             End.server().connection.receive(sent)
         assert caught.value.http2_code is code
 
+    def test_without_a_table_a_long_head_ends_its_own_stream(self) -> None:
+        server, long = End.server(), ((b"x", b"y" * 3_000),)
+        server.connection.receive(h2.SETTINGS_ACK + headers(1) + headers(3) + headers(5, long))
+        assert [call.was_reset for call in server.calls] == [False, False, True]
+        server.connection.receive(headers(1, long, ends=True))
+        assert [call.was_reset for call in server.calls] == [True, False, True]
+        resets = [(each.stream_id, each.payload) for each in server.frames() if each.kind == h2.RST_STREAM]
+        assert resets == [(5, Code.ENHANCE_YOUR_CALM.to_bytes(4, "big")), (1, Code.ENHANCE_YOUR_CALM.to_bytes(4, "big"))]
+        server.connection.receive(data(3, b"x", ends=True))
+        assert server.calls[1].has_ended
+
     @pytest.mark.parametrize(
         ("sent", "fields"),
         [

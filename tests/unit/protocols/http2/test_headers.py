@@ -90,6 +90,23 @@ def test_a_peer_that_keeps_its_table_against_our_word() -> None:
     assert caught.value.http2_code is Code.COMPRESSION_ERROR
 
 
+def test_a_peer_that_begins_a_table_against_our_word() -> None:
+    peer, ours = hpack.Encoder(), decoder(has_table=True)
+    ours.forbid_table()
+    assert ours.decode(peer.encode(REQUEST)) == REQUEST
+    with pytest.raises(Http2Error) as caught:
+        ours.decode(peer.encode(REQUEST))
+    assert caught.value.http2_code is Code.COMPRESSION_ERROR
+
+
+def test_a_peer_that_never_uses_a_table_need_not_say_that_it_has_none() -> None:
+    block, ours = encode_fields(REQUEST), decoder(has_table=True)
+    assert ours.decode(block) == REQUEST
+    ours.forbid_table()
+    assert [ours.decode(block) for _ in range(2)] == [REQUEST] * 2
+    assert ours.knows(block)
+
+
 def test_a_list_that_is_too_large_whatever_its_block() -> None:
     peer, ours = hpack.Encoder(), decoder(max_bytes=1000, has_table=True)
     assert ours.decode(peer.encode([(b"x", b"y" * 900)]))

@@ -68,6 +68,12 @@ class TestLarge:
         with pytest.raises(PayloadTooLarge, match="without its tensors' data"):
             read(request.SerializeToString())
 
+    def test_data_in_many_inputs_is_data_too(self) -> None:
+        request = service_pb2.ModelInferRequest(model_name="m")
+        for number in range(40):
+            request.inputs.add(name=f"X{number}", datatype="FP32", shape=[10_000]).contents.fp32_contents.extend([1.0] * 10_000)
+        assert read(request.SerializeToString()).elements == 400_000
+
     def test_many_small_contents_are_walked_in_steps(self) -> None:
         request = message(raw=[b"x"] * 50_000)
         steps = outline_steps(memoryview(request.SerializeToString()), BodyLimits())
