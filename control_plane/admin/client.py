@@ -41,8 +41,7 @@ class AdminClient:
         self._url = url
         self._timeout_s = timeout_s
         self._headers = _authorization(api_key) | ({"x-tidegate-reason": quote(reason, safe=" ")} if reason else {})
-        self._verify = ssl.create_default_context() if url.startswith("https:") else False
-        """Trusts the system's authorities, or those in the file that SSL_CERT_FILE names."""
+        self._verify = _trusted_at(url)
 
     def list_models(self) -> list[dict[str, Any]]:
         return self.ask_all("models")
@@ -122,7 +121,7 @@ class EmbeddingClient:
     def __init__(self, url: str, api_key: str | None = None) -> None:
         """`url` may be `unix:PATH`. Raises as AdminClient does."""
         self._url = url
-        self._client = _client(url, _INFER_TIMEOUT_S, _authorization(api_key), True)
+        self._client = _client(url, _INFER_TIMEOUT_S, _authorization(api_key), _trusted_at(url))
 
     def embed(self, texts: list[str], model: str) -> list[list[float]]:
         """Return one embedding per text, of as many numbers as the model gives. Raises as AdminClient's
@@ -151,7 +150,7 @@ class JobClient:
     def __init__(self, url: str, api_key: str | None = None) -> None:
         """`url` may be `unix:PATH`. Raises as AdminClient does."""
         self._url = url
-        self._client = _client(url, _INFER_TIMEOUT_S, _authorization(api_key), True)
+        self._client = _client(url, _INFER_TIMEOUT_S, _authorization(api_key), _trusted_at(url))
 
     def submit(self, model: str, body: bytes, *, key: str, **options: str | None) -> dict[str, Any]:
         """Hand in the body of an infer request; where there is no room, come again when the gateway says so. `options` are further
@@ -242,6 +241,13 @@ def _client(url: str, timeout_s: float, headers: dict[str, str], verify: ssl.SSL
         timeout=timeout_s,
         headers=headers,
     )
+
+
+def _trusted_at(url: str) -> ssl.SSLContext | bool:
+    """Return what certificates are checked by: the system's authorities, or those in the file that SSL_CERT_FILE names (httpx's own
+    default are those that it brings along); False where nothing is to be checked.
+    """
+    return ssl.create_default_context() if url.startswith("https:") else False
 
 
 def _authorization(api_key: str | None) -> dict[str, str]:

@@ -3,16 +3,19 @@ from __future__ import annotations
 import json
 import socket
 import socketserver
+import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from control_plane.admin.client import AdminClient, EmbeddingClient
+from control_plane.admin.client import AdminClient, EmbeddingClient, JobClient
 from control_plane.core.errors import InvalidRequest, ObjectNotFound, UpstreamUnavailable
+from tests.tls_files import Authority, needs_openssl
 
 MODEL = {"name": "a", "state": "READY", "reason": "", "versions": ["1"], "memory_bytes": None}
 
@@ -243,3 +246,21 @@ def test_a_unix_socket_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UpstreamUnavailable, match=f"no answer from unix:{tmp_path}/none.sock"):
         client.embed(["a"], "m")
     client.close()
+
+
+@needs_openssl
+def test_every_client_trusts_the_authorities_that_ssl_cert_file_names(
+    gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path)
+    shown, context = authority.issue("gateway"), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(shown.certificate, shown.key)
+    gateway.socket = context.wrap_socket(gateway.socket, server_side=True)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+    url = gateway.url.replace("http:", "https:")
+    gateway.body = json.dumps({"id": "a", "outputs": [{"shape": [1, 1], "data": [1]}]})
+    with closing(EmbeddingClient(url)) as embedder:
+        assert embedder.embed(["a"], "m") == [[1]]
+    with closing(JobClient(url)) as jobs:
+        assert jobs.show("a")["id"] == "a"
+    assert AdminClient(url).get("a")["id"] == "a"
