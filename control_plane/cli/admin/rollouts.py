@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
 from control_plane.admin.client import AdminClient
-from control_plane.cli.common.changing import finite_number, given, percent
+from control_plane.cli.common.changing import finite, finite_number, given, percent
 from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client
 from control_plane.cli.common.output import Shape, ShapeOption, listed, print_found
 from control_plane.cli.common.printing import print_table, remark
 from control_plane.core.errors import InvalidRequest
+from control_plane.objects.domain.rollout import UNDER_WAY
 
 app = typer.Typer(help="Take a route's requests over to another model, step by step, and back by itself.", no_args_is_help=True)
 
@@ -26,7 +28,6 @@ _WATCH_EVERY_S = 1.0
 SHADOW_PERCENT = 10.0
 """Requests that are copied to the next model before it gets any."""
 _SHADOW_S = 30.0
-_UNDER_WAY = ("shadow", "canary", "baking", "promoting")
 _FAILED = ("rolled_back", "aborted")
 
 
@@ -43,7 +44,7 @@ def start(
         str | None, typer.Option(metavar="PERCENT,...", help=f"Percent of the requests that it gets, step by step. \\[{_STEPS}]")
     ] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Requests that it must have computed before the next step. \\[500]")] = None,
-    seconds: Annotated[float | None, typer.Option(min=0.0, help="Shortest time of a step. \\[60]")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0.0, callback=finite, help="Shortest time of a step. \\[60]")] = None,
     blue_green: Annotated[
         bool, typer.Option("--blue-green", help=f"One step: {BLUE_GREEN_PERCENT:g} % at once, the rest is what it is compared with.")
     ] = False,
@@ -51,7 +52,9 @@ def start(
         bool,
         typer.Option("--shadow/--no-shadow", help="Copy requests to the next model before it gets any, where they may be computed twice."),
     ] = True,
-    shadow_percent: Annotated[float, typer.Option(metavar="PERCENT", help="Percent of the requests that are copied.")] = SHADOW_PERCENT,
+    shadow_percent: Annotated[
+        float, typer.Option(min=0.0, max=100.0, callback=finite, metavar="PERCENT", help="Percent of the requests that are copied.")
+    ] = SHADOW_PERCENT,
     shadow_samples: Annotated[int, typer.Option(min=1, help="Copies that it must have answered before the first step.")] = 200,
     agreement: Annotated[
         str | None,
@@ -62,14 +65,23 @@ def start(
     ] = None,
     tensor: Annotated[str, typer.Option(metavar="NAME", help="Output tensor that is compared; none: all of them.")] = "",
     may_differ: Annotated[
-        float | None, typer.Option(metavar="PERCENT", help="Percent of the answers that may differ; by default 1, or 20 in another space.")
+        float | None,
+        typer.Option(
+            callback=finite, metavar="PERCENT", help="Percent of the answers that may differ; by default 1, or 20 in another space."
+        ),
     ] = None,
     bake: Annotated[
         float | None,
-        typer.Option(min=0.0, metavar="SECONDS", help="How long the present model keeps its copies after the last step. \\[0]"),
+        typer.Option(
+            min=0.0, callback=finite, metavar="SECONDS", help="How long the present model keeps its copies after the last step. \\[0]"
+        ),
     ] = None,
-    slower_by: Annotated[float | None, typer.Option(min=1.0, help="How many times slower it may be, and 2 ms more. \\[1.1]")] = None,
-    alpha: Annotated[float | None, typer.Option(help="Chance that it is rolled back though it is no worse. \\[0.01]")] = None,
+    slower_by: Annotated[
+        float | None, typer.Option(min=1.0, callback=finite, help="How many times slower it may be, and 2 ms more. \\[1.1]")
+    ] = None,
+    alpha: Annotated[
+        float | None, typer.Option(callback=finite, help="Chance that it is rolled back though it is no worse. \\[0.01]")
+    ] = None,
     output: ShapeOption = Shape.TABLE,
     admin_url: AdminUrlOption = None,
     state_dir: StateDirOption = None,
@@ -130,7 +142,7 @@ def watch(
             if event["at_s"] > shown:
                 remark(_event(event))
                 shown = event["at_s"]
-        if rollout["phase"] not in _UNDER_WAY:
+        if rollout["phase"] not in UNDER_WAY:
             _show(rollout, output)
             if output is Shape.TABLE:
                 _show_gates(rollout)
@@ -201,7 +213,7 @@ def _agreement(text: str, output: str, may_differ: float | None) -> dict[str, An
     return {"kind": kind, "output": output, "limit": least, "may_differ": None if may_differ is None else may_differ / 100}
 
 
-def _present(rollout: dict[str, Any]) -> dict[str, Any]:
+def present_step(rollout: Mapping[str, Any]) -> dict[str, Any]:
     """The step that the rollout is at, of the admin API's answer: its samples and time are waited for."""
     shadow: dict[str, Any] | None = rollout["shadow"] if rollout["phase"] == "shadow" else None
     step: dict[str, Any] = rollout["steps"][rollout["step"]]
@@ -228,7 +240,7 @@ def _tabulate(rollouts: list[dict[str, Any]]) -> None:
                 each["phase"].replace("_", " ") + (", paused" if each["is_paused"] else ""),
                 _step(each),
                 _percents(each["weight"]),
-                f"{each['step_samples']} of {_present(each)['samples']}",
+                f"{each['step_samples']} of {present_step(each)['samples']}",
                 _left(each),
                 each["reason"],
             )
@@ -255,7 +267,7 @@ def _show_gates(rollout: dict[str, Any]) -> None:
 
 def _left(rollout: dict[str, Any]) -> str:
     """Render how long the present step takes yet: `inconclusive` where it lacks samples though its time is over."""
-    present = _present(rollout)
+    present = present_step(rollout)
     if rollout["phase"] not in ("shadow", "canary") or rollout["step_samples"] >= present["samples"]:
         return ""
     is_over = time.time() > rollout["entered_s"] + present["min_s"]

@@ -17,6 +17,7 @@ from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from tests.aio import run
 from tests.e2e.tidegate import run_cli
 from tests.unit.admin.admin_bench import Bench
+from tests.unit.cli.command import Tidegate
 from tests.wire.admin import admin_server
 
 
@@ -139,3 +140,20 @@ def test_what_cannot_begin(where: tuple[str, str], options: tuple[str, ...], sai
     assert status != 0
     assert lines == []
     assert said in remark
+
+
+@pytest.mark.parametrize("option", ["--seconds", "--shadow-percent", "--may-differ", "--bake", "--slower-by", "--alpha"])
+def test_what_is_no_finite_number_is_refused_by_its_option(tidegate: Tidegate, option: str) -> None:
+    ended = tidegate("rollouts", "start", "r", "--to", "v2", "--agreement", "exact", option, "nan", "--admin-url", "http://127.0.0.1:1")
+    assert (ended.status, "nan is not a finite number" in ended.err, option in ended.err) == (2, True, True)
+
+
+@pytest.mark.parametrize(
+    ("phase", "of"), [(Phase.SHADOW, "200"), (Phase.CANARY, "20"), (Phase.BAKING, "20"), (Phase.PROMOTING, "20")], ids=str
+)
+def test_top_shows_a_rollout_in_each_phase_of_its_way(bench: Bench, where: tuple[str, str], phase: Phase, of: str) -> None:
+    steps, shadow = (Step(100, 20, 1.0),), Step(1000, 200, 1.0)
+    run(bench.store.put(Kind.ROLLOUT, "r", to_body(Rollout("r", "0" * 32, "v2", "v1", steps, phase=phase, shadow=shadow))))
+    ended = run_cli("top", "--once", "--admin-url", where[0], env={"TIDEGATE_API_KEY": where[1]})
+    (line,) = [line.split() for line in ended.stdout.splitlines() if line.split()[:2] == ["r", "v2"]]
+    assert (line[2], line[-3:]) == (phase, ["0", "of", of])
