@@ -17,7 +17,7 @@ import typer
 from rich.text import Text
 
 from control_plane.admin.client import AdminClient
-from control_plane.cli.common.options import StateDirOption
+from control_plane.cli.common.options import StateDirOption, api_key
 from control_plane.cli.common.output import Shape, ShapeOption, print_found
 from control_plane.cli.common.printing import print_table
 from control_plane.core.cpus import format_cpus
@@ -160,7 +160,7 @@ def _ports(settings: Settings) -> Iterator[Check]:
 def _degraded(endpoints: dict[str, str]) -> list[str]:
     """Return what the running tidegate says does not work as it should; empty if it does not answer."""
     try:
-        readiness = AdminClient(endpoints["admin"], timeout_s=_HEALTH_TIMEOUT_S).ask("GET", "health", "ready")
+        readiness = _running_one(endpoints).ask("GET", "health", "ready")
         return [str(sentence) for sentence in readiness["degraded"]]
     except (ControlPlaneError, KeyError, TypeError):
         return []
@@ -169,9 +169,14 @@ def _degraded(endpoints: dict[str, str]) -> list[str]:
 def _fleet_notes(endpoints: dict[str, str]) -> list[str]:
     """Return what servers of the running tidegate lack; empty if it has no fleet, or does not answer."""
     try:
-        return [str(sentence) for sentence in AdminClient(endpoints["admin"], timeout_s=_HEALTH_TIMEOUT_S).ask("GET", "fleet")["notes"]]
+        return [str(sentence) for sentence in _running_one(endpoints).ask("GET", "fleet")["notes"]]
     except (ControlPlaneError, KeyError, TypeError):
         return []
+
+
+def _running_one(endpoints: dict[str, str]) -> AdminClient:
+    """Return a client of the running tidegate: of its Unix socket where it has one, which asks for no certificate."""
+    return AdminClient(endpoints.get("admin_socket") or endpoints["admin"], api_key(), timeout_s=_HEALTH_TIMEOUT_S)
 
 
 def _control_locks(settings: Settings) -> Iterator[Check]:
@@ -225,8 +230,8 @@ def _disk(state_dir: Path, free_bytes: int | None = None) -> Check:
     return Check("disk", Verdict.NOTE, found, f"{means}2 GiB or more is safe")
 
 
-def _shared_memory() -> Check:
-    size = shutil.disk_usage("/dev/shm").total  # noqa: S108 - the mount itself is what is asked about
+def _shared_memory(mount: Path = Path("/dev/shm")) -> Check:  # noqa: S108 - the mount itself is what is asked about
+    size = shutil.disk_usage(mount).total if mount.is_dir() else 0
     found = f"{size / 2**20:.0f} MiB"
     if size < _MIN_SHARED_MEMORY_BYTES:
         return Check("shared memory", Verdict.NOTE, found, "Python backends exchange tensors there; 256 MiB or more (docker: --shm-size)")

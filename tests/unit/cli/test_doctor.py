@@ -13,7 +13,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from control_plane.cli.doctor import Check, Verdict, _attached, _control_locks, _disk, _gpu, _gpu_memory, _numpy, _ports
+from control_plane.cli.doctor import Check, Verdict, _attached, _control_locks, _disk, _gpu, _gpu_memory, _numpy, _ports, _shared_memory
 from control_plane.host.gpu_memory import GpuMemory
 from control_plane.models.adapters.profile import NO_DEVICE, Profile
 from control_plane.settings import load_settings
@@ -61,13 +61,14 @@ def test_whether_python_models_can_use_this_numpy(version: str, verdict: Verdict
 
 
 @contextmanager
-def running(state_dir: Path, readiness: object) -> Iterator[None]:
-    """A tidegate of this state folder, whose admin API says only this."""
+def running(state_dir: Path, readiness: object, *, key: str = "") -> Iterator[None]:
+    """A tidegate of this state folder, whose admin API says only this, of its fleet to those who show the key."""
 
     class Admin(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             assert self.path in ("/health/ready", "/fleet")
-            self.send_response(200)
+            knows = self.path != "/fleet" or not key or self.headers.get("authorization") == f"Bearer {key}"
+            self.send_response(200 if knows else 401)
             self.end_headers()
             self.wfile.write(json.dumps(readiness).encode())
 
@@ -88,6 +89,17 @@ def test_what_servers_of_a_running_one_lack_is_noted(tmp_path: Path) -> None:
     with running(tmp_path, {"degraded": [], "notes": ["triton-1: no node"]}):
         checks = list(_ports(load_settings({"state_dir": tmp_path})))
     assert [(check.verdict, check.found) for check in checks][1:] == [(Verdict.NOTE, "triton-1: no node")]
+
+
+def test_the_notes_of_one_that_asks_for_keys_are_those_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGATE_API_KEY", "tg_0123456789ab_x")
+    with running(tmp_path, {"degraded": [], "notes": ["triton-1: no node"]}, key="tg_0123456789ab_x"):
+        assert [check.name for check in _ports(load_settings({"state_dir": tmp_path}))] == ["ports", "fleet"]
+
+
+def test_a_machine_without_shared_memory_is_told_so(tmp_path: Path) -> None:
+    check = _shared_memory(tmp_path / "shm")
+    assert (check.verdict, check.found) == (Verdict.NOTE, "0 MiB")
 
 
 @pytest.mark.parametrize("degraded", [[], ["usage cannot be stored, and waits in memory: its disk is full"]])
