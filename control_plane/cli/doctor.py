@@ -31,7 +31,7 @@ from control_plane.host.state_dir import read_endpoints
 from control_plane.models.adapters.profile import NO_DEVICE, Profile, choose_profile
 from control_plane.settings import Settings, load_settings, parse_triton_url, parse_triton_urls
 from control_plane.triton.adopted.control_lock import flags_missing
-from control_plane.triton.embedded.installation import numpy_refusal
+from control_plane.triton.embedded.installation import MACHINE, numpy_refusal
 from control_plane.triton.embedded.shared_libraries import own_libpython
 
 _MIN_GLIBC = (2, 35)
@@ -74,19 +74,22 @@ def doctor(output: ShapeOption = Shape.TABLE, state_dir: StateDirOption = None) 
 
 
 def run_checks(settings: Settings) -> Iterator[Check]:
-    """Run every check, the most fundamental first."""
+    """Run every check, the most fundamental first; in front of Tritons that others run, none of what only one of our own needs."""
+    is_attached = settings.is_attached or bool(settings.node.attach)
     yield _python()
-    yield _glibc()
-    yield _libpython()
-    if not settings.is_attached and settings.triton.tritonserver is None:
+    if not is_attached and settings.triton.tritonserver is None:
+        yield _glibc()
+        yield _libpython()
         yield _numpy(metadata.version("numpy"))
-    yield _triton(settings.triton.cache_dir)
-    yield from _builds(settings.triton.model_repository)
+        yield _triton(settings.triton.cache_dir)
+    if not is_attached:
+        yield from _builds(settings.triton.model_repository)
     yield from _ports(settings)
     yield from _control_locks(settings)
     yield _cpus(settings)
     yield _disk(settings.process.state_dir)
-    yield _shared_memory()
+    if not is_attached:
+        yield _shared_memory()
     yield _gpu(choose_profile(settings.triton))
     yield from _gpu_memory(GpuMemory())
 
@@ -119,7 +122,10 @@ def _numpy(found: str) -> Check:
     return Check("NumPy", Verdict.OK if refusal is None else Verdict.MISSING, found, refusal or "")
 
 
-def _triton(cache_dir: Path) -> Check:
+def _triton(cache_dir: Path, machine: str | None = None) -> Check:
+    machine = machine or platform.machine()
+    if machine != MACHINE:
+        return Check("embedded Triton", Verdict.MISSING, f"none for {machine}", f"use {MACHINE}, or one that runs elsewhere: --triton-url")
     unpacked = sorted(path.name for path in cache_dir.glob("triton-*") if path.is_dir())
     wheels = sorted(path.name for path in (cache_dir / "wheels").glob("nvidia_pytriton-*.whl"))
     if not unpacked and not wheels:

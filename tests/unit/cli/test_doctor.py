@@ -13,7 +13,20 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from control_plane.cli.doctor import Check, Verdict, _attached, _control_locks, _disk, _gpu, _gpu_memory, _numpy, _ports, _shared_memory
+from control_plane.cli.doctor import (
+    Check,
+    Verdict,
+    _attached,
+    _control_locks,
+    _disk,
+    _gpu,
+    _gpu_memory,
+    _numpy,
+    _ports,
+    _shared_memory,
+    _triton,
+    run_checks,
+)
 from control_plane.host.gpu_memory import GpuMemory
 from control_plane.models.adapters.profile import NO_DEVICE, Profile
 from control_plane.settings import load_settings
@@ -100,6 +113,18 @@ def test_the_notes_of_one_that_asks_for_keys_are_those_of_the_key(tmp_path: Path
 def test_a_machine_without_shared_memory_is_told_so(tmp_path: Path) -> None:
     check = _shared_memory(tmp_path / "shm")
     assert (check.verdict, check.found) == (Verdict.NOTE, "0 MiB")
+
+
+def test_in_front_of_tritons_that_others_run_nothing_of_an_own_one_is_missing(tmp_path: Path) -> None:
+    given = {"state_dir": tmp_path, "cache_dir": tmp_path / "none", "triton_url": "http://127.0.0.1:1?grpc_port=1&metrics_port=1"}
+    found = {check.name for check in run_checks(load_settings(given))}
+    assert "disk" in found
+    assert not found & {"glibc", "libpython", "NumPy", "embedded Triton", "shared memory", "model text_encoder"}
+
+
+def test_a_machine_for_which_there_is_no_triton_is_not_told_to_download_one(tmp_path: Path) -> None:
+    check = _triton(tmp_path, "aarch64")
+    assert (check.verdict, check.found, "--triton-url" in check.advice) == (Verdict.MISSING, "none for aarch64", True)
 
 
 @pytest.mark.parametrize("degraded", [[], ["usage cannot be stored, and waits in memory: its disk is full"]])
