@@ -202,6 +202,15 @@ def test_the_nodes_environment_is_made_where_ensurepip_is_missing(tmp_path: Path
     subprocess.run([tmp_path / "node/bin/python3", "-c", "import a_package"], check=True, timeout=60)
 
 
+def test_tritons_user_may_read_what_is_copied_whatever_the_umask_of_the_checkout() -> None:
+    """COPY keeps modes; what is installed in the image has the image's."""
+    steps = instructions(IMAGES / "triton.Dockerfile")
+    last = steps[max(number for number, (word, _) in enumerate(steps) if word == "FROM") :]
+    sources = [source for word, rest in last if word == "COPY" and "--from=" not in rest for source in rest.split()[:-1]]
+    (opened,) = [part for word, rest in last if word == "RUN" for part in rest.split(" && ") if part.startswith("chmod -R a+rX ")]
+    assert {Path(each).name for each in sources} == {Path(each).name for each in opened.split()[3:]}
+
+
 def test_triton_takes_what_gateways_let_through() -> None:
     """From 25.10 on it takes 64 MiB over HTTP by default."""
     (given,) = re.findall(r"TIDEGATE_TRITON_ARG=(\S+)", (IMAGES / "triton.Dockerfile").read_text())
