@@ -14,7 +14,7 @@ from control_plane.cli.common.changing import finite, finite_number, given, perc
 from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client
 from control_plane.cli.common.output import Shape, ShapeOption, listed, print_found
 from control_plane.cli.common.printing import print_table, remark
-from control_plane.core.errors import InvalidRequest
+from control_plane.core.errors import InvalidRequest, UpstreamUnavailable
 from control_plane.objects.domain.rollout import UNDER_WAY
 
 app = typer.Typer(help="Take a route's requests over to another model, step by step, and back by itself.", no_args_is_help=True)
@@ -135,9 +135,9 @@ def watch(
     state_dir: StateDirOption = None,
 ) -> None:
     """Print what happens until the rollout has ended; exit status 1 if the next model was not promoted."""
-    client, shown = admin_client(state_dir, admin_url), 0.0
+    client, shown, is_away = admin_client(state_dir, admin_url), 0.0, False
+    rollout = client.ask("GET", "rollouts", route)
     while True:
-        rollout = client.ask("GET", "rollouts", route)
         for event in rollout["events"]:
             if event["at_s"] > shown:
                 remark(_event(event))
@@ -148,6 +148,12 @@ def watch(
                 _show_gates(rollout)
             raise typer.Exit(1 if rollout["phase"] in _FAILED else 0)
         time.sleep(_WATCH_EVERY_S)
+        try:
+            rollout, is_away = client.ask("GET", "rollouts", route), False
+        except UpstreamUnavailable as exc:  # of a restart: an exit status of 1 would say that the next model was worse
+            if not is_away:
+                remark(f"{exc}; asking again")
+            is_away = True
 
 
 @app.command()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
 
 import pytest
 
@@ -157,3 +160,30 @@ def test_top_shows_a_rollout_in_each_phase_of_its_way(bench: Bench, where: tuple
     ended = run_cli("top", "--once", "--admin-url", where[0], env={"TIDEGATE_API_KEY": where[1]})
     (line,) = [line.split() for line in ended.stdout.splitlines() if line.split()[:2] == ["r", "v2"]]
     assert (line[2], line[-3:]) == (phase, ["0", "of", of])
+
+
+def test_watch_goes_on_where_the_gateway_was_restarted(tidegate: Tidegate) -> None:
+    step = {"weight": 100, "samples": 20, "min_s": 1.0, "name": ""}
+    models: dict[str, Any] = {"model": "v2", "version": "", "stable": "v1", "stable_version": ""}
+    place: dict[str, Any] = {"route": "r", "phase": "canary", "step": 0, "steps": [step], "shadow": None, "weight": 100, "entered_s": 0.0}
+    seen = {**models, **place, "is_paused": False, "reason": "", "gates": [], "events": [], "step_samples": 0, "left_s": None}
+    answers: list[dict[str, Any] | None] = [seen, None, {**seen, "phase": "promoted"}]
+
+    class Admin(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer = answers.pop(0)
+            if answer is None:
+                return  # and the connection ends
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
+
+        def log_message(self, *args: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Admin) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        ended = tidegate("rollouts", "watch", "r", "--admin-url", f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+        thread.join()
+    assert (ended.status, answers, ended.err.count("asking again")) == (0, [], 1)
