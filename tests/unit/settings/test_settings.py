@@ -53,6 +53,7 @@ def test_an_empty_variable_counts_as_not_given(monkeypatch: pytest.MonkeyPatch) 
         ("TIDEGATE_ALLOW_SHARED_MEMORY", "true", "allow_shared_memory", True),
         ("TIDEGATE_HTTP_SOCKET", "/x/http.sock", "http_socket", Path("/x/http.sock")),
         ("TIDEGATE_GATEWAY_CPUS", "0,2-3", "gateway_cpus", (0, 2, 3)),
+        ("TIDEGATE_ALLOWED_HOSTS", "a_b.internal, ::1,[fe80::1]", "allowed_hosts", ["a_b.internal", "::1", "[fe80::1]"]),
         ("TIDEGATE_TRUSTED_PROXIES", "10.0.0.0/8, ::1", "trusted_proxies", [ip_network("10.0.0.0/8"), ip_network("::1/128")]),
         ("TIDEGATE_AUTHENTICATION", "true", "authentication", True),
         ("TIDEGATE_TRITON_CPUS", "", "triton_cpus", ()),
@@ -99,6 +100,8 @@ def test_all_unknown_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> Non
         ("max_elements", "0"),
         ("max_message_fields", "1"),
         ("header_forward_pattern", "\u00fc"),
+        ("allowed_hosts", "tidegate.internal:8000"),
+        ("allowed_hosts", "https://tidegate.internal"),
         ("request_timeout_s", "0"),
         ("request_timeout_s", "nan"),
         ("request_timeout_s", "inf"),
@@ -229,3 +232,9 @@ def test_a_pattern_that_triton_would_not_start_with_is_refused(pattern: str) -> 
     with pytest.raises(StartupError, match=r"expected .*such as \^x-\(tenant"):
         load_settings({"header_forward_pattern": pattern})
     assert load_settings({"header_forward_pattern": "^x-(a|b)$"}).gateway.header_forward_pattern == "^x-(a|b)$"
+
+
+@pytest.mark.parametrize("name", ["*.internal", "[::1]:8000", "::1:", "tidegate.internal/"])
+def test_a_host_that_no_request_could_name_is_refused(name: str) -> None:
+    with pytest.raises(StartupError, match="is no name of a host, such as tidegate.internal"):
+        load_settings({"allowed_hosts": ["tidegate.internal", name]})
