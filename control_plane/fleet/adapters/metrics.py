@@ -23,6 +23,7 @@ from control_plane.fleet.domain.fleet import Fleet, Server
 from control_plane.fleet.domain.placement.offered_work import OfferedWork, Requests, loading_s, pending_s, pools, serving
 from control_plane.fleet.view.state import NO_BUDGET
 from control_plane.models.domain.description import Tier
+from control_plane.telemetry.adapters.metric_labels import OTHER
 from control_plane.telemetry.request_counts import RequestCounts
 from control_plane.telemetry.shed_reason import ShedReason
 
@@ -174,7 +175,8 @@ def _offered(counts: RequestCounts) -> Requests:
     for cached in counts.cached:
         if cached.status in (CacheStatus.HIT, CacheStatus.JOINED):
             computed[cached.model] -= cached.count
-    return Requests(computed, sum(each.count for each in counts.shed if each.reason in _FOR_WANT_OF_SERVERS))
+    unnamed = computed.pop(OTHER, 0)
+    return Requests(computed, sum(each.count for each in counts.shed if each.reason in _FOR_WANT_OF_SERVERS), unnamed)
 
 
 def _of_requests(counts: RequestCounts) -> Iterator[Metric]:

@@ -15,6 +15,7 @@ from control_plane.fleet.domain.event import FleetEvent, FleetEventKind
 from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Replica, Server
 from control_plane.fleet.view.state import NO_BUDGET
 from control_plane.models.domain.description import ModelSpec, Tier
+from control_plane.telemetry.adapters.metric_labels import OTHER
 from control_plane.telemetry.request_counts import (
     CacheStatusCount,
     FleetRefusalCount,
@@ -191,3 +192,9 @@ def test_what_an_autoscaler_needs(bench: Bench) -> None:
     assert bench.samples("pending_seconds") == {("",): 2.5}
     assert bench.samples("loading_seconds") == {("",): 4.0}
     assert bench.samples("pool_servers") == {("",): 0.0}, "one is drained and the other down"
+
+
+def test_an_autoscaler_sees_the_work_of_models_beyond_those_that_have_metrics_of_their_own(bench: Bench) -> None:
+    ended = tuple(OutcomeCount(name, Frontend.HTTP, Outcome.ANSWERED, count) for name, count in (("a", 10), (OTHER, 90)))
+    bench.requests = RequestCounts(ended=ended)
+    assert bench.samples("offered_seconds_total") == {("",): pytest.approx(10.0)}
