@@ -57,11 +57,8 @@ class OfferedWork:
         self._counted = now
 
     def _unnamed_since(self, now: Requests) -> int:
-        """Return the new requests without a name: not those of models that have lost theirs since, nor what the cache answered for
-        models without one, both of which show as counts that have fallen.
-        """
-        before = self._counted.computed
-        fallen = sum(max(0, before.get(model, 0) - now.computed.get(model, 0)) for model in {*before, *now.computed})
+        """Return the new requests without a name: not those of models that have lost theirs since, whose counts have fallen."""
+        fallen = sum(max(0, count - now.computed.get(model, 0)) for model, count in self._counted.computed.items())
         return max(0, now.unnamed - self._counted.unnamed - fallen)
 
 

@@ -95,12 +95,3 @@ def test_a_model_that_loses_its_name_is_not_counted_again_with_those_that_have_n
     before = it.seconds[""]
     it.count(Requests({"a": 10}, unnamed=5 + 20 + 3), one)
     assert it.seconds[""] - before == pytest.approx(0.3)
-
-
-def test_hits_of_a_model_without_a_name_are_no_work() -> None:
-    it, one = OfferedWork(), fleet(("a", ""))
-    it.count(Requests({"a": 10, "hit": -6}, unnamed=8), one)
-    before = it.seconds[""]
-    assert before == pytest.approx(1.2)
-    it.count(Requests({"a": 10, "hit": -16}, unnamed=18), one)
-    assert it.seconds[""] == before
