@@ -132,13 +132,7 @@ class EmbeddingClient:
             self._url,
             lambda: self._client.post(f"/v2/models/{quote(model, safe='')}/infer", content=json.dumps({"inputs": [tensor]})),
         )
-        try:
-            output = answer["outputs"][0]
-            rows, width = output["shape"]
-            embeddings = [output["data"][row * width : (row + 1) * width] for row in range(rows)]
-        except (KeyError, IndexError, TypeError, ValueError) as exc:
-            raise InvalidRequest(f"model {model!r} does not answer with one embedding per text") from exc
-        return embeddings
+        return embeddings_in(answer, model, len(texts))
 
     def close(self) -> None:
         self._client.close()
@@ -176,7 +170,7 @@ class JobClient:
             except InvalidRequest:
                 if not refused:
                     raise
-                time.sleep(min(float(refused[0].headers.get("retry-after", "1")), _LONGEST_PAUSE_S))
+                time.sleep(_pause_s(refused[0]))
             else:
                 return found
 
@@ -218,6 +212,25 @@ class JobClient:
 
     def close(self) -> None:
         self._client.close()
+
+
+def embeddings_in(answer: Any, model: str, texts: int) -> list[list[float]]:
+    """Return the embeddings in the answer of `model` to so many texts, one for each. Raises InvalidRequest: it has answered otherwise."""
+    try:
+        output = answer["outputs"][0]
+        count, width = output["shape"]
+        numbers = [float(number) for number in output["data"]]
+    except (KeyError, IndexError, TypeError, ValueError):
+        count, width, numbers = 0, 0, []
+    if count != texts or len(numbers) != count * width:
+        raise InvalidRequest(f"model {model!r} does not answer with one embedding per text")
+    return [numbers[row * width : (row + 1) * width] for row in range(count)]
+
+
+def _pause_s(refused: httpx.Response) -> float:
+    """Return how long to wait until the next attempt: the seconds that the answer says; where it says none, or a date, one."""
+    told = refused.headers.get("retry-after", "")
+    return min(float(told), _LONGEST_PAUSE_S) if told.isascii() and told.isdecimal() else 1.0
 
 
 def _path(segments: Iterable[str]) -> str:

@@ -23,6 +23,8 @@ MODEL = {"name": "a", "state": "READY", "reason": "", "versions": ["1"], "memory
 class Gateway(HTTPServer):
     """HTTP server that answers every request with `status` and `body`, and records the requests."""
 
+    retry_after = ""
+
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.status, self.body = 200, json.dumps(MODEL)
@@ -44,6 +46,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(self.server.status)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Content-Type", self.server.content_type)
+        if self.server.retry_after:
+            self.send_header("Retry-After", self.server.retry_after)
         self.end_headers()
         self.wfile.write(body)
 
@@ -214,6 +218,10 @@ class TestEmbeddingClient:
             pytest.param({"outputs": [{"shape": [1], "data": [1]}]}, id="one dimension"),
             pytest.param({"outputs": [{"shape": [1, 2, 3], "data": [1] * 6}]}, id="three dimensions"),
             pytest.param({"outputs": [{"shape": [1, 3]}]}, id="no data"),
+            pytest.param({"outputs": [{"shape": [2, 1], "data": [1, 2]}]}, id="more than one"),
+            pytest.param({"outputs": [{"shape": [0, 3], "data": []}]}, id="none"),
+            pytest.param({"outputs": [{"shape": [1, 3], "data": [1]}]}, id="less data"),
+            pytest.param({"outputs": [{"shape": [1, 1], "data": ["positive"]}]}, id="a label"),
             pytest.param([], id="not an object"),
         ],
     )
@@ -226,6 +234,25 @@ class TestEmbeddingClient:
         gateway.status, gateway.body = 404, '{"error":"Request for unknown model"}'
         with pytest.raises(ObjectNotFound, match=r"Request for unknown model \(HTTP 404\)"):
             embedder.embed(["a"], "m")
+
+
+@pytest.mark.parametrize(
+    ("told", "pause_s"), [("3", 3.0), ("600", 30.0), ("", 1.0), ("Wed, 21 Oct 2026 07:28:00 GMT", 1.0), ("-5", 1.0), ("nan", 1.0)]
+)
+def test_a_job_is_handed_in_again_when_the_refusal_says(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, told: str, pause_s: float
+) -> None:
+    paused: list[float] = []
+
+    def pause(seconds: float) -> None:
+        paused.append(seconds)
+        gateway.status = 202
+
+    monkeypatch.setattr("control_plane.admin.client.time.sleep", pause)
+    gateway.status, gateway.retry_after, gateway.body = 429, told, '{"id": "job-1"}'
+    with closing(JobClient(gateway.url)) as client:
+        assert client.submit("m", b"{}", key="k") == {"id": "job-1"}
+    assert paused == [pause_s]
 
 
 def test_embedding_over_a_unix_socket(tmp_path: Path) -> None:
