@@ -25,13 +25,21 @@ _SILENCE_S = 45.0
 _PAGE = 500
 """Objects of a list that one answer has."""
 _SHOWABLE = re.compile("[!-~]+")
+_REFUSALS: Mapping[int, type[ControlPlaneError]] = {
+    404: ObjectNotFound,
+    502: UpstreamUnavailable,
+    503: UpstreamUnavailable,
+    504: UpstreamUnavailable,
+}
+"""Errors by the status of a refusal; of others it is InvalidRequest. A gateway says 503 while its store is away, and a proxy
+says any of the three while the gateway is."""
 
 
 class AdminClient:
     """Client of the admin API.
 
-    Every method raises UpstreamUnavailable if nobody answers, and InvalidRequest or ObjectNotFound if the API
-    refuses.
+    Every method raises UpstreamUnavailable if nobody answers, or says that somebody is away, and InvalidRequest or
+    ObjectNotFound if the API refuses.
     """
 
     def __init__(self, url: str, api_key: str | None = None, *, reason: str = "", timeout_s: float = _LOAD_TIMEOUT_S) -> None:
@@ -308,5 +316,4 @@ def _refusal(response: httpx.Response) -> ControlPlaneError:
         text = "there is no admin API at that address: give that of the admin port, which is port 8080 unless --admin-port says otherwise"
     advice = "; commands send the key in TIDEGATE_API_KEY" if response.status_code == httpx.codes.UNAUTHORIZED else ""
     text = _WHERE_IN_REQUEST.sub("", text)
-    refusal = ObjectNotFound if response.status_code == httpx.codes.NOT_FOUND else InvalidRequest
-    return refusal(f"{text} (HTTP {response.status_code}){advice}")
+    return _REFUSALS.get(response.status_code, InvalidRequest)(f"{text} (HTTP {response.status_code}){advice}")

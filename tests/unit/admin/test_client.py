@@ -139,6 +139,12 @@ class TestAdminClient:
         with pytest.raises(InvalidRequest, match=text):
             AdminClient(gateway.url).load("a")
 
+    @pytest.mark.parametrize(("status", "raised"), [(404, ObjectNotFound), (409, InvalidRequest), (503, UpstreamUnavailable)])
+    def test_what_is_away_for_a_while_is_told_from_what_is_wrong(self, gateway: Gateway, status: int, raised: type[Exception]) -> None:
+        gateway.status, gateway.body = status, json.dumps({"error": "why"})
+        with pytest.raises(raised, match=rf"^why \(HTTP {status}\)$"):
+            AdminClient(gateway.url).load("a")
+
     @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://[", "http://no-such-host.invalid"])
     def test_nobody_there_says_what_to_check(self, url: str) -> None:
         with pytest.raises(UpstreamUnavailable, match=r"no answer from .* is `tidegate serve` running there\?"):

@@ -162,19 +162,20 @@ def test_top_shows_a_rollout_in_each_phase_of_its_way(bench: Bench, where: tuple
     assert (line[2], line[-3:]) == (phase, ["0", "of", of])
 
 
-def test_watch_goes_on_where_the_gateway_was_restarted(tidegate: Tidegate) -> None:
+def test_watch_goes_on_where_the_gateway_or_its_store_was_restarted(tidegate: Tidegate) -> None:
     step = {"weight": 100, "samples": 20, "min_s": 1.0, "name": ""}
     models: dict[str, Any] = {"model": "v2", "version": "", "stable": "v1", "stable_version": ""}
     place: dict[str, Any] = {"route": "r", "phase": "canary", "step": 0, "steps": [step], "shadow": None, "weight": 100, "entered_s": 0.0}
     seen = {**models, **place, "is_paused": False, "reason": "", "gates": [], "events": [], "step_samples": 0, "left_s": None}
-    answers: list[dict[str, Any] | None] = [seen, None, {**seen, "phase": "promoted"}]
+    away = {"error": "the store is away", "code": "store_unavailable", "retryable": True}
+    answers: list[dict[str, Any] | None] = [seen, None, away, {**seen, "phase": "promoted"}]
 
     class Admin(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             answer = answers.pop(0)
             if answer is None:
                 return  # and the connection ends
-            self.send_response(200)
+            self.send_response(503 if answer is away else 200)
             self.end_headers()
             self.wfile.write(json.dumps(answer).encode())
 
