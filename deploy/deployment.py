@@ -58,14 +58,15 @@ class Deployment:
         """
         self.require_room_for_surges()
         missing = self._missing_secrets()
-        changes = self._changes()
+        text = self._with_kept_replicas()
+        changes = self._changes(text)
         if changes or missing:
             self.console.say(changes or "no object changes")
             for name in missing:
                 self.console.say(f"+ secret/{name}, with a new password")
             if not self.console.ask("apply this?"):
                 raise DeployError("nothing was applied")
-            self._apply(missing)
+            self._apply(missing, text)
         else:
             self.console.say("nothing changes")
         self._wait()
@@ -123,20 +124,42 @@ class Deployment:
                 )
         return missing
 
-    def _changes(self) -> str:
+    def _changes(self, text: str) -> str:
         """What applying would change, as `kubectl diff` shows it; empty if nothing."""
         namespace = self.rendered.namespace
         if not self.kubectl.exists(f"namespace/{namespace}"):
             # `kubectl diff` cannot look into a namespace that is not there.
             return "\n".join(f"+ {name_of(each)}" for each in self.rendered.objects)
-        found = self.kubectl.run("diff", "--server-side", f"--field-manager={MANAGER}", "--filename=-", given=self.rendered.text)
+        found = self.kubectl.run("diff", "--server-side", f"--field-manager={MANAGER}", "--filename=-", given=text)
         if found.status > 1:
             raise DeployError(f"`kubectl diff` failed: {found.err}", next_step=_next_of(found.err))
         return found.out if found.status == 1 else ""
 
+    def _with_kept_replicas(self) -> str:
+        """Return the objects as they are applied: a workload that an autoscaler is to have from now on keeps as many replicas as it
+        has. An apply that leaves out a field of which its manager is the only one resets it, here to one replica.
+        """
+        kept = {name_of(each): count for each in self.rendered.workloads if (count := self._replicas_of_ours(each)) is not None}
+        if not kept:
+            return self.rendered.text
+        objects = [
+            {**each, "spec": {**each["spec"], "replicas": kept[name_of(each)]}} if name_of(each) in kept else each
+            for each in self.rendered.objects
+        ]
+        return str(yaml.safe_dump_all(objects))
+
+    def _replicas_of_ours(self, workload: Object) -> int | None:
+        """Return the replicas of a workload whose manifest says none any more, and of which nobody else has said a number since."""
+        where = name_of(workload), f"--namespace={workload['metadata']['namespace']}"
+        if "replicas" in workload["spec"] or not self.kubectl.exists(*where):
+            return None
+        live = self.kubectl.get(*where, "--show-managed-fields")
+        fields = [each.get("fieldsV1", {}) for each in live["metadata"].get("managedFields", ()) if each["manager"] == MANAGER]
+        return int(live["spec"]["replicas"]) if any("f:replicas" in each.get("f:spec", {}) for each in fields) else None
+
     # The change itself.
 
-    def _apply(self, missing: Sequence[str]) -> None:
+    def _apply(self, missing: Sequence[str], text: str) -> None:
         """Apply the namespace, then the Secrets, then everything."""
         namespaces = [each for each in self.rendered.objects if each["kind"] == "Namespace"]
         self._apply_text(yaml.safe_dump_all(namespaces))
@@ -144,7 +167,7 @@ class Deployment:
         for name in missing:
             # By standard input: arguments can be read by every user of this machine. `create` never replaces one.
             self.kubectl.ask("create", "--filename=-", given=json.dumps(_secret(name, self.rendered.namespace, made[name])))
-        self._apply_text(self.rendered.text)
+        self._apply_text(text)
 
     def _apply_text(self, text: str) -> None:
         done = self.kubectl.run("apply", "--server-side", f"--field-manager={MANAGER}", "--filename=-", given=text, timeout_s=120.0)

@@ -19,6 +19,7 @@ OURS = (frozenset(("tidegate-redis", "tidegate-state")), frozenset(("tidegate-ra
 _USER = "tidegate"
 
 _OF_COMPOSE = ("tidegate-redis", "tidegate-state", "tidegate-node")
+_OF_REDIS = "users.acl"
 
 
 def make_secrets(password: Callable[[], str] = lambda: secrets.token_urlsafe(32)) -> Mapping[str, Mapping[str, str]]:
@@ -33,7 +34,7 @@ def make_secrets(password: Callable[[], str] = lambda: secrets.token_urlsafe(32)
         f"user {_USER} on #{sha256(chosen.encode()).hexdigest()} ~* &* +@all -@admin +config|get\n"
     )
     return {
-        "tidegate-redis": {"users.acl": users},
+        "tidegate-redis": {_OF_REDIS: users},
         "tidegate-state": {"state-url": f"redis://{_USER}:{chosen}@redis:6379/0"},
         "tidegate-rabbitmq": {"definitions.json": _definitions(queue := password())},
         "tidegate-jobs": {"jobs-url": f"amqp://{_USER}:{queue}@rabbitmq:5672/"},
@@ -53,7 +54,8 @@ def _definitions(password: str) -> str:
 
 
 def write_secrets(folder: Path) -> list[Path]:
-    """Write the files of all Secrets into a folder, for `compose.yaml`, readable for their owner only.
+    """Write the files of all Secrets into a folder, for `compose.yaml`, readable for their owner only; for the group, too, what
+    Redis reads, which runs as the owner of its image's folder: there is a digest in it, and no password.
 
     Raises FileExistsError: one of them is there; a new password beside an old one would lock the gateway out.
     """
@@ -66,6 +68,8 @@ def write_secrets(folder: Path) -> list[Path]:
         raise FileExistsError(f"{there[0]} is there already; both sides need the same password")
     for path, content in files.items():
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        if path.name == _OF_REDIS:
+            os.fchmod(descriptor, 0o640)
         with os.fdopen(descriptor, "w") as file:
             file.write(content if content.endswith("\n") else f"{content}\n")
     return list(files)
@@ -82,7 +86,7 @@ def main(words: list[str]) -> int:
         print(f"error: {exc}", file=sys.stderr)
         return 1
     print("\n".join(map(str, written)))
-    print("the containers read them as uid 1000: chown 1000 them where that is not you")
+    print("the containers read them as user and group 1000: chown 1000:1000 them where that is not you")
     return 0
 
 

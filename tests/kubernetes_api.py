@@ -71,6 +71,8 @@ class ScriptedApi:
     page: int = 500
     is_silent: bool = False
     """Whether nothing is sent any more to those who watch, as if a packet filter had forgotten their connections."""
+    ends_at_once: bool = False
+    """Whether each watch is ended as soon as it begins, as a proxy does that lets no answer go on."""
     expires_continue: bool = False
     """Whether a list's second page is refused, as after a compaction of the store."""
     version: int = 100
@@ -255,7 +257,7 @@ class ScriptedApi:
             return
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n")
         sent = len([each for each in self._history if each[0] <= since])
-        ends = asyncio.get_running_loop().time() + float(query["timeoutSeconds"])
+        ends = asyncio.get_running_loop().time() + (0.0 if self.ends_at_once else float(query["timeoutSeconds"]))
         while not writer.is_closing() and ((left := ends - asyncio.get_running_loop().time()) > 0 or self.is_silent):
             changed = self._changed
             for _, change, it in self._history[sent:] if not self.is_silent else ():

@@ -25,13 +25,21 @@ _SILENCE_S = 45.0
 _PAGE = 500
 """Objects of a list that one answer has."""
 _SHOWABLE = re.compile("[!-~]+")
+_REFUSALS: Mapping[int, type[ControlPlaneError]] = {
+    404: ObjectNotFound,
+    502: UpstreamUnavailable,
+    503: UpstreamUnavailable,
+    504: UpstreamUnavailable,
+}
+"""Errors by the status of a refusal; of others it is InvalidRequest. A gateway says 503 while its store is away, and a proxy
+says any of the three while the gateway is."""
 
 
 class AdminClient:
     """Client of the admin API.
 
-    Every method raises UpstreamUnavailable if nobody answers, and InvalidRequest or ObjectNotFound if the API
-    refuses.
+    Every method raises UpstreamUnavailable if nobody answers, or says that somebody is away, and InvalidRequest or
+    ObjectNotFound if the API refuses.
     """
 
     def __init__(self, url: str, api_key: str | None = None, *, reason: str = "", timeout_s: float = _LOAD_TIMEOUT_S) -> None:
@@ -41,8 +49,7 @@ class AdminClient:
         self._url = url
         self._timeout_s = timeout_s
         self._headers = _authorization(api_key) | ({"x-tidegate-reason": quote(reason, safe=" ")} if reason else {})
-        self._verify = ssl.create_default_context() if url.startswith("https:") else False
-        """Trusts the system's authorities, or those in the file that SSL_CERT_FILE names."""
+        self._verify = _trusted_at(url)
 
     def list_models(self) -> list[dict[str, Any]]:
         return self.ask_all("models")
@@ -122,7 +129,7 @@ class EmbeddingClient:
     def __init__(self, url: str, api_key: str | None = None) -> None:
         """`url` may be `unix:PATH`. Raises as AdminClient does."""
         self._url = url
-        self._client = _client(url, _INFER_TIMEOUT_S, _authorization(api_key), True)
+        self._client = _client(url, _INFER_TIMEOUT_S, _authorization(api_key), _trusted_at(url))
 
     def embed(self, texts: list[str], model: str) -> list[list[float]]:
         """Return one embedding per text, of as many numbers as the model gives. Raises as AdminClient's
@@ -133,13 +140,7 @@ class EmbeddingClient:
             self._url,
             lambda: self._client.post(f"/v2/models/{quote(model, safe='')}/infer", content=json.dumps({"inputs": [tensor]})),
         )
-        try:
-            output = answer["outputs"][0]
-            rows, width = output["shape"]
-            embeddings = [output["data"][row * width : (row + 1) * width] for row in range(rows)]
-        except (KeyError, IndexError, TypeError, ValueError) as exc:
-            raise InvalidRequest(f"model {model!r} does not answer with one embedding per text") from exc
-        return embeddings
+        return embeddings_in(answer, model, len(texts))
 
     def close(self) -> None:
         self._client.close()
@@ -151,7 +152,7 @@ class JobClient:
     def __init__(self, url: str, api_key: str | None = None) -> None:
         """`url` may be `unix:PATH`. Raises as AdminClient does."""
         self._url = url
-        self._client = _client(url, _INFER_TIMEOUT_S, _authorization(api_key), True)
+        self._client = _client(url, _INFER_TIMEOUT_S, _authorization(api_key), _trusted_at(url))
 
     def submit(self, model: str, body: bytes, *, key: str, **options: str | None) -> dict[str, Any]:
         """Hand in the body of an infer request; where there is no room, come again when the gateway says so. `options` are further
@@ -177,7 +178,7 @@ class JobClient:
             except InvalidRequest:
                 if not refused:
                     raise
-                time.sleep(min(float(refused[0].headers.get("retry-after", "1")), _LONGEST_PAUSE_S))
+                time.sleep(_pause_s(refused[0]))
             else:
                 return found
 
@@ -221,6 +222,25 @@ class JobClient:
         self._client.close()
 
 
+def embeddings_in(answer: Any, model: str, texts: int) -> list[list[float]]:
+    """Return the embeddings in the answer of `model` to so many texts, one for each. Raises InvalidRequest: it has answered otherwise."""
+    try:
+        output = answer["outputs"][0]
+        count, width = output["shape"]
+        numbers = [float(number) for number in output["data"]]
+    except (KeyError, IndexError, TypeError, ValueError):
+        count, width, numbers = 0, 0, []
+    if count != texts or len(numbers) != count * width:
+        raise InvalidRequest(f"model {model!r} does not answer with one embedding per text")
+    return [numbers[row * width : (row + 1) * width] for row in range(count)]
+
+
+def _pause_s(refused: httpx.Response) -> float:
+    """Return how long to wait until the next attempt: the seconds that the answer says; where it says none, or a date, one."""
+    told = refused.headers.get("retry-after", "")
+    return min(float(told), _LONGEST_PAUSE_S) if told.isascii() and told.isdecimal() else 1.0
+
+
 def _path(segments: Iterable[str]) -> str:
     segments = list(segments)
     for segment in segments:
@@ -242,6 +262,13 @@ def _client(url: str, timeout_s: float, headers: dict[str, str], verify: ssl.SSL
         timeout=timeout_s,
         headers=headers,
     )
+
+
+def _trusted_at(url: str) -> ssl.SSLContext | bool:
+    """Return what certificates are checked by: the system's authorities, or those in the file that SSL_CERT_FILE names (httpx's own
+    default are those that it brings along); False where nothing is to be checked.
+    """
+    return ssl.create_default_context() if url.startswith("https:") else False
 
 
 def _authorization(api_key: str | None) -> dict[str, str]:
@@ -289,5 +316,4 @@ def _refusal(response: httpx.Response) -> ControlPlaneError:
         text = "there is no admin API at that address: give that of the admin port, which is port 8080 unless --admin-port says otherwise"
     advice = "; commands send the key in TIDEGATE_API_KEY" if response.status_code == httpx.codes.UNAUTHORIZED else ""
     text = _WHERE_IN_REQUEST.sub("", text)
-    refusal = ObjectNotFound if response.status_code == httpx.codes.NOT_FOUND else InvalidRequest
-    return refusal(f"{text} (HTTP {response.status_code}){advice}")
+    return _REFUSALS.get(response.status_code, InvalidRequest)(f"{text} (HTTP {response.status_code}){advice}")

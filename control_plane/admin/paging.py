@@ -20,6 +20,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from control_plane.admin.wire import CONTINUE
 from control_plane.core.errors import InvalidRequest
+from control_plane.objects.objects import Part
 
 MAX_LIMIT = 1000
 _MAX_TOKEN_CHARS = 4096
@@ -60,6 +61,13 @@ class Paging:
         if self._after is None or isinstance(self._after, kind):
             return self._after
         raise _foreign()
+
+    @property
+    def part(self) -> Part:
+        """What is to be read for this page of a list of stored objects: one more than it has, by which `cut` sees that there is
+        another one. Raises InvalidRequest.
+        """
+        return Part(self.after(str), None if self._limit is None else self._limit + 1)
 
     def page(self, items: Iterable[ItemT], key: Callable[[ItemT], str]) -> list[ItemT]:
         """Return this page of all the items, in the order of their unique keys. Raises InvalidRequest."""

@@ -187,7 +187,7 @@ async def open_request_services(
         try:
             state = await open_state_store(url, folder)
             held.push_async_callback(state.close)
-            usage = await open_usage_store(url, folder)
+            usage = await open_usage_store(url, folder, settings.usage.usage_keep_days)
             held.push_async_callback(usage.close)
             board = await open_demand_board(url, folder) if admits_requests else None
             if board is not None:

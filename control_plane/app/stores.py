@@ -84,13 +84,13 @@ async def audited_state(state_url: SecretStr | None, state_dir: Path, actor: Act
         await state.close()
 
 
-async def open_usage_store(state_url: SecretStr | None, state_dir: Path) -> UsageStore:
-    """Open the store of usage sums. Raises as `open_state_store` does."""
+async def open_usage_store(state_url: SecretStr | None, state_dir: Path, keep_days: int | None = None) -> UsageStore:
+    """Open the store of usage sums; with `keep_days` it removes older ones. Raises as `open_state_store` does."""
     if state_url is None:
-        return await open_sqlite_usage(state_dir / "usage.sqlite")
+        return await open_sqlite_usage(state_dir / "usage.sqlite", keep_days)
     from control_plane.metering.adapters.redis_usage import open_redis_usage
 
-    return await open_redis_usage(state_url)
+    return await open_redis_usage(state_url, keep_days)
 
 
 async def open_job_store(state_url: SecretStr | None, state_dir: Path) -> JobStore:

@@ -21,7 +21,7 @@ from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.stored import Kind
 from control_plane.objects.domain.stored_objects import to_body
 from control_plane.objects.domain.tenant import Tenant
-from control_plane.objects.objects import Versioned, read, read_all
+from control_plane.objects.objects import ALL, Part, Versioned, read, read_all
 from control_plane.objects.ports import StateStore
 
 _ID_BYTES = 6
@@ -76,9 +76,9 @@ class Keys:
         await self._store.put(Kind.API_KEY, key.id, to_body(key), expected=0)
         return key, f"tg_{key.id}_{secret}"
 
-    async def list_all(self) -> list[ApiKey]:
-        """Return every key by id, expired and revoked ones included."""
-        return [held.value for held in await read_all(self._store, ApiKey)]
+    async def list_all(self, part: Part = ALL) -> list[ApiKey]:
+        """Return the keys by id, or a part of them, expired and revoked ones included."""
+        return [held.value for held in await read_all(self._store, ApiKey, part)]
 
     async def rotate(self, id: str, *, overlap_s: float) -> tuple[ApiKey, str]:  # noqa: A002
         """Replace key `id`: create a key with its tenant, scopes, lifetime and description, and revoke `id`

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 from uuid import uuid4
@@ -125,7 +125,7 @@ def _describe(backup: Backup) -> str:
 
 def _write_private(file: Path, content: bytes) -> None:
     """Write the file atomically, readable by this user only from the start. Raises InvalidRequest."""
-    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    partial = file.parent / f".{file.name}.{os.getpid()}"  # with_name raises for `.` and `/`, which have none
     try:
         with open(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as written:
             written.write(content)
@@ -135,4 +135,5 @@ def _write_private(file: Path, content: bytes) -> None:
     except OSError as exc:
         raise InvalidRequest(f"{file} cannot be written: {exc.strerror}") from exc
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # where nothing could be written nothing can be removed, such as in a folder of somebody else
+            partial.unlink()

@@ -17,7 +17,7 @@ import typer
 from rich.text import Text
 
 from control_plane.admin.client import AdminClient
-from control_plane.cli.common.options import StateDirOption
+from control_plane.cli.common.options import StateDirOption, api_key
 from control_plane.cli.common.output import Shape, ShapeOption, print_found
 from control_plane.cli.common.printing import print_table
 from control_plane.core.cpus import format_cpus
@@ -31,7 +31,7 @@ from control_plane.host.state_dir import read_endpoints
 from control_plane.models.adapters.profile import NO_DEVICE, Profile, choose_profile
 from control_plane.settings import Settings, load_settings, parse_triton_url, parse_triton_urls
 from control_plane.triton.adopted.control_lock import flags_missing
-from control_plane.triton.embedded.installation import MIN_GLIBC, numpy_refusal
+from control_plane.triton.embedded.installation import MACHINE, MIN_GLIBC, numpy_refusal
 from control_plane.triton.embedded.shared_libraries import own_libpython
 
 _MIN_DISK_BYTES = 2 * 2**30
@@ -73,19 +73,22 @@ def doctor(output: ShapeOption = Shape.TABLE, state_dir: StateDirOption = None) 
 
 
 def run_checks(settings: Settings) -> Iterator[Check]:
-    """Run every check, the most fundamental first."""
+    """Run every check, the most fundamental first; in front of Tritons that others run, none of what only one of our own needs."""
+    is_attached = settings.is_attached or bool(settings.node.attach)
     yield _python()
-    yield _glibc()
-    yield _libpython()
-    if not settings.is_attached and settings.triton.tritonserver is None:
+    if not is_attached and settings.triton.tritonserver is None:
+        yield _glibc()
+        yield _libpython()
         yield _numpy(metadata.version("numpy"))
-    yield _triton(settings.triton.cache_dir)
-    yield from _builds(settings.triton.model_repository)
+        yield _triton(settings.triton.cache_dir)
+    if not is_attached:
+        yield from _builds(settings.triton.model_repository)
     yield from _ports(settings)
     yield from _control_locks(settings)
     yield _cpus(settings)
     yield _disk(settings.process.state_dir)
-    yield _shared_memory()
+    if not is_attached:
+        yield _shared_memory()
     yield _gpu(choose_profile(settings.triton))
     yield from _gpu_memory(GpuMemory())
 
@@ -118,7 +121,10 @@ def _numpy(found: str) -> Check:
     return Check("NumPy", Verdict.OK if refusal is None else Verdict.MISSING, found, refusal or "")
 
 
-def _triton(cache_dir: Path) -> Check:
+def _triton(cache_dir: Path, machine: str | None = None) -> Check:
+    machine = machine or platform.machine()
+    if machine != MACHINE:
+        return Check("embedded Triton", Verdict.MISSING, f"none for {machine}", f"use {MACHINE}, or one that runs elsewhere: --triton-url")
     unpacked = sorted(path.name for path in cache_dir.glob("triton-*") if path.is_dir())
     wheels = sorted(path.name for path in (cache_dir / "wheels").glob("nvidia_pytriton-*.whl"))
     if not unpacked and not wheels:
@@ -159,7 +165,7 @@ def _ports(settings: Settings) -> Iterator[Check]:
 def _degraded(endpoints: dict[str, str]) -> list[str]:
     """Return what the running tidegate says does not work as it should; empty if it does not answer."""
     try:
-        readiness = AdminClient(endpoints["admin"], timeout_s=_HEALTH_TIMEOUT_S).ask("GET", "health", "ready")
+        readiness = _running_one(endpoints).ask("GET", "health", "ready")
         return [str(sentence) for sentence in readiness["degraded"]]
     except (ControlPlaneError, KeyError, TypeError):
         return []
@@ -168,9 +174,14 @@ def _degraded(endpoints: dict[str, str]) -> list[str]:
 def _fleet_notes(endpoints: dict[str, str]) -> list[str]:
     """Return what servers of the running tidegate lack; empty if it has no fleet, or does not answer."""
     try:
-        return [str(sentence) for sentence in AdminClient(endpoints["admin"], timeout_s=_HEALTH_TIMEOUT_S).ask("GET", "fleet")["notes"]]
+        return [str(sentence) for sentence in _running_one(endpoints).ask("GET", "fleet")["notes"]]
     except (ControlPlaneError, KeyError, TypeError):
         return []
+
+
+def _running_one(endpoints: dict[str, str]) -> AdminClient:
+    """Return a client of the running tidegate: of its Unix socket where it has one, which asks for no certificate."""
+    return AdminClient(endpoints.get("admin_socket") or endpoints["admin"], api_key(), timeout_s=_HEALTH_TIMEOUT_S)
 
 
 def _control_locks(settings: Settings) -> Iterator[Check]:
@@ -224,8 +235,8 @@ def _disk(state_dir: Path, free_bytes: int | None = None) -> Check:
     return Check("disk", Verdict.NOTE, found, f"{means}2 GiB or more is safe")
 
 
-def _shared_memory() -> Check:
-    size = shutil.disk_usage("/dev/shm").total  # noqa: S108 - the mount itself is what is asked about
+def _shared_memory(mount: Path = Path("/dev/shm")) -> Check:  # noqa: S108 - the mount itself is what is asked about
+    size = shutil.disk_usage(mount).total if mount.is_dir() else 0
     found = f"{size / 2**20:.0f} MiB"
     if size < _MIN_SHARED_MEMORY_BYTES:
         return Check("shared memory", Verdict.NOTE, found, "Python backends exchange tensors there; 256 MiB or more (docker: --shm-size)")

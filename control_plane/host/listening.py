@@ -76,8 +76,9 @@ def _tcp_socket(host: str, port: int, setting: str) -> tuple[socket.socket, obje
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         made = socket.socket(family, kind, protocol)
-    except OSError as exc:
-        raise StartupError(f"{setting}: {host} is not an address of this machine: {exc.strerror}") from exc
+    except (OSError, UnicodeError) as exc:  # the latter: a label of the name is empty or too long
+        why = exc.strerror if isinstance(exc, OSError) else exc
+        raise StartupError(f"{setting}: {host} is not an address of this machine: {why}") from exc
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     made.setblocking(False)
     return made, address

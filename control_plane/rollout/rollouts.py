@@ -22,7 +22,7 @@ from control_plane.objects.domain.rollout import Agreement, Phase, Rollout, Step
 from control_plane.objects.domain.route import WHOLE, Route, arm_name
 from control_plane.objects.domain.stored_objects import check
 from control_plane.objects.mirror import ObjectMirror
-from control_plane.objects.objects import Objects, Versioned
+from control_plane.objects.objects import ALL, Objects, Part, Versioned
 from control_plane.rollout.contracts import ContractReader
 from control_plane.rollout.domain.agreement import completed
 from control_plane.rollout.domain.contract import Contract, require_output, why_not_copied
@@ -188,9 +188,9 @@ class Rollouts:
         """Return the last rollout of a route. Raises ObjectNotFound, StoreUnavailable."""
         return await self._objects.get(Rollout, route)
 
-    async def list_all(self) -> list[Versioned[Rollout]]:
-        """Return the last rollout of each route. Raises StoreUnavailable."""
-        return await self._objects.list_all(Rollout)
+    async def list_all(self, part: Part = ALL) -> list[Versioned[Rollout]]:
+        """Return the last rollout of each route, by route, or a part of them. Raises StoreUnavailable."""
+        return await self._objects.list_all(Rollout, part)
 
     def status(self, rollout: Rollout) -> RolloutStatus:
         """Return what has been seen of a rollout."""

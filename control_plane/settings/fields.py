@@ -6,7 +6,7 @@ Used by the modules beside it, which declare the settings themselves.
 from __future__ import annotations
 
 import re
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -21,6 +21,7 @@ from control_plane.core.names import MAX_SIZE_BYTES
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 ENV_PREFIX = "TIDEGATE_"
 _VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+_HOST = re.compile("[A-Za-z0-9._-]{1,253}")
 
 
 def _split_commas(value: object) -> object:
@@ -48,6 +49,18 @@ def _parse_parameters(value: object) -> object:
             raise ValueError(f"{entry!r} is not of the form MODEL:KEY=VALUE, such as text_encoder:variant=fp32")
         parameters.setdefault(model, {})[key] = setting
     return parameters
+
+
+def _require_host(name: str) -> str:
+    """Return the name of a host, or its address. Raises ValueError: it is another text, to which no `Host` without its port is equal."""
+    address = name.removeprefix("[").removesuffix("]")
+    try:
+        is_host = _HOST.fullmatch(name) is not None or ip_address(address).version == 6
+    except ValueError:
+        is_host = False
+    if not is_host:
+        raise ValueError(f"{name!r} is no name of a host, such as tidegate.internal: leave out scheme, port and wildcards")
+    return name
 
 
 def _require_variable(name: str) -> str:
@@ -136,6 +149,7 @@ _MAX_SECRET_CHARACTERS = 4096
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NameList = Annotated[list[str], NoDecode, BeforeValidator(_split_commas)]
+HostList = Annotated[list[Annotated[str, AfterValidator(_require_host)]], NoDecode, BeforeValidator(_split_commas)]
 VariableList = Annotated[list[Annotated[str, AfterValidator(_require_variable)]], NoDecode, BeforeValidator(_split_commas)]
 StoreList = Annotated[list[Annotated[str, AfterValidator(_without_credentials)]], NoDecode, BeforeValidator(_split_commas)]
 ByteCountOrZero = Annotated[ByteSize, Field(le=MAX_SIZE_BYTES), WrapValidator(_count_bytes)]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, ByteSize, Field, SecretStr, ValidationInfo, field_validator
 
-from control_plane.settings.fields import ByteCount, Group, NameList, NetworkList, Port, Seconds, SecretFile, first_line
+from control_plane.settings.fields import ByteCount, Group, HostList, NetworkList, Port, Seconds, SecretFile, first_line
 
 
 def _require_re2_pattern(pattern: str) -> str:
@@ -51,7 +51,7 @@ class GatewaySettings(Group):
     grpc_socket: Path | None = None
     """Unix socket that serves the gRPC API, as `http_socket` does for HTTP."""
 
-    allowed_hosts: NameList = Field(default_factory=list)
+    allowed_hosts: HostList = Field(default_factory=list)
     """Host names, such as `tidegate.internal`, that a request may carry in `Host` (gRPC: `:authority`) when
     authentication is off. A port on loopback without authentication accepts only these and loopback's own
     names; this stops web pages that reach the port by a name of theirs which resolves to this machine (DNS

@@ -66,6 +66,11 @@ class UsageSettings(Group):
     metric counts them as dropped. Must be more than the sums in use within half a second, or some usage is
     always lost."""
 
+    usage_keep_days: int | None = Field(None, ge=1, le=36_500)
+    """Days, the present one among them, whose usage sums are kept; older ones are removed. The sum of a tenant, model and day takes
+    up to 0.8 KB in the Redis of `state_url`, which accepts nothing more once it is full. The same for all gateways that share it.
+    Not given: all days."""
+
     request_log: Path | None = None
     """File that gets one JSON line per request. After a rename, as by logrotate, a new file is opened within
     a second. Not given: no request log."""

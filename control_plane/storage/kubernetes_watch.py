@@ -20,6 +20,9 @@ _RETRY_S, _MAX_RETRY_S = 0.5, 5.0
 """Time before the next try after an error, doubled each time. The whole fleet's gateways come back at once, so it is
 drawn from half of it to all of it."""
 
+_SHORT_S = 0.5
+"""Time before which the end of a watch is an error: a proxy may end each at once, and the next would follow without a pause."""
+
 Object = Mapping[str, Any]
 
 
@@ -60,10 +63,13 @@ class Reflector:
 
     async def _follow(self) -> None:
         """List, and then watch, one watch after the other, until a connection is lost: then all is listed again."""
-        version = await self._list()
+        loop, version = asyncio.get_running_loop(), await self._list()
         with suppress(ConnectionLost):  # the list that follows says whether the server is away
             while True:
+                begun_s = loop.time()
                 version = await self._watch(version)
+                if loop.time() - begun_s < _SHORT_S:
+                    raise ApiUnavailable("a watch ended as soon as it began")
                 self._log_once("")
 
     async def _list(self) -> str:

@@ -32,6 +32,16 @@ class OutcomeCount:
 
 
 @dataclass(frozen=True, slots=True)
+class ComputedCount:
+    """Count of a model's requests that took a server's time, or would have: none that the cache answered. A call of embeddings is
+    one, and so is each request of a stream.
+    """
+
+    model: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class DurationHistogram:
     """Histogram of the durations of a model's requests: counts by bucket (not cumulative), and their sum in
     seconds.
@@ -173,6 +183,7 @@ class RequestCounts:
     took: tuple[DurationHistogram, ...] = ()
     in_flight: int = 0
     shed: tuple[ShedCount, ...] = ()
+    computed: tuple[ComputedCount, ...] = ()
     unmetered: int = 0
     """Requests whose usage was dropped, since too many sums waited to be written."""
     cached: tuple[CacheStatusCount, ...] = ()
@@ -213,6 +224,7 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
         took=tuple(took.values()),
         in_flight=sum(part.in_flight for part in parts),
         shed=_sum_rows(ShedCount, (part.shed for part in parts)),
+        computed=_sum_rows(ComputedCount, (part.computed for part in parts)),
         unmetered=sum(part.unmetered for part in parts),
         cached=_sum_rows(CacheStatusCount, (part.cached for part in parts)),
         holding=reduce(_sum, (part.holding for part in parts), CacheSize()),
@@ -230,7 +242,9 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
     )
 
 
-RowT = TypeVar("RowT", OutcomeCount, ShedCount, CacheStatusCount, FleetRefusalCount, RetryCount, HedgeCount, CopiedCount, DeliveryCount)
+RowT = TypeVar(
+    "RowT", OutcomeCount, ComputedCount, ShedCount, CacheStatusCount, FleetRefusalCount, RetryCount, HedgeCount, CopiedCount, DeliveryCount
+)
 
 
 def _sum_rows(kind: type[RowT], parts: Iterable[tuple[RowT, ...]]) -> tuple[RowT, ...]:

@@ -33,9 +33,11 @@ COPY --from=build /opt/tidegate /opt/tidegate
 COPY python_backends /opt/tidegate/python_backends
 COPY deploy/images/wait_until_drained.py deploy/images/is_alive.py /opt/tidegate/
 # The image's own Python runs the stubs, whatever else is installed. TensorRT's libraries are fetched from NVIDIA's index.
+# A checkout by somebody with umask 077 has files that only he may read, and COPY keeps their modes.
 RUN if [ -s /opt/tidegate/stubs.txt ]; then \
         python3 -m pip install --no-cache-dir --break-system-packages --no-deps --require-hashes --requirement /opt/tidegate/stubs.txt; fi \
-    && mkdir -p /models /var/lib/tidegate && chown 1000:1000 /models /var/lib/tidegate
+    && mkdir -p /models /var/lib/tidegate && chown 1000:1000 /models /var/lib/tidegate \
+    && chmod -R a+rX /opt/tidegate/python_backends /opt/tidegate/wait_until_drained.py /opt/tidegate/is_alive.py
 # Triton's own limit of a body over HTTP is half of the gateway's (TIDEGATE_MAX_BODY_BYTES).
 ENV TIDEGATE_TRITONSERVER=/opt/tritonserver/bin/tritonserver \
     TIDEGATE_PYTHON_BACKENDS=/opt/tidegate/python_backends \

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
@@ -265,5 +266,17 @@ async def test_a_batch_that_cannot_be_read_stays_and_holds_nobody_up(server: Red
     assert caplog.text.count("cannot be read, and is left there") >= 3
 
 
-async def _open(server: RedisServer) -> RedisUsageStore:
-    return RedisUsageStore(link(server))
+async def test_redis_removes_the_days_that_are_not_kept(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    days = ["2022-11-16", "2023-11-14", "2023-11-15", "2023-11-16"]
+    monkeypatch.setattr("control_plane.metering.adapters.redis_usage.time", SimpleNamespace(time=lambda: 1_700_100_000.0))
+    async with handles(lambda: _open(server, keep_days=2), 1) as (store,):
+        await store.restore([used(day) for day in days])
+        async with running(store), asyncio.timeout(100.0):
+            while len(found := await totals(store)) > 2:
+                await asyncio.sleep(0.02)
+    assert [key.day for key, _ in found] == days[2:]
+    assert [server.call("EXISTS", f"tidegate:usage:sums:{day}") for day in days] == [b":0\r\n"] * 2 + [b":1\r\n"] * 2
+
+
+async def _open(server: RedisServer, keep_days: int | None = None) -> RedisUsageStore:
+    return RedisUsageStore(link(server), keep_days=keep_days)

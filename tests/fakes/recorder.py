@@ -18,9 +18,14 @@ class FakeRecorder:
     """`telemetry/ports.RequestRecorder` that keeps what it records."""
 
     records: list[Recorded] = field(default_factory=list)
+    computed: list[str] = field(default_factory=list)
+    """Models of the requests that servers have computed."""
 
     def record(self, *, model_name: str, frontend: Frontend, outcome: Outcome, duration_s: float, count: int = 1) -> None:
         self.records += [Recorded(model_name, frontend, outcome, duration_s)] * count
+
+    def record_computed(self, model_name: str) -> None:
+        self.computed.append(model_name)
 
     @property
     def outcomes(self) -> list[Outcome]:

@@ -143,6 +143,14 @@ async def test_no_credential_is_kept_with_a_job_and_all_that_describes_the_body_
     assert kept.target == "/v2/models/m/infer"
 
 
+async def test_header_fields_are_kept_with_a_job_up_to_a_bound_in_which_credentials_do_not_count(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (here, mine, _, _):
+        refused = await mine.ask("POST", "/v2/models/m/jobs", INFER, X_A="a" * 4096)
+        assert (refused.status, b"4099 bytes together, and may have 4096" in refused.body, here.files()) == (400, True, [])
+        job = await mine.submit(X_A="a" * 4093, Cookie="c" * 4093)
+        assert (await here.job(job["id"])).headers == (("X-A", "a" * 4093),)
+
+
 @pytest.mark.parametrize(
     "bounds",
     [

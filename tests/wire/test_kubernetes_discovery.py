@@ -144,6 +144,21 @@ def test_a_change_is_seen_within_thirty_seconds_whatever_happens_to_a_connection
     assert limits.ends_s + limits.silent_s + 0.5 < 30
 
 
+async def test_a_server_that_ends_each_watch_at_once_is_asked_with_pauses(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with bench(tmp_path, endpoint_slice("s1", A)) as it:
+        await it.sees("triton-a")
+        it.api.ends_at_once = True
+        await it.until(lambda: "as soon as it began" in caplog.text)
+        asked = len(it.api.log)
+        it.api.apply(endpoint_slice("s2", B))
+        await it.sees("triton-a", "triton-b")
+        await asyncio.sleep(1.0)
+        assert len(it.api.log) - asked < 20
+        it.api.ends_at_once = False
+        await it.until(lambda: "answers again" in caplog.text)
+
+
 async def test_a_thousand_endpoints_come_in_pages(tmp_path: Path) -> None:
     slices = [
         endpoint_slice(f"s{part}", *(endpoint(f"triton-{part}-{number}", f"10.0.{part}.{number}") for number in range(100)))

@@ -22,7 +22,7 @@ def add_key_paths(app: FastAPI, keys: Keys) -> None:
     @app.get("/keys", tags=["keys"], responses=LIST_ERRORS)
     async def list_keys(paging: Paged) -> list[KeyView]:
         """List every key by id, also those that are no longer valid."""
-        return [KeyView.of(key) for key in paging.page(await keys.list_all(), key=lambda key: key.id)]
+        return [KeyView.of(key) for key in paging.cut(await keys.list_all(paging.part), key=lambda key: key.id)]
 
     @app.post("/keys", tags=["keys"], status_code=201, responses=MAKE_ERRORS, dependencies=[Once])
     async def create_key(spec: KeySpec, by: By) -> NewKeyView:

@@ -77,7 +77,7 @@ def add_tenant_paths(app: FastAPI, objects: Objects) -> None:
 
     @app.get("/tenants", tags=["tenants"], responses=LIST_ERRORS)
     async def list_tenants(paging: Paged) -> list[TenantView]:
-        return [TenantView.of(held) for held in paging.page(await objects.list_all(Tenant), key=_name)]
+        return [TenantView.of(held) for held in paging.cut(await objects.list_all(Tenant, paging.part), key=_name)]
 
     @app.get("/tenants/{name}", tags=["tenants"], responses=GET_ERRORS | _TAGGED)
     async def get_tenant(name: Name, response: Response) -> TenantView:
@@ -109,7 +109,7 @@ def add_route_paths(app: FastAPI, objects: Objects, references: References) -> N
 
     @app.get("/routes", tags=["routes"], responses=LIST_ERRORS)
     async def list_routes(paging: Paged) -> list[RouteView]:
-        return [RouteView.of(held) for held in paging.page(await objects.list_all(Route), key=_name)]
+        return [RouteView.of(held) for held in paging.cut(await objects.list_all(Route, paging.part), key=_name)]
 
     @app.get("/routes/{name}", tags=["routes"], responses=GET_ERRORS | _TAGGED)
     async def get_route(name: Name, response: Response) -> RouteView:
@@ -135,7 +135,7 @@ def add_price_paths(app: FastAPI, objects: Objects) -> None:
 
     @app.get("/prices", tags=["prices"], responses=LIST_ERRORS)
     async def list_prices(paging: Paged) -> list[PriceView]:
-        return [PriceView.of(held) for held in paging.page(await objects.list_all(Price), key=_name)]
+        return [PriceView.of(held) for held in paging.cut(await objects.list_all(Price, paging.part), key=_name)]
 
     @app.get("/prices/{name}", tags=["prices"], responses=GET_ERRORS | _TAGGED)
     async def get_price(name: Name, response: Response) -> PriceView:

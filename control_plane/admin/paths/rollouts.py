@@ -194,7 +194,7 @@ def add_rollout_paths(app: FastAPI, rollouts: Rollouts, objects: Objects, trail:
     @app.get("/rollouts", tags=["rollouts"], responses=LIST_ERRORS)
     async def list_rollouts(paging: Paged) -> list[RolloutView]:
         """The last rollout of each route."""
-        return [view(held) for held in paging.page(await rollouts.list_all(), key=lambda held: held.value.route)]
+        return [view(held) for held in paging.cut(await rollouts.list_all(paging.part), key=lambda held: held.value.route)]
 
     @app.get("/rollouts/{name}", tags=["rollouts"], responses=GET_ERRORS)
     async def get_rollout(name: Name) -> RolloutView:

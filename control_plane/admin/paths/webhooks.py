@@ -53,7 +53,7 @@ def add_webhook_paths(app: FastAPI, secrets: WebhookSecrets) -> None:
     @app.get("/webhook-secrets", tags=["webhooks"], responses=LIST_ERRORS)
     async def list_webhook_secrets(paging: Paged) -> list[WebhookSecretView]:
         """List every webhook secret by id, without the secrets themselves."""
-        return [WebhookSecretView.of(each) for each in paging.page(await secrets.list_all(), key=lambda each: each.id)]
+        return [WebhookSecretView.of(each) for each in paging.cut(await secrets.list_all(paging.part), key=lambda each: each.id)]
 
     @app.post("/webhook-secrets", tags=["webhooks"], status_code=201, responses=MAKE_ERRORS, dependencies=[Once])
     async def create_webhook_secret(spec: WebhookSecretSpec, by: By) -> NewWebhookSecretView:

@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from control_plane.admin.client import JobClient
+from control_plane.admin.client import JobClient, embeddings_in
 from control_plane.cli import job_worker
 from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client, api_key, endpoint
 from control_plane.cli.common.output import Shape, ShapeOption, print_found
@@ -66,7 +66,8 @@ def submit(
         raise InvalidRequest("give --file PATH of texts, with --out PATH if you like, or --request PATH or --input-from PLACE of one body")
     if out is not None:
         _require_writable(out)
-    bodies = [*_bodies(read_texts(file))] if file is not None else [_read(request) if request is not None else b""]
+    texts = read_texts(file) if file is not None else []
+    bodies = [*_bodies(texts)] if texts else [_read(request) if request is not None else b""]
     options = {
         "tidegate_job_class": "economy" if economy else None,
         "tidegate_job_input": input_from,
@@ -80,9 +81,8 @@ def submit(
             for job_id in ids:
                 typer.echo(job_id)
             return
-        rows = [_rows(client, job_id) for job_id in _with_progress(ids, "computing")]
-    _write(out, rows)
-    count, elapsed_s = sum(map(len, rows)), time.perf_counter() - started_s
+        _write_embeddings(out, client, model, ids, len(texts))
+    count, elapsed_s = len(texts), time.perf_counter() - started_s
     remark(f"{count} {'text' if count == 1 else 'texts'} in {elapsed_s:.1f} s, {count / elapsed_s:.0f} a second: {out}")
 
 
@@ -233,14 +233,19 @@ def _ended(client: JobClient, job_id: str) -> dict[str, Any]:
     return found
 
 
-def _rows(client: JobClient, job_id: str) -> list[list[float]]:
-    """The embeddings that a job has computed. Raises InvalidRequest: it has none."""
+def _embeddings(client: JobClient, job_id: str, model: str, texts: int) -> list[list[float]]:
+    """The embeddings that a job has computed, once it has. Raises InvalidRequest: it has none."""
     found = _ended(client, job_id)
     if found["state"] != "succeeded":
         raise InvalidRequest(f"job {job_id} is {found['state']}: {found.get('error') or _error_in(client.result(job_id))}")
-    output = json.loads(client.result(job_id))["outputs"][0]
-    count, width = output["shape"]
-    return [output["data"][row * width : (row + 1) * width] for row in range(count)]
+    result = client.result(job_id)
+    try:
+        answer = json.loads(result)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict) or "error" in answer:  # such as of a store that does not answer
+        raise InvalidRequest(f"the result of job {job_id} cannot be read: {_error_in(result)}")
+    return embeddings_in(answer, model, texts)
 
 
 def _error_in(result: str) -> str:
@@ -259,11 +264,18 @@ def _require_writable(path: Path) -> None:
         raise InvalidRequest(f"--out {path} cannot be written: it must name a file that you may write")
 
 
-def _write(path: Path, parts: list[list[list[float]]]) -> None:
+def _write_embeddings(path: Path, client: JobClient, model: str, ids: list[str], texts: int) -> None:
+    """Wait for the jobs of so many texts and write their embeddings, one row per text. Raises InvalidRequest."""
     import numpy as np
 
+    parts = [  # of 4 bytes a number, where Python has 32
+        np.array(_embeddings(client, job_id, model, min(_LINES_PER_JOB, texts - start)), dtype=np.float32)
+        for start, job_id in zip(range(0, texts, _LINES_PER_JOB), _with_progress(ids, "computing"), strict=True)
+    ]
+    if len(widths := sorted({part.shape[1] for part in parts})) > 1:
+        raise InvalidRequest(f"model {model!r} has answered with embeddings of {' and '.join(map(str, widths))} numbers: not of one model")
     try:
         with path.open("wb") as file:
-            np.save(file, np.array([row for rows in parts for row in rows], dtype=np.float32))
+            np.save(file, np.concatenate(parts))
     except OSError as exc:
         raise InvalidRequest(f"--out {path} cannot be written: {exc.strerror}") from exc

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -33,14 +34,14 @@ from control_plane.cli.common.changing import finite_number, given, percent
 from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client
 from control_plane.cli.common.output import Shape, ShapeOption, listed, print_found
 from control_plane.cli.common.printing import print_table, remark
-from control_plane.core.errors import InvalidRequest
+from control_plane.core.errors import InvalidRequest, UpstreamUnavailable
+from control_plane.objects.domain.rollout import UNDER_WAY
 
 app = typer.Typer(help="Take a route's requests over to another model, step by step, and back by itself.", no_args_is_help=True)
 
 RouteArgument = Annotated[str, typer.Argument(help="The route, as `tidegate routes list` shows it.")]
 _WATCH_EVERY_S = 1.0
 _SHADOW_S = 30.0
-_UNDER_WAY = ("shadow", "canary", "baking", "promoting")
 _FAILED = ("rolled_back", "aborted")
 
 
@@ -115,19 +116,25 @@ def watch(
     state_dir: StateDirOption = None,
 ) -> None:
     """Print what happens until the rollout has ended; exit status 1 if the next model was not promoted."""
-    client, shown = admin_client(state_dir, admin_url), 0.0
+    client, shown, is_away = admin_client(state_dir, admin_url), 0.0, False
+    rollout = client.ask("GET", "rollouts", route)
     while True:
-        rollout = client.ask("GET", "rollouts", route)
         for event in rollout["events"]:
             if event["at_s"] > shown:
                 remark(_event(event))
                 shown = event["at_s"]
-        if rollout["phase"] not in _UNDER_WAY:
+        if rollout["phase"] not in UNDER_WAY:
             _show(rollout, output)
             if output is Shape.TABLE:
                 _show_gates(rollout)
             raise typer.Exit(1 if rollout["phase"] in _FAILED else 0)
         time.sleep(_WATCH_EVERY_S)
+        try:
+            rollout, is_away = client.ask("GET", "rollouts", route), False
+        except UpstreamUnavailable as exc:  # of a restart: an exit status of 1 would say that the next model was worse
+            if not is_away:
+                remark(f"{exc}; asking again")
+            is_away = True
 
 
 @app.command()
@@ -193,7 +200,7 @@ def _agreement(text: str, output: str, may_differ: float | None) -> dict[str, An
     return {"kind": kind, "output": output, "limit": least, "may_differ": None if may_differ is None else may_differ / 100}
 
 
-def _present(rollout: dict[str, Any]) -> dict[str, Any]:
+def present_step(rollout: Mapping[str, Any]) -> dict[str, Any]:
     """The step that the rollout is at, of the admin API's answer: its samples and time are waited for."""
     shadow: dict[str, Any] | None = rollout["shadow"] if rollout["phase"] == "shadow" else None
     step: dict[str, Any] = rollout["steps"][rollout["step"]]
@@ -220,7 +227,7 @@ def _tabulate(rollouts: list[dict[str, Any]]) -> None:
                 each["phase"].replace("_", " ") + (", paused" if each["is_paused"] else ""),
                 _step(each),
                 _percents(each["weight"]),
-                f"{each['step_samples']} of {_present(each)['samples']}",
+                f"{each['step_samples']} of {present_step(each)['samples']}",
                 _time_left(each),
                 each["reason"],
             )
@@ -247,7 +254,7 @@ def _show_gates(rollout: dict[str, Any]) -> None:
 
 def _time_left(rollout: dict[str, Any]) -> str:
     """Render how long the present step takes yet: `inconclusive` where it lacks samples though its time is over."""
-    present = _present(rollout)
+    present = present_step(rollout)
     if rollout["phase"] not in ("shadow", "canary") or rollout["step_samples"] >= present["samples"]:
         return ""
     is_over = time.time() > rollout["entered_s"] + present["min_s"]

@@ -13,12 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from control_plane.admin.client import AdminClient
+from control_plane.cli.admin.rollouts import present_step
 from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client
 from control_plane.cli.common.output import Shape, ShapeOption, print_found
 from control_plane.cli.common.printing import printable
 from control_plane.core.errors import InvalidRequest, ObjectNotFound
+from control_plane.objects.domain.rollout import UNDER_WAY
 
-_UNDER_WAY = ("canary", "promoting")
 _EVENTS = 5
 
 
@@ -58,7 +59,7 @@ def _look(client: AdminClient, most: int) -> dict[str, Any]:
         found["servers"] = [_server(each) for each in fleet["servers"]]
         found["models"] = [_model(each, fleet["servers"]) for each in fleet["models"]]
     found["models"] = sorted(found["models"], key=_idleness)[:most]
-    found["rollouts"] = [each for each in client.ask_all("rollouts") if each["phase"] in _UNDER_WAY]
+    found["rollouts"] = [each for each in client.ask_all("rollouts") if each["phase"] in UNDER_WAY]
     found["events"] = [each["data"] for each in client.events(follow=False)][-_EVENTS:]
     return found
 
@@ -121,9 +122,9 @@ def _server_row(server: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _rollout_row(rollout: Mapping[str, Any]) -> tuple[object, ...]:
-    step = rollout["steps"][rollout["step"]]
+    samples = f"{rollout['step_samples']} of {present_step(rollout)['samples']}"
     phase = rollout["phase"] + (", paused" if rollout["is_paused"] else "")
-    return rollout["route"], rollout["model"], phase, f"{rollout['weight'] / 100:g} %", f"{rollout['step_samples']} of {step['samples']}"
+    return rollout["route"], rollout["model"], phase, f"{rollout['weight'] / 100:g} %", samples
 
 
 def _event_row(event: Mapping[str, Any]) -> tuple[object, ...]:

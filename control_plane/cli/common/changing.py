@@ -43,6 +43,13 @@ def finite_number(text: str, *, expected: str = "a number") -> float:
     return number
 
 
+def finite(number: float | None) -> float | None:
+    """Callback of an option that is a number: neither its type nor its bounds refuse `nan`. Raises BadParameter."""
+    if number is not None and not isfinite(number):
+        raise typer.BadParameter(f"{number:g} is not a finite number")
+    return number
+
+
 def percent(text: str, *, least: float = 0.0, most: float = 100.0, whole: str, expected: str) -> float:
     """Parse a percentage of an option, of which `whole` was given. Raises BadParameter."""
     try:

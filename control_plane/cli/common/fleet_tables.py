@@ -134,9 +134,9 @@ def _trouble(model: View) -> str:
 
 
 def _events(events: Sequence[View]) -> Table:
-    table = _table("latest", Column("when", no_wrap=True), Column("", no_wrap=True), Column("", overflow="fold"))
+    table = _table("latest", Column("UTC", no_wrap=True), Column("", no_wrap=True), Column("", overflow="fold"))
     for event in events:
-        when = time.strftime("%H:%M:%S", time.localtime(event["at_s"]))
+        when = time.strftime("%H:%M:%S", time.gmtime(event["at_s"]))
         kind = f"[{_KINDS.get(event['kind'], 'dim')}]{event['kind']}[/]"
         table.add_row(when, kind, _text(_event_text(event)))
     return table

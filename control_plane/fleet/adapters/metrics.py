@@ -15,7 +15,6 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from control_plane.core.infer_call import CacheStatus, Outcome
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.counts import LOAD_BUCKETS_S, FleetCounts, Hedge
 from control_plane.fleet.domain.event import FleetEventKind
@@ -23,13 +22,13 @@ from control_plane.fleet.domain.fleet import Fleet, Server
 from control_plane.fleet.domain.placement.offered_work import OfferedWork, Requests, loading_s, pending_s, pools, serving
 from control_plane.fleet.view.state import NO_BUDGET
 from control_plane.models.domain.description import Tier
+from control_plane.telemetry.adapters.metric_labels import OTHER
 from control_plane.telemetry.request_counts import RequestCounts
 from control_plane.telemetry.shed_reason import ShedReason
 
 _STATES = (ModelState.READY, ModelState.LOADING, ModelState.UNLOADING)
 
 
-_COMPUTED = frozenset((Outcome.ANSWERED, Outcome.UPSTREAM_ERROR, Outcome.DEADLINE_EXCEEDED, Outcome.ABANDONED))
 _FOR_WANT_OF_SERVERS = frozenset((ShedReason.QUEUE_FULL, ShedReason.DEADLINE))
 
 
@@ -167,14 +166,9 @@ def _by_pool(name: str, help_text: str, values: Mapping[str, float]) -> Metric:
 def _offered(counts: RequestCounts) -> Requests:
     """Requests that took a server's time, or would have: neither those that the cache answered nor those that no
     number of servers would have let in."""
-    computed: Counter[str] = Counter()
-    for each in counts.ended:
-        if each.outcome in _COMPUTED:
-            computed[each.model] += each.count
-    for cached in counts.cached:
-        if cached.status in (CacheStatus.HIT, CacheStatus.JOINED):
-            computed[cached.model] -= cached.count
-    return Requests(computed, sum(each.count for each in counts.shed if each.reason in _FOR_WANT_OF_SERVERS))
+    computed = {each.model: each.count for each in counts.computed}
+    unnamed = computed.pop(OTHER, 0)
+    return Requests(computed, sum(each.count for each in counts.shed if each.reason in _FOR_WANT_OF_SERVERS), unnamed)
 
 
 def _of_requests(counts: RequestCounts) -> Iterator[Metric]:

@@ -66,6 +66,9 @@ _WAIT = re.compile(r"(?:^|[,;])\s*wait\s*=\s*\"?(\d{1,6})\"?\s*(?=$|[,;])", re.I
 _MAX_WAIT_S = 60
 _KEY = re.compile(rb'"?([\x21\x23-\x5b\x5d-\x7e]{1,255})"?')
 _MAX_EXPIRES_S = 30 * 86_400
+_MAX_FIELDS_BYTES = 4096
+"""Header fields that are kept with a job. A store has them in its record, which in Redis is memory, and no bound on bytes counts
+them: of 16 KiB each, some 20,000 small jobs would fill the Redis that keys and leases are in, too."""
 _MOST_LISTED = 1000
 
 
@@ -220,12 +223,24 @@ def _submission(request: HttpRequest, route: V2Route) -> Submission:
     return Submission(
         model=route.model_name,
         target=f"/v2/models/{route.model_name}{version}/infer",
-        headers=tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in _own_headers(request)),
+        headers=_kept_fields(request),
         body=request.body,
         price_class=_price_class(request),
         expires_s=_expires_s(request),
         idempotency_key=_idempotency_key(request),
     )
+
+
+def _kept_fields(request: HttpRequest) -> tuple[tuple[str, str], ...]:
+    """Return the header fields that are kept with a job. Raises InvalidRequest: they are too large."""
+    found = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in _own_headers(request))
+    size_bytes = sum(len(name) + len(value) for name, value in found)
+    if size_bytes > _MAX_FIELDS_BYTES:
+        raise InvalidRequest(
+            f"the header fields that are kept with a job (no credentials, nothing about the connection) have {size_bytes} bytes together, "
+            f"and may have {_MAX_FIELDS_BYTES}: leave out those that the model does not need"
+        )
+    return found
 
 
 def _own_headers(request: HttpRequest) -> Headers:

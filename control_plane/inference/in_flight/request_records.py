@@ -24,6 +24,9 @@ from control_plane.triton.compute_time import Ending
 # Looked up once: in Python 3.11 to look up a member of an enum takes as long as a call.
 _ANSWERED, _FAILED_THERE, _LEFT = Outcome.ANSWERED, Ending.FAILED, Ending.LEFT
 
+_COMPUTED = frozenset((Outcome.ANSWERED, Outcome.UPSTREAM_ERROR, Outcome.DEADLINE_EXCEEDED, Outcome.ABANDONED))
+"""Outcomes of requests that servers have computed, or would have if there were enough of them."""
+
 # Triton computed nothing for these, so nothing is charged.
 _NEVER_RAN = frozenset((Outcome.UNAVAILABLE, Outcome.MODEL_NOT_FOUND))
 
@@ -69,6 +72,8 @@ class RequestRecords:
             self._recorder.record(
                 model_name=model, frontend=request.frontend, outcome=request.outcome, duration_s=ended_s - request.started_s
             )
+        if request.outcome in _COMPUTED and isinstance(request, AuthorizedRequest) and not request.is_cache_hit:
+            self._recorder.record_computed(model)
         if request.is_metered:
             self._add(request, model, ended_s)
 

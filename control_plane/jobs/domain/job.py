@@ -89,7 +89,7 @@ class Job:
     target: str
     """Target of the request that is computed: `/v2/models/MODEL[/versions/N]/infer`."""
     headers: tuple[tuple[str, str], ...]
-    """The caller's header fields, without credentials."""
+    """The caller's header fields, without credentials; empty once it has ended and cannot be queued again."""
     body: Blob
     submitted_s: float
     due_s: float

@@ -157,7 +157,8 @@ _NOBODY: dict[str, Any] = {"holder": "", "lease_until_s": 0.0}
 
 def _ended(job: Job, state: JobState, *, now_s: float, policy: RetryPolicy, error: str = "", **changes: Any) -> Job:
     keep_until_s = max(now_s + policy.keep_s, job.keep_at_least_until_s)
-    body, headers = (job.body, job.headers) if state is JobState.DEAD else (without_data(job.body), ())  # a dead job may be queued again
+    # A dead job may be queued again; of the others the caller's fields, which may be most of the record, are of no use any more.
+    body, headers = (job.body, job.headers) if state is JobState.DEAD else (without_data(job.body), ())
     if job.output is not None and state in (JobState.SUCCEEDED, JobState.FAILED):  # the webhook says when it is there
         changes["output"] = announced(job.output, now_s=now_s)
     else:

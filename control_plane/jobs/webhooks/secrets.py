@@ -18,7 +18,7 @@ from control_plane.objects.domain.stored import Kind
 from control_plane.objects.domain.stored_objects import to_body
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.domain.webhook_secret import WebhookSecret
-from control_plane.objects.objects import read, read_all
+from control_plane.objects.objects import ALL, Part, read, read_all
 from control_plane.objects.ports import StateStore
 
 MAX_OF_TENANT = 4
@@ -57,9 +57,9 @@ class WebhookSecrets:
         await self._store.put(Kind.WEBHOOK_SECRET, made.id, to_body(made), expected=0)
         return made
 
-    async def list_all(self) -> list[WebhookSecret]:
-        """Return every secret, by id."""
-        return [held.value for held in await read_all(self._store, WebhookSecret)]
+    async def list_all(self, part: Part = ALL) -> list[WebhookSecret]:
+        """Return the secrets by id, or a part of them."""
+        return [held.value for held in await read_all(self._store, WebhookSecret, part)]
 
     async def delete(self, id: str) -> None:  # noqa: A002
         """Delete a secret: within a second nothing is signed with it any more. Raises ObjectNotFound, Conflict."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from pydantic import SecretStr
 from redis.exceptions import ResponseError
 
 from control_plane.core.errors import InvalidRequest, StoreUnavailable
-from control_plane.metering.domain.usage import BATCH_IDS_KEPT_S, Usage, UsageBatch, UsageKey
+from control_plane.metering.domain.usage import BATCH_IDS_KEPT_S, Usage, UsageBatch, UsageKey, first_kept_day
 from control_plane.metering.domain.usage_text import decode_batch, encode_batch
 from control_plane.storage.redis import RedisLink, open_link
 
@@ -75,6 +76,14 @@ for _, day in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('DEL', 
 redis.call('DEL', KEYS[1], KEYS[2])
 """
 
+# KEYS: days. ARGV: prefix of sums, first day that is kept.
+_FORGET = """
+for _, day in ipairs(redis.call('ZRANGE', KEYS[1], '-', '(' .. ARGV[2], 'BYLEX')) do
+  redis.call('UNLINK', ARGV[1] .. day)
+  redis.call('ZREM', KEYS[1], day)
+end
+"""
+
 # KEYS: days, stream. ARGV: prefix of sums, first day, last day. Returns the days' sums and what is on the
 # stream, in one script, so that no batch is in both or in neither.
 _TOTALS = """
@@ -89,12 +98,14 @@ return {sums, redis.call('XRANGE', KEYS[2], '-', '+')}
 class RedisUsageStore:
     """Usage store in Redis; made by `open_redis_usage`."""
 
-    def __init__(self, link: RedisLink, *, abandoned_s: float = _ABANDONED_S) -> None:
+    def __init__(self, link: RedisLink, *, abandoned_s: float = _ABANDONED_S, keep_days: int | None = None) -> None:
         self._link = link
+        self._keep_days = keep_days
         self._abandoned_s = abandoned_s
         self._add_script = link.client.register_script(_ADD)
         self._count_script = link.client.register_script(_COUNT)
         self._totals_script = link.client.register_script(_TOTALS)
+        self._forget_script = link.client.register_script(_FORGET)
 
     async def add(self, batch: UsageBatch) -> None:
         async with self._link.calling():
@@ -147,6 +158,7 @@ class RedisUsageStore:
         while True:
             taken = await self._take()
             if now_s() >= look_back_s:
+                await self._forget()
                 taken += await self._take_abandoned()
                 look_back_s = now_s() + self._abandoned_s / 2
             for place, fields in taken:
@@ -162,6 +174,12 @@ class RedisUsageStore:
             answer = await self._link.client.xautoclaim(_STREAM, _GROUP, _GROUP, int(self._abandoned_s * 1000), count=_BATCHES)
         return list(answer[1])
 
+    async def _forget(self) -> None:
+        """Remove the sums of days that are not kept."""
+        if self._keep_days is not None:
+            async with self._link.calling():
+                await self._forget_script(keys=[_DAYS], args=[_SUMS, first_kept_day(time.time(), self._keep_days)])
+
     async def _count(self, place: str, fields: Mapping[str, str]) -> None:
         sums = _read_batch(place, fields)
         if sums is not None:
@@ -169,9 +187,9 @@ class RedisUsageStore:
                 await self._count_script(keys=[_DAYS, _STREAM], args=[_SUMS, _GROUP, place, *_additions(sums)])
 
 
-async def open_redis_usage(url: SecretStr) -> RedisUsageStore:
-    """Connect to the store. Raises StartupError, StoreUnavailable."""
-    return RedisUsageStore(await open_link(url, layout=_LAYOUT, migrations=_MIGRATIONS))
+async def open_redis_usage(url: SecretStr, keep_days: int | None = None) -> RedisUsageStore:
+    """Connect to the store, whose background work removes sums older than `keep_days`. Raises StartupError, StoreUnavailable."""
+    return RedisUsageStore(await open_link(url, layout=_LAYOUT, migrations=_MIGRATIONS), keep_days=keep_days)
 
 
 def _totals(

@@ -13,7 +13,7 @@ from functools import partial
 from operator import attrgetter
 from pathlib import Path
 
-from control_plane.metering.domain.usage import BATCH_IDS_KEPT_S, Usage, UsageBatch, UsageKey
+from control_plane.metering.domain.usage import BATCH_IDS_KEPT_S, Usage, UsageBatch, UsageKey, first_kept_day
 from control_plane.storage.sqlite import SqliteFile, open_sqlite, transaction
 
 _KEY = tuple(field.name for field in fields(UsageKey))
@@ -40,14 +40,17 @@ _key_fields, _usage_fields = attrgetter(*_KEY), attrgetter(*_SUMS)
 class SqliteUsageStore:
     """Usage store in SQLite; made by `open_sqlite_usage`."""
 
-    def __init__(self, file: SqliteFile) -> None:
+    def __init__(self, file: SqliteFile, keep_days: int | None = None) -> None:
         self._file = file
+        self._keep_days = keep_days
 
     async def add(self, batch: UsageBatch) -> None:
         await self.add_all((batch,))
 
     async def add_all(self, batches: Sequence[UsageBatch]) -> None:
-        await self._file.run(partial(_add, batches=batches, now_s=time.time()))
+        now_s = time.time()
+        first_day = first_kept_day(now_s, self._keep_days)
+        await self._file.run(partial(_add, batches=batches, now_s=now_s, first_day=first_day))
 
     async def totals(self, *, since_day: str, until_day: str) -> list[tuple[UsageKey, Usage]]:
         return await self._file.run(partial(_totals, since_day=since_day, until_day=until_day))
@@ -62,12 +65,12 @@ class SqliteUsageStore:
         await self._file.close()
 
 
-async def open_sqlite_usage(path: Path) -> SqliteUsageStore:
-    """Open or create the file. Raises StartupError."""
-    return SqliteUsageStore(await open_sqlite(path, _MIGRATIONS))
+async def open_sqlite_usage(path: Path, keep_days: int | None = None) -> SqliteUsageStore:
+    """Open or create the file; sums older than `keep_days` are removed from it with what is added. Raises StartupError."""
+    return SqliteUsageStore(await open_sqlite(path, _MIGRATIONS), keep_days)
 
 
-def _add(connection: sqlite3.Connection, *, batches: Sequence[UsageBatch], now_s: float) -> None:
+def _add(connection: sqlite3.Connection, *, batches: Sequence[UsageBatch], now_s: float, first_day: str) -> None:
     # Together: an id without its sums would lose them, sums without their id would be added twice.
     with transaction(connection):
         connection.execute("DELETE FROM batches WHERE added_s < ?", (now_s - BATCH_IDS_KEPT_S,))
@@ -77,6 +80,7 @@ def _add(connection: sqlite3.Connection, *, batches: Sequence[UsageBatch], now_s
                 for key, usage in batch.sums:
                     sums[key] = sums.get(key, Usage()) + usage
         connection.executemany(_ADD, map(_row, sums.items()))
+        connection.execute("DELETE FROM sums WHERE day < ?", (first_day,))
 
 
 def _totals(connection: sqlite3.Connection, *, since_day: str, until_day: str) -> list[tuple[UsageKey, Usage]]:

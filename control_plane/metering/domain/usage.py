@@ -138,6 +138,11 @@ def day_of(ended_s: float) -> str:
     return datetime.fromtimestamp(ended_s, UTC).date().isoformat()
 
 
+def first_kept_day(now_s: float, keep_days: int | None) -> str:
+    """Return the first day whose usage is kept, of `keep_days` of which today is the last; None: all are kept."""
+    return EVERY_DAY[0] if keep_days is None else day_of(now_s - (keep_days - 1) * DAY_S)
+
+
 def make_storable_key(day: str, tenant: str, model: str) -> UsageKey:
     """Make a key that every store can hold, without lone surrogates; a store that cannot would be sent the
     batch for ever.

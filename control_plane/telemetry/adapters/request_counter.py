@@ -8,13 +8,14 @@ adds in all.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Container
 from dataclasses import dataclass, field
 from operator import add
 
 from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.telemetry.adapters.metric_labels import COLLECTIVE, MAX_CHARS, OTHER
-from control_plane.telemetry.request_counts import BUCKETS_S, DurationHistogram, OutcomeCount, RequestCounts
+from control_plane.telemetry.request_counts import BUCKETS_S, ComputedCount, DurationHistogram, OutcomeCount, RequestCounts
 
 
 @dataclass(slots=True)
@@ -44,6 +45,7 @@ class RequestCounter:
         self._existing = existing
         self._models: set[str] = set()
         self._series: dict[tuple[str, Frontend], _Series] = {}
+        self._computed: Counter[str] = Counter()
 
     def record(self, *, model_name: str, frontend: Frontend, outcome: Outcome, duration_s: float, count: int = 1) -> None:
         """Count ended requests of an existing model, or of `core/model.UNKNOWN_MODEL` for names that no model
@@ -54,6 +56,10 @@ class RequestCounter:
         series.buckets[bisect_left(BUCKETS_S, duration_s)] += count
         series.seconds += duration_s * count
 
+    def record_computed(self, model_name: str) -> None:
+        """Count a request that took a server's time, of a model as `record` takes it."""
+        self._computed[self._admitted(model_name)] += 1
+
     def counts(self, *, in_flight: int) -> RequestCounts:
         """Return all counters up to now."""
         if len(self._models) >= self._max_models:
@@ -63,6 +69,7 @@ class RequestCounter:
             ended=tuple(OutcomeCount(*key, outcome, count) for key, series in known for outcome, count in series.ended.items()),
             took=tuple(DurationHistogram(*key, tuple(series.buckets), series.seconds) for key, series in known),
             in_flight=in_flight,
+            computed=tuple(ComputedCount(*each) for each in self._computed.items()),
         )
 
     def _series_of(self, model: str, frontend: Frontend) -> _Series:
@@ -85,5 +92,7 @@ class RequestCounter:
         """
         gone = {model for model in self._models if model not in self._existing}
         self._models -= gone
+        if moved := sum(self._computed.pop(model, 0) for model in gone):
+            self._computed[OTHER] += moved
         for model, frontend in [key for key in self._series if key[0] in gone]:
             self._series_of(OTHER, frontend).include(self._series.pop((model, frontend)))

@@ -26,7 +26,8 @@ TRITON_VERSION = "2.51.0"
 """Version of the server in the wheel below; NVIDIA's release 24.10."""
 
 _WHEEL = "nvidia_pytriton-0.7.0-py3-none-manylinux_2_35_x86_64.whl"
-_MACHINE = "x86_64"
+MACHINE = "x86_64"
+"""Architecture that it is for."""
 MIN_GLIBC = (2, 35)
 
 _LIBPYTHON = {
@@ -123,8 +124,8 @@ def _parts(root: Path) -> TritonInstallation:
 
 
 def _require_platform(version: str) -> None:
-    if platform.machine() != _MACHINE:
-        raise StartupError(f"the embedded Triton is built for {_MACHINE}, this is {platform.machine()}; use --triton-url")
+    if platform.machine() != MACHINE:
+        raise StartupError(f"the embedded Triton is built for {MACHINE}, this is {platform.machine()}; use --triton-url")
     if version not in _LIBPYTHON:
         raise StartupError(f"the embedded Triton has no stub for Python {version}; use Python {', '.join(_LIBPYTHON)}, or --triton-url")
     refusal = _glibc_refusal(*platform.libc_ver())

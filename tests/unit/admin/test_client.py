@@ -3,22 +3,27 @@ from __future__ import annotations
 import json
 import socket
 import socketserver
+import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from control_plane.admin.client import AdminClient, EmbeddingClient
+from control_plane.admin.client import AdminClient, EmbeddingClient, JobClient
 from control_plane.core.errors import InvalidRequest, ObjectNotFound, UpstreamUnavailable
+from tests.tls_files import Authority, needs_openssl
 
 MODEL = {"name": "a", "state": "READY", "reason": "", "versions": ["1"], "memory_bytes": None}
 
 
 class Gateway(HTTPServer):
     """HTTP server that answers every request with `status` and `body`, and records the requests."""
+
+    retry_after = ""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -41,6 +46,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(self.server.status)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Content-Type", self.server.content_type)
+        if self.server.retry_after:
+            self.send_header("Retry-After", self.server.retry_after)
         self.end_headers()
         self.wfile.write(body)
 
@@ -132,6 +139,12 @@ class TestAdminClient:
         with pytest.raises(InvalidRequest, match=text):
             AdminClient(gateway.url).load("a")
 
+    @pytest.mark.parametrize(("status", "raised"), [(404, ObjectNotFound), (409, InvalidRequest), (503, UpstreamUnavailable)])
+    def test_what_is_away_for_a_while_is_told_from_what_is_wrong(self, gateway: Gateway, status: int, raised: type[Exception]) -> None:
+        gateway.status, gateway.body = status, json.dumps({"error": "why"})
+        with pytest.raises(raised, match=rf"^why \(HTTP {status}\)$"):
+            AdminClient(gateway.url).load("a")
+
     @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://[", "http://no-such-host.invalid"])
     def test_nobody_there_says_what_to_check(self, url: str) -> None:
         with pytest.raises(UpstreamUnavailable, match=r"no answer from .* is `tidegate serve` running there\?"):
@@ -211,6 +224,10 @@ class TestEmbeddingClient:
             pytest.param({"outputs": [{"shape": [1], "data": [1]}]}, id="one dimension"),
             pytest.param({"outputs": [{"shape": [1, 2, 3], "data": [1] * 6}]}, id="three dimensions"),
             pytest.param({"outputs": [{"shape": [1, 3]}]}, id="no data"),
+            pytest.param({"outputs": [{"shape": [2, 1], "data": [1, 2]}]}, id="more than one"),
+            pytest.param({"outputs": [{"shape": [0, 3], "data": []}]}, id="none"),
+            pytest.param({"outputs": [{"shape": [1, 3], "data": [1]}]}, id="less data"),
+            pytest.param({"outputs": [{"shape": [1, 1], "data": ["positive"]}]}, id="a label"),
             pytest.param([], id="not an object"),
         ],
     )
@@ -223,6 +240,25 @@ class TestEmbeddingClient:
         gateway.status, gateway.body = 404, '{"error":"Request for unknown model"}'
         with pytest.raises(ObjectNotFound, match=r"Request for unknown model \(HTTP 404\)"):
             embedder.embed(["a"], "m")
+
+
+@pytest.mark.parametrize(
+    ("told", "pause_s"), [("3", 3.0), ("600", 30.0), ("", 1.0), ("Wed, 21 Oct 2026 07:28:00 GMT", 1.0), ("-5", 1.0), ("nan", 1.0)]
+)
+def test_a_job_is_handed_in_again_when_the_refusal_says(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, told: str, pause_s: float
+) -> None:
+    paused: list[float] = []
+
+    def pause(seconds: float) -> None:
+        paused.append(seconds)
+        gateway.status = 202
+
+    monkeypatch.setattr("control_plane.admin.client.time.sleep", pause)
+    gateway.status, gateway.retry_after, gateway.body = 429, told, '{"id": "job-1"}'
+    with closing(JobClient(gateway.url)) as client:
+        assert client.submit("m", b"{}", key="k") == {"id": "job-1"}
+    assert paused == [pause_s]
 
 
 def test_embedding_over_a_unix_socket(tmp_path: Path) -> None:
@@ -243,3 +279,21 @@ def test_a_unix_socket_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UpstreamUnavailable, match=f"no answer from unix:{tmp_path}/none.sock"):
         client.embed(["a"], "m")
     client.close()
+
+
+@needs_openssl
+def test_every_client_trusts_the_authorities_that_ssl_cert_file_names(
+    gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path)
+    shown, context = authority.issue("gateway"), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(shown.certificate, shown.key)
+    gateway.socket = context.wrap_socket(gateway.socket, server_side=True)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+    url = gateway.url.replace("http:", "https:")
+    gateway.body = json.dumps({"id": "a", "outputs": [{"shape": [1, 1], "data": [1]}]})
+    with closing(EmbeddingClient(url)) as embedder:
+        assert embedder.embed(["a"], "m") == [[1]]
+    with closing(JobClient(url)) as jobs:
+        assert jobs.show("a")["id"] == "a"
+    assert AdminClient(url).get("a")["id"] == "a"

@@ -148,6 +148,13 @@ def test_files_that_cannot_be_read_or_written_are_named(tmp_path: Path, saved: P
         backup(tmp_path / "nowhere" / "x", state_dir=saved.parent / "full")
 
 
+@pytest.mark.parametrize("place", [".", "/", "saved.jsonl/x", "x" * 300])
+def test_a_place_where_no_file_can_be_is_named(saved: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    monkeypatch.chdir(saved.parent)
+    with pytest.raises(InvalidRequest, match=f"^{re.escape(place)} cannot be written: "):
+        backup(Path(place), state_dir=saved.parent / "full")
+
+
 def test_on_the_command_line_a_refusal_is_one_line(tmp_path: Path, saved: Path) -> None:
     command = [sys.executable, "-m", "control_plane", "restore", saved, "--state-dir", tmp_path / "full"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)

@@ -13,7 +13,20 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from control_plane.cli.doctor import Check, Verdict, _attached, _control_locks, _disk, _gpu, _gpu_memory, _numpy, _ports
+from control_plane.cli.doctor import (
+    Check,
+    Verdict,
+    _attached,
+    _control_locks,
+    _disk,
+    _gpu,
+    _gpu_memory,
+    _numpy,
+    _ports,
+    _shared_memory,
+    _triton,
+    run_checks,
+)
 from control_plane.host.gpu_memory import GpuMemory
 from control_plane.models.adapters.profile import NO_DEVICE, Profile
 from control_plane.settings import load_settings
@@ -61,13 +74,14 @@ def test_whether_python_models_can_use_this_numpy(version: str, verdict: Verdict
 
 
 @contextmanager
-def running(state_dir: Path, readiness: object) -> Iterator[None]:
-    """A tidegate of this state folder, whose admin API says only this."""
+def running(state_dir: Path, readiness: object, *, key: str = "") -> Iterator[None]:
+    """A tidegate of this state folder, whose admin API says only this, of its fleet to those who show the key."""
 
     class Admin(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             assert self.path in ("/health/ready", "/fleet")
-            self.send_response(200)
+            knows = self.path != "/fleet" or not key or self.headers.get("authorization") == f"Bearer {key}"
+            self.send_response(200 if knows else 401)
             self.end_headers()
             self.wfile.write(json.dumps(readiness).encode())
 
@@ -88,6 +102,29 @@ def test_what_servers_of_a_running_one_lack_is_noted(tmp_path: Path) -> None:
     with running(tmp_path, {"degraded": [], "notes": ["triton-1: no node"]}):
         checks = list(_ports(load_settings({"state_dir": tmp_path})))
     assert [(check.verdict, check.found) for check in checks][1:] == [(Verdict.NOTE, "triton-1: no node")]
+
+
+def test_the_notes_of_one_that_asks_for_keys_are_those_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGATE_API_KEY", "tg_0123456789ab_x")
+    with running(tmp_path, {"degraded": [], "notes": ["triton-1: no node"]}, key="tg_0123456789ab_x"):
+        assert [check.name for check in _ports(load_settings({"state_dir": tmp_path}))] == ["ports", "fleet"]
+
+
+def test_a_machine_without_shared_memory_is_told_so(tmp_path: Path) -> None:
+    check = _shared_memory(tmp_path / "shm")
+    assert (check.verdict, check.found) == (Verdict.NOTE, "0 MiB")
+
+
+def test_in_front_of_tritons_that_others_run_nothing_of_an_own_one_is_missing(tmp_path: Path) -> None:
+    given = {"state_dir": tmp_path, "cache_dir": tmp_path / "none", "triton_url": "http://127.0.0.1:1?grpc_port=1&metrics_port=1"}
+    found = {check.name for check in run_checks(load_settings(given))}
+    assert "disk" in found
+    assert not found & {"glibc", "libpython", "NumPy", "embedded Triton", "shared memory", "model text_encoder"}
+
+
+def test_a_machine_for_which_there_is_no_triton_is_not_told_to_download_one(tmp_path: Path) -> None:
+    check = _triton(tmp_path, "aarch64")
+    assert (check.verdict, check.found, "--triton-url" in check.advice) == (Verdict.MISSING, "none for aarch64", True)
 
 
 @pytest.mark.parametrize("degraded", [[], ["usage cannot be stored, and waits in memory: its disk is full"]])

@@ -88,12 +88,13 @@ def stored(it: dict[str, Any], cluster: dict[str, Any]) -> dict[str, Any]:
         return it
     wanted = it["spec"].get("replicas", 1)
     able = min(wanted, cluster["available"])
-    spec = json.loads(json.dumps(it["spec"]))
+    spec = {"replicas": 1, **json.loads(json.dumps(it["spec"]))}
     if not cluster["knows_image_volumes"]:
         for volume in spec["template"]["spec"].get("volumes", []):
             volume.pop("image", None)
     status = {"observedGeneration": 2, "replicas": wanted, "updatedReplicas": wanted, "availableReplicas": able, "readyReplicas": able}
-    return {**it, "metadata": {**it["metadata"], "generation": 2}, "spec": spec, "status": status}
+    managed = {"manager": "tidegate-deploy", "operation": "Apply", "fieldsV1": {"f:spec": {f"f:{name}": {} for name in it["spec"]}}}
+    return {**it, "metadata": {**it["metadata"], "generation": 2, "managedFields": [managed]}, "spec": spec, "status": status}
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ class Pod:
 
 STRANGERS = (
     Pod("a pod of another namespace", "default", ports=(("TCP", 80, "http"), ("TCP", 443, "https"), ("TCP", 8000, "http-alt"))),
-    Pod("the API server", "(host)", ports=(("TCP", 443, "https"), ("TCP", 6443, "api"))),
+    Pod("the API server", "(host)", ports=(("TCP", 443, "https"), ("TCP", 6443, "api"), ("TCP", 8443, "of minikube"))),
     Pod("DNS", "kube-system", {"k8s-app": "kube-dns"}, (("UDP", 53, "dns"), ("TCP", 53, "dns-tcp"))),
     Pod("Prometheus", "monitoring", {"app.kubernetes.io/name": "prometheus"}),
     Pod("a Triton that is there already", "models", ports=(("TCP", 8000, "http"), ("TCP", 8001, "grpc"), ("TCP", 8002, "metrics"))),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import yaml
 
 from deploy.__main__ import main
 from deploy.deployment import Console, Deployment
@@ -294,6 +295,31 @@ def test_a_surge_without_a_free_gpu_is_refused_by_name(cluster: Cluster, gpus: i
 def test_overlays_with_gpus_update_in_place(cluster: Cluster) -> None:
     cluster.has(nodes=[{"status": {"allocatable": {"nvidia.com/gpu": "2"}}}])
     assert deployed(cluster, "gpu") == 0, cluster.told
+
+
+def deployed_by_hand(case: Case) -> None:
+    objects = render(case)
+    console = Console(say=lambda _: None, ask=lambda _: True)
+    Deployment(Kubectl(), Rendered(yaml.safe_dump_all(objects), objects), console, wait_s=0.0).deploy()
+
+
+def test_an_autoscaler_begins_with_as_many_replicas_as_there_are_and_then_has_the_say(cluster: Cluster) -> None:
+    scaled = Case("gpu", ("monitoring", "keda"))
+    deployed_by_hand(Case("gpu"))
+    deployed_by_hand(scaled)
+    objects = cluster.objects
+    assert objects["deployment/triton"]["spec"]["replicas"] == 2, "what is given no more would be one"
+
+    objects["deployment/triton"]["spec"]["replicas"] = 7
+    objects["deployment/triton"]["metadata"]["managedFields"] = [{"manager": "kube-controller-manager", "subresource": "scale"}]
+    cluster.has(objects=objects)
+    deployed_by_hand(scaled)
+    (triton,) = [
+        each
+        for each in yaml.safe_load_all(cluster.calls("apply")[-1]["given"])
+        if (each["kind"], each["metadata"]["name"]) == ("Deployment", "triton")
+    ]
+    assert "replicas" not in triton["spec"]
 
 
 def test_a_nodes_secret_is_made_anew_by_itself(cluster: Cluster) -> None:

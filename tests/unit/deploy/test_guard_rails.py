@@ -219,6 +219,9 @@ def test_jobs_are_taken_only_where_gateways_share_their_bodies(case: Case) -> No
     claim = named(objects, "PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"])["spec"]
     assert claim["accessModes"] == ["ReadWriteMany"]
     assert quantity(claim["resources"]["requests"]["storage"]) >= 2 * quantity(given["TIDEGATE_JOBS_BYTES"].removesuffix("B"))
+    # Redis has the records of all open jobs, with the most of header fields, and of those that two tenants have ended.
+    records = int(given["TIDEGATE_JOBS_OPEN"]) * (4096 + 2048) + 2 * int(given["TIDEGATE_JOBS_KEPT_PER_TENANT"]) * 2048
+    assert records < quantity("384Mi"), "maxmemory of the component redis"
 
 
 @every_case

@@ -202,6 +202,15 @@ def test_the_nodes_environment_is_made_where_ensurepip_is_missing(tmp_path: Path
     subprocess.run([tmp_path / "node/bin/python3", "-c", "import a_package"], check=True, timeout=60)
 
 
+def test_tritons_user_may_read_what_is_copied_whatever_the_umask_of_the_checkout() -> None:
+    """COPY keeps modes; what is installed in the image has the image's."""
+    steps = instructions(IMAGES / "triton.Dockerfile")
+    last = steps[max(number for number, (word, _) in enumerate(steps) if word == "FROM") :]
+    sources = [source for word, rest in last if word == "COPY" and "--from=" not in rest for source in rest.split()[:-1]]
+    (opened,) = [part for word, rest in last if word == "RUN" for part in rest.split(" && ") if part.startswith("chmod -R a+rX ")]
+    assert {Path(each).name for each in sources} == {Path(each).name for each in opened.split()[3:]}
+
+
 def test_triton_takes_what_gateways_let_through() -> None:
     """From 25.10 on it takes 64 MiB over HTTP by default."""
     (given,) = re.findall(r"TIDEGATE_TRITON_ARG=(\S+)", (IMAGES / "triton.Dockerfile").read_text())
@@ -231,7 +240,9 @@ def test_a_bill_of_what_is_not_there_is_an_error(capsys: pytest.CaptureFixture[s
 def test_compose_services_are_hardened_and_named_by_digest(name: str) -> None:
     service: dict[str, Any] = COMPOSE["services"][name]
     assert re.match(r"\$\{[A-Z]+_IMAGE:\?.*by digest\}$", service["image"])
-    assert (service["user"], service["read_only"], service["cap_drop"]) == ("1000:1000", True, ["ALL"])
+    # A new volume belongs to 999 where the image has /data, and Docker has no fsGroup.
+    user = "999:1000" if name == "redis" else "1000:1000"
+    assert (service["user"], service["read_only"], service["cap_drop"]) == (user, True, ["ALL"])
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert "healthcheck" in service
     assert float(service["stop_grace_period"].removesuffix("s")) >= 40
@@ -249,7 +260,7 @@ def test_the_files_that_compose_names_are_there_or_are_made(tmp_path: Path, caps
     assert make_files([str(tmp_path)]) == 0
     for secret in COMPOSE["secrets"].values():
         made = tmp_path / Path(secret["file"]).name
-        assert made.stat().st_mode & 0o777 == 0o600
+        assert made.stat().st_mode & 0o777 == (0o640 if made.name == "users.acl" else 0o600)
     url, users = ((tmp_path / name).read_text() for name in ("state-url", "users.acl"))
     assert url.startswith("redis://tidegate:")
     assert users.splitlines()[1].startswith("user tidegate on #")
@@ -262,7 +273,10 @@ def test_the_files_that_compose_names_are_there_or_are_made(tmp_path: Path, caps
 
 
 @pytest.mark.parametrize("name", ["gateway", "triton"])
-def test_the_health_checks_tell_an_answer_from_none(name: str) -> None:
+def test_the_health_checks_tell_an_answer_from_none(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    for name_of_exceptions in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name_of_exceptions, raising=False)
     word, program, option, code = COMPOSE["services"][name]["healthcheck"]["test"]
     assert (word, option) == ("CMD", "-c")
     assert program in ("python", "python3")

@@ -62,6 +62,7 @@ def test_what_is_kept_is_not_computed_again_and_the_rest_is() -> None:
         assert said(await bench.embed(b"c", b"a")) == (HIT, 2)
         assert bench.triton.batches == [[b"a", b"b"], [b"c"]]
         assert bench.cache.counts == {("m", MISS): 4, ("m", HIT): 5}
+        assert bench.recorder.computed == ["m", "m"], "a call is one request, which is computed if one of its texts is"
 
     with_bench(test)
 

@@ -48,6 +48,7 @@ def test_port_zero_chooses_a_free_one() -> None:
     ("host", "text"),
     [
         pytest.param("no-such-host.invalid", "--http-port: no-such-host.invalid is not an address of this machine", id="an unknown name"),
+        pytest.param("gateway..invalid", "--http-port: gateway..invalid is not an address of this machine", id="an empty label"),
         pytest.param("192.0.2.1", "cannot listen on 192.0.2.1:0", id="another machine's address"),
     ],
 )

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from control_plane.core.errors import DeadlineExceeded, InvalidRequest, Overloaded, UpstreamUnavailable
-from control_plane.core.infer_call import Frontend, Outcome
+from control_plane.core.infer_call import Frontend, InferCall, Outcome
 from control_plane.core.model import UNKNOWN_MODEL
+from control_plane.core.tensor import Tensor
 from control_plane.metering.domain.usage import UsageEvent
 from control_plane.objects.domain.route import Route
 from control_plane.protocols.http1 import make_answer
@@ -153,3 +154,21 @@ async def _stream(bench: Bench) -> None:
                 count.admit()
                 count.outcome = Outcome.ANSWERED
         stream.outcome = Outcome.ANSWERED
+
+
+def test_each_request_that_a_server_computes_is_counted_as_work_also_those_of_a_stream() -> None:
+    bench, refused = Bench(), Request()
+    refused.error = InvalidRequest("x")
+
+    async def main() -> None:
+        await bench.service.infer(Request())
+        await ended(bench, refused)
+        for is_hit in (False, True, False):
+            with bench.service.running.begin_within_stream(TEAM) as begun:
+                admitted = begun.admit()
+                assert admitted is not None
+                running = admitted.authorize(InferCall("m", "", "", (Tensor("X", "FP32", (1, 2)),), elements=2), named="m")
+                running.is_cache_hit, running.outcome = is_hit, Outcome.ANSWERED
+
+    run(main())
+    assert bench.recorder.computed == ["m"] * 3

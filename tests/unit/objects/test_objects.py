@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.stored import Kind
 from control_plane.objects.domain.stored_objects import StoredObject, to_body
 from control_plane.objects.domain.tenant import Tenant
-from control_plane.objects.objects import Objects, Versioned
+from control_plane.objects.objects import Objects, Part, Versioned
 from tests.aio import run
 from tests.fakes.state_store import FakeStateStore
 
@@ -173,3 +174,46 @@ class TestPatch:
             await objects.patch(Tenant, "acme", change)
         with pytest.raises(ObjectNotFound):
             await objects.patch(Tenant, "nobody", change)
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        pytest.param(Part(), "bdfh", id="all"),
+        pytest.param(Part(most=2), "bd", id="the first"),
+        pytest.param(Part("b", 2), "df", id="the next"),
+        pytest.param(Part("c", 1), "d", id="after one that is gone"),
+        pytest.param(Part("h", 2), "", id="after the last"),
+        pytest.param(Part("d"), "fh", id="the rest"),
+    ],
+)
+async def test_a_part_of_a_list(part: Part, expected: str) -> None:
+    _, objects = make()
+    for name in "hfdb":
+        await objects.put(Tenant(name))
+    assert [held.value.name for held in await objects.list_all(Tenant, part)] == list(expected)
+
+
+async def test_only_what_is_in_the_part_is_decoded_and_counts(caplog: pytest.LogCaptureFixture) -> None:
+    store, objects = make()
+    for name in "ace":
+        await objects.put(Tenant(name))
+    for name in "bd":
+        await store.put(Kind.TENANT, name, {"weight": 1})
+    assert [held.value.name for held in await objects.list_all(Tenant, Part("a", 1))] == ["c"]
+    assert "tenant 'b': cannot be read" in caplog.text
+    assert "tenant 'd'" not in caplog.text
+
+
+async def test_others_get_their_turn_while_a_long_list_is_read() -> None:
+    store, objects = make()
+    for number in range(250):
+        store.state.write(Kind.TENANT, f"t{number:03}", to_body(Tenant(f"t{number:03}")))
+    async with asyncio.TaskGroup() as tasks:
+        reading = tasks.create_task(objects.list_all(Tenant))
+        turns = 0
+        while not reading.done():
+            await asyncio.sleep(0)
+            turns += 1
+    assert len(reading.result()) == 250
+    assert turns >= 3

@@ -53,11 +53,13 @@ def test_an_empty_variable_counts_as_not_given(monkeypatch: pytest.MonkeyPatch) 
         ("TIDEGATE_ALLOW_SHARED_MEMORY", "true", "allow_shared_memory", True),
         ("TIDEGATE_HTTP_SOCKET", "/x/http.sock", "http_socket", Path("/x/http.sock")),
         ("TIDEGATE_GATEWAY_CPUS", "0,2-3", "gateway_cpus", (0, 2, 3)),
+        ("TIDEGATE_ALLOWED_HOSTS", "a_b.internal, ::1,[fe80::1]", "allowed_hosts", ["a_b.internal", "::1", "[fe80::1]"]),
         ("TIDEGATE_TRUSTED_PROXIES", "10.0.0.0/8, ::1", "trusted_proxies", [ip_network("10.0.0.0/8"), ip_network("::1/128")]),
         ("TIDEGATE_AUTHENTICATION", "true", "authentication", True),
         ("TIDEGATE_TRITON_CPUS", "", "triton_cpus", ()),
         ("TIDEGATE_MODEL_CPUS", "1-2", "model_cpus", (1, 2)),
         ("TIDEGATE_USAGE_SUMS", "1000", "usage_sums", 1000),
+        ("TIDEGATE_USAGE_KEEP_DAYS", "400", "usage_keep_days", 400),
         ("TIDEGATE_REQUEST_LOG", "/x/requests.jsonl", "request_log", Path("/x/requests.jsonl")),
         ("TIDEGATE_MODEL_PARAMETER", "a.b:k=v, a.b:l.m=x=y,c:k=", "model_parameter", {"a.b": {"k": "v", "l.m": "x=y"}, "c": {"k": ""}}),
     ],
@@ -99,6 +101,8 @@ def test_all_unknown_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> Non
         ("max_elements", "0"),
         ("max_message_fields", "1"),
         ("header_forward_pattern", "\u00fc"),
+        ("allowed_hosts", "tidegate.internal:8000"),
+        ("allowed_hosts", "https://tidegate.internal"),
         ("request_timeout_s", "0"),
         ("request_timeout_s", "nan"),
         ("request_timeout_s", "inf"),
@@ -110,6 +114,7 @@ def test_all_unknown_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> Non
         ("log_format", "xml"),
         ("workers", "0"),
         ("usage_sums", "999"),
+        ("usage_keep_days", "0"),
         ("cache_bytes", "100000000000000000000000"),
         ("gateway_cpus", "one"),
         ("trusted_proxies", "10.0.0.1/8"),
@@ -229,3 +234,9 @@ def test_a_pattern_that_triton_would_not_start_with_is_refused(pattern: str) -> 
     with pytest.raises(StartupError, match=r"expected .*such as \^x-\(tenant"):
         load_settings({"header_forward_pattern": pattern})
     assert load_settings({"header_forward_pattern": "^x-(a|b)$"}).gateway.header_forward_pattern == "^x-(a|b)$"
+
+
+@pytest.mark.parametrize("name", ["*.internal", "[::1]:8000", "::1:", "tidegate.internal/"])
+def test_a_host_that_no_request_could_name_is_refused(name: str) -> None:
+    with pytest.raises(StartupError, match="is no name of a host, such as tidegate.internal"):
+        load_settings({"allowed_hosts": ["tidegate.internal", name]})

@@ -23,6 +23,8 @@ class Requests:
     """By model: requests that a server has computed, or has had to."""
     turned_away: int = 0
     """Requests that were shed since a queue was full, or a deadline could not be met."""
+    unnamed: int = 0
+    """Computed requests of models that are counted together, since there are too many to count each by its name."""
 
 
 @dataclass(slots=True)
@@ -47,12 +49,17 @@ class OfferedWork:
                     new[pool] += count * facts.service_s * share / _parallel(fleet, pool)
         if requests:
             self._mean_s = sum(new.values()) / requests
-        missed = max(0, now.turned_away - self._counted.turned_away) * self._mean_s
+        missed = (max(0, now.turned_away - self._counted.turned_away) + self._unnamed_since(now)) * self._mean_s
         # By the same shares as what was served; where nothing was, by those of all time.
         shares = _normal(new) or _normal(self.seconds)
         for pool in {*pools(fleet), *new}:
             self.seconds[pool] = self.seconds.get(pool, 0.0) + new[pool] + missed * shares.get(pool, 0.0)
         self._counted = now
+
+    def _unnamed_since(self, now: Requests) -> int:
+        """Return the new requests without a name: not those of models that have lost theirs since, whose counts have fallen."""
+        fallen = sum(max(0, count - now.computed.get(model, 0)) for model, count in self._counted.computed.items())
+        return max(0, now.unnamed - self._counted.unnamed - fallen)
 
 
 def pools(fleet: Fleet) -> list[str]:

@@ -6,10 +6,12 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from math import prod
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import numpy as np
 import pytest
 
 from control_plane.cli import main
@@ -33,6 +35,8 @@ class Submissions(ThreadingHTTPServer):
         """The states that each stream of events tells, one stream after the other."""
         self.shown: dict[str, object] = {}
         self.result = b"the result"
+        self.results: list[bytes] = []
+        """What is answered before that, each once."""
 
 
 class _Answer(BaseHTTPRequestHandler):
@@ -52,7 +56,7 @@ class _Answer(BaseHTTPRequestHandler):
         elif self.path.endswith("/events"):
             self._answer(429, b'{"error": "too many"}')
         elif self.path.endswith("/result"):
-            self._answer(200, self.server.result)
+            self._answer(200, self.server.results.pop(0) if self.server.results else self.server.result)
         else:
             self._answer(200, json.dumps(self._job("succeeded") | self.server.shown).encode())
 
@@ -141,6 +145,34 @@ def test_what_a_job_failed_of_is_told_in_its_own_words(jobs: Submissions, tidega
     (tmp_path / "texts.txt").write_text("a tide")
     told = tidegate("submit", "--model", "m", "--file", str(tmp_path / "texts.txt"), "--out", str(tmp_path / "out.npy"), is_refused=True)
     assert "job job-0 is failed: no model\n" in told.err
+
+
+def embeddings(*shape: int) -> bytes:
+    numbers = [0.5] * prod(shape)
+    return json.dumps({"outputs": [{"name": "EMBEDDING", "shape": shape, "data": numbers}]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("second", "told"),
+    [
+        (embeddings(1, 2, 3), "model 'm' does not answer with one embedding per text"),
+        (embeddings(2, 3), "model 'm' does not answer with one embedding per text"),
+        (embeddings(1, 4), "embeddings of 3 and 4 numbers"),
+        (b'{"error": "a folder is gone"}', "the result of job job-1 cannot be read: a folder is gone"),
+        (b"<html>", "the result of job job-1 cannot be read: <html>"),
+    ],
+)
+def test_without_an_embedding_per_text_nothing_is_written(
+    jobs: Submissions, tidegate: Tidegate, tmp_path: Path, second: bytes, told: str
+) -> None:
+    words = ("submit", "--model", "m", "--file", str(tmp_path / "texts.txt"), "--out", str(tmp_path / "out.npy"))
+    (tmp_path / "texts.txt").write_text("\n".join(f"tide {number}" for number in range(33)))
+    jobs.results = [embeddings(32, 3), second]
+    assert told in tidegate(*words, is_refused=True).err
+    assert not (tmp_path / "out.npy").exists()
+    jobs.results = [embeddings(32, 3), embeddings(1, 3)]
+    tidegate(*words)
+    assert np.load(tmp_path / "out.npy").shape == (33, 3)
 
 
 def test_another_webhook_is_another_job(submit: Submit) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
 
 import pytest
 
@@ -17,6 +20,7 @@ from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from tests.aio import run
 from tests.e2e.tidegate import run_cli
 from tests.unit.admin.admin_bench import Bench
+from tests.unit.cli.command import Tidegate
 from tests.wire.admin import admin_server
 
 
@@ -139,3 +143,48 @@ def test_what_cannot_begin(where: tuple[str, str], options: tuple[str, ...], sai
     assert status != 0
     assert lines == []
     assert said in remark
+
+
+@pytest.mark.parametrize("option", ["--seconds", "--shadow-percent", "--may-differ", "--bake", "--slower-by", "--alpha"])
+def test_what_is_no_finite_number_is_refused_by_its_option(tidegate: Tidegate, option: str) -> None:
+    ended = tidegate("rollouts", "start", "r", "--to", "v2", "--agreement", "exact", option, "nan", "--admin-url", "http://127.0.0.1:1")
+    assert (ended.status, "nan is not a finite number" in ended.err, option in ended.err) == (2, True, True)
+
+
+@pytest.mark.parametrize(
+    ("phase", "of"), [(Phase.SHADOW, "200"), (Phase.CANARY, "20"), (Phase.BAKING, "20"), (Phase.PROMOTING, "20")], ids=str
+)
+def test_top_shows_a_rollout_in_each_phase_of_its_way(bench: Bench, where: tuple[str, str], phase: Phase, of: str) -> None:
+    steps, shadow = (Step(100, 20, 1.0),), Step(1000, 200, 1.0)
+    run(bench.store.put(Kind.ROLLOUT, "r", to_body(Rollout("r", "0" * 32, "v2", "v1", steps, phase=phase, shadow=shadow))))
+    ended = run_cli("top", "--once", "--admin-url", where[0], env={"TIDEGATE_API_KEY": where[1]})
+    (line,) = [line.split() for line in ended.stdout.splitlines() if line.split()[:2] == ["r", "v2"]]
+    assert (line[2], line[-3:]) == (phase, ["0", "of", of])
+
+
+def test_watch_goes_on_where_the_gateway_or_its_store_was_restarted(tidegate: Tidegate) -> None:
+    step = {"weight": 100, "samples": 20, "min_s": 1.0, "name": ""}
+    models: dict[str, Any] = {"model": "v2", "version": "", "stable": "v1", "stable_version": ""}
+    place: dict[str, Any] = {"route": "r", "phase": "canary", "step": 0, "steps": [step], "shadow": None, "weight": 100, "entered_s": 0.0}
+    seen = {**models, **place, "is_paused": False, "reason": "", "gates": [], "events": [], "step_samples": 0, "left_s": None}
+    away = {"error": "the store is away", "code": "store_unavailable", "retryable": True}
+    answers: list[dict[str, Any] | None] = [seen, None, away, {**seen, "phase": "promoted"}]
+
+    class Admin(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer = answers.pop(0)
+            if answer is None:
+                return  # and the connection ends
+            self.send_response(503 if answer is away else 200)
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
+
+        def log_message(self, *args: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Admin) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        ended = tidegate("rollouts", "watch", "r", "--admin-url", f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+        thread.join()
+    assert (ended.status, answers, ended.err.count("asking again")) == (0, [], 1)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import time
 from typing import Any
 
 import pytest
@@ -97,6 +98,17 @@ def test_what_is_not_served_is_told_with_its_reason() -> None:
 def test_events_are_of_models_and_of_servers(event: dict[str, Any], line: str) -> None:
     told = {"at_s": 0.0, "model": "", "server": "triton-1", "reason": "", "seconds": 0.0, **event}
     assert any(line in " ".join(shown.split()) for shown in lines(fleet(events=[told]), width=120))
+
+
+def test_times_of_events_are_utc_as_in_all_other_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"at_s": 1e9, "kind": "up", "model": "", "server": "triton-1", "reason": "", "seconds": 0.0}
+    try:
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setenv("TZ", "JST-9")
+            time.tzset()
+            assert any("01:46:40 up" in " ".join(line.split()) for line in lines(fleet(events=[told])))
+    finally:
+        time.tzset()
 
 
 def test_only_the_leader_knows_what_happened() -> None:

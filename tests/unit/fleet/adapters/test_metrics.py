@@ -6,7 +6,6 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from control_plane.core.infer_call import CacheStatus, Frontend, Outcome
 from control_plane.core.model import ModelState
 from control_plane.fleet.adapters.metrics import FleetMetrics
 from control_plane.fleet.adapters.move_log import MoveLog
@@ -15,11 +14,11 @@ from control_plane.fleet.domain.event import FleetEvent, FleetEventKind
 from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Replica, Server
 from control_plane.fleet.view.state import NO_BUDGET
 from control_plane.models.domain.description import ModelSpec, Tier
+from control_plane.telemetry.adapters.metric_labels import OTHER
 from control_plane.telemetry.request_counts import (
-    CacheStatusCount,
+    ComputedCount,
     FleetRefusalCount,
     HedgeCount,
-    OutcomeCount,
     RequestCounts,
     ShedCount,
     WaitHistogram,
@@ -177,12 +176,7 @@ def test_what_an_autoscaler_needs(bench: Bench) -> None:
     assert bench.samples("offered_seconds_total") == {("",): 0.0}, "never an empty answer"
     bench.fleet.servers["s0"].work_s, bench.fleet.servers["s0"].loads_until_s = 2.5, NOW_S + 4
     bench.requests = RequestCounts(
-        ended=(
-            OutcomeCount("a", Frontend.HTTP, Outcome.ANSWERED, 40),
-            OutcomeCount("a", Frontend.GRPC, Outcome.DEADLINE_EXCEEDED, 10),
-            OutcomeCount("a", Frontend.HTTP, Outcome.REFUSED, 1000),
-        ),
-        cached=(CacheStatusCount("a", CacheStatus.HIT, 20), CacheStatusCount("a", CacheStatus.MISS, 10)),
+        computed=(ComputedCount("a", 30),),
         shed=(ShedCount("t", ShedReason.QUEUE_FULL, 20), ShedCount("t", ShedReason.DEADLINE, 10), ShedCount("t", ShedReason.QUOTA, 500)),
     )
     # 30 that were computed and 30 that were shed for want of servers, of 0.1 s each.
@@ -191,3 +185,8 @@ def test_what_an_autoscaler_needs(bench: Bench) -> None:
     assert bench.samples("pending_seconds") == {("",): 2.5}
     assert bench.samples("loading_seconds") == {("",): 4.0}
     assert bench.samples("pool_servers") == {("",): 0.0}, "one is drained and the other down"
+
+
+def test_an_autoscaler_sees_the_work_of_models_beyond_those_that_have_metrics_of_their_own(bench: Bench) -> None:
+    bench.requests = RequestCounts(computed=(ComputedCount("a", 10), ComputedCount(OTHER, 90)))
+    assert bench.samples("offered_seconds_total") == {("",): pytest.approx(10.0)}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from control_plane.metering.adapters.sqlite_usage import open_sqlite_usage
 from control_plane.metering.domain.usage import BATCH_IDS_KEPT_S, EVERY_DAY, Usage, UsageBatch, UsageKey
@@ -33,6 +36,23 @@ def test_a_batch_is_known_across_restarts_for_some_days_and_then_forgotten(tmp_p
         assert sorted(name for (name,) in connection.execute("SELECT id FROM batches")) == ["a", "c", "d"]
     connection.close()
     assert run(sent(path, "a")) == 4
+
+
+@pytest.mark.parametrize(("keep_days", "kept"), [(None, 4), (1, 1), (2, 2)])
+def test_days_that_are_not_kept_are_removed_with_what_is_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep_days: int | None, kept: int
+) -> None:
+    days = ["2022-11-16", "2023-11-14", "2023-11-15", "2023-11-16"]
+    monkeypatch.setattr("control_plane.metering.adapters.sqlite_usage.time", SimpleNamespace(time=lambda: 1_700_100_000.0))
+
+    async def left() -> list[str]:
+        store = await open_sqlite_usage(tmp_path / "usage.sqlite", keep_days)
+        await store.add(UsageBatch("a", tuple((UsageKey(day, "a", "m"), Usage(requests=1)) for day in days)))
+        found = await store.totals(since_day=EVERY_DAY[0], until_day=EVERY_DAY[1])
+        await store.close()
+        return [key.day for key, _ in found]
+
+    assert run(left()) == days[-kept:]
 
 
 def _age(path: Path, name: str, age_s: float) -> None:

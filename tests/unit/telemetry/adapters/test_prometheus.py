@@ -113,6 +113,15 @@ def test_models_that_are_gone_make_room_and_stay_in_the_sum() -> None:
     assert bench.samples("tidegate_requests_total")["http", "new", "answered"] == 1.0
 
 
+def test_the_work_of_models_that_are_gone_stays_in_the_sum() -> None:
+    bench = Bench()
+    bench.existing.add("model-1")
+    for number in range(MOST):
+        bench.recorder.record_computed(f"model-{number}")
+    found = {each.model: each.count for each in bench.recorder.counts(in_flight=0).computed}
+    assert found == {"model-1": 1, OTHER: MOST - 1}
+
+
 def test_tenants_and_models_of_the_cache_are_bounded_too() -> None:
     bench = Bench()
     bench.cache = {

@@ -81,3 +81,17 @@ def test_pending_work_and_loads_of_a_pool() -> None:
     assert (loading_s(it, "long", 100.0), loading_s(it, "", 100.0)) == (7.0, 0.0)
     long_1.is_draining = True
     assert (serving(it, "long"), serving(it, "")) == (1, 1)
+
+
+def test_models_that_are_counted_together_count_by_the_mean_of_the_others() -> None:
+    it, one = OfferedWork(), fleet(("a", ""))
+    it.count(Requests({"a": 10}, unnamed=30), one)
+    assert it.seconds[""] == pytest.approx(4.0)
+
+
+def test_a_model_that_loses_its_name_is_not_counted_again_with_those_that_have_none() -> None:
+    it, one = OfferedWork(), fleet(("a", ""), ("b", ""))
+    it.count(Requests({"a": 10, "b": 20}, unnamed=5), one)
+    before = it.seconds[""]
+    it.count(Requests({"a": 10}, unnamed=5 + 20 + 3), one)
+    assert it.seconds[""] - before == pytest.approx(0.3)
