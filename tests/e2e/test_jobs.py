@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import tritonclient.http as triton
 
 from tests.e2e.conftest import MODELS, Start

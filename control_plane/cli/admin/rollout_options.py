@@ -48,7 +48,9 @@ MayDifferOption = Annotated[
 ]
 BakeOption = Annotated[
     float | None,
-    typer.Option(min=0.0, callback=finite, metavar="SECONDS", help="How long the present model keeps its copies after the last step. \\[0]"),
+    typer.Option(
+        min=0.0, callback=finite, metavar="SECONDS", help="How long the present model keeps its copies after the last step. \\[0]"
+    ),
 ]
 SlowerByOption = Annotated[
     float | None, typer.Option(min=1.0, callback=finite, help="How many times slower it may be, and 2 ms more. \\[1.1]")

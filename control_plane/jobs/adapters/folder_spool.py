@@ -24,8 +24,8 @@ from control_plane.core.errors import StartupError, StoreUnavailable
 from control_plane.jobs.domain.job import Blob
 from control_plane.jobs.ports import SpoolDamaged
 from control_plane.storage.durable_files import flush_to_disk, open_private
-from control_plane.storage.growing_file import DISK_FULL, GrowingFile
 from control_plane.storage.file_pieces import FilePieces
+from control_plane.storage.growing_file import DISK_FULL, GrowingFile
 
 _THREADS = 4
 _JOB = re.compile(r"job-[0-9a-f]{32}")

@@ -238,5 +238,5 @@ def test_a_pattern_that_triton_would_not_start_with_is_refused(pattern: str) -> 
 
 @pytest.mark.parametrize("name", ["*.internal", "[::1]:8000", "::1:", "tidegate.internal/"])
 def test_a_host_that_no_request_could_name_is_refused(name: str) -> None:
-    with pytest.raises(StartupError, match="is no name of a host, such as tidegate.internal"):
+    with pytest.raises(StartupError, match=r"is no name of a host, such as tidegate\.internal"):
         load_settings({"allowed_hosts": ["tidegate.internal", name]})

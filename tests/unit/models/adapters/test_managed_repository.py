@@ -339,7 +339,7 @@ def test_one_that_may_not_be_read_says_so(place_of_nobody: Path) -> None:
     closed = lab.add("b", "1/model.onnx")
     closed.chmod(0)
     for ask in (lab.repository.place, lab.repository.ensemble_closure, lab.repository.require_loadable):
-        with pytest.raises(ModelLoadFailed, match="model 'b' cannot be read: .*Permission denied"):
+        with pytest.raises(ModelLoadFailed, match=r"model 'b' cannot be read: .*Permission denied"):
             ask("b")
     closed.chmod(0o755)
 
