@@ -131,7 +131,7 @@ def cluster(tmp_path: Path, renderings: Path, monkeypatch: pytest.MonkeyPatch, c
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     Gateway.answers, Gateway.heard = dict(ANSWERS), []
     server = ThreadingHTTPServer(("127.0.0.1", 0), Gateway)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     it = Cluster(tmp_path, capsys)
     start = {"objects": {}, "applied": {}, "failures": {}, "pods": [], "nodes": [], "port": server.server_port}
