@@ -20,6 +20,8 @@ REFERENCE := model_repository/text_encoder/1/fp32
 # others run a file at a time in each of five: they wait for Triton so often that three leave two of five seconds of the CPUs idle.
 ALONE := tests/unit tests/wire
 OTHERS := $(addprefix --ignore=,$(ALONE))
+# Processes that begin at the same time would each compile what they import, on a fresh clone all of it.
+compile_once = $(BIN)/python -m compileall -q -j 0 control_plane python_backends
 # What fails beside others gets one more run alone, in the open: a machine that stood still for seconds is no defect; what fails twice is.
 once_more = || { echo "==> FAILED BESIDE OTHERS, run once more alone:"; \
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none --maxfail 1 $(1); }
@@ -55,11 +57,13 @@ test: $(VENV)/.dev $(VENV)/.libpython programs models ## Set up if needed, then 
 ifdef ARGS
 	@$(BIN)/python -m pytest $(ARGS)
 else
+	@$(compile_once)
 	@$(BIN)/python -m pytest -n 3 --dist each $(ALONE) $(call once_more,$(ALONE))
 	@$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder $(OTHERS) $(call once_more,$(OTHERS))
 endif
 
 check: lint ## As lint, and unit and wire tests; needs no Triton
+	@$(compile_once)
 	@$(BIN)/python -m pytest -q -n 3 --dist each $(ALONE) $(ARGS)
 
 lint: $(VENV)/.dev ## Format, style, types, layer contract
