@@ -96,14 +96,14 @@ class _Files(LoadFileScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
-    scheduler = {"each": _Shares, "loadfile": _Files}.get(config.getvalue("dist"))
+    scheduler = {"each": _Shares, "loadfile": _Files}.get(config.getoption("dist"))
     return None if scheduler is None else scheduler(config, log)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Tell a process which share is its own; one that comes for another that died has that one's specification, and its share."""
-    if node.config.getvalue("dist") == "each":
+    if node.config.getoption("dist") == "each":
         specifications = node.nodemanager.specs
         place = [each is node.gateway.spec for each in specifications].index(True)
         node.workerinput["share"] = (place, len(specifications))
