@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from control_plane.jobs.domain.job import Job, JobState
 from control_plane.metering.domain.usage import EVERY_DAY, Usage
 from perf.servers.rabbitmq import RabbitmqServer, rabbitmq_server
 from tests.e2e import mortal_jobs
+from tests.e2e.forks import PROCESSES
 from tests.redis_server import RedisServer, redis_server
 from tests.unit.batches.world import CHUNKS, OK, WRONG
 from tests.unit.jobs.world import WANTED
@@ -38,11 +38,6 @@ STEPS = {
     "replace_all": "that is noted",
     "end": "a batch ends",
 }
-
-
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload([mortal_jobs.__name__])
-"""Each run has one of its own, forked from one that has imported everything, which takes longer than a run."""
 
 
 @pytest.fixture(scope="module")
