@@ -120,7 +120,7 @@ def watching(fleet: Tidegate, check: Callable[[dict[str, Any]], None]) -> Iterat
 
     def watch() -> None:
         try:
-            while not done.wait(0.02):
+            while not done.wait(0.05):
                 check(shown(fleet))
         except BaseException as exc:
             failures.append(exc)

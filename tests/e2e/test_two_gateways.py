@@ -55,7 +55,7 @@ def never_beyond_the_budget(triton: Host) -> Iterator[None]:
     done, most = threading.Event(), [0]
 
     def watch() -> None:
-        while not done.wait(0.02):
+        while not done.wait(0.05):
             most[0] = max(most[0], len(triton.loaded()))
 
     thread = threading.Thread(target=watch)

@@ -218,9 +218,13 @@ def proc_files(pids: set[int], name: str) -> dict[int, str]:
 
 
 def wait_for(condition: object, *, timeout_s: float = LONG_S, what: str = "it", every_s: float = 0.05) -> None:
-    """Poll `condition()` until it is true; AssertionError when the time is over."""
+    """Poll `condition()` until it is true; AssertionError when the time is over.
+
+    It is asked every so often, and later whenever a tenth more time has passed, five times a second at least: asking costs CPU.
+    """
     assert callable(condition)
-    deadline = time.monotonic() + timeout_s
+    began_s = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s} s"
-        time.sleep(every_s)
+        waited_s = time.monotonic() - began_s
+        assert waited_s < timeout_s, f"{what} did not come true within {timeout_s} s"
+        time.sleep(max(every_s, min(waited_s / 10, 0.2)))
