@@ -16,10 +16,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 BUILD_MODELS := $(BIN)/python -m python_backends.export model_repository
 # The exact variant, on which a machine serves until a faster one has passed its accuracy gate.
 REFERENCE := model_repository/text_encoder/1/fp32
-# Tests that need nothing but themselves, and so run beside each other, in three processes for two cores, as some wait. The
+# Tests that need nothing but themselves run in three processes for two cores, as some wait, each with a third of the files. The
 # others run a file at a time in each of five: they wait for Triton so often that three leave two of five seconds of the CPUs idle.
 ALONE := tests/unit tests/wire
 OTHERS := $(addprefix --ignore=,$(ALONE))
+# Processes that begin at the same time would each compile what they import, on a fresh clone all of it.
+compile_once = $(BIN)/python -m compileall -q -j 0 control_plane python_backends
 # What fails beside others gets one more run alone, in the open: a machine that stood still for seconds is no defect; what fails twice is.
 once_more = || { echo "==> FAILED BESIDE OTHERS, run once more alone:"; \
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none --maxfail 1 $(1); }
@@ -55,12 +57,14 @@ test: $(VENV)/.dev $(VENV)/.libpython programs models ## Set up if needed, then 
 ifdef ARGS
 	@$(BIN)/python -m pytest $(ARGS)
 else
-	@$(BIN)/python -m pytest -n 3 $(ALONE) $(call once_more,$(ALONE))
+	@$(compile_once)
+	@$(BIN)/python -m pytest -n 3 --dist each $(ALONE) $(call once_more,$(ALONE))
 	@$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder $(OTHERS) $(call once_more,$(OTHERS))
 endif
 
 check: lint ## As lint, and unit and wire tests; needs no Triton
-	@$(BIN)/python -m pytest -q -n 3 $(ALONE) $(ARGS)
+	@$(compile_once)
+	@$(BIN)/python -m pytest -q -n 3 --dist each $(ALONE) $(ARGS)
 
 lint: $(VENV)/.dev ## Format, style, types, layer contract
 	@$(BIN)/ruff format --quiet --check $(SOURCES) || $(call explain,run make format)

@@ -22,43 +22,7 @@ settings.register_profile("search", settings.get_profile("default"), derandomize
 settings.load_profile("default")
 
 
-BEGUN_FIRST = (
-    "test_perf.py",
-    "test_perf_fleet.py",
-    "test_perf_models.py",
-    "test_stopping.py",
-    "test_rollouts.py",
-    "test_two_gateways.py",
-    "test_silence.py",
-    "test_fuzz.py",
-    "test_metering.py",
-    "test_servers_file.py",
-    "test_fleet.py",
-    "test_life.py",
-    "test_tls.py",
-    "test_overload.py",
-    "test_workers.py",
-    "test_dead_stub.py",
-    "test_fleet_failures.py",
-    "test_rolling_restarts.py",
-    "test_nodes.py",
-    "test_response_cache.py",
-    "test_examples.py",
-    "test_tenant_limits.py",
-    "test_like_26_11.py",
-    "test_job_kill_points.py",
-    "test_fleet_workers.py",
-    "test_kubernetes_pods.py",
-    "test_fleet_replicas.py",
-    "test_tune.py",
-    "test_readme.py",
-    "test_job_workers.py",
-    "test_model_builds.py",
-)
-"""The files that take longest, the longest first: a worker that begins one of them last is alone at it while the others have
-nothing left to do."""
-
-_TURNS = {name: turn for turn, name in enumerate(BEGUN_FIRST)}
+pytest_plugins = ("tests.distribution",)
 
 
 gc.disable()  # of what is imported and collected nothing becomes garbage, and the collector would look at all of it again and again
@@ -67,10 +31,6 @@ gc.disable()  # of what is imported and collected nothing becomes garbage, and t
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: _TURNS.get(item.path.name, len(_TURNS)))
 
 
 @pytest.hookimpl(tryfirst=True)

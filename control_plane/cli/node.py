@@ -11,6 +11,7 @@ from rich.console import Console
 
 from control_plane.cli.common.serve_options import node_signature
 from control_plane.host.garbage import freeze_garbage_collector, garbage_collector_paused
+from control_plane.host.leaving import LEAVE_WITHIN_S, end_within
 from control_plane.settings import load_settings
 from control_plane.telemetry.adapters.logs import configure_logging
 
@@ -34,6 +35,7 @@ def node(**options: object) -> None:
             from control_plane.app.node import Node
 
         await Node(settings).run(announce)
+        end_within(LEAVE_WITHIN_S)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run())

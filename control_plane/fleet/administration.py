@@ -34,6 +34,8 @@ _UNLOADED = "an administrator asked for it"
 _LATER_S = 5.0
 """`Retry-After` when the leader has refused: it may have room then, or another model may have been
 unloaded."""
+_AT_ONCE = 200
+"""Models that are summarised in one turn of the loop; there may be thousands."""
 _MAX_NAMED = 3
 """Models that a refusal names."""
 _TO_END_S = 15.0
@@ -73,19 +75,28 @@ class FleetModels:
     async def list_models(self) -> list[Model]:
         """List the models of all repositories and servers, by name. Raises UpstreamUnavailable: no server is
         up, or none answers."""
-        indexes = await asked_of_all(self._servers.to_ask(), lambda server: server.control.index())
-        lines = lines_by_model(await asyncio.to_thread(best_lines, [line for each in indexes for line in each]))
-        told = await asked_of_all(self._servers.to_ask(), served_variants)
-        variants = {model: variant for each in told for model, variant in each.items()}
-        names = lines.keys() | set(self._state.described)
-        return [self._model(name, lines.get(name, []), variants.get(name)) for name in sorted(names)]
+        lines, variants = await self._listed()
+        found = list[Model]()
+        for number, (name, own) in enumerate(lines.items()):
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+            found.append(self._model(name, own, variants.get(name)))
+        return found
 
     async def get(self, name: str) -> Model:
         """Return one model. Raises ModelNotFound, UpstreamUnavailable."""
-        for model in await self.list_models():
-            if model.name == name:
-                return model
-        raise ModelNotFound(f"no model '{name}' in any repository; `tidegate models list` shows the ones there are")
+        lines, variants = await self._listed()
+        if name not in lines:
+            raise ModelNotFound(f"no model '{name}' in any repository; `tidegate models list` shows the ones there are")
+        return self._model(name, lines[name], variants.get(name))
+
+    async def _listed(self) -> tuple[dict[str, list[ModelVersion]], dict[str, ServedVariant]]:
+        """Return the lines of all servers' indexes by model, sorted and with models that are nowhere, and the variants that
+        are served. Raises UpstreamUnavailable."""
+        indexes = await asked_of_all(self._servers.to_ask(), lambda server: server.control.index())
+        lines = await asyncio.to_thread(_lines_of_all, indexes, set(self._state.described))
+        told = await asked_of_all(self._servers.to_ask(), served_variants)
+        return lines, {model: variant for each in told for model, variant in each.items()}
 
     async def load(self, name: str, override: ModelOverride | None = None) -> None:
         """Load the model where it fits best and keep it loaded; if it is loaded already, load it anew, on one
@@ -338,6 +349,11 @@ class FleetModels:
         model = summarise(name, lines, None if facts is None else facts.resident_bytes, variant)
         why = None if model.state is ModelState.READY else self._state.measurements.why_failed(name)
         return model if why is None else replace(model, reason=brief(why))
+
+
+def _lines_of_all(indexes: list[list[ModelVersion]], described: set[str]) -> dict[str, list[ModelVersion]]:
+    found = lines_by_model(best_lines([line for each in indexes for line in each]))
+    return {name: found.get(name, []) for name in sorted(found.keys() | described)}
 
 
 def _unloaded_meanwhile(model: str) -> Conflict:

@@ -45,6 +45,10 @@ from control_plane.triton.ports import Upstream
 
 _log = logging.getLogger(__name__)
 
+_READS_AT_ONCE = 4
+"""Models whose files are digested at once, as many as Triton loads at once. It takes a thread seconds per model of some gigabytes,
+and there may be no more than six (`asyncio.to_thread`), which inflate bodies, watch loads and more."""
+
 
 class LoadedContents:
     """Tracker of the fingerprints of one Triton, into which nobody else may load models."""
@@ -63,6 +67,7 @@ class LoadedContents:
         self._changing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._certifying = asyncio.Lock()
         self._publishing = asyncio.Lock()
+        self._reads = asyncio.Semaphore(_READS_AT_ONCE)
 
     async def restart(self, upstream: Upstream) -> None:
         """Start anew with a Triton that has just started and has nothing loaded; changes under way with
@@ -177,7 +182,8 @@ class LoadedContents:
         found: dict[str, ModelContents] = {}
         for each in names:
             try:
-                found[each] = await asyncio.to_thread(self._reading.read, each, overrides.get(each))
+                async with self._reads:
+                    found[each] = await asyncio.to_thread(self._reading.read, each, overrides.get(each))
             except ModelLoadFailed as exc:
                 _log.info("answers are not kept: %s", exc, extra={"model": each})
         return found

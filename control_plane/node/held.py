@@ -37,7 +37,9 @@ class HeldContext(Generic[ValueT]):
     async def enter(self, tasks: TaskOwner, *, name: str) -> None:
         """Enter the context in a task of `tasks`. Raises what that raises."""
         self._task = tasks.create_task(self._hold(), name=name)
-        await asyncio.wait((self._entered, self._left), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((self._entered, self._left, self._task), return_when=asyncio.FIRST_COMPLETED)
+        if not self._entered.done() and not self._left.done():  # given up before the task began, so that nothing of it ran
+            self._left.set_result(_given_up())
         if self._left.done() and (error := self._left.result()) is not None:
             raise error
 
@@ -69,7 +71,7 @@ class HeldContext(Generic[ValueT]):
             raise error
 
     async def _hold(self) -> None:
-        error: ControlPlaneError | None = UpstreamUnavailable("the node is stopping, or the gateway has given this up")
+        error: ControlPlaneError | None = _given_up()
         try:
             async with self._context as value:
                 self._entered.set_result(None)
@@ -82,6 +84,10 @@ class HeldContext(Generic[ValueT]):
             error = UpstreamFailed(f"the node failed: {exc!r}")
         finally:
             self._left.set_result(error)
+
+
+def _given_up() -> ControlPlaneError:
+    return UpstreamUnavailable("the node is stopping, or the gateway has given this up")
 
 
 async def _nothing(value: object) -> None:

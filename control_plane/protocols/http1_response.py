@@ -2,7 +2,7 @@
 
 Triton is our own child or a configured peer, so this parses the well-formed answers that Triton sends and is
 no general client: anything else is an error and costs the connection. The head is kept unparsed, to be passed
-on byte for byte.
+on byte for byte, but for fields of the connection to Triton, or to a proxy before it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ _STATUS_LINE = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 _CONTENT_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,18})[ \t]*\r\n", re.IGNORECASE)
 _IS_CHUNKED = re.compile(rb"\r\ntransfer-encoding:[ \t]*chunked[ \t]*\r\n", re.IGNORECASE)
 _CLOSES = re.compile(rb"\r\nconnection:[ \t]*close[ \t]*\r\n", re.IGNORECASE)
+_OF_CONNECTION = re.compile(rb"\r\n(?:connection|keep-alive|proxy-connection):[^\r\n]*", re.IGNORECASE)
+"""Fields that hold for one connection (RFC 9110, 7.6.1): a client would close its own, and each that is given the answer
+from the cache."""
 _CHUNK_SIZE = re.compile(rb"[0-9a-fA-F]{1,8}\r\n")
 _MAX_SIZE_LINE_BYTES = 10
 
@@ -40,12 +43,12 @@ class AnswerReader:
     with the same bytes, its head is not parsed again.
     """
 
-    __slots__ = ("_body", "_body_bytes", "_buffer", "_head", "_status", "closes")
+    __slots__ = ("_body", "_body_bytes", "_buffer", "_head", "_status", "_told_head", "closes")
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         """The incomplete head of the next answer."""
-        self._head, self._status = b"", 0
+        self._head, self._told_head, self._status = b"", b"", 0
         self._body: bytearray | None = None
         """The incomplete body, once its head has been parsed; it becomes the answer's body without being
         copied."""
@@ -62,7 +65,7 @@ class AnswerReader:
         if self._body is None:
             # The common case: one read brings a whole answer with the same head and length as the last one.
             if not self._buffer and self._head and len(data) == len(self._head) + self._body_bytes and data.startswith(self._head):
-                return HttpAnswer(self._status, self._head, data[len(self._head) :])
+                return HttpAnswer(self._status, self._told_head, data[len(self._head) :])
             self._buffer += data
             chunked = self._read_head()
             if chunked is not None or self._body is None:
@@ -76,7 +79,7 @@ class AnswerReader:
         if missing < 0:
             raise AnswerError(f"{-missing} bytes follow the answer")
         body, self._body = self._body, None
-        return HttpAnswer(self._status, self._head, body)
+        return HttpAnswer(self._status, self._told_head, body)
 
     def _read_head(self) -> ChunkedHead | None:
         """Parse the head if it is complete: begin the body, or return the head of a chunked answer."""
@@ -92,11 +95,12 @@ class AnswerReader:
         # With both framings, or with none, two readers may see different ends of the answer (RFC 9112, 6.3).
         if not _STATUS_LINE.match(head) or (length is None) is not (_IS_CHUNKED.search(head) is not None):
             raise AnswerError(f"not an answer with a Content-Length or in chunks: {head[:80]!r}")
+        told_head = _OF_CONNECTION.sub(b"", head)
         # Without a length the head recognises no later answer.
         if length is None:
             self._head = b""
-            return ChunkedHead(int(head[9:12]), head, bytes(rest))
-        self._head, self._status = head, int(head[9:12])
+            return ChunkedHead(int(head[9:12]), told_head, bytes(rest))
+        self._head, self._told_head, self._status = head, told_head, int(head[9:12])
         self._body, self._body_bytes = rest, int(length.group(1))
         return None
 

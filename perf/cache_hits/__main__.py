@@ -44,7 +44,7 @@ class Peer:
 
 
 def main() -> None:
-    parser = harness.parser(__doc__, rounds=5, seconds=2)
+    parser = harness.parser(__doc__, rounds=5, seconds=2.0)
     parser.add_argument("--only", choices=PROTOCOLS, help="one protocol")
     parser.add_argument("--connections", type=int, nargs="+", default=[1, 64])
     harness.carry_out(Report, parser.parse_args(), _measure)
@@ -95,7 +95,7 @@ def _repository(folder: Path) -> Path:
     return model.parent
 
 
-def _run(peer: Peer, generator: Http | Grpc, connections: int, seconds: int) -> GeneratedRun:
+def _run(peer: Peer, generator: Http | Grpc, connections: int, seconds: float) -> GeneratedRun:
     before_s = cpu_s(peer.pid)
     loaded = generator.run(peer.address, connections=connections, duration_s=seconds)
     used_s = cpu_s(peer.pid) - before_s

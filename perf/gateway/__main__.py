@@ -51,7 +51,7 @@ class Peer:
 
 
 def main() -> None:
-    parser = harness.parser(__doc__, rounds=5, seconds=1)
+    parser = harness.parser(__doc__, rounds=5, seconds=1.0)
     parser.add_argument("--upstream", choices=UPSTREAMS, default="stand-in")
     parser.add_argument("--only", choices=PROTOCOLS, help="one protocol")
     parser.add_argument("--connections", type=int, nargs="+", default=[1, 8, 64])
@@ -89,7 +89,7 @@ def _beside_its_peers(case: Case) -> tuple[int, int]:
     return PROTOCOLS.index(case.protocol), case.connections
 
 
-def _run(peer: Peer, echo: Echo, generator: Http | Grpc, connections: int, seconds: int) -> GeneratedRun:
+def _run(peer: Peer, echo: Echo, generator: Http | Grpc, connections: int, seconds: float) -> GeneratedRun:
     harness.say(f"{peer.protocol} {peer.name}, {size_of(echo.tensor_bytes)}, {connections} connections")
     echo.check(peer.protocol, peer.address, key=generator.key)
     before_s = cpu_s(peer.pid) if peer.pid else 0.0

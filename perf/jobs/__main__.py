@@ -233,12 +233,13 @@ class _Bench:
     def _hand_in(self) -> None:
         """Hand in as many large jobs as a window can need, and let the gate find what is idle."""
         self._await_rest()
-        count = int(_AHEAD * self._large_per_s * (self._arguments.seconds + _SETTLED_S)) + _CALLERS
+        settles_s = min(_SETTLED_S, self._arguments.seconds)
+        count = int(_AHEAD * self._large_per_s * (self._arguments.seconds + settles_s)) + _CALLERS
         jobs = list(map(_as_job, itertools.islice(itertools.cycle(self.large), count)))
         handed_in = self._callers.submit(ask, self._address, jobs, _FEW_CALLERS, _ENDED_TIMEOUT_S).result()
         if handed_in.errors:
             raise RuntimeError(f"{handed_in.errors} of {count} jobs were refused")
-        time.sleep(min(_SETTLED_S, self._arguments.seconds))
+        time.sleep(settles_s)
 
     def _await_rest(self) -> float:
         """Wait until Triton has computed nothing for a moment; return when it was last seen to."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ class Loaded:
 
 
 class Http:
-    """wrk, one thread, a keep-alive connection per caller; `traced`, each request has a trace context and an id of its own."""
+    """wrk, one thread, a keep-alive connection per caller, for whole seconds; `traced`, each request has a trace context and an id."""
 
     def __init__(self, echo: Echo, folder: Path, *, key: str = "none", traced: bool = False) -> None:
         request, self.key = echo.http_request(), key
@@ -72,9 +73,9 @@ class Http:
         self._script.write_text(_WRK_SCRIPT % HEADER_LENGTH)
         self._body.write_bytes(request.body)
 
-    def run(self, address: str, *, connections: int, duration_s: int) -> Loaded:
+    def run(self, address: str, *, connections: int, duration_s: float) -> Loaded:
         words = _run(
-            ["wrk", "-t1", f"-c{connections}", f"-d{duration_s}s", "--timeout", "30s", "--latency", "-s", str(self._script),
+            ["wrk", "-t1", f"-c{connections}", f"-d{math.ceil(duration_s)}s", "--timeout", "30s", "--latency", "-s", str(self._script),
              f"http://{address}{HTTP_PATH}", "--", str(self._body), str(self._header_length), self.key, self._how],
             duration_s,
         )  # fmt: skip
@@ -99,14 +100,14 @@ class Grpc:
         self._message.write_bytes(echo.grpc_request())
         self._answer_bytes = len(echo.grpc_answer())
 
-    def run(self, address: str, *, connections: int, duration_s: int) -> Loaded:
+    def run(self, address: str, *, connections: int, duration_s: float) -> Loaded:
         self._log.unlink(missing_ok=True)
         words = _run(
-            ["h2load", "-t1", f"-c{connections}", "-m1", f"-D{duration_s}", "-d", str(self._message), f"--log-file={self._log}",
+            ["h2load", "-t1", f"-c{connections}", "-m1", f"-D{duration_s * 1e3:.0f}ms", "-d", str(self._message), f"--log-file={self._log}",
              "-H", "content-type: application/grpc", "-H", "te: trailers", "-H", f"x-api-key: {self.key}", f"http://{address}{GRPC_PATH}"],
             duration_s,
         )  # fmt: skip
-        return read_h2load(words, self._log.read_bytes(), answer_bytes=self._answer_bytes, seconds=float(duration_s))
+        return read_h2load(words, self._log.read_bytes(), answer_bytes=self._answer_bytes, seconds=duration_s)
 
 
 def read_h2load(words: str, log: bytes, *, answer_bytes: int, seconds: float) -> Loaded:
@@ -129,7 +130,7 @@ def read_h2load(words: str, log: bytes, *, answer_bytes: int, seconds: float) ->
     return Loaded(requests, seconds, p50_us / 1e3, p99_us / 1e3, sum(map(int, failed.groups())) + unanswered)
 
 
-def _run(command: list[str], duration_s: int) -> str:
+def _run(command: list[str], duration_s: float) -> str:
     done = subprocess.run([program(command[0]) or command[0], *command[1:]], capture_output=True, text=True, timeout=duration_s + _GRACE_S)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")

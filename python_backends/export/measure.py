@@ -24,9 +24,11 @@ LENGTHS = (8, 16, 32, 64, 128, 256)
 # rows by then.
 MAX_TOKENS = 4096
 
-# Three rounds of the slowest variant on two CPUs take about 20 s; more rounds make the small cells steadier.
-BUDGET_S = 15.0
+# Every cell is measured in the first rounds; then only the short ones, which take more rounds to be steady, until the time is over:
+# a disturbance is a small part of a long run.
+BUDGET_S = 8.0
 MIN_ROUNDS, MAX_ROUNDS = 3, 25
+LONG_TOKENS = 1024
 
 # Time and runs per cell and round: short cells run several times, since another process's time slice is as
 # long as several of their runs.
@@ -49,10 +51,11 @@ def latency_table(run: Callable[[int, int], object], *, threads: int, clock: Cal
     seconds = dict.fromkeys(_cells(), float("inf"))
     started_s = clock()
     for number in range(MAX_ROUNDS):
-        if number >= MIN_ROUNDS and (clock() - started_s) * (number + 1) / number > BUDGET_S:
+        if number >= MIN_ROUNDS and clock() - started_s > BUDGET_S:
             break
         for cell, least_s in seconds.items():
-            seconds[cell] = min(least_s, _least_s(partial(run, *cell), clock))
+            if number < MIN_ROUNDS or cell[0] * cell[1] < LONG_TOKENS:
+                seconds[cell] = min(least_s, _least_s(partial(run, *cell), clock))
     measured = {cell: 1000 * least_s for cell, least_s in seconds.items()}
     table = rising(_completed(measured))
     return {

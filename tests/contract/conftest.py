@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -57,9 +57,9 @@ class BothWays:
 
 
 @contextmanager
-def served(state_dir: Path) -> Iterator[BothWays]:
+def served(state_dir: Path, models: Sequence[str] = LOADED) -> Iterator[BothWays]:
     """One for as long as the block; at its end nothing of it is left and its log tells of no defect."""
-    loads = [part for name in LOADED for part in ("--load", name)]
+    loads = [part for name in models for part in ("--load", name)]
     # What the same calls say straight, Triton says to everybody here; tests/e2e/test_fingerprints.py has the lock.
     unlocked = {"TIDEGATE_LOCK_MODEL_CONTROL": "false"}
     flags = ("--model-repository", str(MODELS), "--allow-shared-memory", "--header-forward-pattern", FORWARDED, *loads)

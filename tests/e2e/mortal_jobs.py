@@ -1,6 +1,4 @@
-"""A process that accepts a job and a batch, runs them, and dies by `kill -9` at a named step; run by `test_job_kill_points`.
-
-    python -m tests.e2e.mortal_jobs REDIS BROKER FOLDER [STEP before|after]
+"""A process that accepts a job and a batch, runs them, and dies by `kill -9` at a named step; `test_job_kill_points` forks it.
 
 The stores, the queue and the services are those of a gateway; only what computes is a fake.
 """
@@ -10,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -136,5 +133,9 @@ async def _open_yet(batches: Batches, batch: Batch, store: Any, queue: RabbitmqT
     return f"{depth} tickets are left" if depth else ""
 
 
-if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), *sys.argv[4:]))
+def live(words: Sequence[str], errors: Path) -> None:
+    """Carry out `main` in a process that was forked for it, and write what it has to say on standard error to a file."""
+    with errors.open("w") as sink:
+        os.dup2(sink.fileno(), 2)
+    redis, broker, folder, *death = words
+    asyncio.run(main(redis, broker, Path(folder), *death))

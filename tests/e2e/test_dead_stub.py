@@ -17,7 +17,7 @@ import pytest
 from control_plane.admin.client import AdminClient
 from tests.e2e import bad_models
 from tests.e2e.conftest import Start
-from tests.e2e.nodes import PLACES, fleet_on
+from tests.e2e.nodes import NODES, fleet_on
 from tests.e2e.raw_http import exchange, status
 from tests.e2e.test_fleet import answer_of, ask, body, loaded, shown, write_models
 from tests.e2e.tidegate import LONG_S, Tidegate, living, proc_files, run_cli, wait_for
@@ -221,14 +221,13 @@ def unloads_what_died_again(running: Tidegate) -> None:
     assert not living(set(stubs_of(running, "m2")))
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_fleet_of_three_serves_on(place: str, tmp_path: Path) -> None:
+def test_a_fleet_of_three_on_nodes_serves_on(tmp_path: Path) -> None:
     write_models(tmp_path / "models", ("m0",))
     sleeps(tmp_path / "models", "m0")
     config = tmp_path / "models/m0/config.pbtxt"
     config.write_text(config.read_text() + 'parameters { key: "tidegate_min_replicas" value { string_value: "2" } }')
     flags = ("--workers", "2", "--memory-budget", "50MiB", "--load", "m0")
-    with fleet_on(place, tmp_path / "fleet", *flags, repository=tmp_path / "models", count=3) as (running, _):
+    with fleet_on(NODES, tmp_path / "fleet", *flags, repository=tmp_path / "models", count=3) as (running, _):
         serves_on(running)
 
 

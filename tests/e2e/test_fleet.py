@@ -15,7 +15,7 @@ import tritonclient.grpc
 import tritonclient.http
 
 from control_plane.admin.client import AdminClient
-from tests.e2e.nodes import PLACES, fleet_on
+from tests.e2e.nodes import EMBEDDED, fleet_on
 from tests.e2e.raw_http import exchange, status
 from tests.e2e.tidegate import LONG_S, Tidegate, run_cli, wait_for
 
@@ -64,10 +64,10 @@ def write_models(root: Path, names: Iterable[str], *, size: str = "24MiB") -> No
         (root / name / "config.pbtxt").write_text(_CONFIG % size)
 
 
-@pytest.fixture(scope="module", params=PLACES)
-def fleet(request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
+@pytest.fixture(scope="module")
+def fleet(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
     flags = ("--memory-budget", "50MiB", "--load", "m5")
-    with fleet_on(request.param, tmp_path_factory.mktemp("fleet"), *flags, repository=repository) as (running, _):
+    with fleet_on(EMBEDDED, tmp_path_factory.mktemp("fleet"), *flags, repository=repository) as (running, _):
         yield running
 
 
@@ -120,7 +120,7 @@ def watching(fleet: Tidegate, check: Callable[[dict[str, Any]], None]) -> Iterat
 
     def watch() -> None:
         try:
-            while not done.wait(0.02):
+            while not done.wait(0.05):
                 check(shown(fleet))
         except BaseException as exc:
             failures.append(exc)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +17,8 @@ from control_plane.jobs.adapters.folder_spool import FolderSpool
 from control_plane.jobs.domain.job import Job, JobState
 from control_plane.metering.domain.usage import EVERY_DAY, Usage
 from perf.servers.rabbitmq import RabbitmqServer, rabbitmq_server
-from tests.e2e.tidegate import PROJECT
+from tests.e2e import mortal_jobs
+from tests.e2e.forks import PROCESSES
 from tests.redis_server import RedisServer, redis_server
 from tests.unit.batches.world import CHUNKS, OK, WRONG
 from tests.unit.jobs.world import WANTED
@@ -47,16 +46,28 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RedisSer
         yield redis, broker
 
 
+def lived(folder: Path, *words: str) -> tuple[int | None, str]:
+    """How a process ended, None for not at all, and what it said on standard error."""
+    process = PROCESSES.Process(target=mortal_jobs.live, args=(words, folder / "errors.txt"))
+    process.start()
+    process.join(120)
+    status = process.exitcode
+    process.kill()
+    process.join()
+    process.close()
+    return status, (folder / "errors.txt").read_text()[-2000:]
+
+
 @pytest.mark.parametrize(("step", "when"), [("add", "before"), *((step, "after") for step in STEPS)])
 def test_what_was_accepted_is_settled_once(tmp_path: Path, servers: tuple[RedisServer, RabbitmqServer], step: str, when: str) -> None:
     redis, broker = servers
     redis.call("FLUSHALL")
-    command = [sys.executable, "-m", "tests.e2e.mortal_jobs", redis.url, broker.url, str(tmp_path)]
+    words = (redis.url, broker.url, str(tmp_path))
 
-    killed = subprocess.run([*command, step, when], cwd=PROJECT, capture_output=True, timeout=120)
-    assert killed.returncode == -signal.SIGKILL, f"it was to die {when} {STEPS[step]}: {killed.stderr.decode()[-2000:]}"
-    again = subprocess.run(command, cwd=PROJECT, capture_output=True, timeout=120)
-    assert again.returncode == 0, again.stderr.decode()[-2000:]
+    killed, said = lived(tmp_path, *words, step, when)
+    assert killed == -signal.SIGKILL, f"it was to die {when} {STEPS[step]}: {said}"
+    again, said = lived(tmp_path, *words)
+    assert again == 0, said
 
     jobs, usage, results = asyncio.run(found(redis.url, tmp_path))
     assert Counter(job.state for job in jobs) == {JobState.SUCCEEDED: 1 + CHUNKS}

@@ -104,6 +104,12 @@ def test_a_unix_socket_that_somebody_listens_on_is_not_taken_away(serving: Tideg
     assert raw_http.status(ask(folder / "http.sock", "GET", "/v2/health/live")) == 200
 
 
+def test_a_state_folder_has_one_holder(serving: Tidegate) -> None:
+    done = refused_start("--state-dir", str(serving.state_dir))
+    assert done.returncode == 1
+    assert f"in use by tidegate with pid {serving.process.pid}" in done.stderr
+
+
 def test_kill_9_leaves_no_orphan_and_what_it_left_is_replaced(serving: Tidegate, start: Start, folder: Path) -> None:
     """And models that fail to load are reported while the rest is served."""
     below = descendants(serving.process.pid)
@@ -136,9 +142,3 @@ def test_a_flag_that_triton_does_not_take_is_told_in_one_line(tmp_path: Path, ar
     assert done.returncode == 1
     assert says in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_state_folder_has_one_holder(tidegate: Tidegate) -> None:
-    done = refused_start("--state-dir", str(tidegate.state_dir))
-    assert done.returncode == 1
-    assert f"in use by tidegate with pid {tidegate.process.pid}" in done.stderr

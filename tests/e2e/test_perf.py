@@ -44,13 +44,13 @@ def no_job_is_lost(report: ChaosJobsReport) -> None:
 RUNS = [
     run("smoke", *ONE_ROUND, "--requests", "50"),
     run(
-        "gateway", *ONE_ROUND, "--seconds", "1", "--connections", "2", "--sizes", "1536", "--peers", "nginx", "starlette-aiohttp",
+        "gateway", *ONE_ROUND, "--seconds", "0.5", "--connections", "2", "--sizes", "1536", "--peers", "nginx", "starlette-aiohttp",
         "fastapi-httpx", "grpc-aio", "grpc-aio-to-http", "tidegate",
     ),
     run("waiting", *ONE_ROUND, "--seconds", "0.3", "--requests", "40", "--upload-mib", "8", "--only", "grpc"),
     run("floods", *ONE_ROUND, "--seconds", "0.3", "--only", "reset at once", check=the_one_who_does_no_harm_is_answered),
     run("tenants", *ONE_ROUND, "--seconds", "0.5", "--settle-s", "0.5", "--callers", "2", "--flood", "5", "--models", "batches"),
-    run("cache-hits", *ONE_ROUND, "--seconds", "1", "--connections", "2"),
+    run("cache-hits", *ONE_ROUND, "--seconds", "0.5", "--connections", "2"),
     run("chaos", *ONE_ROUND, *QUICK_DRILLS, "--scale", "0.2", check=quick_drills_cost_nobody_a_request),
     run("chaos-jobs", "jobs while everything dies", "--jobs", "120", "--fault-s", "8", check=no_job_is_lost),
 ]  # fmt: skip

@@ -24,6 +24,8 @@ from tests.e2e.test_access import triton_url
 from tests.e2e.tidegate import LONG_S, SHARED_TRITON, Tidegate, run_cli, wait_for
 from tests.redis_server import redis_server
 
+PAUSE_S = 0.005
+"""Of a caller, before each request: what rollouts do is tested, not the load."""
 MODEL = """
 import time
 import triton_python_backend_utils as pb_utils
@@ -98,7 +100,7 @@ class Callers:
     def _values(self) -> Iterator[float]:
         while not self._ends.is_set():
             yield float(np.float32(np.random.default_rng().random()))
-            time.sleep(0.002)
+            time.sleep(PAUSE_S)
 
     def _http(self) -> None:
         with closing(http.client.HTTPConnection(self._tidegate.address("http"), timeout=LONG_S)) as connection:
@@ -156,7 +158,7 @@ def cli(tidegate: Tidegate, *arguments: str) -> str:
 
 def rolled_out(tidegate: Tidegate, model: str, *options: str) -> str:
     """The last event of a rollout to that model."""
-    how = ("--samples", "100", "--seconds", "1", *(() if "--shadow-samples" in options else ("--no-shadow",)))
+    how = ("--samples", "50", "--seconds", "1", *(() if "--shadow-samples" in options else ("--no-shadow",)))
     cli(tidegate, "rollouts", "start", "route", "--to", model, *how, *options)
     history: list[str] = []
 
@@ -176,7 +178,7 @@ def test_bad_versions_are_rolled_back_a_good_one_is_promoted_and_no_request_fail
         assert "rolled back: slower than " in rolled_out(running, "slow", "--steps", "20")
         assert " promoted" in rolled_out(running, "good", "--steps", "20,50")
         before = callers.answered["v1"]
-        wait_for(lambda: callers.answered["good"] > 1000, what="answers of the new model")
+        wait_for(lambda: callers.answered["good"] > 500, what="answers of the new model")
         assert callers.answered["v1"] - before < 100
     assert callers.wrong == []
     assert set(callers.answered) == {"v1", "slow", "good"}, "what fails has answered nobody"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import tidegate as servers
-from tests.e2e.nodes import ATTACHED, NODES, Host, host_on
+from tests.e2e.nodes import ATTACHED, Host, host_on
 from tests.e2e.raw_http import exchange, status
 from tests.e2e.test_fleet import answer_of, ask, loaded, write_models
 from tests.e2e.tidegate import Tidegate, wait_for
@@ -26,10 +26,10 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module", params=[ATTACHED, NODES])
-def hosts(request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Host]]:
+@pytest.fixture(scope="module")
+def hosts(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Host]]:
     with ExitStack() as ends:
-        yield [ends.enter_context(host_on(request.param, tmp_path_factory.mktemp(name), repository)) for name in ("first", "second")]
+        yield [ends.enter_context(host_on(ATTACHED, tmp_path_factory.mktemp(name), repository)) for name in ("first", "second")]
 
 
 def write(path: Path, *entries: dict[str, object]) -> None:

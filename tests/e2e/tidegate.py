@@ -21,9 +21,9 @@ import pytest
 from control_plane.cli import main
 from control_plane.core.endpoints import CONTROL_FIELD
 from control_plane.triton.embedded.command import shm_prefix
+from tests.e2e.forks import PROJECT, Forked
 from tests.unix_relay import UnixRelay
 
-PROJECT = Path(__file__).resolve().parents[2]
 SHARED_TRITON = {"TIDEGATE_TRITON_TRANSPORT": "tcp", "TIDEGATE_LOCK_MODEL_CONTROL": "false"}
 """Variables of one whose Triton other gateways attach to and load models into."""
 FREE_PORTS = tuple(part for frontend in ("http", "grpc", "metrics", "admin") for part in (f"--{frontend}-port", "0"))
@@ -35,7 +35,7 @@ LONG_S = 120.0
 class Tidegate:
     """A running one, and where it listens."""
 
-    process: subprocess.Popen[str]
+    process: Forked | subprocess.Popen[str]
     state_dir: Path
     endpoints: dict[str, str]
     output: Path
@@ -152,16 +152,17 @@ def start_program(
     state_dir.mkdir(parents=True, exist_ok=True)
     output = state_dir / "output.txt"
     (state_dir / "endpoints.json").unlink(missing_ok=True)  # one that was killed leaves its own
-    limited = [] if open_files is None else ["prlimit", f"--nofile={open_files}:{open_files}"]
-    with output.open("w") as sink:
-        process = subprocess.Popen(
-            limited + command(name, "--state-dir", str(state_dir), *options, python=python),
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=PROJECT,
-            env={**os.environ, "COLUMNS": "160", **(env or {})},
-        )
+    output.write_text("")
+    words = (name, "--state-dir", str(state_dir), *options)
+    environment = {**os.environ, "COLUMNS": "160", **(env or {})}
+    if python == sys.executable and open_files is None:
+        process: Forked | subprocess.Popen[str] = Forked(words, output=output, env=environment)
+    else:
+        limited = [] if open_files is None else ["prlimit", f"--nofile={open_files}:{open_files}"]
+        with output.open("w") as sink:
+            process = subprocess.Popen(
+                limited + command(*words, python=python), stdout=sink, stderr=subprocess.STDOUT, text=True, cwd=PROJECT, env=environment
+            )
     deadline = time.monotonic() + LONG_S
     while not (state_dir / "endpoints.json").exists():
         if process.poll() is not None or time.monotonic() > deadline:
@@ -217,9 +218,13 @@ def proc_files(pids: set[int], name: str) -> dict[int, str]:
 
 
 def wait_for(condition: object, *, timeout_s: float = LONG_S, what: str = "it", every_s: float = 0.05) -> None:
-    """Poll `condition()` until it is true; AssertionError when the time is over."""
+    """Poll `condition()` until it is true; AssertionError when the time is over.
+
+    It is asked every so often, and later whenever a tenth more time has passed, five times a second at least: asking costs CPU.
+    """
     assert callable(condition)
-    deadline = time.monotonic() + timeout_s
+    began_s = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s} s"
-        time.sleep(every_s)
+        waited_s = time.monotonic() - began_s
+        assert waited_s < timeout_s, f"{what} did not come true within {timeout_s} s"
+        time.sleep(max(every_s, min(waited_s / 10, 0.2)))

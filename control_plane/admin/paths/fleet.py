@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
-
 from fastapi import FastAPI, Response
-from pydantic import BaseModel
 
 from control_plane.admin.described import Described
 from control_plane.admin.errors import error_responses
+from control_plane.admin.rendering import rendered
 from control_plane.core.errors import ErrorCode, RouteNotFound
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.event import FleetEvent, FleetEventKind
@@ -22,9 +19,6 @@ _NO_FLEET = (
     "this tidegate serves one Triton without loading on demand: `tidegate models list` shows its models; "
     "--servers, --memory-budget, --servers-file or several --triton-url make a fleet"
 )
-
-_AT_ONCE = 100
-"""Models that are rendered without letting requests through in between: each takes some ten microseconds."""
 
 
 class ReplicaView(Described):
@@ -130,20 +124,10 @@ def add_fleet_path(app: FastAPI, fleet: FleetService | None) -> None:
         state, now_s = fleet.state, fleet.state.now_s()
         events = [_event(event) for event in fleet.state.events.latest]
         rest = FleetView(is_leader=fleet.is_leader, servers=[], models=[], events=events, notes=list(fleet.notes()))
-        servers = await _rendered(_server(server, now_s) for server in list(state.fleet.servers.values()))
-        models = await _rendered(_model(facts, fleet, now_s) for _, facts in sorted(state.fleet.models.items()))
+        servers = await rendered(_server(server, now_s) for server in list(state.fleet.servers.values()))
+        models = await rendered(_model(facts, fleet, now_s) for _, facts in sorted(state.fleet.models.items()))
         others = rest.model_dump_json(exclude={"servers", "models"}).removesuffix("}")
         return Response(f'{others},"servers":[{servers}],"models":[{models}]}}', media_type="application/json")
-
-
-async def _rendered(views: Iterable[BaseModel]) -> str:
-    """Render views as JSON, with commas between them, a hundred at a time."""
-    parts = list[str]()
-    for number, view in enumerate(views):
-        if number % _AT_ONCE == 0:
-            await asyncio.sleep(0)
-        parts.append(view.model_dump_json())
-    return ",".join(parts)
 
 
 def _server(server: Server, now_s: float) -> ServerView:

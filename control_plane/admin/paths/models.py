@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 
 from control_plane.admin.actor import By
 from control_plane.admin.described import Described
 from control_plane.admin.errors import error_responses
 from control_plane.admin.paging import Paged
+from control_plane.admin.rendering import rendered
 from control_plane.admin.views import Name
 from control_plane.audit.trail import AuditTrail
 from control_plane.core.errors import ErrorCode, RouteNotFound
@@ -45,6 +46,7 @@ _LIST_ERRORS = error_responses(
     ErrorCode.DEADLINE_EXCEEDED,
     ErrorCode.STARTUP,  # the repositories have become unusable, such as by two models with the same name
 )
+_PAGE_ERRORS = _LIST_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT)
 _READ_ERRORS = _LIST_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCode.MODEL_NOT_FOUND)
 _CHANGE_ERRORS = _READ_ERRORS | error_responses(
     ErrorCode.LOAD_FAILED,
@@ -67,10 +69,12 @@ def add_model_paths(
     async def view(name: str) -> ModelView:
         return _view(await models.get(name), fleet, builds)
 
-    @app.get("/models", tags=["models"], responses=_LIST_ERRORS | error_responses(ErrorCode.INVALID_ARGUMENT))
-    async def list_models(paging: Paged) -> list[ModelView]:
+    @app.get("/models", tags=["models"], response_model=list[ModelView], responses=_PAGE_ERRORS)
+    async def list_models(paging: Paged, response: Response) -> Response:
         """Every model of the repositories, loaded or not."""
-        return [_view(model, fleet, builds) for model in paging.page(await models.list_models(), key=lambda model: model.name)]
+        page = paging.page(await models.list_models(), key=lambda model: model.name)
+        shown = await rendered(_view(model, fleet, builds) for model in page)
+        return Response(f"[{shown}]", media_type="application/json", headers=dict(response.headers))
 
     @app.get("/models/{name}", tags=["models"], responses=_READ_ERRORS)
     async def get_model(name: Name) -> ModelView:

@@ -1,7 +1,7 @@
 """Codec of cached responses: without the request id, which is the caller's own; each caller gets its own back.
 
 Triton's bytes are stored as they came; only the field `id` and, over HTTP, the lengths in the
-head are written anew.
+head are written anew, and what the head says of that one answer is left out.
 
 Called by the KServe frontends and `inference/caching/cached_inference`. It knows no models and no cache: bytes in,
 bytes out.
@@ -29,7 +29,10 @@ HEADER = "tidegate-cache"
 """Response header (HTTP) or trailer (gRPC) that says what the cache did: hit, miss, joined, ..."""
 
 _ANSWERS_ID = re.compile(rb'\{"id":' + JSON_STRING + rb",", re.DOTALL)
-_LENGTHS = re.compile(rb"\r\n(?:content-length|inference-header-content-length):[^\r\n]*", re.IGNORECASE)
+_WRITTEN_ANEW = rb"content-length|inference-header-content-length|content-encoding"
+_OF_ONE_ANSWER = rb"date|age|set-cookie|endpoint-load-metrics"
+"""Fields that hold for the first caller or the moment: of a proxy before Triton, and of Triton's load where one asks."""
+_NOT_KEPT = re.compile(rb"\r\n(?:%b|%b):[^\r\n]*" % (_WRITTEN_ANEW, _OF_ONE_ANSWER), re.IGNORECASE)
 _JSON_LENGTH = re.compile(rb"\r\ninference-header-content-length:[ \t]*(\d{1,18})", re.IGNORECASE)
 _ENCODING = re.compile(rb"\r\ncontent-encoding:[^\r\n]*", re.IGNORECASE)
 _MAX_BYTES = 2**22
@@ -74,7 +77,7 @@ def encode_http(answer: HttpAnswer, *, request_id: str) -> bytes | None:
     if (found is None) is not (not request_id) or not json.startswith(b"{") or len(json) < 3:
         return None
     bare = json if found is None else b"{" + json[found.end() :]
-    head = _ENCODING.sub(b"", _LENGTHS.sub(b"", answer.head))[:-4]
+    head = _NOT_KEPT.sub(b"", answer.head)[:-4]
     return b"".join((_LAYOUT.pack(len(head), len(bare), length is not None), head, bare, data))
 
 

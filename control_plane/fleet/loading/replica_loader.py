@@ -250,10 +250,12 @@ class ReplicaLoader:
     async def _load(self, facts: ModelFacts, server: Server, replica: Replica) -> None:
         """Load a replica when its turn comes. It does not raise: those who wait look at the view again, and
         find the replica or a reason."""
+        has_begun = False
         try:
             # The files first, then the turn: a fetch may take minutes, and must not hold up the server's
             # other loads.
             async with self._files_held_at(facts, server.name), self._turns.turn(server.name):
+                has_begun = True
                 there, victims = server.replicas.get(facts.name), victims_on(self._state.fleet, server, facts.name, self._state.now_s())
                 # Another load may have brought the model in while this one waited, or an administrator may
                 # have suspended it.
@@ -261,7 +263,7 @@ class ReplicaLoader:
                 if victims is not None and not has_come and not self._state.is_suspended(facts.name):
                     await self._load_and_record(facts, server, victims)
         except Exception as exc:  # the root of a task: one model's broken files must not end the gateway
-            self._turns.note_failure(facts, server.name, exc)
+            self._turns.note_failure(facts, server.name, exc, has_begun=has_begun)
         finally:
             self._state.drop(server, replica)
             self._state.reschedule_loads(server)

@@ -77,8 +77,9 @@ class ServerTurns:
         `loader_of`."""
         self._locks.pop(server, None)
 
-    def note_failure(self, facts: ModelFacts, server: str, error: Exception) -> None:
-        """Record a failed load: quarantine the model if the failure may be its own, otherwise only pause."""
+    def note_failure(self, facts: ModelFacts, server: str, error: Exception, *, has_begun: bool = True) -> None:
+        """Record a failed load: quarantine the model if the failure may be its own, otherwise only pause. `has_begun`
+        is whether the server was asked for it, as its files can be loaded."""
         # No fault of the model: the server went down or is frozen, the lease was lost, or another load took the room.
         at = self.state.fleet.servers.get(server)
         is_frozen = at is not None and at.is_silent and isinstance(error, DeadlineExceeded)
@@ -87,7 +88,7 @@ class ServerTurns:
             return
         # Such a failure quarantines the model, too, but it is not put on trial for it.
         is_transient = isinstance(error, StoreUnavailable) or (isinstance(error, ModelLoadFailed) and error.is_transient)
-        self.state.measurements.failed(facts, str(error), is_transient=is_transient, server=server)
+        self.state.measurements.failed(facts, str(error), is_transient=is_transient, server=server, has_begun=has_begun)
         self.tell(FleetEventKind.FAILED, facts.name, server, str(error))
         unexpected = None if isinstance(error, ControlPlaneError) else error
         _log.error("model could not be loaded: %s", error, extra={"model": facts.name, "server": server}, exc_info=unexpected)

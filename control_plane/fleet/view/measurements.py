@@ -201,11 +201,11 @@ class Measurements:
 
     # Failures
 
-    def failed(self, facts: ModelFacts, why: str, *, is_transient: bool = False, server: str = "") -> None:
+    def failed(self, facts: ModelFacts, why: str, *, is_transient: bool = False, server: str = "", has_begun: bool = True) -> None:
         """Record a failed load on a server and quarantine the model, for longer each time. `is_transient` tells a failure
-        that is no fault of its files."""
+        that is no fault of its files, `has_begun` one that is not seen from its files."""
         if not is_transient and (at := self._fleet.servers.get(server)) is not None:
-            self._fail_on(at, facts.name)
+            self._fail_on(at, facts.name, has_begun=has_begun)
         known = self.record_of(facts.name)
         facts.failed_only_on = server if known.failures == 0 or facts.failed_only_on == server else ""
         # In wall-clock time, since the record outlives this process and its monotonic clock.
@@ -219,11 +219,12 @@ class Measurements:
         )
         self.quarantine(facts)
 
-    def _fail_on(self, server: Server, model: str) -> None:
+    def _fail_on(self, server: Server, model: str, *, has_begun: bool) -> None:
         now_s = self._now_s()
         lately = {name: at_s for name, at_s in server.failed_s.items() if name != model and now_s - at_s < LIMITS.avoids_failed_s}
         server.failed_s = {**lately, model: now_s}  # the last one is the latest
-        server.failed_only_here = {model, *server.failed_only_here} & server.failed_s.keys()
+        suspects = server.failed_only_here | {model} if has_begun else server.failed_only_here
+        server.failed_only_here = suspects & server.failed_s.keys()
         failed = [each for each in self._fleet.servers.values() if model in each.failed_s]
         if len(failed) > 1:  # so it is the model's fault, and none of theirs
             for each in failed:

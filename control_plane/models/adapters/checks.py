@@ -19,13 +19,18 @@ from control_plane.triton.adapters.model_config import config_file, read_config
 
 _PYTHON = "python"
 _ONNX = "onnxruntime"
-_FILES: Mapping[str, str] = {_PYTHON: "model.py", _ONNX: "model.onnx", "tensorrt": "model.plan", "pytorch": "model.pt"}
+_PYTORCH = "pytorch"
+_FILES: Mapping[str, str] = {_PYTHON: "model.py", _ONNX: "model.onnx", "tensorrt": "model.plan", _PYTORCH: "model.pt"}
 """File that each backend loads from a version's folder, unless `default_model_filename` says otherwise."""
+
+_AOTI = "torch_aoti"
+"""Platform of PyTorch models that are compiled ahead of time."""
 
 _PLATFORMS: Mapping[str, str] = {
     "onnxruntime_onnx": _ONNX,
     "tensorrt_plan": "tensorrt",
-    "pytorch_libtorch": "pytorch",
+    "pytorch_libtorch": _PYTORCH,
+    _AOTI: _PYTORCH,
     "tensorflow_savedmodel": "tensorflow",
     "tensorflow_graphdef": "tensorflow",
 }
@@ -51,7 +56,7 @@ def require_loadable(folder: Path, config_name: str, *, backends: Collection[str
     backend = config.backend or _PLATFORMS.get(config.platform, "")
     _require_backend(folder, config, backend, backends)
     for version in _versions_to_load(folder, config):
-        name = config.default_model_filename or _FILES.get(backend) or _file_there(version)
+        name = config.default_model_filename or _file_of(config, backend) or _file_there(version)
         if name and not config.cc_model_filenames:
             _require_file(folder.name, version / name, backend)
 
@@ -98,6 +103,14 @@ def _entries(folder: Path) -> list[Path]:
         return list(folder.iterdir())
     except OSError as exc:
         raise ModelLoadFailed(f"{folder} cannot be read: {exc.strerror}") from exc
+
+
+def _file_of(config: model_config_pb2.ModelConfig, backend: str) -> str:
+    """Return the file that the backend loads if the configuration names none; empty if nobody knows."""
+    # Of PyTorch's the Python runtime takes model.py, to which model.pt may have the weights, or else model.pt; and what is
+    # compiled ahead of time is model.pt2, or model.pt for older releases.
+    is_open = backend == _PYTORCH and (config.runtime or config.platform == _AOTI)
+    return "" if is_open else _FILES.get(backend, "")
 
 
 def _file_there(version: Path) -> str:

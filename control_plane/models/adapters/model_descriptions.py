@@ -27,13 +27,25 @@ from control_plane.models.domain.description import DescribedModel, ModelSpec
 from control_plane.protocols.kserve.messages import model_config_pb2
 from control_plane.settings import is_utf8_encodable
 from control_plane.triton.adapters.model_config import config_file, read_config, steps_of
-from control_plane.triton.adapters.model_folders import model_folders, newest_version
+from control_plane.triton.adapters.model_folders import model_folders, versions
 
 _log = logging.getLogger(__name__)
 
 _PREFIX = "tidegate_"
+_ALL_VERSIONS = 2**31
 _MAX_COPIES = 10**6
 _MAX_PRIORITY = 10**9
+
+
+class _VersionPolicy(NamedTuple):
+    """Which versions of a model Triton loads: those that are named, or else so many of the latest."""
+
+    latest: int = 1
+    named: frozenset[int] = frozenset()
+
+    def loaded(self, there: list[str]) -> list[str]:
+        """Return which of a model's versions are loaded, of which the lowest comes first."""
+        return [each for each in there if int(each) in self.named] if self.named else there[-self.latest :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +56,7 @@ class _Configured:
     spec: ModelSpec
     steps: frozenset[str] = frozenset()
     has_sequences: bool = False
+    policy: _VersionPolicy = _VersionPolicy()
 
 
 class _Parameter(NamedTuple):
@@ -73,7 +86,7 @@ class ModelDescriptionFiles:
         own: dict[str, DescribedModel] = {}
         for folder, each in self._known.items():
             if (name := os.path.basename(folder)) not in own:
-                size, changed_ns = _weigh(folder)
+                size, changed_ns = _weigh(folder, each.policy)
                 own[name] = DescribedModel(each.spec, size, each.steps, each.has_sequences, max(changed_ns, each.file_state[1]))
         return {name: _with_steps(described, own) if described.steps else described for name, described in own.items()}
 
@@ -107,7 +120,7 @@ class ModelDescriptionFiles:
             return _Configured(state, ModelSpec(name))  # the load of the model fails with the same reason
         declared = {key: value.string_value for key, value in config.parameters.items()} | dict(self._parameters.get(name, {}))
         spec = replace(_spec(name, declared), instances=_instances(config))
-        return _Configured(state, spec, frozenset(steps_of(config)), _has_sequences(config))
+        return _Configured(state, spec, frozenset(steps_of(config)), _has_sequences(config), _policy(config))
 
     def _config_file(self, folder: str) -> str:
         if self._config_name:
@@ -210,6 +223,12 @@ def _instances(config: model_config_pb2.ModelConfig) -> int:
     return sum(max(1, group.count) for group in config.instance_group if not group.passive) or 1
 
 
+def _policy(config: model_config_pb2.ModelConfig) -> _VersionPolicy:
+    policy = config.version_policy
+    latest = _ALL_VERSIONS if policy.HasField("all") else max(1, policy.latest.num_versions)
+    return _VersionPolicy(latest, frozenset(policy.specific.versions))
+
+
 def _with_steps(model: DescribedModel, own: Mapping[str, DescribedModel]) -> DescribedModel:
     """Complete an ensemble's description by its indirect steps; a step that no source has is named and counts
     no bytes.
@@ -225,15 +244,15 @@ def _with_steps(model: DescribedModel, own: Mapping[str, DescribedModel]) -> Des
     )
 
 
-def _weigh(folder: str) -> tuple[int, int]:
-    """Return the bytes of the newest version, and when a file or folder in it was last changed."""
+def _weigh(folder: str, policy: _VersionPolicy) -> tuple[int, int]:
+    """Return the bytes of the versions that are loaded, and when a file or folder in them was last changed."""
     changed_ns, size = _state(folder)[0], 0
     try:
-        newest = newest_version(folder)
+        loaded = policy.loaded(versions(folder))
     except OSError:
         return 0, 0  # the folder has just been removed
-    if newest is not None:
-        for place, _, names in os.walk(newest):
+    for version in loaded:
+        for place, _, names in os.walk(f"{folder}/{version}"):
             changed_ns = max(changed_ns, _state(place)[0])
             for name in names:
                 file_changed_ns, file_bytes = _state(f"{place}/{name}")

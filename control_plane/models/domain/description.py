@@ -15,7 +15,7 @@ class DescribedModel:
 
     spec: ModelSpec
     file_bytes: int
-    """Size of the newest version's files, with those of an ensemble's steps. A server needs more memory; that
+    """Size of the files of the versions that are loaded, with those of an ensemble's steps. A server needs more memory; that
     is measured when the model is loaded.
     """
     steps: frozenset[str] = frozenset()

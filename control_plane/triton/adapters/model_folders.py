@@ -15,9 +15,12 @@ def model_folders(source: Path) -> list[str]:
         return sorted(entry.path for entry in entries if not entry.name.startswith(".") and entry.is_dir())
 
 
+def versions(model: str) -> list[str]:
+    """Return the numbers of a model's versions, the lowest first. Raises OSError: the model's folder has just been removed."""
+    return sorted((name for name in os.listdir(model) if name.isdecimal()), key=int)
+
+
 def newest_version(model: str) -> str | None:
-    """Return the path of a model's newest version, which Triton serves by default; None without any. Raises
-    OSError: the model's folder has just been removed.
-    """
-    newest = max((name for name in os.listdir(model) if name.isdecimal()), key=int, default=None)
-    return None if newest is None else f"{model}/{newest}"
+    """Return the path of a model's newest version, which Triton serves by default; None without any. Raises as `versions`."""
+    found = versions(model)
+    return f"{model}/{found[-1]}" if found else None

@@ -251,7 +251,7 @@ def _process_table() -> Iterator[tuple[int, int, int]]:
     """
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            with contextlib.suppress(OSError):  # it has just ended, or is another user's, which /proc may hide (hidepid=1)
                 # The name, in brackets, may contain anything, brackets too: hence the last one counts.
                 fields = Path(entry.path, "stat").read_text(errors="replace").rpartition(")")[2].split()
                 if fields[0] != "Z":

@@ -25,6 +25,12 @@ def bench() -> Bench:
     return Bench()
 
 
+@pytest.fixture(scope="module")
+def unchanged() -> Bench:
+    """One bench for all calls that change nothing: its API takes longer to make than they do."""
+    return Bench()
+
+
 NO_FLEET: dict[str, object] = {"tier": None, "servers": [], "variant": None, "variant_reason": None, "build": ""}
 VIEW_A = {"name": "a", "state": "READY", "reason": "", "versions": ["1"], "memory_bytes": None, **NO_FLEET}
 VIEW_B = {"name": "b", "state": "UNAVAILABLE", "reason": "", "versions": [], "memory_bytes": None, **NO_FLEET}
@@ -55,15 +61,15 @@ class TestModels:
 
     @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
     @pytest.mark.parametrize("action", ["load", "unload", "release"])
-    def test_only_post_changes_anything(self, bench: Bench, method: str, action: str) -> None:
+    def test_only_post_changes_anything(self, unchanged: Bench, method: str, action: str) -> None:
         """An `<img>` on another site's page makes the browser send a GET without an Origin."""
-        assert bench.ask(method, f"/models/a/{action}")[0] == 405
-        assert (bench.upstream.control.loads, bench.upstream.control.unloads) == ([], [])
+        assert unchanged.ask(method, f"/models/a/{action}")[0] == 405
+        assert (unchanged.upstream.control.loads, unchanged.upstream.control.unloads) == ([], [])
 
     @pytest.mark.parametrize("method", ["GET", "POST"])
     @pytest.mark.parametrize("name", ["a%20b", "%C3%A4", "a%0A", "x" * 256, "a%00"])
-    def test_a_name_that_cannot_be_one_is_an_error_like_others(self, bench: Bench, method: str, name: str) -> None:
-        status, body = bench.ask(method, f"/models/{name}" + ("/load" if method == "POST" else ""))
+    def test_a_name_that_cannot_be_one_is_an_error_like_others(self, unchanged: Bench, method: str, name: str) -> None:
+        status, body = unchanged.ask(method, f"/models/{name}" + ("/load" if method == "POST" else ""))
         assert (status, body["code"], body["retryable"]) == (400, "invalid_argument", False)
         assert f"path.name: must be {NAME_RULE}" in body["error"]
 
@@ -76,8 +82,8 @@ class TestModels:
             pytest.param("PATCH", "/routes/r", {"sticky": "moon"}, "body.sticky: must be tenant, key, sequence, header:NAME", id="sticky"),
         ],
     )
-    def test_a_pattern_is_told_in_words(self, bench: Bench, method: str, path: str, body: dict[str, str] | None, said: str) -> None:
-        status, answer = bench.ask(method, path, body=body)
+    def test_a_pattern_is_told_in_words(self, unchanged: Bench, method: str, path: str, body: dict[str, str] | None, said: str) -> None:
+        status, answer = unchanged.ask(method, path, body=body)
         assert (status, said in answer["error"]) == (400, True), answer
 
 
@@ -121,6 +127,10 @@ class TestErrors:
 
 class TestProblemDetails:
     """RFC 9457, by the caller's Accept header."""
+
+    @pytest.fixture
+    def bench(self, unchanged: Bench) -> Bench:
+        return unchanged
 
     @pytest.mark.parametrize(
         ("accept", "is_problem"),
@@ -208,14 +218,8 @@ class TestHealth:
         assert bench.ask("GET", "/health/live") == (200, {"ready": False, "reason": ""})
         assert bench.ask("GET", "/health/ready")[0] == 503
 
-    def test_version(self, bench: Bench) -> None:
-        assert bench.ask("GET", "/version") == (200, {"version": "1.2.3"})
-
-
-@pytest.fixture(scope="module")
-def refusing() -> Bench:
-    """One bench for all calls that are refused: they change nothing."""
-    return Bench()
+    def test_version(self, unchanged: Bench) -> None:
+        assert unchanged.ask("GET", "/version") == (200, {"version": "1.2.3"})
 
 
 class TestForeignPages:
@@ -238,22 +242,26 @@ class TestForeignPages:
     @pytest.mark.parametrize(
         ("method", "path"), [("GET", "/models"), ("POST", "/models/b/load"), ("GET", "/openapi.json"), ("OPTIONS", "/models")]
     )
-    def test_refused(self, refusing: Bench, origin: str, host: str, method: str, path: str) -> None:
-        status, body = refusing.ask(method, path, origin=origin, host=host)
+    def test_refused(self, unchanged: Bench, origin: str, host: str, method: str, path: str) -> None:
+        status, body = unchanged.ask(method, path, origin=origin, host=host)
         assert (status, body["code"], body["retryable"]) == (403, "foreign_origin", False)
-        assert refusing.upstream.control.loads == []
+        assert unchanged.upstream.control.loads == []
 
     @pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost:8080", "localhost", "[::1]:8080"])
     def test_our_own(self, bench: Bench, host: str) -> None:
         assert bench.ask("POST", "/models/b/load", origin=f"http://{host}", host=host)[0] == 200
 
-    def test_no_answer_invites_other_sites(self, bench: Bench) -> None:
-        response = run(bench.request("GET", "/models", origin=OWN))
+    def test_no_answer_invites_other_sites(self, unchanged: Bench) -> None:
+        response = run(unchanged.request("GET", "/models", origin=OWN))
         assert not [name for name in response.headers if name.startswith("access-control")]
 
 
 class TestNoSuchCall:
     """Errors of FastAPI and Starlette have the form of ours."""
+
+    @pytest.fixture
+    def bench(self, unchanged: Bench) -> Bench:
+        return unchanged
 
     @pytest.mark.parametrize(
         ("method", "path", "status", "code"),
@@ -344,6 +352,10 @@ STATUSES = {
 
 
 class TestOpenApi:
+    @pytest.fixture
+    def bench(self, unchanged: Bench) -> Bench:
+        return unchanged
+
     def test_every_status_that_can_come_is_documented(self, bench: Bench) -> None:
         assert documented(bench.app.openapi()) == STATUSES
 

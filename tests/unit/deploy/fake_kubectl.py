@@ -1,24 +1,19 @@
-"""A `kubectl` for tests: renders with the real one, and plays a cluster whose state is a file.
+"""A `kubectl` for tests that plays a cluster whose state is a file; rendering is the real one's.
 
 It notes each call with what it was given on standard input. `cluster.json` says what is there, and which calls fail.
-Run as a program: fake_kubectl.py FOLDER REAL_KUBECTL WORDS...
+Run as a program: fake_kubectl.py FOLDER WORDS... It starts a dozen times for one deployment, and so imports little.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import yaml
 
-
-def main(folder: Path, real: str, words: list[str]) -> int:
-    if words[0] == "kustomize":
-        os.execv(real, [real, *words])
+def main(folder: Path, words: list[str]) -> int:
     given = "" if sys.stdin.isatty() or words[0] not in ("apply", "create", "diff", "delete") else sys.stdin.read()
     with (folder / "calls.jsonl").open("a") as calls:
         calls.write(json.dumps({"words": words, "given": given}) + "\n")
@@ -35,7 +30,7 @@ def main(folder: Path, real: str, words: list[str]) -> int:
 
 def answer(cluster: dict[str, Any], words: list[str], given: str) -> int:
     objects: dict[str, Any] = cluster["objects"]
-    handed = {key(each): each for each in yaml.load_all(given, yaml.CSafeLoader) if each} if given else {}
+    handed = {key(each): each for each in objects_of(given)}
     match words[0]:
         case "config":
             print("kind-test")
@@ -78,6 +73,14 @@ def answer(cluster: dict[str, Any], words: list[str], given: str) -> int:
     return 0
 
 
+def objects_of(given: str) -> list[dict[str, Any]]:
+    if not given:
+        return []
+    import yaml
+
+    return [each for each in yaml.load_all(given, yaml.CSafeLoader) if each]
+
+
 def key(it: dict[str, Any]) -> str:
     return f"{it['kind'].lower()}/{it['metadata']['name']}"
 
@@ -98,4 +101,4 @@ def stored(it: dict[str, Any], cluster: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:]))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

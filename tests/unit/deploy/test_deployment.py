@@ -96,17 +96,42 @@ class Cluster:
         return found
 
 
+PROGRAM = """#!/bin/sh
+if [ "$1" = kustomize ]; then
+    kept="{renderings}/$(cksum < "$2/kustomization.yaml" | tr ' ' -)"
+    if [ ! -f "$kept" ]; then "{real}" "$@" > "$kept.new" || exit; mv "$kept.new" "$kept"; fi
+    exec cat "$kept"
+fi
+export PYTHONPATH="{packages}"
+exec "{python}" -S "{fake}" "{cluster}" "$@"
+"""
+"""The scripted `kubectl`. What the real one has rendered is not rendered again for each test."""
+
+
+@pytest.fixture(scope="module")
+def renderings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("renderings")
+
+
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Cluster]:
-    real = kubectl()
+def cluster(tmp_path: Path, renderings: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Cluster]:
     program = tmp_path / "bin" / "kubectl"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{fake_kubectl.__file__}" "{tmp_path}" "{real}" "$@"\n')
+    program.write_text(
+        PROGRAM.format(
+            renderings=renderings,
+            real=kubectl(),
+            packages=Path(yaml.__file__).parents[1],
+            python=sys.executable,
+            fake=fake_kubectl.__file__,
+            cluster=tmp_path,
+        )
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     Gateway.answers, Gateway.heard = dict(ANSWERS), []
     server = ThreadingHTTPServer(("127.0.0.1", 0), Gateway)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     it = Cluster(tmp_path, capsys)
     start = {"objects": {}, "applied": {}, "failures": {}, "pods": [], "nodes": [], "port": server.server_port}

@@ -53,7 +53,7 @@ def triton() -> Iterator[type[Live]]:
 
     with HTTPServer(("127.0.0.1", 0), Mine) as server:
         Mine.port = server.server_address[1]
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield Mine
         server.shutdown()

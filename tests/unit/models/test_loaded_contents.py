@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from contextlib import suppress
 
 import pytest
 
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, UpstreamUnavailable
-from control_plane.core.fingerprint import LoadedConfig
+from control_plane.core.fingerprint import LoadedConfig, ModelContents
 from control_plane.core.model import ModelOverride
 from tests.aio import settle
 from tests.unit.models.loaded_contents_bench import ALL, FILES, STEPS, Bench
@@ -24,6 +26,27 @@ class TestDependents:
 
 
 class TestLoad:
+    def test_leaves_threads_to_others_while_files_are_read(self) -> None:
+        bench, read = Bench(), Bench().reading.read
+        names, turn, now, most = [f"m{number}" for number in range(8)], threading.Lock(), 0, 0
+
+        def read_for_a_while(name: str, override: ModelOverride | None) -> ModelContents:
+            nonlocal now, most
+            with turn:
+                now += 1
+                most = max(most, now)
+            time.sleep(0.05)
+            with turn:
+                now -= 1
+            return read("a", override)
+
+        async def work() -> None:
+            bench.reading.read = read_for_a_while  # type: ignore[method-assign]
+            await asyncio.gather(*(bench.load_new(name) for name in names))
+
+        bench.does(work)
+        assert 1 < most <= 4
+
     def test_makes_a_model_known_and_its_steps_and_what_needs_them(self) -> None:
         bench = Bench()
         bench.does(settle)

@@ -71,6 +71,15 @@ def test_whether_triton_closes_is_told_of_each_answer() -> None:
     assert told == [False, True, True, False, False]
 
 
+@pytest.mark.parametrize("fields", [b"Connection: close\r\n", b"keep-alive: timeout=5\r\nCONNECTION:keep-alive\r\n"])
+def test_what_holds_for_tritons_connection_is_not_told_on(fields: bytes) -> None:
+    reader, start, rest = AnswerReader(), b"HTTP/1.1 200 OK\r\n", b"X: 1\r\nContent-Length: 1\r\n\r\n"
+    for _ in range(2):
+        assert reader.feed(start + fields + rest + b"a") == HttpAnswer(200, start + rest, b"a")
+    chunked = reader.feed(start + fields + b"Transfer-Encoding: chunked\r\n\r\n")
+    assert chunked == ChunkedHead(200, start + b"Transfer-Encoding: chunked\r\n\r\n", b"")
+
+
 @pytest.mark.parametrize("pieces", [1, 2], ids=["at once", "in two pieces"])
 def test_more_than_a_repeated_head_announces_is_refused(pieces: int) -> None:
     reader = AnswerReader()

@@ -200,18 +200,23 @@ def test_where_there_is_no_fleet_it_says_how_to_have_one() -> None:
     assert "--servers, --memory-budget" in body["error"]
 
 
-async def turns_of_an_answer(models: int) -> int:
+async def turns_of_an_answer(path: str, count: int) -> int:
     """How often others get their turn while a fleet of so many models is shown."""
-    app, turns = FastAPI(), 0
-    add_fleet_path(app, fleet_of(State(*(model(f"m{number}") for number in range(models)))))
+    app, turns, names = FastAPI(), 0, [f"m{number}" for number in range(count)]
+    fleet = fleet_of(State(*map(model, names)))
+    add_fleet_path(app, fleet)
+    listed = SimpleNamespace(list_models=partial(as_awaitable, [summarise(name, []) for name in names]))
+    add_model_paths(app, listed, AuditTrail(FakeAuditLog()), fleet)  # type: ignore[arg-type]
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8080") as client:
-        asked = asyncio.get_running_loop().create_task(client.get("/fleet"))
+        asked = asyncio.get_running_loop().create_task(client.get(path))
         while not asked.done():
             turns += 1
             await asyncio.sleep(0)
-        assert len((await asked).json()["models"]) == models
+        found = (await asked).json()
+        assert len(found["models"] if path == "/fleet" else found) == count
     return turns
 
 
-async def test_thousands_of_models_hold_no_request_up() -> None:
-    assert await turns_of_an_answer(2000) >= await turns_of_an_answer(1) + 15
+@pytest.mark.parametrize("path", ["/fleet", "/models"])
+async def test_thousands_of_models_hold_no_request_up(path: str) -> None:
+    assert await turns_of_an_answer(path, 2000) >= await turns_of_an_answer(path, 1) + 15

@@ -62,6 +62,15 @@ class TestHttp:
     def test_what_is_not_understood_is_not_kept(self, answer: HttpAnswer, request_id: str) -> None:
         assert encode_http(answer, request_id=request_id) is None
 
+    def test_what_holds_for_one_answer_alone_is_not_kept(self) -> None:
+        came = triton_answer("")
+        own = b"\r\nDate: Thu, 26 Nov 2026 15:00:00 GMT\r\nset-cookie: a=b; Path=/\r\nEndpoint-Load-Metrics: {}\r\nX-Kept: 1\r\n\r\n"
+        kept = encode_http(HttpAnswer(200, came.head[:-4] + own, came.body), request_id="")
+        assert kept is not None
+        given = decode_http(kept, CacheStatus.HIT, request_id="").head.lower()
+        assert b"\r\nx-kept: 1\r\n" in given
+        assert not any(name in given for name in (b"date:", b"set-cookie:", b"endpoint-load-metrics:"))
+
     def test_a_computed_answer_says_so_and_is_else_what_came(self) -> None:
         answer = triton_answer("7", data=DATA)
         marked = mark_http(answer, CacheStatus.MISS)

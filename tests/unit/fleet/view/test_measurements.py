@@ -195,6 +195,12 @@ class TestFailures:
         bench.measurements.forgive("a")
         assert servers[1].failed_s == {}
 
+    def test_that_are_seen_from_the_files_tell_nothing_of_the_server(self) -> None:
+        bench = Bench()
+        server = bench.put()
+        bench.measurements.failed(bench.a, "no weights", server="s0", has_begun=False)
+        assert (server.failed_s, server.failed_only_here) == ({"a": 100.0}, set())
+
     def test_of_other_processes_count_with_their_reason(self) -> None:
         known = Measured(10 * MIB, failures=4, quarantined_until_s=TODAY_S + 120, why="no weights")
         bench = Bench()

@@ -11,7 +11,7 @@ from control_plane.core.errors import ModelLoadFailed
 from control_plane.models.adapters.checks import require_loadable
 from control_plane.protocols.protobuf_fields import varint
 
-BACKENDS = frozenset(("python", "onnxruntime", "ours"))
+BACKENDS = frozenset(("python", "onnxruntime", "pytorch", "ours"))
 _CODE = "class TritonPythonModel: ..."
 _PYTHON, _ONNX = 'backend: "python"', 'backend: "onnxruntime"'
 _LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
@@ -51,6 +51,8 @@ def write(folder: Path, config: str | None, files: Files) -> Path:
         pytest.param(None, {"1/model.onnx": MODEL}, id="ONNX without a configuration"),
         pytest.param(_ONNX, {"1/model.onnx/model.onnx": MODEL, "1/model.onnx/weights": "x"}, id="ONNX in several files"),
         pytest.param(f'{_ONNX} cc_model_filenames {{ key: "9.0" value: "h.onnx" }}', {"1/h.onnx": MODEL}, id="a file for each GPU"),
+        pytest.param('backend: "pytorch" runtime: "model.py"', {"1/model.py": _CODE}, id="PyTorch by its Python runtime, without weights"),
+        pytest.param('backend: "pytorch" platform: "torch_aoti"', {"1/model.pt2": "x"}, id="PyTorch, compiled ahead of time"),
         pytest.param('platform: "ensemble"', {}, id="an ensemble"),
         pytest.param("ensemble_scheduling { }", {}, id="an ensemble by its scheduling"),
         pytest.param(None, {"1/whatever": "x"}, id="nobody knows what"),
@@ -88,6 +90,7 @@ def test_what_triton_could_load_passes(tmp_path: Path, config: str | None, files
         pytest.param(f'{_PYTHON} name: "n"', {"1/model.py": _CODE}, "is for a model called 'n'; give that name to the folder", id="name"),
         pytest.param('backend: "tensorrt"', {"1/model.plan": "x"}, "needs the backend 'tensorrt', and this Triton has onnx.*, ours, py"),
         pytest.param('platform: "tensorrt_plan"', {"1/model.plan": "x"}, "needs the backend 'tensorrt'", id="backend by its platform"),
+        pytest.param('backend: "pytorch"', {"1/model.py": _CODE}, r"m/1/model\.pt is missing", id="PyTorch without its file"),
         pytest.param(_PYTHON, {"1/model.py": ""}, r"model\.py is empty", id="empty"),
         pytest.param(_PYTHON, {"1/model.py": _LFS}, r"model\.py is a Git LFS pointer .* run `git lfs pull`", id="an LFS pointer"),
         pytest.param(None, {"1/model.onnx": _LFS}, r"model\.onnx is a Git LFS pointer", id="an LFS pointer without a configuration"),

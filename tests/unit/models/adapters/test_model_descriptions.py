@@ -177,6 +177,19 @@ class TestFiles:
         repository.model("m", files=files)
         assert repository.read()["m"].file_bytes == 17
 
+    @pytest.mark.parametrize(
+        ("policy", "size"),
+        [
+            pytest.param("latest { num_versions: 2 }", 907, id="the latest two"),
+            pytest.param("latest { }", 7, id="the latest"),
+            pytest.param("all { }", 917, id="all"),
+            pytest.param("specific { versions: [ 2, 10, 11 ] }", 17, id="those that are named, as far as they are there"),
+        ],
+    )
+    def test_all_versions_that_are_loaded_count(self, repository: Repository, policy: str, size: int) -> None:
+        repository.model("m", f"version_policy: {{ {policy} }}", files={"2/a": 10, "9/a": 900, "10/a": 7})
+        assert repository.read()["m"].file_bytes == size
+
     def test_links_count_as_what_they_lead_to(self, repository: Repository, tmp_path: Path) -> None:
         (tmp_path / "blob").write_bytes(bytes(123))
         folder = repository.model("m", files={"1/a": 1})

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import cache
 from random import Random
 
 import pytest
@@ -17,6 +18,7 @@ def sample(stragglers: int) -> Sample:
     return Sample([each + OVERHEAD_S for each in services_s], sum(services_s) / len(services_s))
 
 
+@cache
 def forecast(stragglers: int, *, is_on: bool, load: float = 0.2) -> Forecast:
     return foretold(
         sample(stragglers), HedgingPolicy(is_on=is_on), requests=8_000, per_s=load * 6 / 0.007, servers=3, instances=2, heeds_after_s=0.005,

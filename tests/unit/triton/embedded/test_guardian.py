@@ -312,6 +312,19 @@ def test_descendants_are_all_generations_and_nobody_else(lab: Lab) -> None:
     assert os.getpid() not in guardian.descendants(os.getpid())
 
 
+def test_a_process_that_may_not_be_looked_at_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where /proc is mounted with hidepid=1, those of other users may not."""
+    read = Path.read_text
+
+    def read_unless_hidden(path: Path, **options: str) -> str:
+        if path == Path("/proc/1/stat"):
+            raise PermissionError(1, "Operation not permitted")
+        return read(path, **options)
+
+    monkeypatch.setattr(Path, "read_text", read_unless_hidden)
+    assert os.getpid() in guardian.session_members(os.getsid(0))
+
+
 def test_a_log_that_grows_too_large_is_put_aside_while_triton_goes_on_writing(lab: Lab) -> None:
     log = lab.folder / "log"
     log.write_bytes(b"x" * guardian.ROTATE_AT_BYTES)

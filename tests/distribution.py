@@ -1,0 +1,120 @@
+"""Pytest plugin that decides which of several processes (pytest-xdist) runs which tests; `conftest.py` registers it.
+
+With `--dist each` a process collects, imports and compiles a share of the files, and runs no others: with pytest-xdist's other
+ways each of them does that with every file. That suits many quick tests. With `--dist loadfile` processes take one file after the
+other, the longest first, and files whose tests ask the same server are taken together: it is started once. That suits slow ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xdist.remote import Producer
+from xdist.scheduler import EachScheduling, LoadFileScheduling, Scheduling
+
+BEGUN_FIRST = (
+    "test_perf.py",
+    "test_perf_fleet.py",
+    "test_perf_models.py",
+    "test_stopping.py",
+    "test_rollouts.py",
+    "test_two_gateways.py",
+    "test_silence.py",
+    "test_fuzz.py",
+    "test_http.py",
+    "test_metering.py",
+    "test_access.py",
+    "test_servers_file.py",
+    "test_fleet.py",
+    "test_life.py",
+    "test_tls.py",
+    "test_overload.py",
+    "test_workers.py",
+    "test_dead_stub.py",
+    "test_fleet_failures.py",
+    "test_rolling_restarts.py",
+    "test_nodes.py",
+    "test_response_cache.py",
+    "test_examples.py",
+    "test_like_26_11.py",
+    "test_job_kill_points.py",
+    "test_fleet_workers.py",
+    "test_kubernetes_pods.py",
+    "test_fleet_replicas.py",
+    "test_tune.py",
+    "test_readme.py",
+    "test_job_workers.py",
+    "test_model_builds.py",
+)
+"""The files that take longest, the longest first: a worker that begins one of them last is alone at it while the others have
+nothing left to do."""
+
+_TURNS = {name: turn for turn, name in enumerate(BEGUN_FIRST)}
+
+_SERVERS = {
+    "the contract's": ("contract", ("clients", "grpc", "header_forwarding", "http", "leaving")),
+    "the session's": ("e2e", ("access", "cli", "jobs", "metrics", "models", "names", "openai")),
+    "the session's, behind other gateways": ("e2e", ("metering", "tenant_limits")),
+}
+TOGETHER = {f"tests/{folder}/test_{name}.py": server for server, (folder, names) in _SERVERS.items() for name in names}
+"""Files whose tests ask a server that is started once for each process, by which one they ask."""
+
+
+class Share:
+    """Plugin of one process of several: it leaves all files but every so-many-th to the others."""
+
+    def __init__(self, number: int, count: int) -> None:
+        self._number = number
+        self._turns = itertools.cycle(range(count))
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """True for what is not to be collected; None leaves that to others."""
+        if not collection_path.match("test_*.py"):
+            return None
+        return next(self._turns) != self._number or None
+
+
+class _Shares(EachScheduling):
+    """Processes with a share each, whose tests add up: pytest would count those of one."""
+
+    def schedule(self) -> None:
+        session = self.config.pluginmanager.get_plugin("session")
+        session.testscollected = sum(len(of_one) for of_one in self.node2collection.values())
+        super().schedule()
+
+
+class _Files(LoadFileScheduling):
+    """Whole files, or those of one server together."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return TOGETHER.get(file, file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    scheduler = {"each": _Shares, "loadfile": _Files}.get(config.getoption("dist"))
+    return None if scheduler is None else scheduler(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a process which share is its own; one that comes for another that died has that one's specification, and its share."""
+    if node.config.getoption("dist") == "each":
+        specifications = node.nodemanager.specs
+        place = [each is node.gateway.spec for each in specifications].index(True)
+        node.workerinput["share"] = (place, len(specifications))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """In a process that was told its share, collect that alone."""
+    share = getattr(config, "workerinput", {}).get("share")
+    if share is not None:
+        config.pluginmanager.register(Share(*share))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: _TURNS.get(item.path.name, len(_TURNS)))

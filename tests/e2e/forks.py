@@ -1,0 +1,77 @@
+"""Processes that are forked from one that has imported what they run: a start imports for longer than it does anything else.
+
+`python -m control_plane` is started for real by what measures or needs that: `perf`, tests of the command line, other Pythons.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from control_plane.cli import main
+
+PROJECT = Path(__file__).resolve().parents[2]
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["tests.e2e.preloaded"])
+
+_LOOK_S = 0.02
+_lock = threading.Lock()
+"""Of what multiprocessing keeps of processes: it starts some and asks for their ends in any thread."""
+
+
+class Forked:
+    """A command of `tidegate` in a process of its own, which is used as a `subprocess.Popen`; it writes to `output`."""
+
+    def __init__(self, args: Sequence[str], *, output: Path, env: Mapping[str, str]) -> None:
+        self.args = [*args]
+        self._process = PROCESSES.Process(target=_carry_out, args=(self.args, output, dict(env)), daemon=True)
+        with _lock:
+            self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self.poll()
+
+    def poll(self) -> int | None:
+        with _lock:
+            return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end. Raises subprocess.TimeoutExpired."""
+        until_s = math.inf if timeout is None else time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            if time.monotonic() > until_s:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            time.sleep(_LOOK_S)
+        return status
+
+    def send_signal(self, number: signal.Signals) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def _carry_out(args: Sequence[str], output: Path, env: Mapping[str, str]) -> None:
+    os.chdir(PROJECT)
+    os.environ.clear()
+    os.environ.update(env)
+    with output.open("w") as sink:
+        for descriptor in (1, 2):
+            os.dup2(sink.fileno(), descriptor)
+    sys.argv = ["tidegate", *args]
+    main()

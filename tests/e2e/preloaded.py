@@ -1,0 +1,11 @@
+"""Everything that processes of `forks` run, imported once in the one that they are forked from."""
+
+import control_plane.__main__  # first: it tells gRPC what holds for its import
+import control_plane.app.application
+import control_plane.app.node
+import control_plane.cli.node
+import control_plane.cli.serve
+import tests.e2e.forks
+import tests.e2e.mortal_jobs
+
+__all__ = ["control_plane", "tests"]

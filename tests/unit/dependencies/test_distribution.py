@@ -1,0 +1,25 @@
+"""How `make test` distributes tests over processes: each is run by one, and the files that are named are there."""
+
+from __future__ import annotations
+
+from control_plane.settings import PROJECT_ROOT as PROJECT
+from tests.distribution import BEGUN_FIRST, TOGETHER, Share
+
+FILES = sorted((PROJECT / "tests").rglob("test_*.py"))
+
+
+def test_each_file_is_of_one_share_and_each_share_has_as_many() -> None:
+    shares = [Share(number, 3) for number in range(3)]
+    of_each = [[file for file in FILES if not share.pytest_ignore_collect(file)] for share in shares]
+    assert sorted(file for of_one in of_each for file in of_one) == FILES
+    assert max(map(len, of_each)) - min(map(len, of_each)) <= 1
+
+
+def test_what_is_no_test_is_collected_by_all() -> None:
+    share = Share(1, 3)
+    assert [share.pytest_ignore_collect(PROJECT / "tests" / name) for name in ("unit", "conftest.py", "aio.py")] == [None] * 3
+
+
+def test_every_file_that_is_named_is_there() -> None:
+    assert set(BEGUN_FIRST) <= {file.name for file in FILES}
+    assert TOGETHER.keys() <= {str(file.relative_to(PROJECT)) for file in FILES}
