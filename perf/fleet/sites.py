@@ -117,7 +117,7 @@ class _Site:
             each.set_result(replica)
 
     async def _unload(self, replica: Replica) -> None:
-        replica.state = ModelState.UNLOADING
+        replica.state, replica.since_s = ModelState.UNLOADING, _now_s()
         while replica.in_flight:
             await self._change()
         began_s = _now_s()

@@ -60,11 +60,16 @@ class LoadRequests:
         elif known.room_changes != self._state.room_changes and not known.is_looked_after:
             # Who was woken by that has the old answer now, and nothing else may wake it before the next tick.
             known.is_looked_after = True
-            asyncio.get_running_loop().call_later(known.until_s - began_s, self._state.released)
+            asyncio.get_running_loop().call_later(known.until_s - began_s, self._wake, known)
         if len(self._in_vain) >= _MOST_KNOWN:
             self._in_vain.clear()
         self._in_vain[key] = known
         return known.refusal
+
+    def _wake(self, search: _InVain) -> None:
+        """Wake those who wait for room. Should the timer have fired early, by its milliseconds, they are woken once more."""
+        search.is_looked_after = False
+        self._state.released()
 
     def begin_unless_in_vain(self, facts: ModelFacts, pool: str | None) -> Refusal | None:
         """Begin a load as `begin` does, of a model whose last load has failed."""

@@ -27,7 +27,7 @@ TRITON_VERSION = "2.51.0"
 
 _WHEEL = "nvidia_pytriton-0.7.0-py3-none-manylinux_2_35_x86_64.whl"
 MACHINE = "x86_64"
-"""Architecture that it is for."""
+"""Architecture that the wheel is for."""
 MIN_GLIBC = (2, 35)
 
 _LIBPYTHON = {

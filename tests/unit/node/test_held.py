@@ -18,7 +18,7 @@ def test_one_that_is_given_up_before_its_task_begins_is_refused() -> None:
     async def main() -> None:
         tasks, held = TaskOwner("no tasks"), HeldContext[None](nullcontext())
         async with tasks.open():
-            entering = asyncio.create_task(held.enter(tasks, name="held"))
+            entering = asyncio.get_running_loop().create_task(held.enter(tasks, name="held"))
             asyncio.get_running_loop().call_soon(partial(held.leave, is_well=False))  # after `enter` has begun, before its task does
             with pytest.raises(UpstreamUnavailable, match="given this up"):
                 await asyncio.wait_for(entering, 5.0)

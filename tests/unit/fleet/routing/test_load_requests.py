@@ -60,6 +60,15 @@ async def test_who_is_told_of_room_while_a_search_in_vain_holds_is_woken_once_it
     assert searches.woken == 1
 
 
+async def test_who_is_woken_too_early_is_woken_again() -> None:
+    searches = Searches()
+    for times in range(3):
+        searches.state.room_changes = times
+        searches.begin("a")
+        await asyncio.sleep(0.02)
+        assert searches.woken == times, "the clock has not reached the end of the search yet"
+
+
 async def test_a_crowd_to_which_nothing_has_happened_since_is_not_woken() -> None:
     searches = Searches()
     for _ in range(10):

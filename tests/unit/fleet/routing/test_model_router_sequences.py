@@ -58,15 +58,6 @@ class TestSequences:
             assert anew.server is not claim.server
             anew.release(answered=True)
 
-    async def test_hold_nothing_once_their_caller_has_been_away_for_a_minute(self) -> None:
-        async with running(FleetBench(model("a", holds=True))) as bench:
-            claim = await bench.router.acquire(in_sequence("a", 1, starts=True), deadline_s=1e3)
-            claim.release(answered=True)
-            assert claim.replica.sequences == 1
-            await asyncio.sleep(61.0)
-            bench.router.look_for_overdue()
-            assert claim.replica.sequences == 0, "it may be evicted"
-
     async def test_a_model_without_sequences_is_not_held_by_who_says_so(self) -> None:
         async with running(FleetBench()) as bench:
             claim = await bench.router.acquire(in_sequence("a", 1, starts=True), deadline_s=1e3)
