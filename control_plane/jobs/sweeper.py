@@ -105,6 +105,8 @@ class Sweeper:
         """
         match sweep(job, now_s=now_s, still_s=still_s, policy=self._policy):
             case Job() as new:
+                # A store that takes no change took no renewal either: its runner comes first once it does again.
+                self._seen.pop((job.id, job.revision), None)
                 if await self._store.replace(new):
                     _log.info("job %s was %s and is %s now: %s", job.id, job.state, new.state, new.error)
                     if new.state is JobState.EXPIRED and new.has_files:

@@ -17,7 +17,7 @@ _SECRET_TEXT = re.compile(
     r"(?P<key>\btg_[0-9a-f]{12}_)[\w-]+"  # an API key: its id may be shown
     r"|\bwhsec_[A-Za-z0-9+/]+=*"  # the secret of a webhook
     r"|\beyJ[\w-]{5,}\.[\w-]+\.[\w-]*"  # a JSON Web Token
-    r"|(?P<scheme>://)(?:[^/@\s:]*:\S*|[^/@\s]+)@"  # a URL's credentials; a password may have any of its characters unescaped
+    r"|(?P<scheme>://)(?:[^/@\s:]*:(?:(?!://)\S)*|[^/@\s]+)@"  # a URL's credentials: up to the last @ before the next URL
 )
 
 

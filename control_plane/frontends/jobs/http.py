@@ -67,8 +67,8 @@ _MAX_WAIT_S = 60
 _KEY = re.compile(rb'"?([\x21\x23-\x5b\x5d-\x7e]{1,255})"?')
 _MAX_EXPIRES_S = 30 * 86_400
 _MAX_FIELDS_BYTES = 4096
-"""Header fields that are kept with a job. A store has them in its record, which in Redis is memory, and no bound on bytes counts
-them: of 16 KiB each, some 20,000 small jobs would fill the Redis that keys and leases are in, too."""
+"""Most bytes of the header fields that are kept with a job. A store has them in its record, which in Redis is memory, and no bound
+on bytes counts them: of 16 KiB each, some 20,000 small jobs would fill the Redis that keys and leases are in, too."""
 _MOST_LISTED = 1000
 
 

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from control_plane.jobs.domain.job import STILL_S, JobState
+from control_plane.core.errors import StoreUnavailable
+from control_plane.jobs.domain.job import STILL_S, Job, JobState
 from control_plane.jobs.domain.transitions import RetryPolicy, claimed, renewed
 from control_plane.jobs.jobs import Jobs
 from control_plane.jobs.ports import Load
@@ -191,7 +194,7 @@ async def test_a_runner_that_is_gone_has_lost_its_job_with_its_lease(tmp_path: P
         here.policy = RetryPolicy()
         job = await here.submit()
         assert await here.store.replace(claimed(await here.job(job.id), holder="gone", now_s=here.clock_s, policy=here.policy))
-        own, ends_s = here.sweeper(now_s=here.now_s), here.clock_s + here.policy.lease_s
+        own, ends_s = here.sweeper(), here.clock_s + here.policy.lease_s
         while here.clock_s < ends_s - 0.5:
             here.clock_s += 0.5
             await own.sweep()
@@ -199,3 +202,34 @@ async def test_a_runner_that_is_gone_has_lost_its_job_with_its_lease(tmp_path: P
         here.clock_s += 1.5
         await own.sweep()
         assert (await here.job(job.id)).state is JobState.QUEUED, "it was watched before that"
+
+
+async def test_a_runner_that_could_not_renew_its_claim_has_time_to_once_the_store_takes_changes_again(tmp_path: Path) -> None:
+    """Of a Redis whose memory is full everything can be read."""
+    async with world(tmp_path) as here:
+
+        class Full:
+            is_full = True
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(here.store, name)
+
+            async def replace(self, job: Job) -> bool:
+                if self.is_full:
+                    raise StoreUnavailable("full", is_full=True)
+                return await here.store.replace(job)
+
+        here.policy, full = RetryPolicy(), Full()
+        job = await here.submit()
+        assert await here.store.replace(claimed(await here.job(job.id), holder="lives", now_s=here.clock_s, policy=here.policy))
+        own = here.sweeper(store=full)
+        for _ in range(60):
+            here.clock_s += 0.5
+            with suppress(StoreUnavailable):
+                await own.sweep()
+        full.is_full = False
+        await own.sweep()
+        assert (await here.job(job.id)).state is JobState.RUNNING
+        here.clock_s += STILL_S
+        await own.sweep()
+        assert (await here.job(job.id)).state is JobState.QUEUED, "its runner has renewed nothing"

@@ -116,7 +116,7 @@ class World:
     def sweeper(self, fate: Fate | None = None, *, kept: Load = PLENTY, **others: Any) -> Sweeper:
         fate = fate or Fate()
         parts = {"store": self.store, "queue": self.queue, "spool": self.spool, "usage": self.usage}
-        given: dict[str, Any] = {name: fate.of(part) for name, part in parts.items()} | others
+        given: dict[str, Any] = {name: fate.of(part) for name, part in parts.items()} | {"now_s": self.now_s} | others
         return Sweeper(**given, policy=self.policy, kept=kept, today_s=self.now_s)
 
     async def submit(self, number: int = 0, **changes: Any) -> Job:

@@ -67,6 +67,7 @@ def test_a_key_is_shown_without_what_it_is_found_by() -> None:
         ("https://u:p@host/x", f"https://{NOT_SHOWN}host/x"),
         ("redis://me:p/w@x@host:1/0 b", f"redis://{NOT_SHOWN}host:1/0 b"),
         ("https://host:8080/x b@c", "https://host:8080/x b@c"),
+        ("http://a:1,http://u:p@b", f"http://a:1,http://{NOT_SHOWN}b"),
         ("https://host/x", "https://host/x"),
     ],
 )

@@ -83,11 +83,6 @@ def test_each_transition_leads_where_the_table_says_or_is_refused(state: JobStat
     assert (after.state, after.revision) == (wanted, before.revision + 1)
 
 
-@pytest.mark.parametrize("state", JobState)
-def test_the_callers_fields_are_kept_as_long_as_it_may_be_computed(state: JobState) -> None:
-    assert bool(IN_STATE[state].headers) is (state in (JobState.QUEUED, JobState.RUNNING, JobState.DEAD))
-
-
 def test_each_claim_has_a_number_of_its_own_and_counts_as_an_attempt() -> None:
     again = STEPS["claimed"](STEPS["released"](RUNNING, 2.0), 10.0)
 
