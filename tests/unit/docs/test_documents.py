@@ -48,7 +48,7 @@ FOREIGN = {
         "--grpc-max-connection-age",
         "--model-config-name",
     ),
-    *("--build-arg", "--namespace", "--wait-s"),
+    *("--build-arg", "--namespace", "--wait-s", "--server-side"),
     *("--no-deps", "--require-hashes", "--constraint", "--shm-size", "--unix-socket", "--list"),
 }
 
