@@ -25,14 +25,11 @@ _SILENCE_S = 45.0
 _PAGE = 500
 """Objects of a list that one answer has."""
 _SHOWABLE = re.compile("[!-~]+")
-_REFUSALS: Mapping[int, type[ControlPlaneError]] = {
-    404: ObjectNotFound,
-    502: UpstreamUnavailable,
-    503: UpstreamUnavailable,
-    504: UpstreamUnavailable,
-}
-"""Errors by the status of a refusal; of others it is InvalidRequest. A gateway says 503 while its store is away, and a proxy
-says any of the three while the gateway is."""
+_REFUSALS: Mapping[int, type[ControlPlaneError]] = {404: ObjectNotFound, 503: UpstreamUnavailable}
+"""Errors by the status of a gateway's refusal; of others it is InvalidRequest. A gateway says 503 while its store is away, 504 of a
+load that takes too long."""
+_OF_A_PROXY: Mapping[int, type[ControlPlaneError]] = {**_REFUSALS, 502: UpstreamUnavailable, 504: UpstreamUnavailable}
+"""The same of an answer that is no gateway's but a proxy's, which says any of these three while the gateway is away."""
 
 
 class AdminClient:
@@ -309,11 +306,11 @@ _NO_SUCH_PATH = "Not Found"
 
 def _refusal(response: httpx.Response) -> ControlPlaneError:
     try:
-        text = response.json()["error"]
+        text, kinds = response.json()["error"], _REFUSALS
     except (ValueError, KeyError, TypeError):
-        text = response.text
+        text, kinds = response.text, _OF_A_PROXY
     if text == _NO_SUCH_PATH and not response.request.url.path.startswith("/v2/"):
         text = "there is no admin API at that address: give that of the admin port, which is port 8080 unless --admin-port says otherwise"
     advice = "; commands send the key in TIDEGATE_API_KEY" if response.status_code == httpx.codes.UNAUTHORIZED else ""
     text = _WHERE_IN_REQUEST.sub("", text)
-    return _REFUSALS.get(response.status_code, InvalidRequest)(f"{text} (HTTP {response.status_code}){advice}")
+    return kinds.get(response.status_code, InvalidRequest)(f"{text} (HTTP {response.status_code}){advice}")

@@ -32,6 +32,7 @@ def blocks() -> Iterator[str]:
 
 
 def commands() -> Mapping[str, Any]:
+    """Return the commands and groups of `tidegate` by name."""
     group: Any = typer.main.get_command(command_line())
     return cast("Mapping[str, Any]", group.commands)
 

@@ -34,7 +34,7 @@ from perf.servers.variants import ENCODER
 from python_backends.runtime.machine import gpu_name
 
 _ON_GPU = {"TIDEGATE_MODEL_CONFIG_NAME": "gpu"}
-"""Insists: with no variant for the GPU nothing starts, where a choice would fall on the CPU, and so would be measured."""
+"""A start with it fails where there is no variant for the GPU; without it the CPU would be chosen, and measured."""
 _NO_SUCH_CONFIGURATION = {"TIDEGATE_MODEL_CONFIG_NAME": "cpu"}
 """Models are served by their plain config.pbtxt then, on the CPU."""
 _START_TIMEOUT_S = 180.0

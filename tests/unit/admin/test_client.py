@@ -139,9 +139,22 @@ class TestAdminClient:
         with pytest.raises(InvalidRequest, match=text):
             AdminClient(gateway.url).load("a")
 
-    @pytest.mark.parametrize(("status", "raised"), [(404, ObjectNotFound), (409, InvalidRequest), (503, UpstreamUnavailable)])
-    def test_what_is_away_for_a_while_is_told_from_what_is_wrong(self, gateway: Gateway, status: int, raised: type[Exception]) -> None:
-        gateway.status, gateway.body = status, json.dumps({"error": "why"})
+    @pytest.mark.parametrize(
+        ("status", "body", "raised"),
+        [
+            (404, '{"error": "why"}', ObjectNotFound),
+            (409, '{"error": "why"}', InvalidRequest),
+            (503, '{"error": "why"}', UpstreamUnavailable),
+            pytest.param(504, '{"error": "why"}', InvalidRequest, id="a load that takes too long"),
+            pytest.param(502, "why", UpstreamUnavailable, id="a proxy whose gateway is away"),
+            pytest.param(504, "why", UpstreamUnavailable, id="a proxy whose gateway says nothing"),
+            pytest.param(404, "why", ObjectNotFound, id="a proxy without such a path"),
+        ],
+    )
+    def test_what_is_away_for_a_while_is_told_from_what_is_wrong(
+        self, gateway: Gateway, status: int, body: str, raised: type[Exception]
+    ) -> None:
+        gateway.status, gateway.body = status, body
         with pytest.raises(raised, match=rf"^why \(HTTP {status}\)$"):
             AdminClient(gateway.url).load("a")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ FOREIGN = {
         "--grpc-max-connection-age",
         "--model-config-name",
     ),
-    *("--build-arg", "--namespace", "--wait-s"),
+    *("--build-arg", "--namespace", "--wait-s", "--server-side"),
     *("--no-deps", "--require-hashes", "--constraint", "--shm-size", "--unix-socket", "--list"),
 }
 
@@ -154,6 +155,13 @@ def test_make_has_the_targets(path: Path) -> None:
 def test_calls_are_found(tmp_path: Path, text: str, found: list[list[str]]) -> None:
     (tmp_path / "page.md").write_text(text)
     assert list(calls(tmp_path / "page.md")) == found
+
+
+def test_no_file_has_the_marks_of_a_merge_that_nobody_finished() -> None:
+    if not (PROJECT_ROOT / ".git").exists():
+        pytest.skip("only a checkout knows which files are ours")
+    found = subprocess.run(["git", "grep", "-InE", "^(<{7}|>{7}) "], cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=50)
+    assert (found.returncode, found.stdout) == (1, ""), found.stderr
 
 
 @pytest.mark.parametrize("capability", sorted(each.parent.name for each in (PROJECT_ROOT / "control_plane").glob("*/__init__.py")))
