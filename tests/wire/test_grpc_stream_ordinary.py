@@ -128,6 +128,7 @@ async def test_of_a_sequence_one_waits_for_the_other_and_nobody_else_does(sequen
 async def test_what_waits_for_others_of_its_sequence_waits_in_the_waiting_room() -> None:
     gate, governed = Gate(), governance(waiting=WaitingLimits(requests=2, requests_per_tenant=2, size_bytes=10**6, bytes_per_tenant=10**6))
     async with frontend(gate.grpc, governed=governed) as it:
+        it.upstream.http.config = b"{}"
         room, call = governed.admission.room, it.stream()
         for id_ in "abcd":
             await call.write(request(id_, sequence=7))

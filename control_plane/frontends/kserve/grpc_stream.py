@@ -265,7 +265,6 @@ class _StreamCall:
         try:
             if before is not None:  # requests of a sequence must reach Triton in order
                 await asyncio.wait((before,))
-            asked.leave_room()
             timeout_s = await asked.acquire_slot(self._relay.inference, timeout_s=self._relay.request_timeout_s)
             deadline_s = now_s() + timeout_s
             if await self._is_decoupled_once_loaded(asked.call.model_name, timeout_s):

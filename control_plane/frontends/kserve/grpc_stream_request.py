@@ -30,8 +30,9 @@ class StreamRequest:
     """Place in the waiting room while it waits for others of its sequence; for a slot it takes another."""
 
     async def acquire_slot(self, inference: InferenceService, *, timeout_s: float) -> float:
-        """Wait for the model's in-flight slot, for `timeout_s` where the route has no deadline; return the seconds that are
-        left then. Raises Overloaded, LimitExceeded."""
+        """Leave the waiting room, and wait for the model's in-flight slot, for `timeout_s` where the route has no deadline; return
+        the seconds that are left then. Raises Overloaded, LimitExceeded."""
+        self.leave_room()
         return await inference.acquire_slot(self.running, timeout_s=timeout_s if self.deadline_s is None else self.deadline_s)
 
     def leave_room(self) -> None:
