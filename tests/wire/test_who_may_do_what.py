@@ -6,6 +6,8 @@ A call that is added to a frontend needs a row here.
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -29,8 +31,8 @@ from control_plane.triton.servers import Servers
 from tests.fakes import FakeModels, FakeRecorder
 from tests.fakes.governance import FakeMeter, api_key, governance, key_text, known_state
 from tests.fakes.text_model import FakeTextModel
-from tests.wire.gateway import INFER, gateway
-from tests.wire.grpc_frontend import STREAM, frontend, infer_message
+from tests.wire.gateway import INFER, Gateway, gateway
+from tests.wire.grpc_frontend import STREAM, Bench, frontend, infer_message
 
 OPEN, INFERENCE, OF_M, REPOSITORY, ADMINISTRATION = "open", "inference", "inference of m", "repository", "administration"
 """The rights that calls need: none, any right to infer, the right to infer with `m`, administration of the
@@ -125,6 +127,8 @@ SHOWN = {
     "a token": "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhIn0.",
 }
 NUMBERS = {scope: number for number, scope in VALID.items()}
+WRONG = [shown for shown in SHOWN if shown not in NUMBERS]
+"""What is no key that is valid."""
 
 
 def governed(**known: Any) -> Governance:
@@ -174,30 +178,40 @@ def full_name(method: str) -> str:
 
 @pytest.mark.parametrize(("method", "path"), HTTP_CALLS)
 async def test_http(method: str, path: str) -> None:
-    for shown in SHOWN:
-        await ask_over_http(method, path, shown)
+    async with allowing(path) as shared:
+        for shown in NUMBERS:
+            await ask_over_http(shared, method, path, shown)
+    for shown in WRONG:  # after some of them their address has to wait
+        async with allowing(path) as it:
+            await ask_over_http(it, method, path, shown)
 
 
-async def ask_over_http(method: str, path: str, shown: str) -> None:
-    status = expected(HTTP_CALLS[method, path], shown)
-
+@asynccontextmanager
+async def allowing(path: str) -> AsyncIterator[Gateway]:
+    """A gateway whose Triton answers what is asked there."""
     async with gateway(allow_shared_memory=True, governed=governed(), jobs=AnyJob(), batches=AnyJob()) as it:
         if path.startswith("/v1/"):
             it.upstream.http.answer, it.upstream.control.states = FakeTextModel(), {"m": ModelState.READY}
         if path == "/v2/models/stats":
             it.upstream.http.answer = lambda request: make_answer(200, b'{"model_stats":[]}')
-        for number, header in enumerate(("authorization: Bearer ", "x-api-key: ")):
-            fields = f"{header}{SHOWN[shown]}\r\n" if SHOWN[shown] else ""
-            body = BODIES.get(path.rpartition("/")[2], "{}") if method == "POST" else ""
-            request = f"{method} {path} HTTP/1.1\r\nHost: h\r\n{fields}Content-Length: {len(body)}\r\n\r\n{body}"
-            answer = await (await it.connect()).ask(request.encode())
-            assert answer.status == status, (header, answer)
-            assert (b"\r\nWWW-Authenticate: Bearer\r\n" in answer.head) == (status == 401)
-            if status != 200:
-                assert it.upstream.http.requests == it.models.asked == []
-                assert SHOWN[shown].encode() not in answer.body or not SHOWN[shown]
-            for sent in it.upstream.http.requests[number:]:
-                assert SHOWN[shown].encode() not in b"".join(upstream_bytes(sent)) or not SHOWN[shown]
+        yield it
+
+
+async def ask_over_http(it: Gateway, method: str, path: str, shown: str) -> None:
+    status = expected(HTTP_CALLS[method, path], shown)
+    for header in ("authorization: Bearer ", "x-api-key: "):
+        asked, before = len(it.models.asked), len(it.upstream.http.requests)
+        fields = f"{header}{SHOWN[shown]}\r\n" if SHOWN[shown] else ""
+        body = BODIES.get(path.rpartition("/")[2], "{}") if method == "POST" else ""
+        request = f"{method} {path} HTTP/1.1\r\nHost: h\r\n{fields}Content-Length: {len(body)}\r\n\r\n{body}"
+        answer = await (await it.connect()).ask(request.encode())
+        assert answer.status == status, (header, answer)
+        assert (b"\r\nWWW-Authenticate: Bearer\r\n" in answer.head) == (status == 401)
+        if status != 200:
+            assert (len(it.models.asked), len(it.upstream.http.requests)) == (asked, before)
+            assert SHOWN[shown].encode() not in answer.body or not SHOWN[shown]
+        for sent in it.upstream.http.requests[before:]:
+            assert SHOWN[shown].encode() not in b"".join(upstream_bytes(sent)) or not SHOWN[shown]
 
 
 def upstream_bytes(request: Any) -> list[bytes]:
@@ -208,31 +222,35 @@ def upstream_bytes(request: Any) -> list[bytes]:
 
 @pytest.mark.parametrize("method", GRPC_CALLS)
 async def test_grpc(method: str) -> None:
-    for shown in SHOWN:
-        await ask_over_grpc(method, shown)
+    async with frontend(allow_shared_memory=True, governed=governed()) as shared:
+        for shown in NUMBERS:
+            await ask_over_grpc(shared, method, shown)
+    for shown in WRONG:
+        async with frontend(allow_shared_memory=True, governed=governed()) as it:
+            await ask_over_grpc(it, method, shown)
 
 
-async def ask_over_grpc(method: str, shown: str) -> None:
+async def ask_over_grpc(it: Bench, method: str, shown: str) -> None:
     need = GRPC_CALLS[method]
     code = {200: grpc.StatusCode.OK, 401: grpc.StatusCode.UNAUTHENTICATED, 403: grpc.StatusCode.PERMISSION_DENIED}[expected(need, shown)]
     message = infer_message() if method == "ModelInfer" else service_pb2.ModelReadyRequest(name="m").SerializeToString()
     if need is not OF_M:
         message = b""
 
-    async with frontend(allow_shared_memory=True, governed=governed()) as it:
-        for metadata in (("authorization", f"Bearer {SHOWN[shown]}"), ("x-api-key", SHOWN[shown])):
-            shown_metadata = (metadata,) if SHOWN[shown] else ()
-            if method == "ModelStreamInfer":
-                call = it.stream(metadata=shown_metadata)
-                await call.done_writing()
-                assert await call.code() is code
-                continue
-            call = it.call(full_name(method), message, metadata=shown_metadata)
-            assert await call.code() is code, await call.details()
-            for sent in it.upstream.grpc.requests:
-                assert not {b"authorization", b"x-api-key"} & {name for name, _ in sent.head.metadata}
-        if code is not grpc.StatusCode.OK:
-            assert it.upstream.grpc.requests == it.models.asked == []
+    asked, before = len(it.models.asked), len(it.upstream.grpc.requests)
+    for metadata in (("authorization", f"Bearer {SHOWN[shown]}"), ("x-api-key", SHOWN[shown])):
+        shown_metadata = (metadata,) if SHOWN[shown] else ()
+        if method == "ModelStreamInfer":
+            call = it.stream(metadata=shown_metadata)
+            await call.done_writing()
+            assert await call.code() is code
+            continue
+        call = it.call(full_name(method), message, metadata=shown_metadata)
+        assert await call.code() is code, await call.details()
+        for sent in it.upstream.grpc.requests:
+            assert not {b"authorization", b"x-api-key"} & {name for name, _ in sent.head.metadata}
+    if code is not grpc.StatusCode.OK:
+        assert (len(it.models.asked), len(it.upstream.grpc.requests)) == (asked, before)
 
 
 HTTP_OVERRIDES = (
