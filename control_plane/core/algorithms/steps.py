@@ -31,7 +31,7 @@ def finish(steps: Steps[T]) -> T:
 def join_steps(*parts: bytes | bytearray | memoryview) -> Steps[bytearray]:
     """Join parts of any size, in steps."""
     joined = bytearray()
-    for part in map(memoryview, parts):
+    for part in [memoryview(each) for each in parts]:
         for at in range(0, len(part), _PIECE_BYTES):
             if at:
                 yield

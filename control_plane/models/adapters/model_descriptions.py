@@ -48,6 +48,10 @@ class _VersionPolicy(NamedTuple):
         return [each for each in there if int(each) in self.named] if self.named else there[-self.latest :]
 
 
+_LATEST = _VersionPolicy()
+"""Triton's own where a configuration has none."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Configured:
     """Parsed configuration of a model, with the state that its file had (path, modification time, size)."""
@@ -56,7 +60,7 @@ class _Configured:
     spec: ModelSpec
     steps: frozenset[str] = frozenset()
     has_sequences: bool = False
-    policy: _VersionPolicy = _VersionPolicy()
+    policy: _VersionPolicy = _LATEST
 
 
 class _Parameter(NamedTuple):
