@@ -31,9 +31,10 @@ def finish(steps: Steps[T]) -> T:
 def join_steps(*parts: bytes | bytearray | memoryview) -> Steps[bytearray]:
     """Join parts of any size, in steps."""
     joined = bytearray()
-    for part in [memoryview(each) for each in parts]:
-        for at in range(0, len(part), _PIECE_BYTES):
+    for part in parts:
+        view = memoryview(part)
+        for at in range(0, len(view), _PIECE_BYTES):
             if at:
                 yield
-            joined += part[at : at + _PIECE_BYTES]
+            joined += view[at : at + _PIECE_BYTES]
     return joined
