@@ -30,9 +30,7 @@ ShadowOption = Annotated[
     bool,
     typer.Option("--shadow/--no-shadow", help="Copy requests to the next model before it gets any, where they may be computed twice."),
 ]
-ShadowPercentOption = Annotated[
-    float, typer.Option(min=0.0, max=100.0, callback=finite, metavar="PERCENT", help="Percent of the requests that are copied.")
-]
+ShadowPercentOption = Annotated[float, typer.Option(min=0.0, max=100.0, metavar="PERCENT", help="Percent of the requests that are copied.")]
 ShadowSamplesOption = Annotated[int, typer.Option(min=1, help="Copies that it must have answered before the first step.")]
 AgreementOption = Annotated[
     str | None,

@@ -44,7 +44,7 @@ def finite_number(text: str, *, expected: str = "a number") -> float:
 
 
 def finite(number: float | None) -> float | None:
-    """Callback of an option that is a number: neither its type nor its bounds refuse `nan`. Raises BadParameter."""
+    """Callback of an option that is a number without bounds on both sides, which lets `inf` through. Raises BadParameter."""
     if number is not None and not isfinite(number):
         raise typer.BadParameter(f"{number:g} is not a finite number")
     return number

@@ -145,11 +145,11 @@ def test_what_cannot_begin(where: tuple[str, str], options: tuple[str, ...], sai
     assert said in remark
 
 
+@pytest.mark.parametrize("number", ["nan", "inf"])
 @pytest.mark.parametrize("option", ["--seconds", "--shadow-percent", "--may-differ", "--bake", "--slower-by", "--alpha"])
-def test_what_is_no_finite_number_is_refused_by_its_option(tidegate: Tidegate, option: str) -> None:
-    ended = tidegate("rollouts", "start", "r", "--to", "v2", "--agreement", "exact", option, "nan", "--admin-url", "http://127.0.0.1:1")
-    why = "nan is not a finite number" in ended.err or "Input should be" in ended.err  # the bounds of an option that has some
-    assert (ended.status, why, f"'{option}'" in ended.err) == (2, True, True)
+def test_what_is_no_finite_number_is_refused_by_its_option(tidegate: Tidegate, option: str, number: str) -> None:
+    ended = tidegate("rollouts", "start", "r", "--to", "v2", "--agreement", "exact", option, number, "--admin-url", "http://127.0.0.1:1")
+    assert (ended.status, f"Invalid value for '{option}'" in ended.err) == (2, True)
 
 
 @pytest.mark.parametrize(
