@@ -21,7 +21,8 @@ class Replies(Generic[ReplyT]):
         """Have `send` send a message of a new number, and return its reply. There is no timeout: wait until the reply
         comes or the caller is cancelled."""
         number = next(self._numbers)
-        waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[ReplyT] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = waiting
         try:
             send(number)
             return await waiting
