@@ -23,18 +23,19 @@ from tests.wire.grpc_frontend import LIMITS as GRPC_LIMITS
 from tests.wire.grpc_frontend import frontend, infer_message
 from tests.wire.h2_calls import RAW_HEAD, begin
 
-ANSWER_BYTES = 32 << 20
+ANSWER_BYTES = 128 << 20
 
 
 async def read_slowly(port: int, sent: bytes) -> int:
-    """Send this and read what comes at some 1.6 MB/s; returns how much came until the connection ended."""
+    """Send this and read what comes at some 6 MB/s, at which the server can write every 0.2 s; returns how much came until the
+    connection ended."""
     loop, own, got = asyncio.get_running_loop(), socket.socket(), 0
     own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
     own.setblocking(False)
     with own, suppress(ConnectionError):
         await loop.sock_connect(own, ("127.0.0.1", port))
         await loop.sock_sendall(own, sent)
-        while piece := await loop.sock_recv(own, 16 << 10):
+        while piece := await loop.sock_recv(own, 64 << 10):
             got += len(piece)
             await asyncio.sleep(0.01)
     return got
@@ -42,7 +43,7 @@ async def read_slowly(port: int, sent: bytes) -> int:
 
 async def test_over_http_the_connection_is_dropped() -> None:
     upstream = FakeUpstream(http=FakeHttp(answer=lambda _: make_answer(200, bytes(ANSWER_BYTES))))
-    async with gateway(upstream, replace(HTTP_LIMITS, header_timeout_s=0.1, body_timeout_s=0.1)) as it:
+    async with gateway(upstream, replace(HTTP_LIMITS, header_timeout_s=0.5, body_timeout_s=0.5)) as it:
         assert 0 < await read_slowly(it.port, infer_request()) < ANSWER_BYTES
 
 
@@ -50,7 +51,7 @@ async def test_over_grpc_with_windows_for_all_of_it_the_connection_is_dropped() 
     wide = frames.settings_frame({frames.Setting.INITIAL_WINDOW_SIZE: 1 << 30}) + frames.window_update(0, 1 << 30)
     call = headers(1, RAW_HEAD) + data(1, frame_message(infer_message()), ends=True)
     answering = FakeGrpc(answer=lambda _: message_answer(bytes(ANSWER_BYTES)))
-    async with frontend(answering, limits=replace(GRPC_LIMITS, header_timeout_s=0.1, body_timeout_s=0.1)) as it:
+    async with frontend(answering, limits=replace(GRPC_LIMITS, header_timeout_s=0.5, body_timeout_s=0.5)) as it:
         assert 0 < await read_slowly(it.port, frames.PREFACE + wide + call) < ANSWER_BYTES
 
 
