@@ -100,10 +100,7 @@ def opened(request: pytest.FixtureRequest, artefact: Callable[[Case], Path]) -> 
     path = artefact(case)
     variant = Variant("tiny", path.parent, path, case.runtime, case.kind.lower(), None)
     modes = model_config(parameters=parameters(torch_mode=case.mode))
-    with pytest.MonkeyPatch.context() as patch:
-        # Or processes that import PyTorch are started, to compile beside each other what this tiny model has.
-        patch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
-        runtime = open_runtime(variant, modes, kind=case.kind, device_id=0, threads=1)
+    runtime = open_runtime(variant, modes, kind=case.kind, device_id=0, threads=1)
     yield case, runtime
     runtime.close()
 
