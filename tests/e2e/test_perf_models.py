@@ -62,7 +62,7 @@ RUNS = [
     run("repeats", *ONE_ROUND, "--requests", "100", "--caches", NO_CACHE, SHIPPED, check=only_a_cache_has_hits),
     run("cache-faults", *ONE_ROUND, "--requests", "50", "--levels", "none", "held still"),
     run(
-        "jobs", *ONE_ROUND, "--seconds", "0.3", "--texts", "20", "--accept-per-s", "20", "--upload-bytes", "20000000",
+        "jobs", *ONE_ROUND, "--seconds", "1", "--texts", "20", "--accept-per-s", "20", "--upload-bytes", "20000000",
         "--spike-seconds", "0.3", check=every_job_is_done,
     ),
 ]  # fmt: skip
