@@ -17,6 +17,7 @@ from control_plane.fleet.domain.fleet import ModelFacts
 from control_plane.fleet.loading.load_plans import LoadPlans, PlanLimits
 from control_plane.fleet.ports import PreparedLoad, ServerInstance
 from control_plane.fleet.view.state import FleetState
+from control_plane.host.boot_clock import boot_time_s
 from control_plane.models.domain.description import Tier
 from control_plane.triton.ports import Upstream
 from control_plane.triton.server_state import ServerState
@@ -35,13 +36,15 @@ class ServerLoads:
         *,
         require: Callable[[], int],
         load_timeout_s: float,
+        now_s: Callable[[], float] = boot_time_s,
     ) -> None:
-        """`require` is `LeaderElection.require`."""
+        """`require` is `LeaderElection.require`, and `now_s` the clock of plans, which runs on while the machine sleeps."""
         self._member = member
         self._instance = instance
         self._state = state
         self._require = require
         self._limits = PlanLimits(load_timeout_s=load_timeout_s)
+        self._now_s = now_s
         self._empty: HeldMemory | None = None
         """Memory of the server without any model; None until it has been read in this life of Triton."""
         self._unloading: dict[str, tuple[float, int]] = {}
@@ -140,6 +143,7 @@ class ServerLoads:
                 bytes_of=lambda model: self._state.bytes_of(name, model),
                 on_index=self.observe,
                 limits=self._limits,
+                now_s=self._now_s,
             )
         return self._plans
 

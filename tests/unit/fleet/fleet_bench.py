@@ -304,6 +304,7 @@ class FleetBench:
             self.state,
             require=self._require,
             load_timeout_s=300.0,
+            now_s=self.now_s,
         )
 
     def _require_loadable(self, name: str) -> None:

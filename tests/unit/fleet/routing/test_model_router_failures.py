@@ -109,11 +109,12 @@ class TestFailures:
         bench = FleetBench()
         triton, server = bench.tritons["s0"], bench.servers.members["s0"]
         triton.failures["a"] = DeadlineExceeded("Triton has not answered")
+        triton.load_s["a"] = 5.0
         async with running(bench), asyncio.TaskGroup() as tasks:
             request = tasks.create_task(bench.use("a", 20.0))
             await asyncio.sleep(0.5)
             server.fell_silent()
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(5.0)
             assert bench.state.measurements.why_failed("a") is None
             triton.failures.clear()
             server.heard()

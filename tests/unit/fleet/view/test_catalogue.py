@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from typing import Any
 
 import pytest
 
 from control_plane.core.errors import ModelLoadFailed, Overloaded, UpstreamUnavailable
 from control_plane.core.model import ModelState, ModelVersion
+from control_plane.fleet.domain.memory import Measured
 from control_plane.fleet.view.catalogue import FleetCatalogue, asked_of_all, best_lines
 from control_plane.triton.ports import Upstream
 from tests.aio import run
@@ -67,16 +70,30 @@ async def test_the_index_lists_what_is_anywhere_and_what_could_be() -> None:
     assert {each.name for each in await catalogue(bench).index(only_ready=True)} == {"a", "other"}
 
 
-async def test_the_index_of_thousands_of_models_is_put_together_beside_the_loop() -> None:
-    bench, turns = FleetBench(servers=2), 0
-    for triton in bench.tritons.values():
-        triton.states = dict.fromkeys((f"m{number}" for number in range(5000)), READY)
-    asked = asyncio.get_running_loop().create_task(catalogue(bench).index())
-    while not asked.done():
-        turns += 1
-        await asyncio.sleep(0)
-    assert len(await asked) == 5004
-    assert turns > 30
+class Waiting(dict[str, Measured]):
+    """Records of which a look waits until the event loop has gone on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_looked_at, self.has_gone_on = threading.Event(), threading.Event()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.is_looked_at.set()
+        assert self.has_gone_on.wait(30)
+        return default
+
+
+def test_the_index_is_put_together_beside_the_loop() -> None:
+    async def main() -> None:
+        bench, records = FleetBench(servers=2), Waiting()
+        bench.state.measurements.known = records
+        asked = asyncio.get_running_loop().create_task(catalogue(bench).index())
+        while not records.is_looked_at.is_set():
+            await asyncio.sleep(0)
+        records.has_gone_on.set()
+        assert [each.name for each in await asked] == ["a", "b", "c", "d"]
+
+    run(main())  # in real time: else there are no threads
 
 
 async def test_a_server_that_does_not_answer_is_left_out_unless_none_does() -> None:
