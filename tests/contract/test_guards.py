@@ -26,7 +26,7 @@ DEEP = b"[" * 100_000
 @pytest.fixture(scope="module")
 def frontends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BothWays]:
     """A Triton of their own: one that did not survive would take the comparisons with it."""
-    with served(tmp_path_factory.mktemp("guards"), ("classify", "fails", "repeat", "say", "types")) as frontends:
+    with served(tmp_path_factory.mktemp("guards"), ("accumulate", "accumulate_text", "classify", "fails", "repeat", "say", "types")) as frontends:
         yield frontends
 
 
