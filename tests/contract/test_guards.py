@@ -24,11 +24,13 @@ from tests.contract.http_wire import Answer, Talk, hold, request
 DEEP = b"[" * 100_000
 LONG_ID = "x" * 128
 
+_ASKED = ("accumulate", "accumulate_text", "classify", "fails", "repeat", "say", "types")
+
 
 @pytest.fixture(scope="module")
 def frontends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BothWays]:
     """A Triton of their own: one that did not survive would take the comparisons with it."""
-    with served(tmp_path_factory.mktemp("guards"), ("accumulate", "accumulate_text", "classify", "fails", "repeat", "say", "types")) as frontends:
+    with served(tmp_path_factory.mktemp("guards"), _ASKED) as frontends:
         yield frontends
 
 
