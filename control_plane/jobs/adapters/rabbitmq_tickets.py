@@ -179,12 +179,13 @@ class RabbitmqTickets:
 
     async def _connect(self) -> _Link:
         async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-            connection = await aio_pika.connect(self._url.get_secret_value(), heartbeat=_HEARTBEAT_S, timeout=_CONNECT_TIMEOUT_S)
-            try:
-                return await self._declare(connection)
-            except BaseException:
-                await _close(connection)
-                raise
+            with _may_be_closed():
+                connection = await aio_pika.connect(self._url.get_secret_value(), heartbeat=_HEARTBEAT_S, timeout=_CONNECT_TIMEOUT_S)
+                try:
+                    return await self._declare(connection)
+                except BaseException:
+                    await _close(connection)
+                    raise
 
     async def _declare(self, connection: AbstractConnection) -> _Link:
         version = _version_of(connection)
@@ -223,13 +224,15 @@ class RabbitmqTicket:
 
     async def ack(self) -> None:
         try:
-            await asyncio.wait_for(self._message.ack(), _RELEASE_TIMEOUT_S)
+            with _may_be_closed():
+                await asyncio.wait_for(self._message.ack(), _RELEASE_TIMEOUT_S)
         except _FAILURES as exc:
             _log.info("a ticket comes again, as it could not be acknowledged to %s: %s", self._place, _text_of(exc))
 
     async def give_back(self) -> None:
         try:
-            await asyncio.wait_for(self._message.nack(requeue=True), _RELEASE_TIMEOUT_S)
+            with _may_be_closed():
+                await asyncio.wait_for(self._message.nack(requeue=True), _RELEASE_TIMEOUT_S)
         except _FAILURES as exc:
             _log.info("a ticket could not be given back to %s and comes again: %s", self._place, _text_of(exc))
 
@@ -251,9 +254,16 @@ def place_of_broker(url: SecretStr) -> str:
 @contextmanager
 def _may_be_closed() -> Iterator[None]:
     """A block whose calls raise ConnectionClosed where the connection is closed under them: for a close that nobody gave a
-    reason for, such as our own, aiormq ends them with a bare `Exception`."""
+    reason for, such as our own, aiormq ends them with a bare `Exception`, and for one after a silence with a CancelledError,
+    as if their task had been told to end."""
+    task = asyncio.current_task()
+    before = 0 if task is None else task.cancelling()
     try:
         yield
+    except asyncio.CancelledError as exc:
+        if task is None or task.cancelling() > before:
+            raise
+        raise ConnectionClosed(0, "nothing came from the broker for a while") from exc
     except Exception as exc:
         if type(exc) is not Exception:
             raise

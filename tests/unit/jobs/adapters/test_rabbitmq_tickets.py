@@ -26,12 +26,26 @@ async def test_a_consumer_is_let_go_of_a_connection_that_is_being_closed() -> No
     assert arrived.cancelled()
 
 
-def test_a_close_under_a_call_is_told_as_one() -> None:
+@pytest.mark.parametrize("how", [Exception, asyncio.CancelledError])
+async def test_a_close_under_a_call_is_told_as_one(how: type[BaseException]) -> None:
+    """aiormq's own heartbeat ends calls with CancelledError; a sweeper or a runner would end with it, and nobody know."""
     with pytest.raises(ConnectionClosed), _may_be_closed():
-        raise Exception
+        raise how
 
 
-def test_a_defect_stays_one() -> None:
+async def test_a_task_that_is_told_to_end_in_a_call_ends() -> None:
+    async def call() -> None:
+        with _may_be_closed():
+            await asyncio.Event().wait()
+
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(call())
+        await settle()
+        task.cancel()
+    assert task.cancelled()
+
+
+async def test_a_defect_stays_one() -> None:
     with pytest.raises(KeyError), _may_be_closed():
         raise KeyError
 
