@@ -7,7 +7,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import grpc
 import numpy as np
@@ -28,8 +28,10 @@ def http_server(answer: Callable[[bytes], list[bytes]]) -> Iterator[str]:
     """Answers each body with these pieces, each sent by itself; an empty one closes the connection."""
     loop, started = asyncio.new_event_loop(), threading.Event()
     addresses: list[str] = []
+    serving: list[asyncio.Task[None] | None] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.append(asyncio.current_task())
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -43,12 +45,18 @@ def http_server(answer: Callable[[bytes], list[bytes]]) -> Iterator[str]:
             pass
         finally:
             writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
 
     async def run() -> None:
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             addresses.append(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
             started.set()
             await stop.wait()
+        left = [task for task in serving if task is not None]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)  # or a connection is told to be left open, in whichever test comes then
 
     stop = asyncio.Event()
     thread = threading.Thread(target=loop.run_until_complete, args=(run(),))
