@@ -20,10 +20,11 @@ from deploy.__main__ import main
 from deploy.deployment import Console, Deployment
 from deploy.errors import DeployError
 from deploy.kubectl import Kubectl
-from deploy.manifests import Rendered, surging_gpus
+from deploy.manifests import Rendered
 from deploy.smoke import MAKE_KEY
 from tests.unit.deploy import fake_kubectl
 from tests.unit.deploy.rendered import Case, kubectl, render
+from tests.unit.deploy.test_manifests import on_gpus
 
 DIGEST = f"sha256:{'ab' * 32}"
 IMAGES = " ".join(f"{name}=registry.test/{name}@{DIGEST}" for name in ("tidegate-gateway", "tidegate-triton", "redis"))
@@ -284,24 +285,6 @@ def test_a_secret_that_only_its_owner_can_make_is_asked_for(cluster: Cluster) ->
     assert deployed(cluster) == 1
     assert "secret/tidegate-redis is missing while secret/tidegate-state is there: they hold two sides of one password" in cluster.told
     assert cluster.calls("apply") == []
-
-
-def on_gpus(strategy: dict[str, Any] | None, *, replicas: int = 2) -> list[dict[str, Any]]:
-    container = {"name": "c", "resources": {"limits": {"memory": "1Gi", "nvidia.com/gpu": "2"}}}
-    spec: dict[str, Any] = {"replicas": replicas, "template": {"spec": {"containers": [container]}}}
-    if strategy is not None:
-        spec["strategy"] = {"type": "RollingUpdate", "rollingUpdate": strategy}
-    return [{"kind": "Deployment", "metadata": {"name": "triton"}, "spec": spec}]
-
-
-@pytest.mark.parametrize("strategy", [None, {"maxSurge": 1}, {"maxSurge": "25%"}, {}])
-def test_updates_that_start_a_pod_first_need_a_gpu_more(strategy: dict[str, Any] | None) -> None:
-    assert list(surging_gpus(on_gpus(strategy))) == [("deployment/triton", "nvidia.com/gpu", 4)]
-
-
-@pytest.mark.parametrize("strategy", [{"maxSurge": 0}, {"maxSurge": "0%"}])
-def test_updates_in_place_need_none(strategy: dict[str, Any]) -> None:
-    assert list(surging_gpus(on_gpus(strategy))) == []
 
 
 @pytest.mark.parametrize(("gpus", "is_refused"), [(4, True), (3, True), (5, False), (0, False)])
