@@ -26,7 +26,7 @@ VALUES, NEW_VALUES = 500, 2**21
 _AGAIN = 0.3
 STEPS = 5
 STREAM = 20
-PAUSE_S = 0.004
+_PAUSE_S = 0.004
 _TIMEOUT_S = 30.0
 
 
@@ -51,8 +51,8 @@ class Answered:
 class Callers:
     """Threads that ask until the block ends."""
 
-    def __init__(self, http_address: str, grpc_address: str, *, pause_s: float) -> None:
-        self._addresses, self._pause_s = {"http": http_address, "grpc": grpc_address}, pause_s
+    def __init__(self, http_address: str, grpc_address: str) -> None:
+        self._addresses = {"http": http_address, "grpc": grpc_address}
         self._ends = threading.Event()
         self._units = itertools.count(1)
         self.answered: list[Answered] = []
@@ -130,7 +130,7 @@ class Callers:
         while not self._ends.is_set():
             value = drawn.randrange(VALUES) if drawn.random() < _AGAIN else drawn.randrange(VALUES, NEW_VALUES)
             yield float(value), f"user-{drawn.randrange(10**6)}"
-            time.sleep(self._pause_s)
+            time.sleep(_PAUSE_S)
 
     def _read(self, route: str, way: str, unit: str, sent_s: float, result: Any, expected: float) -> None:
         model = result.get_response().model_name
