@@ -80,7 +80,8 @@ class Fleet:
         self.client.ask("PATCH", "routes", route, body={"model": model})
 
     def whole_again(self, model: str) -> None:
-        """Return once the model is ready on as many servers as there are."""
+        """Have the model on as many servers as there are: a fleet takes back copies that are little used."""
+        self.gateway.load_everywhere(model)
         ends_s = time.monotonic() + _WAIT_S
         while time.monotonic() < ends_s:
             shown = self.gateway.fleet()
