@@ -21,7 +21,7 @@ class FilePieces:
         return await self._run(lambda: self._file.read(_PIECE_BYTES)) or None
 
     def close(self) -> None:
-        """Close it on a thread: that waits for one that reads it, for whoever has left, from a disk that does not answer."""
+        """Close the file on a thread: where its caller left during a read, closing waits for that read, and the disk may not answer."""
         try:
             self._threads.submit(self._file.close)
         except RuntimeError:  # the threads have ended: nothing reads any more

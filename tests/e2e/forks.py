@@ -24,7 +24,7 @@ PROCESSES.set_forkserver_preload(["tests.e2e.preloaded"])
 
 _LOOK_S = 0.02
 _lock = threading.Lock()
-"""Of what multiprocessing keeps of processes: it starts some and asks for their ends in any thread."""
+"""Lock of multiprocessing's own table of processes, which tests start, and ask about, in several threads."""
 
 
 class Forked:

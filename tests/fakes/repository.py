@@ -21,9 +21,9 @@ class FakeRepository:
 
     cannot_place_all: ControlPlaneError | None = None
     places_all_when: Event | None = None
-    """What placing all models waits for, as for a slow disk."""
+    """Event that placing all models waits for, as it does for a slow disk."""
     places_when: Event | None = None
-    """What placing one waits for."""
+    """Event that placing one model waits for."""
     asked: list[str] = field(default_factory=list)
     """Models that are to be placed, in order."""
 

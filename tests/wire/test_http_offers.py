@@ -9,7 +9,7 @@ import pytest
 from tests.wire.gateway import INFER, LIVE, gateway, infer_request
 
 JAVAS = b"Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAEAAEAA\r\nUpgrade: h2c\r\n"
-"""What Java's HTTP client says with every request over plain TCP."""
+"""Header fields by which Java's HTTP client offers HTTP/2 with each request over plain TCP."""
 CHUNKED = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: localhost\r\n%bTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n"
 
 

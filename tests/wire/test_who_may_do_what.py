@@ -128,7 +128,7 @@ SHOWN = {
 }
 NUMBERS = {scope: number for number, scope in VALID.items()}
 WRONG = [shown for shown in SHOWN if shown not in NUMBERS]
-"""What is no key that is valid."""
+"""Credentials that are shown and are no valid key."""
 
 
 def governed(**known: Any) -> Governance:

@@ -16,7 +16,7 @@ _REMEMBERED = 50
 
 @dataclass(frozen=True, slots=True)
 class _Got:
-    """What one tenant got of the latest turns."""
+    """Share of one tenant in the turns that were given lately."""
 
     served: float
     """Exponentially weighted mean of what the tenant got of each turn, as of the turn `at`."""

@@ -43,7 +43,7 @@ class Sequences:
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._held = OrderedDict[tuple[str, str], _Sequence]()
-        """By model and id, the one that was used last at the end."""
+        """(model, id of the sequence) -> the sequence, in the order of their last requests, the latest at the end."""
 
     def holder_of(self, call: InferCall) -> tuple[str, Replica] | None:
         """Return the server and the replica that hold the state of the request's sequence; None if none does

@@ -1,6 +1,6 @@
 """A job's large result as a streamed answer, read from the spool only as fast as its caller reads.
 
-One may have hundreds of megabytes, and a caller may ask for it as often, and read as slowly, as he likes.
+A result may have hundreds of megabytes, and a caller may ask for it as often, and read as slowly, as he likes.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ _STATISTICS_BOUND = InflateBound(2**26, "the statistics are too large")
 _CONTROL = InflateBound(2**20, f"the message of this call exceeds its limit of {2**20} bytes")
 """Bound on the message of a call that carries neither tensors nor a model's files."""
 _UNNAMED = InflateBound(2**16, f"the message of this call exceeds its limit of {2**16} bytes")
-"""The same of a call that names no model: a few fields at most, and some are answered to anybody."""
+"""Bound on the message of a call that names no model, which has a few fields at most; some are answered without a key."""
 
 _STREAM_PLACEHOLDER = GrpcHandler()
 """Placeholder in the method table; a handler that can authenticate its caller again is made for each

@@ -37,7 +37,7 @@ this matches whole strings only."""
 _NAME_BYTES = len('""') + len(r"\u0073") * len("sequence_id")
 _VALUE = re.compile(rb'[ \t\r\n]*+:[ \t\r\n]*+([0-9]{1,20}(?=[ \t\r\n,}])|"[^"\\]*+(?:\\.[^"\\]*+)*+")', re.DOTALL)
 _NO_NAME = re.compile(rb"[ \t\r\n]*+[^ \t\r\n:]")
-"""What follows a string that is an element or a member's value."""
+"""What follows a JSON string that is no name of a member, but an element of an array or a value: anything but a colon."""
 _WINDOW_BYTES = 2048
 """Bytes in which a value must end: Triton takes strings of 128 bytes, which are up to 768 when escaped."""
 _STEP_BYTES = 16 * 1024

@@ -205,7 +205,7 @@ async def test_a_runner_that_is_gone_has_lost_its_job_with_its_lease(tmp_path: P
 
 
 async def test_a_runner_that_could_not_renew_its_claim_has_time_to_once_the_store_takes_changes_again(tmp_path: Path) -> None:
-    """Of a Redis whose memory is full everything can be read."""
+    """A Redis whose memory is full answers reads, so that the sweeper goes on, and refuses the runner's renewals."""
     async with world(tmp_path) as here:
 
         class Full:

@@ -29,6 +29,10 @@ async def test_replies_for_nobody_are_dropped() -> None:
 
     replies.answered(sent[0], "late")
     replies.answered(99, "never asked for")
+    waiting = asyncio.get_running_loop().create_task(replies.ask(sent.append))
+    await settle()
+    replies.answered(sent[1], "its own")
+    assert await waiting == "its own"
 
 
 async def test_who_cannot_send_waits_for_nothing() -> None:

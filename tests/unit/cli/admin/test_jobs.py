@@ -36,7 +36,7 @@ class Submissions(ThreadingHTTPServer):
         self.shown: dict[str, object] = {}
         self.result = b"the result"
         self.results: list[bytes] = []
-        """What is answered before that, each once."""
+        """Results that the gateway answers first, each of them once, before all further requests get `result`."""
 
 
 class _Answer(BaseHTTPRequestHandler):
