@@ -191,7 +191,6 @@ class ModelRouter:
         """Note that a request was not answered in time, or that its caller has left."""
         self.state.ejection.gave_up(reservation)
         self.state.doubts.gave_up(reservation)
-        self.state.doubts.end_probe(reservation, self.state.now_s())
         server, replica = reservation.server.name, reservation.replica
         if self.suspect is None or not reservation.is_current or replica.state is not ModelState.READY:
             return
@@ -237,7 +236,6 @@ class ModelRouter:
         """Note that a connection failed: others are preferred until the server has been looked at. `is_gone`:
         it could not even be opened."""
         self.state.ejection.disconnected(reservation)
-        self.state.doubts.end_probe(reservation, self.state.now_s())
         # A replica that holds sequences is kept: their state would be lost with it, though the server may be
         # out of reach for a moment only.
         if is_gone and not reservation.replica.sequences:

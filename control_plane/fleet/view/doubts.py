@@ -29,7 +29,7 @@ class _Doubt:
     probe_from_s: float
     pause_s: float = _FIRST_PAUSE_S
     probe: Reservation | None = None
-    """The probe under way."""
+    """The last probe, until it has told something or its end has been noticed."""
 
 
 class ReplicaDoubts:
@@ -97,6 +97,9 @@ class ReplicaDoubts:
         """A server to which a request for the model may go as a probe now; None if there is none."""
         for name in self.avoided(model):
             doubt = self._doubts[model][name]
+            # Ended without telling anything: given up, cancelled, or hedged and answered elsewhere.
+            if doubt.probe is not None and not doubt.probe.is_held:
+                doubt.probe, doubt.probe_from_s = None, now_s + doubt.pause_s
             if doubt.probe is None and now_s >= doubt.probe_from_s and doubt.server.is_open:
                 return name
         return None
@@ -105,12 +108,6 @@ class ReplicaDoubts:
         """Note that this request is sent as a probe."""
         if (doubt := self._doubts.get(reservation.replica.model, {}).get(reservation.server.name)) is not None:
             doubt.probe = reservation
-
-    def end_probe(self, reservation: Reservation, now_s: float) -> None:
-        """Note that a probe has ended without telling anything."""
-        doubt = self._doubts.get(reservation.replica.model, {}).get(reservation.server.name)
-        if doubt is not None and doubt.probe is reservation:
-            doubt.probe, doubt.probe_from_s = None, now_s + doubt.pause_s
 
     def _holds(self, server: Server, replica: Replica) -> bool:
         """Whether the replica is still there; one that is loaded anew is another."""

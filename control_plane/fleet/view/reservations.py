@@ -69,6 +69,11 @@ class Reservation:
         replica.departures.arrived(server.service_clock, self.started_s)
 
     @property
+    def is_held(self) -> bool:
+        """Whether it has not been released yet."""
+        return id(self) in self.replica.waiting
+
+    @property
     def is_current(self) -> bool:
         """Whether the replica is still in the view; another one of its model may be in its place."""
         return self.server.replicas.get(self.replica.model) is self.replica

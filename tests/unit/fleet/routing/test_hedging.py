@@ -71,6 +71,25 @@ async def test_a_cancelled_loser_holds_its_server_until_that_answers_again_but_n
         assert service.in_flight()[late] == 0
 
 
+async def test_a_replica_in_doubt_is_probed_again_after_a_probe_that_lost_against_its_hedge() -> None:
+    async with serving(servers=2) as service:
+        await service.learn()
+        state, now_s = service.bench.state, service.bench.now_s
+        failed = state.reserve("a", "s0")
+        assert failed is not None
+        failed.release(answered=False)
+        state.doubts.doubt(failed, now_s(), at_once=True)
+        straggling(service)
+        assert await service.ask() == "s1"
+        assert service.tritons.sent == ["s0", "s1"]
+        assert service.hedges == {Hedge.WON: 1}
+        for _ in range(5):
+            await asyncio.sleep(1.0)
+            await service.ask()
+        assert service.tritons.sent.count("s0") > 1
+        assert state.doubts.avoided("a") == frozenset()
+
+
 async def test_a_server_that_answers_again_is_free() -> None:
     async with serving(servers=2) as service:
         await service.learn()
