@@ -140,6 +140,12 @@ def in_flight(fleet: Tidegate, name: str, model: str = MODEL) -> int:
     return sum(replica["in_flight"] for replica in server_of(fleet, name)["replicas"] if replica["model"] == model)
 
 
+def was_used(fleet: Tidegate, name: str, *, since_s: float) -> bool:
+    """Whether a request has begun at the server since then."""
+    ago_s = time.monotonic() - since_s
+    return any(replica["idle_s"] < ago_s for replica in server_of(fleet, name)["replicas"])
+
+
 def test_a_frozen_triton_costs_nobody_a_request_and_is_used_again_at_once(fleet: Tidegate) -> None:
     # The first server of the fleet, which is asked first for all that every server can answer.
     name = "triton-0"
@@ -170,7 +176,8 @@ def test_a_frozen_triton_costs_nobody_a_request_and_is_used_again_at_once(fleet:
             wait_for(lambda: callers.go_on(noticed_s), what="answers to all who ask now")
             thawed_s = time.monotonic()
         wait_for(lambda: not server_of(fleet, name)["is_silent"], what="its return")
-        wait_for(lambda: in_flight(fleet, name) > 0, what="its use")
+        returned_s = time.monotonic()
+        wait_for(lambda: was_used(fleet, name, since_s=returned_s), what="its use")
     assert {said for *_, said in callers.answers} == {200}
     assert callers.held(noticed_s, thawed_s) == {ONCE}, "what had begun there was sent again, or waited where that could do harm"
     assert events(fleet, name)[before:] == ["silent", "answering"]
