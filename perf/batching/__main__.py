@@ -20,7 +20,7 @@ import numpy as np
 
 from perf.batching import plot as batching_plot
 from perf.batching.models import WAYS, place_way
-from perf.batching.report import Case, Report, Run
+from perf.batching.report import TOGETHER, Case, Report, Run
 from perf.load import closed_loop
 from perf.load.closed_loop import Ask
 from perf.load.inference_requests import binary_vector, tokens_post
@@ -31,9 +31,12 @@ from perf.measurement.report import Result
 from perf.servers.serving import serving_models, triton_addresses
 from perf.servers.triton_statistics import METRICS_PERIOD_S, metrics
 
+_MIXES = {**{mix: (mix, 1) for mix in MIXES}, TOGETHER: ("95/5", 16)}
+"""The mix, and how many texts a request has."""
 _TEXTS = 2000
 """Of a mix, asked for over and over: nothing here remembers an answer."""
-_CHECKED_TEXTS = 12
+_CHECKED = 12
+"""Requests of each mix."""
 _MINIMUM_COSINE = 0.97
 """Of the worst with fp32's; the gate wants 0.99 of 99 in 100."""
 
@@ -43,7 +46,7 @@ def main() -> None:
     parser.add_argument("--callers", type=int, default=64)
     parser.add_argument("--instances", type=int, default=1, help="of the others' models; they share the threads")
     parser.add_argument("--variants", nargs="+", default=["fp32", "int8"], help="of text_encoder")
-    parser.add_argument("--mixes", nargs="+", choices=MIXES, default=["95/5", "equal"])
+    parser.add_argument("--mixes", nargs="+", choices=_MIXES, default=["95/5", "equal", TOGETHER])
     quick = [way for way in WAYS if way != "padded-512"]
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=quick, help="all but padded-512, which takes longest")
     parser.add_argument("--queries", type=Path, default=QUERIES, help="short texts, one a line (or a tsv's last column), gzip or not")
@@ -59,17 +62,20 @@ def _measure(arguments: argparse.Namespace) -> Result:
     return Result(runs, texts.describe())
 
 
-Sequences = list[tuple[list[int], str]]
-"""Token ids and kind."""
+Sequences = list[tuple[list[list[int]], str]]
+"""Token ids of each request's texts, and its kind: long if one of them is."""
 
 
 def _token_ids(texts: Texts, mixes: list[str]) -> dict[str, Sequences]:
     """By mix."""
-    decks = {mix: list(itertools.islice(texts.deck(mix, seed=0), _TEXTS)) for mix in mixes}
-    return {
-        mix: list(zip(texts.token_ids([text.text for text in deck]), [text.kind for text in deck], strict=True))
-        for mix, deck in decks.items()
-    }
+    found = dict[str, Sequences]()
+    for mix in mixes:
+        name, together = _MIXES[mix]
+        deck = list(itertools.islice(texts.deck(name, seed=0), _TEXTS))
+        ids, kinds = texts.token_ids([text.text for text in deck]), [text.kind for text in deck]
+        firsts = range(0, len(deck) - together + 1, together)
+        found[mix] = [(ids[first : first + together], max(kinds[first : first + together], key=LONG.__eq__)) for first in firsts]
+    return found
 
 
 def _measure_variant(variant: str, sequences: dict[str, Sequences], arguments: argparse.Namespace) -> dict[Case, list[Run]]:
@@ -77,7 +83,8 @@ def _measure_variant(variant: str, sequences: dict[str, Sequences], arguments: a
         models = {way: place_way(Path(folder), way, variant, instances=arguments.instances) for way in arguments.ways}
         with serving_models([Path(folder)], list(models.values())) as started:
             triton = _Triton(triton_addresses(started), arguments)
-            triton.require_agreement(list(models.values()), next(iter(sequences.values())))
+            for mix in sequences.values():
+                triton.require_agreement(list(models.values()), mix[:_CHECKED])
             ways = {
                 Case(variant, mix, way): partial(triton.run, model, sequences[mix], seconds=arguments.seconds)
                 for mix in sequences
@@ -95,11 +102,13 @@ class _Triton:
 
     def run(self, model: str, sequences: Sequences, *, seconds: float) -> Run:
         harness.say(model)
-        asks = itertools.cycle([Ask(tokens_post(model, token_ids), kind) for token_ids, kind in sequences])
-        loaded = closed_loop.run("http", self._addresses["http"], asks, callers=self._callers, duration_s=seconds)
+        together = len(sequences[0][0])
+        asks = itertools.cycle([Ask(tokens_post(model, *texts), kind) for texts, kind in sequences])
+        callers = max(1, self._callers // together)
+        loaded = closed_loop.run("http", self._addresses["http"], asks, callers=callers, duration_s=seconds)
         counted = self._counted_since(model)
         return Run(
-            sequences_per_s=loaded.requests_per_s,
+            sequences_per_s=loaded.requests_per_s * together,
             p50_ms=loaded.percentile_ms(50),
             p99_ms=loaded.percentile_ms(99),
             short_p99_ms=loaded.percentile_ms(99, SHORT),
@@ -112,7 +121,7 @@ class _Triton:
 
     def require_agreement(self, models: list[str], sequences: Sequences) -> None:
         """Raises SystemExit when two ways answer differently."""
-        answers = {model: self._embed(model, sequences[:_CHECKED_TEXTS]) for model in models}
+        answers = {model: self._embed(model, sequences) for model in models}
         reference = answers[models[0]]
         for model, vectors in answers.items():
             cosines = np.einsum("ij,ij->i", vectors, reference)
@@ -121,8 +130,9 @@ class _Triton:
             self._counted_since(model)
 
     def _embed(self, model: str, sequences: Sequences) -> np.ndarray:
-        asks = [Ask(tokens_post(model, token_ids), kind) for token_ids, kind in sequences]
-        return np.stack([binary_vector(body) for body in closed_loop.collect("http", self._addresses["http"], asks)])
+        asks = [Ask(tokens_post(model, *texts), kind) for texts, kind in sequences]
+        bodies = closed_loop.collect("http", self._addresses["http"], asks)
+        return np.concatenate([binary_vector(body).reshape(len(texts), -1) for body, (texts, _) in zip(bodies, sequences, strict=True)])
 
     def _counted_since(self, model: str) -> dict[str, float]:
         """What was counted of the model since it was last asked; nobody else asks it."""

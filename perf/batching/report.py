@@ -20,6 +20,8 @@ EXPLAINED = {
     "padded-512": "the same, padded to 512 tokens",
 }
 _MIX = "95/5"
+TOGETHER = f"{_MIX} by 16"
+"""The same texts, 16 in each request, and as many in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,10 @@ class Report(report.Report):
         groups = dict.fromkeys((case.variant, case.mix) for case in self.runs)
         rows = [(f"{variant}, {mix}", *(self._cell(Case(variant, mix, way)) for way in ways)) for variant, mix in groups]
         explained = "\n".join(f"* **{way}**: {EXPLAINED[way]}." for way in ways)
-        held = f"The targets are about the mix {_MIX}. In the table: sequences/s, and p99 of the short ones in ms."
+        held = (
+            f"The targets are about the mix {_MIX}. In the table: sequences/s, and p99 of the short ones in ms. `{TOGETHER}` has 16 texts "
+            "in each request, which is a long one if one of them is."
+        )
         return f"{held}\n\n{table(('', *ways), rows)}\n\n{explained}"
 
     def details(self) -> str:

@@ -40,15 +40,17 @@ def binary_post(model: str, head: str, data: bytes) -> bytes:
     return http_post(f"/v2/models/{model}/infer", head.encode() + data, headers)
 
 
-def tokens_post(model: str, token_ids: Sequence[int]) -> bytes:
-    """A v2 inference of INPUT_IDS and ATTENTION_MASK, [1, length] each."""
-    size, shape = 8 * len(token_ids), [1, len(token_ids)]
+def tokens_post(model: str, *texts: Sequence[int]) -> bytes:
+    """A v2 inference of INPUT_IDS and ATTENTION_MASK of these texts, [number of texts, longest length] each."""
+    longest = max(map(len, texts))
+    tokens = np.zeros((2, len(texts), longest), np.int64)
+    for row, token_ids in enumerate(texts):
+        tokens[:, row, : len(token_ids)] = token_ids, [1] * len(token_ids)
     inputs = ",".join(
-        f'{{"name":"{name}","datatype":"INT64","shape":{shape},"parameters":{{"binary_data_size":{size}}}}}'
+        f'{{"name":"{name}","datatype":"INT64","shape":{[len(texts), longest]},"parameters":{{"binary_data_size":{tokens[0].nbytes}}}}}'
         for name in ("INPUT_IDS", "ATTENTION_MASK")
     )
-    data = np.array([token_ids, [1] * len(token_ids)], dtype=np.int64).tobytes()
-    return binary_post(model, f'{{"inputs":[{inputs}],{_BINARY_OUTPUT}}}', data)
+    return binary_post(model, f'{{"inputs":[{inputs}],{_BINARY_OUTPUT}}}', tokens.tobytes())
 
 
 def texts_post(model: str, texts: Sequence[str]) -> bytes:

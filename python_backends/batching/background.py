@@ -23,15 +23,15 @@ from python_backends.runtime.errors import BackendError, ExecutionError
 LOGGER = logging.getLogger(__name__)
 
 Request = TypeVar("Request", bound=Pending)
-Prepare = Callable[[Sequence[Request]], Sequence[Waiter[Request] | BackendError]]
+Prepare = Callable[[Sequence[Request]], Sequence[Sequence[Waiter[Request]] | BackendError]]
 
 
 class BackgroundLanes(Generic[Request]):
     """One lane in the background, whose threads start with its first request: many models never get one."""
 
     def __init__(self, columns: CostColumns, prepare: Prepare[Request], compute: Compute[Request]) -> None:
-        """`prepare` makes of requests what can wait for a batch, such as tokens of texts; in a thread of its own, since that
-        of a long document takes longer than a caller's whole request."""
+        """`prepare` makes of each request what can wait for batches, such as tokens of texts; in a thread of its own, since
+        that of a long document takes longer than a caller's whole request."""
         self._columns = columns
         self._prepare = prepare
         self._compute = compute
@@ -68,7 +68,7 @@ class BackgroundLanes(Generic[Request]):
             # A thread's root: whatever failed, these requests must be answered.
             LOGGER.exception("requests could not be prepared")
             prepared = [ExecutionError(f"the request could not be prepared: {exc!r}")] * len(requests)
-        lanes.submit([each for each in prepared if isinstance(each, Waiter)])
+        lanes.submit([waiter for each in prepared if not isinstance(each, BackendError) for waiter in each])
         with self._lock:
             self._unprepared_rows -= rows
         for request, each in zip(requests, prepared, strict=True):

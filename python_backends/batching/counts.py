@@ -14,7 +14,7 @@ from python_backends.batching.batch_queue import Batch
 # Metric -> its description; they become Triton counters with the prefix tidegate_batching_.
 COUNTERS: Mapping[str, str] = {
     "batches_total": "Batches that were run",
-    "requests_total": "Requests in these batches",
+    "requests_total": "Requests in these batches; one whose texts differ in length counts in each that it is divided among",
     "rows_total": "Rows in these batches",
     "useful_tokens_total": "Sum over requests of rows times length: the requested work",
     "padded_tokens_total": "Sum over batches of rows times longest length: the computed work, with padding",

@@ -26,7 +26,7 @@ class EncoderRequest:
 
     def __init__(self, plain: InferenceRequest) -> None:
         self.plain = plain
-        # Set only if the request is answered later, from a lane's thread.
+        # Set only if the request is answered later, from a lane's thread, or is part of another one.
         self.send: Callable[[Answer], None] | None = None
 
     def answer(self, answer: Answer) -> None:
@@ -62,10 +62,10 @@ class Encoder:
         return now_s - waiter.since_s > CANCELLATION_CHECK_AFTER_S and waiter.request.plain.is_cancelled()
 
 
-def to_waiter(plain: InferenceRequest, now_s: float) -> Waiter[EncoderRequest]:
+def to_waiter(request: EncoderRequest, now_s: float) -> Waiter[EncoderRequest]:
     """Wrap a request for the batch queue, with its rows and length."""
-    rows, length = next(iter(plain.inputs.values())).shape
-    return Waiter(EncoderRequest(plain), rows, length, now_s)
+    rows, length = next(iter(request.plain.inputs.values())).shape
+    return Waiter(request, rows, length, now_s)
 
 
 def _together(requests: Sequence[Tensors]) -> list[list[int]]:

@@ -32,7 +32,8 @@ from python_backends.runtime.variants.variant import choose_variant
 from python_backends.runtime.variants.variant_choice import AUTO, Variant
 from python_backends.runtime.variants.variant_mix import ONE_SHORT_TEXT, PARAMETER, Mix
 from python_backends.runtime.yielding import YieldingRuntime
-from python_backends.text_encoder.encoder import Encoder, EncoderRequest, to_waiter
+from python_backends.text_encoder.division import Divided, divide
+from python_backends.text_encoder.encoder import Encoder, EncoderRequest
 from python_backends.text_encoder.inputs import TokenInputs
 from python_backends.text_tokenizer.token_count import without_count
 
@@ -70,7 +71,7 @@ class TritonPythonModel:
         labels = {"model": config.name, "version": args["model_version"], "variant": variant.name}
         self._metrics = Metrics(tally, labels)
         self._served = ServedVariant({**labels, "reason": variant.reason})
-        columns = CostColumns(_cost(variant), max_rows=config.max_batch_size)
+        columns = self._columns = CostColumns(_cost(variant), max_rows=config.max_batch_size)
         self._in_background: BackgroundLanes[EncoderRequest] | None = None
         self._yielding: YieldingRuntime | None = None
         if kind == "CPU" and config.boolean("background"):
@@ -89,15 +90,17 @@ class TritonPythonModel:
         if self._in_background is not None:
             for index, refusal in self._put_in_background(requests, asked, self._in_background).items():
                 responses[index] = respond(refusal)
-        waiters: dict[int, Waiter[EncoderRequest]] = {}
+        waiting: dict[int, Divided] = {}
         for index, plain in zip(asked, self._inputs.tokenized([*asked.values()]), strict=True):
             if isinstance(plain, BackendError):
                 responses[index] = respond(plain)
             else:
-                waiters[index] = to_waiter(plain, now_s)
-        computed = self._lanes.try_compute_inline([*waiters.values()])
-        answers = self._admit(requests, waiters) if computed is None else computed
-        for index, answer in zip(waiters, answers, strict=True):
+                waiting[index] = divide(plain, self._columns, now_s)
+        whole = [waiter for each in waiting.values() for waiter in each.waiters]
+        # What was divided is no single batch, let alone one so short that nothing could overtake it.
+        computed = self._lanes.try_compute_inline(whole) if len(whole) == len(waiting) else None
+        answers = self._admit(requests, waiting) if computed is None else computed
+        for index, answer in zip(waiting, answers, strict=True):
             responses[index] = respond(answer) if answer is not None else None
         if None in answers:
             self._lanes.hold(GATHER_WAIT_S)
@@ -114,17 +117,17 @@ class TritonPythonModel:
         self._served.close()
         self._runtime.close()
 
-    def _admit(self, requests: Sequence[Any], waiters: Mapping[int, Waiter[EncoderRequest]]) -> list[Answer | None]:
+    def _admit(self, requests: Sequence[Any], waiting: Mapping[int, Divided]) -> list[Answer | None]:
         """Queue requests while there is room; return None for each queued one, the refusal for the others."""
         answers: list[Answer | None] = []
         admitted: list[Waiter[EncoderRequest]] = []
         rows = self._lanes.waiting_rows
-        for index, waiter in waiters.items():
-            rows += waiter.rows
+        for index, each in waiting.items():
+            rows += each.rows
             answers.append(self._refusal(rows))
             if answers[-1] is None:
-                waiter.request.send = partial(send, requests[index].get_response_sender())
-                admitted.append(waiter)
+                each.request.send = partial(send, requests[index].get_response_sender())
+                admitted.extend(each.waiters)
         self._lanes.submit(admitted)
         return answers
 
@@ -148,17 +151,17 @@ class TritonPythonModel:
     def _refusal(self, rows: int) -> QueueFull | None:
         return QueueFull(f"{self._max_waiting} rows are waiting already: try again later") if rows > self._max_waiting else None
 
-    def _prepared(self, requests: Sequence[EncoderRequest]) -> list[Waiter[EncoderRequest] | BackendError]:
+    def _prepared(self, requests: Sequence[EncoderRequest]) -> list[Sequence[Waiter[EncoderRequest]] | BackendError]:
         """Tokenize requests in the background, each of which keeps its sender."""
         now_s = time.monotonic()
-        prepared: list[Waiter[EncoderRequest] | BackendError] = []
+        prepared: list[Sequence[Waiter[EncoderRequest]] | BackendError] = []
         for request, plain in zip(requests, self._inputs.tokenized([request.plain for request in requests]), strict=True):
             if isinstance(plain, BackendError):
                 prepared.append(plain)
                 continue
-            waiter = to_waiter(plain, now_s)
-            waiter.request.send = request.send
-            prepared.append(waiter)
+            divided = divide(plain, self._columns, now_s)
+            divided.request.send = request.send
+            prepared.append(divided.waiters)
         return prepared
 
 

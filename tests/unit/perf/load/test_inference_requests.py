@@ -54,15 +54,15 @@ def test_grpc_text() -> None:
     assert message.raw_input_contents[0] == len(TEXT.encode()).to_bytes(4, "little") + TEXT.encode()
 
 
-def test_tokens() -> None:
-    _, headers, body = parts(tokens_post("m", [101, 7, 102]))
+def test_tokens_are_padded_to_the_longest_text() -> None:
+    _, headers, body = parts(tokens_post("m", [101, 7, 102], [101, 102]))
     size = int(headers["Inference-Header-Content-Length"])
     described = json.loads(body[:size])["inputs"]
     assert [(each["name"], each["datatype"], each["shape"]) for each in described] == [
-        ("INPUT_IDS", "INT64", [1, 3]),
-        ("ATTENTION_MASK", "INT64", [1, 3]),
+        ("INPUT_IDS", "INT64", [2, 3]),
+        ("ATTENTION_MASK", "INT64", [2, 3]),
     ]
-    assert np.frombuffer(body[size:], dtype=np.int64).tolist() == [101, 7, 102, 1, 1, 1]
+    assert np.frombuffer(body[size:], dtype=np.int64).tolist() == [101, 7, 102, 101, 102, 0, 1, 1, 1, 1, 1, 0]
 
 
 TENSORS = {

@@ -28,11 +28,11 @@ class Model:
     unprepared: bool = False
     threads: list[int] = field(default_factory=list)
 
-    def prepare(self, requests: Sequence[Asked]) -> Sequence[Waiter[Asked] | BackendError]:
+    def prepare(self, requests: Sequence[Asked]) -> Sequence[Sequence[Waiter[Asked]] | BackendError]:
         self.threads.append(threading.get_ident())
         if self.unprepared:
             raise KeyError("vocabulary")
-        return [RequestError("not text") if request.fails else Waiter(request, 1, 3, 0.0) for request in requests]
+        return [RequestError("not text") if request.fails else [Waiter(request, 1, 3, 0.0)] for request in requests]
 
     def compute(self, batch: Batch[Asked]) -> Sequence[Answer]:
         if self.failures:

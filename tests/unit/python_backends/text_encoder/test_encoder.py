@@ -41,7 +41,8 @@ class Client:
 
 
 def waiter(ids: list[list[int]], client: Client, *, waited_s: float = 0.0) -> Waiter[EncoderRequest]:
-    return to_waiter(InferenceRequest({"IDS": np.array(ids)}, ("SUM",), client.is_cancelled), time.monotonic() - waited_s)
+    request = EncoderRequest(InferenceRequest({"IDS": np.array(ids)}, ("SUM",), client.is_cancelled))
+    return to_waiter(request, time.monotonic() - waited_s)
 
 
 def sums(answer: Answer) -> list[int]:

@@ -23,6 +23,9 @@ from tests.unit.python_backends.text_tokenizer.tiny_tokenizer import CAT, CLS, S
 
 TABLE = np.arange(150.0).reshape(50, 3)
 INPUTS = [tensor(name, "TYPE_INT64", [-1], allow_ragged_batch=True) for name in ("INPUT_IDS", "ATTENTION_MASK")]
+COUNTED = [tensor("EMBEDDING", dims=[3]), tensor("TOKENS", "TYPE_INT32", [1])]
+PATIENCE_S = 60.0
+"""A process of low priority starts, which on a busy machine takes long."""
 CONFIG = config_json(max_batch_size=64, input=INPUTS, output=[tensor("EMBEDDING", dims=[3])], dynamic_batching={})
 
 TOKENS = st.tuples(st.integers(1, 3), st.integers(1, 6)).flatmap(
@@ -104,6 +107,21 @@ def test_a_requests_own_mask_is_kept(encoder: Any) -> None:
     assert responses[0].arrays()["EMBEDDING"].tolist() == [TABLE[[1, 2]].sum(axis=0).tolist(), TABLE[[3, 4, 5]].sum(axis=0).tolist()]
 
 
+@pytest.mark.parametrize("given", [pytest.param("{}", id="at-once"), pytest.param('{"tidegate-background":"1"}', id="background")])
+def test_rows_of_one_request_that_differ_in_length_are_answered_together(load: Callable[..., Any], given: str) -> None:
+    encoder = load(output=COUNTED, parameters=parameters(background="true"))
+    lengths = [3, 200, 2, 100]
+    mask = np.array([[position < length for position in range(200)] for length in lengths], np.int64)
+    uneven = Request({"INPUT_IDS": np.full_like(mask, 7), "ATTENTION_MASK": mask}, ("EMBEDDING", "TOKENS"), given=given)
+
+    (nothing,) = encoder.execute([uneven])
+
+    assert nothing is None
+    answer = uneven.sender.sent.get(timeout=PATIENCE_S).arrays()
+    assert answer["TOKENS"].tolist() == [[length] for length in lengths]
+    assert answer["EMBEDDING"].tolist() == [(length * TABLE[7]).tolist() for length in lengths]
+
+
 @pytest.mark.parametrize("length", [pytest.param(2, id="at-once"), pytest.param(100, id="later")])
 def test_a_wrong_request_is_answered_and_its_neighbours_too(encoder: Any, length: int) -> None:
     right, out_of_vocabulary = [1] * length, [50] * length
@@ -167,9 +185,6 @@ def test_a_request_without_a_text_is_refused_and_its_neighbours_are_answered(loa
 
     assert (refused.error or pytest.fail("answered")).code == TritonError.INVALID_ARG
     assert answered.arrays()["EMBEDDING"].tolist() == [TABLE[[CLS, THE, CAT, SEP]].sum(axis=0).tolist()]
-
-
-COUNTED = [tensor("EMBEDDING", dims=[3]), tensor("TOKENS", "TYPE_INT32", [1])]
 
 
 @pytest.mark.parametrize("length", [pytest.param(3, id="at-once"), pytest.param(100, id="later")])
@@ -251,8 +266,6 @@ def test_what_is_served_and_why_is_told_while_it_is(backend: Any, version_direct
 
 
 BACKGROUND = '{"tidegate-background":"1"}'
-PATIENCE_S = 60.0
-"""A process of low priority starts, which on a busy machine takes long."""
 
 
 def test_what_yields_has_the_same_answer_and_holds_up_nobody(load: Callable[..., Any]) -> None:
