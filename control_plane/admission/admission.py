@@ -50,6 +50,7 @@ class Admission:
         known: TenantSource,
         *,
         slots: SlotLimits,
+        sequence_slots: SlotLimits | None = None,
         queue: QueueLimits,
         waiting: WaitingLimits = _UNBOUNDED,
         now_s: Callable[[], float] = time.monotonic,
@@ -58,12 +59,12 @@ class Admission:
         servers: int = 1,
     ) -> None:
         """`now_s` is the event loop's clock, `today_s` the wall clock in seconds since 1970; `servers` is how many compute
-        side by side.
+        side by side. Requests that go on with sequences have `sequence_slots`; None: as many as others.
 
         Without `leases` this is the only process, and it enforces rates alone.
         """
         self.now_s = now_s
-        self._slots = slots
+        self._slots, self._sequence_slots = slots, sequence_slots or slots
         self._queue = queue
         self._sheds: ShedCounts = ShedCounts()
         self.room = WaitingRoom(waiting, self._sheds)
@@ -164,7 +165,8 @@ class Admission:
         models = self.sequences if continues_sequence else self.models
         slots = models.get(model)
         if slots is None:
-            slots = models[model] = ConcurrencyLimiter(self._slots, self._queue, self.now_s)
+            limits = self._sequence_slots if continues_sequence else self._slots
+            slots = models[model] = ConcurrencyLimiter(limits, self._queue, self.now_s)
         return slots
 
     def forget_if_idle(self, model: str, continues_sequence: bool = False) -> None:
