@@ -27,8 +27,7 @@ from control_plane.telemetry.shed_reason import ShedReason
 # Least cost of a request in compute units: the fair queue would never charge a tenant for requests of cost 0.
 _MIN_COST = 1e-3
 
-# Most idle models whose measured pace is remembered. Clients may send any model name, so the number must be
-# bounded.
+# Most idle models whose measured pace is remembered: clients may send any model name.
 _MAX_IDLE_MODELS = 1024
 
 # By so much priorities are lowered in the background: below those of any tenant.
@@ -51,6 +50,7 @@ class Admission:
         known: TenantSource,
         *,
         slots: SlotLimits,
+        sequence_slots: SlotLimits | None = None,
         queue: QueueLimits,
         waiting: WaitingLimits = _UNBOUNDED,
         now_s: Callable[[], float] = time.monotonic,
@@ -59,19 +59,21 @@ class Admission:
         servers: int = 1,
     ) -> None:
         """`now_s` is the event loop's clock, `today_s` the wall clock in seconds since 1970; `servers` is how many compute
-        side by side.
+        side by side. Requests that go on with sequences have `sequence_slots`; None: as many as others.
 
         Without `leases` this is the only process, and it enforces rates alone.
         """
         self.now_s = now_s
-        self._slots = slots
+        self._slots, self._sequence_slots = slots, sequence_slots or slots
         self._queue = queue
         self._sheds: ShedCounts = ShedCounts()
         self.room = WaitingRoom(waiting, self._sheds)
         self._leases = leases or RateLeases(now_s=now_s)
         self._limits = TenantLimits(known, self._sheds, leases=self._leases, today_s=today_s)
         self.models: dict[str, ConcurrencyLimiter] = {}
-        """Concurrency limiters of the models that requests have needed, by model; see `slots`."""
+        """Concurrency limiters of the models that requests have needed; see `slots`."""
+        self.sequences: dict[str, ConcurrencyLimiter] = {}
+        """Concurrency limiters of the requests that go on with sequences, by model."""
         self.background = BackgroundGate(servers, now_s)
         self.is_in_background = False
         self.is_preempted: Callable[[str], Awaitable[bool]] | None = None
@@ -104,9 +106,7 @@ class Admission:
         return Permit(self, account)
 
     async def admit_when_synced(self, tenant: str) -> Permit:
-        """Admit a request after asking the token bucket that all processes share. Raises LimitExceeded;
-        cancelled it admits nothing.
-        """
+        """Admit a request after asking the token bucket of all processes. Raises LimitExceeded; cancelled it admits nothing."""
         account = self._limits.account(tenant)
         account.in_flight += 1  # before the wait: the concurrency limit counts requests that wait here too
         try:
@@ -117,17 +117,14 @@ class Admission:
         return Permit(self, account)
 
     def check_without_permit(self, account: TenantUsage) -> bool:
-        """Check and count a request that is answered at once and needs no permit, such as a cache hit. Raises
-        LimitExceeded.
+        """Check and count a request that is answered at once and needs no permit, such as a cache hit. Raises LimitExceeded.
 
         Returns False where only the shared bucket can decide: the request then has to `admit_when_synced`.
         """
         return not (account.is_limited and isinstance(self._limits.check(account), Undecided))
 
     def account(self, tenant: str) -> TenantUsage:
-        """Return the tenant's account with the limits that hold now; they stay right until an object in the
-        store changes.
-        """
+        """Return the tenant's account with the limits that hold now, until an object in the store changes."""
         return self._limits.account(tenant)
 
     def check(self, tenant: str) -> None:
@@ -159,19 +156,24 @@ class Admission:
         """
         return self._limits.drain_demand()
 
-    def slots(self, model: str) -> ConcurrencyLimiter:
-        """Return a model's concurrency limiter, made when it is first needed."""
-        slots = self.models.get(model)
+    def slots(self, model: str, *, continues_sequence: bool = False) -> ConcurrencyLimiter:
+        """Return a model's concurrency limiter, made when it is first needed; of requests that go on with sequences another.
+
+        Triton holds a request that starts a sequence until another has ended. Behind such, a request of a sequence under way
+        would wait here until Triton ends that for lack of requests.
+        """
+        models = self.sequences if continues_sequence else self.models
+        slots = models.get(model)
         if slots is None:
-            slots = self.models[model] = ConcurrencyLimiter(self._slots, self._queue, self.now_s)
+            limits = self._sequence_slots if continues_sequence else self._slots
+            slots = models[model] = ConcurrencyLimiter(limits, self._queue, self.now_s)
         return slots
 
-    def forget_if_idle(self, model: str) -> None:
-        """Forget a model that is idle if too many are remembered; called when one of its requests has
-        ended.
-        """
-        if len(self.models) > _MAX_IDLE_MODELS and self.models[model].are_idle:
-            del self.models[model]
+    def forget_if_idle(self, model: str, continues_sequence: bool = False) -> None:
+        """Forget a model's limiter that is idle if too many are remembered; called when one of its requests has ended."""
+        models = self.sequences if continues_sequence else self.models
+        if len(models) > _MAX_IDLE_MODELS and models[model].are_idle:
+            del models[model]
 
     def in_background(self, is_preempted: Callable[[str], Awaitable[bool]] | None = None) -> Admission:
         """Return this admission for work that yields to all requests; it shares limits, slots and counts with it.
@@ -188,10 +190,10 @@ class Admission:
         """Return the priority of a tenant's requests here."""
         return tenant.priority - (_BACKGROUND if self.is_in_background else 0)
 
-    def overloaded(self, tenant: str, reason: ShedReason, model: str) -> Overloaded:
+    def overloaded(self, tenant: str, reason: ShedReason, model: str, retry_after_s: float) -> Overloaded:
         """Count a request that is shed by a busy model, and return the error for its caller."""
         self._sheds[tenant, reason] += 1
-        return Overloaded(_WHY[reason].format(model=model), retry_after_s=self.slots(model).retry_after_s)
+        return Overloaded(_WHY[reason].format(model=model), retry_after_s=retry_after_s)
 
 
 class Permit:
@@ -217,6 +219,7 @@ class Permit:
         "_slots",
         "_started_s",
         "_ticket",
+        "continues_sequence",
         "held_bytes",
         "is_waiting",
     )
@@ -232,6 +235,8 @@ class Permit:
         self._is_released = False
         self.is_waiting = False
         """Whether the request waits for a slot at a busy model."""
+        self.continues_sequence = False
+        """Whether the request goes on with a sequence, and needs a slot of those for such (`Admission.slots`)."""
         self.held_bytes = 0
         """Bytes that the request holds while it waits."""
 
@@ -276,7 +281,7 @@ class Permit:
         try:
             if not self._try_acquire(model, cost_units, deadline_s, self._admission.now_s()):
                 cost = cost_units if cost_units > _MIN_COST else _MIN_COST
-                slots = self._admission.slots(model)
+                slots = self._admission.slots(model, continues_sequence=self.continues_sequence)
                 await self._wait(slots, model, cost, deadline_s)
                 self._hold(slots, model, cost, deadline_s, self._admission.now_s())
         except BaseException:
@@ -294,7 +299,8 @@ class Permit:
         assert self._slots is None, "a permit is for one turn"
         assert not self._is_released, "the permit was released before"
         cost = cost_units if cost_units > _MIN_COST else _MIN_COST
-        slots = self._admission.models.get(model) or self._admission.slots(model)
+        slots = None if self.continues_sequence else self._admission.models.get(model)  # found without a call, as most are
+        slots = slots or self._admission.slots(model, continues_sequence=self.continues_sequence)
         if not slots.try_acquire(self._account.tenant.name, cost, deadline_s, now_s):
             return False
         self._hold(slots, model, cost, deadline_s, now_s)
@@ -347,9 +353,7 @@ class Permit:
         return False
 
     def keep(self) -> None:
-        """Keep the slot until `let_go`, for a request that Triton goes on computing though its caller has
-        left.
-        """
+        """Keep the slot until `let_go`, for a request that Triton goes on computing though its caller has left."""
         self._kept += 1
 
     def let_go(self) -> None:
@@ -371,7 +375,7 @@ class Permit:
         sent_s, tenant = self._sent_s, self._account.tenant.name
         # By position: Python 3.11 calls by names take the slow way.
         slots.release(tenant, self._cost, now_s - sent_s, self._ahead, self._deadline_s - sent_s, self._has_left, self._ticket, now_s)
-        self._admission.forget_if_idle(self._model)
+        self._admission.forget_if_idle(self._model, self.continues_sequence)
 
     async def _wait(self, slots: ConcurrencyLimiter, model: str, cost: float, deadline_s: float) -> None:
         """Wait for a slot in the fair queue. Raises Overloaded, LimitExceeded."""
@@ -386,4 +390,4 @@ class Permit:
             self.is_waiting = False
             place.leave()
         if reason is not None:
-            raise self._admission.overloaded(tenant.name, reason, model)
+            raise self._admission.overloaded(tenant.name, reason, model, slots.retry_after_s)

@@ -232,7 +232,7 @@ def _access(settings: Settings, known: ObjectMirror, tokens: TokenVerifier | Non
 
 def _admission(settings: Settings, known: ObjectMirror, leases: RateLeases) -> Admission:
     """Make the admission service. Without authentication there is one tenant, and a model may have half of
-    all connections to Triton.
+    all connections to Triton, and for sequences under way a quarter: the rest is for other models and health.
     """
     gateway, workers = settings.gateway, settings.process.workers
     servers = max(1, settings.fleet.servers, settings.triton.triton_url.count(",") + 1)
@@ -241,10 +241,14 @@ def _admission(settings: Settings, known: ObjectMirror, leases: RateLeases) -> A
     else:
         alone = shared = gateway.max_upstream_connections // 2 * servers
     slots = SlotLimits(alone=max(1, alone // workers), shared=max(1, min(alone, shared) // workers))
+    half = max(1, slots.alone // 2)
+    sequence_slots = slots if settings.authentication.authentication else SlotLimits(half, half)
     share = 2 if settings.authentication.authentication else 1  # without, there is one tenant
     requests, size_bytes = max(2, gateway.max_waiting_requests // workers), gateway.max_buffered_bytes // workers // 2
     waiting = WaitingLimits(requests, requests // share, size_bytes, size_bytes // share)
-    return Admission(known, slots=slots, queue=QueueLimits(), waiting=waiting, leases=leases, servers=servers)
+    return Admission(
+        known, slots=slots, sequence_slots=sequence_slots, queue=QueueLimits(), waiting=waiting, leases=leases, servers=servers
+    )
 
 
 def _shared_cache(settings: Settings) -> SharedCache | None:

@@ -316,7 +316,15 @@ class InferenceService:
 
         Raises Overloaded.
         """
+        if running.call.sequence_id:
+            timeout_s = await self._note_sequence(running.call, running.permit, timeout_s)
         return await self._wait_for_slot(running, running.permit, timeout_s)
+
+    async def _note_sequence(self, call: InferCall, permit: Permit, timeout_s: float) -> float:
+        """Note with the permit whether the call goes on with a sequence; return the seconds that are left of `timeout_s`."""
+        deadline_s = self._now_s() + timeout_s
+        permit.continues_sequence = await self.sequence_types.goes_on(call, timeout_s=timeout_s)
+        return deadline_s - self._now_s()
 
     async def _wait_for_slot(self, running: AuthorizedRequest, permit: Permit, timeout_s: float) -> float:
         deadline_s = self._now_s() + timeout_s
@@ -338,6 +346,8 @@ class InferenceService:
     async def _compute(self, request: InferRequest[AnswerT], running: AuthorizedRequest, permit: Permit, timeout_s: float) -> AnswerT:
         if running.call.classified or running.call.sequence_id:
             timeout_s = await self.require_harmless(running.call, timeout_s)
+            if running.call.sequence_id:
+                timeout_s = await self._note_sequence(running.call, permit, timeout_s)
         if not self._try_acquire_slot(running, permit, timeout_s):
             timeout_s = await self._wait_for_slot(running, permit, timeout_s)
         request.slot = permit

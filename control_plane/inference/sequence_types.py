@@ -2,18 +2,20 @@
 
 Triton 24.10 does not look (25.01 does, core #425). It copies a string of up to 128 bytes to where a model of numbers has
 8 bytes of its heap, and gives a model of strings, for a number, up to 124 bytes of its own stack. An ensemble hands
-its id to its steps. Called by `inference/inference` and `frontends/kserve/grpc_stream`, of the requests that have an id.
+its id to its steps. Called by `inference/inference` and `frontends/kserve/grpc_stream`, of the requests that have an id, of
+which it tells, too, whether they go on with a sequence.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from control_plane.core.errors import InvalidRequest, UpstreamFailed
+from control_plane.core.errors import ControlPlaneError, InvalidRequest, UpstreamFailed
 from control_plane.core.infer_call import InferCall
 from control_plane.inference.dispatch import Dispatch
 from control_plane.inference.model_configs import ModelConfigs
@@ -24,12 +26,14 @@ _TEXT = "TYPE_STRING"
 
 @dataclass(frozen=True, slots=True)
 class IdTypes:
-    """Types in which one model takes the ids of sequences."""
+    """What one model does with the ids of sequences."""
 
     types: frozenset[str]
     """Data types of its control input CORRID; empty where it has none, and takes all ids."""
     steps: tuple[tuple[str, str], ...] = ()
     """Names and versions of an ensemble's models; empty for the version that their policies choose."""
+    has_sequences: bool = False
+    """Whether it batches by sequences."""
 
 
 class SequenceTypes:
@@ -46,14 +50,30 @@ class SequenceTypes:
         """
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + timeout_s
-        models = [(call.model_name, call.model_version)]
-        for name, version in models:  # which grows by the steps of ensembles
-            found = await self._ids.get(name, version, timeout_s=deadline_s - now_s())
+        async for name, found in self._models_of(call, deadline_s):
             if any((each == _TEXT) is not call.sequence_is_text for each in found.types):
                 wanted = "a number" if call.sequence_is_text else "a string"
                 raise InvalidRequest(f"model {name!r} takes the ids of sequences as another type: 'sequence_id' must be {wanted}")
-            models += [each for each in found.steps if each not in models]
         return deadline_s - now_s()
+
+    async def goes_on(self, call: InferCall, *, timeout_s: float) -> bool:
+        """Whether a call goes on with a sequence: it does not start one, and its model, or a step of it, batches by sequences.
+
+        False, too, where that cannot be known now: then `require` says why.
+        """
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        try:
+            return not call.starts_sequence and any([found.has_sequences async for _, found in self._models_of(call, deadline_s)])
+        except ControlPlaneError:
+            return False
+
+    async def _models_of(self, call: InferCall, deadline_s: float) -> AsyncIterator[tuple[str, IdTypes]]:
+        """Give the model of a call and all that are its steps, by name. Raises as `ModelConfigs.get` does."""
+        models = [(call.model_name, call.model_version)]
+        for name, version in models:  # which grows by the steps of ensembles
+            found = await self._ids.get(name, version, timeout_s=deadline_s - asyncio.get_running_loop().time())
+            yield name, found
+            models += [each for each in found.steps if each not in models]
 
 
 def id_types(config: bytes | bytearray) -> IdTypes:
@@ -64,7 +84,8 @@ def id_types(config: bytes | bytearray) -> IdTypes:
         controls = [control for each in inputs for control in each["control"]]
         types = frozenset(control["data_type"] for control in controls if control["kind"] == "CONTROL_SEQUENCE_CORRID")
         steps = _part(model, "ensemble_scheduling").get("step", [])
-        return IdTypes(types, tuple((step["model_name"], _version(step)) for step in steps))
+        has_sequences = model.get("sequence_batching") is not None
+        return IdTypes(types, tuple((step["model_name"], _version(step)) for step in steps), has_sequences)
     except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError) as exc:
         raise UpstreamFailed("Triton does not say how the model takes the ids of sequences") from exc
 

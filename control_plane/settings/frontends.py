@@ -132,13 +132,13 @@ class GatewaySettings(Group):
     """HTTP connections to one Triton; requests beyond wait for a connection. The embedded Triton serves them
     with 64 threads; many more connections add little. Without authentication half this number is also the
     limit of requests of one model, over HTTP and gRPC together, that a Triton has at a time; further ones
-    wait here."""
+    wait here. Requests that go on with sequences count apart, up to a quarter of it."""
 
     max_in_flight_per_model: int = Field(64, ge=1)
     """Requests of one model that Triton has at a time while one tenant uses the model; applies with
-    authentication on. Too few leave Triton's batches unfilled. It is also the upper bound while several
-    tenants share the model: if it is not above `max_in_flight_per_shared_model`, a tenant within its share
-    has to queue behind the others' requests."""
+    authentication on. Requests that go on with sequences count apart, up to as many. Too few leave Triton's
+    batches unfilled. It is also the upper bound while several tenants share the model: if it is not above
+    `max_in_flight_per_shared_model`, a tenant within its share has to queue behind the others' requests."""
 
     max_in_flight_per_shared_model: int = Field(16, ge=1)
     """Requests of one model that Triton has at a time while several tenants share it; free slots go to

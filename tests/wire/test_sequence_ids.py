@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from random import Random
 from typing import Any
 
 import grpc
@@ -92,6 +94,23 @@ async def test_over_http_two_tenants_never_meet_in_a_sequence(id_: int | str, da
         assert type(own) is type(others) is type(id_)
         assert it.upstream.http.requests[-1].target == b"/v2/models/m/infer"
         assert bytes(it.upstream.http.requests[-1].body).endswith(data)
+
+
+@pytest.mark.parametrize("id_", IDS)
+@pytest.mark.parametrize("encoding", [b"identity", b"gzip"])
+async def test_a_large_body_is_whole_and_its_memory_is_given_back(id_: int | str, encoding: bytes) -> None:
+    data = Random(7).randbytes(1_000_000)
+    tensor = {**TENSOR, "shape": [len(data) // 4], "parameters": {"binary_data_size": len(data)}}
+    text = json.dumps({"parameters": {"sequence_id": id_, "sequence_start": True}, "inputs": [tensor]}).encode()
+    fields = b"Inference-Header-Content-Length: %d\r\nContent-Encoding: %b\r\n" % (len(text), encoding)
+    async with gateway(upstream(), governed=governed()) as it:
+        body = gzip.compress(text + data) if encoding == b"gzip" else text + data
+        headers = b"x-api-key: %b\r\n%b" % (key_text(TENANTS["acme"]).encode(), fields)
+        answer = await (await it.connect()).ask(infer_request(body, headers=headers))
+        assert answer.status == 200
+        told = it.upstream.http.requests[-1]
+        assert id_in(told) == id_in(await sent(it, "acme", id_)) != id_
+        assert told.body[int(told.header(b"inference-header-content-length") or 0) :] == data
 
 
 @pytest.mark.parametrize("id_", IDS)

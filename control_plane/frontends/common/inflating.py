@@ -33,6 +33,8 @@ class InflatedBody:
     def __init__(self, budget: BodyBudget) -> None:
         self._budget = budget
         self.body = bytearray()
+        self._held_bytes = 0
+        """Bytes taken from the budget; who has the body may change its size a little."""
 
     async def read(self, pieces: Iterator[bytes]) -> None:
         """Collect the pieces, with a turn of the loop after each.
@@ -41,6 +43,7 @@ class InflatedBody:
         """
         for piece in pieces:
             await self._budget.acquire(len(piece), _BUDGET_WAIT_S)
+            self._held_bytes += len(piece)
             self.body += piece
             await asyncio.sleep(0)
 
@@ -48,10 +51,11 @@ class InflatedBody:
         """Collect the pieces as `read` does, but inflate them in a thread (zlib releases the GIL); for bodies that may be large."""
         while piece := await asyncio.to_thread(next, pieces, b""):
             await self._budget.acquire(len(piece), _BUDGET_WAIT_S)
+            self._held_bytes += len(piece)
             self.body += piece
 
     def release(self) -> None:
-        self._budget.release(len(self.body))
+        self._budget.release(self._held_bytes)
 
 
 @asynccontextmanager

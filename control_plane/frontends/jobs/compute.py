@@ -13,7 +13,9 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 from control_plane.batches.domain.batch import EMBEDDINGS
-from control_plane.core.errors import ControlPlaneError, Overloaded, UpstreamUnavailable
+from control_plane.core.algorithms.steps import Steps
+from control_plane.core.errors import ControlPlaneError, InvalidRequest, Overloaded, UpstreamUnavailable
+from control_plane.core.infer_call import InferCall
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.scope import Scopes, parse_scope
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
@@ -55,6 +57,13 @@ class _JobRequest(HttpInferRequest):
     @property
     def was_sent(self) -> bool:
         return self.sent_s is not None
+
+    def read_at_once(self) -> InferCall | None:
+        call = super().read_at_once()
+        return None if call is None else _outside_sequences(call)
+
+    def read(self) -> Steps[InferCall]:
+        return _outside_sequences((yield from super().read()))
 
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer]:
         self.sent_s = asyncio.get_running_loop().time()
@@ -140,6 +149,16 @@ def _principal_of(job: Job) -> Principal:
     if not job.tenant and not job.key_id:
         return ANONYMOUS
     return Principal(job.tenant, job.key_id, Scopes(tuple(map(parse_scope, job.scopes))))
+
+
+def _outside_sequences(call: InferCall) -> InferCall:
+    """Return a job's call, unless it is part of a sequence: jobs have no order, and a second attempt would repeat its step.
+
+    Raises InvalidRequest.
+    """
+    if call.sequence_id:
+        raise InvalidRequest("a job cannot be part of a sequence: jobs are computed in any order, and again after a fault; call infer")
+    return call
 
 
 def _is_not_sent(error: ControlPlaneError) -> bool:

@@ -281,6 +281,17 @@ class TestShedding:
         assert frontend.counts == {("t", ShedReason.DEADLINE): 2}
 
 
+async def test_any_number_of_models_with_sequences_leaves_a_bounded_number_behind() -> None:
+    frontend = admission()
+    for number in range(3000):
+        permit = frontend.admit("")
+        permit.continues_sequence = True
+        await turn(permit, f"m{number}")
+        permit.release()
+    assert len(frontend.sequences) <= 1025
+    assert frontend.models == {}
+
+
 async def test_any_number_of_model_names_leaves_a_bounded_number_behind() -> None:
     frontend = admission(capacity=2)
     busy, ending = frontend.admit(""), frontend.admit("")

@@ -80,3 +80,17 @@ async def test_a_daily_quota_holds_while_usage_cannot_be_stored(tmp_path: Path) 
         with pytest.raises(LimitExceeded, match="has used its 100 compute units of today"):
             governing.admission.admit("t")
         running.cancel()
+
+
+@pytest.mark.parametrize(
+    ("authentication", "of_all", "of_sequences"), [pytest.param(False, 4, 2, id="anonymous"), pytest.param(True, 3, 3, id="tenants")]
+)
+def test_a_model_with_sequences_leaves_connections_for_others(tmp_path: Path, authentication: bool, of_all: int, of_sequences: int) -> None:
+    given = {"state_dir": tmp_path, "max_upstream_connections": 8, "max_in_flight_per_model": 3, "authentication": authentication}
+
+    async def main() -> tuple[int, int]:
+        async with open_request_services(load_settings(given), Servers()) as governing:
+            starts, later = governing.admission.slots("m"), governing.admission.slots("m", continues_sequence=True)
+            return sum(starts.try_acquire("t") for _ in range(9)), sum(later.try_acquire("t") for _ in range(9))
+
+    assert run(main()) == (of_all, of_sequences)

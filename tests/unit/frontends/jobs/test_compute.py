@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, UpstreamUnavailable
@@ -117,6 +118,17 @@ async def test_where_a_marked_attempt_was_in_vain_the_next_ones_are_for_callers_
 
     marks = [sent.header(b"tidegate-background") for sent in it.upstream.http.requests]
     assert marks == [BACKGROUND_MARK[1], None, BACKGROUND_MARK[1]]
+
+
+@pytest.mark.parametrize("principal", [pytest.param({}, id="of a tenant"), pytest.param({"tenant": "", "key_id": ""}, id="anonymous")])
+@pytest.mark.parametrize("padding", [pytest.param(0, id="small"), pytest.param(1 << 18, id="large")])
+async def test_a_part_of_a_sequence_is_refused_and_never_sent(principal: dict[str, str], padding: int) -> None:
+    body = orjson.dumps({**orjson.loads(INFER), "parameters": {"sequence_id": 7}}) + b" " * padding
+    async with computing() as (it, compute, _):
+        computed = await compute.compute(replace(JOB, **principal), body)
+
+    assert (computed.answer.status, it.upstream.http.requests) == (400, [])
+    assert b"cannot be part of a sequence" in computed.answer.body
 
 
 @pytest.mark.parametrize(

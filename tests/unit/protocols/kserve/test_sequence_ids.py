@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from tritonclient.grpc import service_pb2
 from control_plane.core.algorithms.steps import finish
 from control_plane.core.errors import InvalidRequest
 from control_plane.core.infer_call import InferCall
-from control_plane.protocols.kserve.sequence_ids import own_body_steps, own_call, own_field
+from control_plane.protocols.kserve.sequence_ids import MOVED_BYTES, own_body_steps, own_call, own_field
 
 NUMBER = InferCall("m", "", "", (), sequence_id="7", starts_sequence=True)
 TEXT = replace(NUMBER, sequence_is_text=True)
@@ -142,6 +143,18 @@ def test_a_large_body_is_searched_and_copied_in_steps() -> None:
     text = b'{"x":"%b","parameters":{"sequence_id":7}}' % (b"a" * 2**20)
     data = bytes(8 * 2**20)
     assert sum(1 for _ in own_body_steps(text + data, len(text), NUMBER, own_call(NUMBER, KEY))) >= 2**20 // STEP_BYTES + 8
+
+
+@pytest.mark.parametrize("call", [replace(NUMBER, sequence_id="18446744073709551615"), NUMBER, replace(TEXT, sequence_id="s" * 90)])
+@pytest.mark.parametrize("data_bytes", [0, 5, MOVED_BYTES - 1, 2 * MOVED_BYTES + 7])
+def test_a_body_that_came_in_pieces_is_changed_in_place(call: InferCall, data_bytes: int) -> None:
+    id_ = f'"{call.sequence_id}"' if call.sequence_is_text else call.sequence_id
+    text, data, own = f'{{"parameters":{{"sequence_id":{id_}}}}}'.encode(), Random(7).randbytes(data_bytes), own_call(call, KEY)
+    body = bytearray(text + data)
+    changed, json_bytes = finish(own_body_steps(body, len(text), call, own))
+    assert changed is body
+    assert (bytes(body), json_bytes) == finish(own_body_steps(text + data, len(text), call, own))
+    assert body[json_bytes:] == data
 
 
 def put_id(request: service_pb2.ModelInferRequest, call: InferCall) -> None:
