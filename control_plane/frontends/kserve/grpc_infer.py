@@ -39,7 +39,7 @@ from control_plane.protocols.grpc import (
     message_pieces,
     with_trailer,
 )
-from control_plane.protocols.header_forwarding import HeaderForwarding
+from control_plane.protocols.header_forwarding import HeaderForwarding, unlocking
 from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
 from control_plane.protocols.kserve.infer_proto import infer_request_steps, small_infer_request
 from control_plane.protocols.kserve.messages import service_pb2
@@ -237,8 +237,8 @@ class GrpcInferRequest(InferMessage):
         # It has too many fields to look for the id among them.
         if message is None:
             return None
-        forwarded = self._context.forwarding.matched(self.head.metadata)
-        return scope.key(_KIND, call.model_version.encode(), identity_of(message, *filter(None, (forwarded,))))
+        forwarded, keys = self._context.forwarding.matched(self.head.metadata), unlocking(self.head.metadata)
+        return scope.key(_KIND, call.model_version.encode(), identity_of(message, *filter(None, (forwarded, keys))))
 
     def content(self, call: InferCall) -> tuple[bytes, ...]:
         # A computation may outlast its first caller, and the inflated message is held for that one only.
