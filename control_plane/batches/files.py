@@ -15,9 +15,10 @@ from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from control_plane.batches.domain.batch import StoredFile
-from control_plane.batches.ports import FileReader, Shelf
+from control_plane.batches.ports import Shelf
 from control_plane.core.errors import InvalidRequest, LimitExceeded, ObjectNotFound
 from control_plane.core.principal import Principal
+from control_plane.jobs.ports import BlobReader
 from control_plane.jobs.upload_slots import UploadSlots
 
 _MAX_NAME_CHARS = 255
@@ -102,7 +103,7 @@ class Files:
         """Return the files that the caller may see, the newest first."""
         return [file for file in await self._shelf.files(principal.tenant) if _may_see(principal, file)]
 
-    async def content(self, principal: Principal, file_id: str) -> FileReader:
+    async def content(self, principal: Principal, file_id: str) -> BlobReader:
         """Return a file's content, to be received piece by piece and closed. Raises ObjectNotFound."""
         await self.get(principal, file_id)
         reader = await self._shelf.read_file(principal.tenant, file_id)

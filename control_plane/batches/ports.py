@@ -6,15 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from control_plane.batches.domain.batch import Batch, Chunk, Ended, StoredFile
-
-
-class FileReader(Protocol):
-    """A file that is read piece by piece; it must be closed in any case."""
-
-    async def receive(self) -> bytes | None:
-        """Return the next piece, None at the end. Raises StoreUnavailable."""
-
-    def close(self) -> None: ...
+from control_plane.jobs.ports import BlobReader
 
 
 class Shelf(Protocol):
@@ -37,7 +29,7 @@ class Shelf(Protocol):
     async def filled(self, tenant: str) -> tuple[int, int]:
         """Return how many files a tenant has, and how many bytes of them, without a look into each."""
 
-    async def read_file(self, tenant: str, file_id: str) -> FileReader | None: ...
+    async def read_file(self, tenant: str, file_id: str) -> BlobReader | None: ...
 
     async def delete_file(self, tenant: str, file_id: str) -> bool: ...
 

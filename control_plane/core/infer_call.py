@@ -97,3 +97,7 @@ class InferCall:
     """Names of the outputs whose classes are asked for in place of their values."""
     sequence_is_text: bool = False
     """Whether the sequence id is a string; else it is a number."""
+    concerns_others: bool = False
+    """Whether Triton would set it against others' requests: by the id of its sequence, or by its priority."""
+    has_priority: bool = False
+    """Whether it names its priority in Triton's queue, which a tenant's request may not."""

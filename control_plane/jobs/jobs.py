@@ -181,13 +181,13 @@ class Jobs:
     async def result(self, job: Job) -> bytes:
         """Return the answer of a job, head and body.
 
-        Raises Conflict: it has none, or none yet. StoreUnavailable.
+        Raises Conflict: it has none, or none yet, or it is in the files of a batch. StoreUnavailable.
         """
-        return await _undamaged(self._spool.read(_result_of(job).blob))
+        return await _undamaged(job, self._spool.read(_result_of(job).blob))
 
     async def open_result(self, job: Job) -> BlobReader:
         """Return the answer of a job, one in the spool, to be received piece by piece and closed. Raises as `result` does."""
-        return await _undamaged(self._spool.open(_result_of(job).blob))
+        return await _undamaged(job, self._spool.open(_result_of(job).blob))
 
     async def cancel(self, principal: Principal, job_id: str) -> Job:
         """Cancel a job, also while it runs; one that has ended stays as it is. Raises ObjectNotFound."""
@@ -334,10 +334,12 @@ def _result_of(job: Job) -> Result:
     return job.result
 
 
-async def _undamaged(reading: Awaitable[ReadT]) -> ReadT:
+async def _undamaged(job: Job, reading: Awaitable[ReadT]) -> ReadT:
     try:
         return await reading
     except SpoolDamaged as exc:
+        if job.is_of_batch:
+            raise Conflict(f"job {job.id} is a part of a batch, whose output and error files have its answers once it has ended") from exc
         raise StoreUnavailable(str(exc)) from exc
 
 

@@ -164,7 +164,7 @@ class JobQueue(Protocol):
 
 
 class BlobReader(Protocol):
-    """A file of the spool that is read piece by piece; it must be closed in any case."""
+    """A stored file, of the spool or of a shelf, that is read piece by piece; it must be closed in any case."""
 
     async def receive(self) -> bytes | None:
         """Return the next piece, None at the end. Raises StoreUnavailable."""

@@ -103,8 +103,7 @@ class HeaderForwarding:
         there are none."""
         if self.pattern is None:
             return b""
-        found = [field for field in fields if field[0].lower() not in _NEVER and self._matches(field[0].lower(), field[1])]
-        return b"".join(b"%d:%b%d:%b" % (len(name), name, len(value), value) for name, value in found)
+        return _joined(field for field in fields if field[0].lower() not in _NEVER and self._matches(field[0].lower(), field[1]))
 
     def _matches(self, name: bytes, value: bytes) -> bool:
         pattern = self.pattern
@@ -112,6 +111,17 @@ class HeaderForwarding:
         if not is_one or name in _RESERVED or name.startswith(_RESERVED_PREFIX):
             return False
         return _BREAKS_A_LINE.search(value) is None
+
+
+def unlocking(metadata: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The fields of a gRPC call that unlock restricted protocols, in order, encoded unambiguously for a cache key: who has
+    no such key gets no answer of who has. Empty if there are none."""
+    found = [field for field in metadata if field[0].startswith(_RESTRICTED)]
+    return _joined(found) if found else b""
+
+
+def _joined(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+    return b"".join(b"%d:%b%d:%b" % (len(name), name, len(value), value) for name, value in fields)
 
 
 NO_FORWARDING = HeaderForwarding()

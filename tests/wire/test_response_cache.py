@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
@@ -15,7 +16,7 @@ from control_plane.core.infer_call import Outcome
 from control_plane.frontends.kserve.http_infer import MAX_CACHEABLE_REQUEST_BYTES
 from control_plane.objects.domain.route import CachePolicy, Route
 from control_plane.objects.domain.tenant import Tenant
-from control_plane.protocols.grpc import GrpcAnswer, message_answer
+from control_plane.protocols.grpc import HEAD, GrpcAnswer, message_answer, status_fields
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.triton.ports import GrpcCall
 from tests.aio import run
@@ -222,12 +223,29 @@ def as_triton_over_grpc(call: GrpcCall) -> GrpcAnswer:
     return message_answer(answer.SerializeToString())
 
 
-async def test_grpc_answers_say_where_they_are_from_in_a_trailer() -> None:
-    def message(request_id: str, data: bytes = b"abcd") -> bytes:
-        request = service_pb2.ModelInferRequest(model_name="m", id=request_id, raw_input_contents=[data])
-        request.inputs.add(name="X", datatype="FP32", shape=[1])
-        return bytes(request.SerializeToString())
+def message(request_id: str, data: bytes = b"abcd") -> bytes:
+    request = service_pb2.ModelInferRequest(model_name="m", id=request_id, raw_input_contents=[data])
+    request.inputs.add(name="X", datatype="FP32", shape=[1])
+    return bytes(request.SerializeToString())
 
+
+async def test_what_unlocks_a_restricted_protocol_of_triton_unlocks_cached_answers() -> None:
+    def locked(call: GrpcCall) -> GrpcAnswer:
+        if (b"triton-grpc-protocol-infer-key", b"s3cret") in call.head.metadata:
+            return as_triton_over_grpc(call)
+        return GrpcAnswer(14, HEAD, (), status_fields(14, "This protocol is restricted"))
+
+    async with frontend(FakeGrpc(answer=locked), cached=keeping("m")) as bench:
+        seen = []
+        for key in ("s3cret", "s3cret", "s3cret", "wrong", None):
+            call = bench.call(message=message("1"), metadata=(("triton-grpc-protocol-infer-key", key),) if key else ())
+            found = await call.code()
+            seen.append((found, dict(await call.trailing_metadata()).get("tidegate-cache")))
+        assert [cache for _, cache in seen[:3]] == ["miss", "hit", "hit"]
+        assert [code for code, _ in seen[3:]] == [grpc.StatusCode.UNAVAILABLE] * 2
+
+
+async def test_grpc_answers_say_where_they_are_from_in_a_trailer() -> None:
     async with frontend(FakeGrpc(answer=as_triton_over_grpc), cached=keeping("m")) as bench:
         seen = []
         for sent in (message("1"), message("1"), message("2"), message("2", b"efgh")):

@@ -24,8 +24,8 @@ from uuid import uuid4
 import orjson
 
 from control_plane.batches.domain.batch import Batch, BatchState, Chunk, Ended, StoredFile
-from control_plane.batches.ports import FileReader
 from control_plane.core.errors import StoreUnavailable
+from control_plane.jobs.ports import BlobReader
 from control_plane.storage.durable_files import flush_to_disk, open_private
 from control_plane.storage.file_pieces import FilePieces
 from control_plane.storage.growing_file import DISK_FULL, GrowingFile
@@ -70,7 +70,7 @@ class FolderShelf:
     async def filled(self, tenant: str) -> tuple[int, int]:
         return await self.run(lambda: _filled(self._tenant(tenant)))
 
-    async def read_file(self, tenant: str, file_id: str) -> FileReader | None:
+    async def read_file(self, tenant: str, file_id: str) -> BlobReader | None:
         if not _FILE.fullmatch(file_id):
             return None
         file = await self.run(lambda: _opened(self._tenant(tenant) / file_id / "content"))

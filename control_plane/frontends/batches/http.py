@@ -15,7 +15,6 @@ import orjson
 from control_plane.batches.batches import Batches
 from control_plane.batches.domain.batch import EMBEDDINGS, StoredFile
 from control_plane.batches.files import Files
-from control_plane.batches.ports import FileReader
 from control_plane.core.action import Action
 from control_plane.core.errors import InvalidRequest
 from control_plane.core.principal import Principal
@@ -24,6 +23,7 @@ from control_plane.frontends.batches.views import batch_view, file_view, page
 from control_plane.frontends.common.lists import list_steps
 from control_plane.frontends.jobs.webhook_field import Webhooks, webhook_of
 from control_plane.inference.run_steps import run_in_steps
+from control_plane.jobs.ports import BlobReader
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.protocols.kserve.routes import V2Route
 from control_plane.triton.ports import HttpStream
@@ -110,7 +110,7 @@ class _Content:
     status = 200
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
-    def __init__(self, reader: FileReader) -> None:
+    def __init__(self, reader: BlobReader) -> None:
         self._reader = reader
 
     async def receive(self) -> bytes | None:

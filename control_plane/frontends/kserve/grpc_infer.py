@@ -39,11 +39,12 @@ from control_plane.protocols.grpc import (
     message_pieces,
     with_trailer,
 )
-from control_plane.protocols.header_forwarding import HeaderForwarding
+from control_plane.protocols.header_forwarding import HeaderForwarding, unlocking
 from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
 from control_plane.protocols.kserve.infer_proto import infer_request_steps, small_infer_request
 from control_plane.protocols.kserve.messages import service_pb2
 from control_plane.protocols.kserve.model_reference import model_in, with_model
+from control_plane.protocols.kserve.reserved_parameters import refuse_priority
 from control_plane.protocols.kserve.same_inputs import MAX_BYTES, inputs_of_message
 from control_plane.protocols.kserve.sequence_ids import own_call, own_field
 from control_plane.protocols.protobuf_fields import fields
@@ -128,17 +129,18 @@ class InferMessage:
         if self._failure is not None:
             return None
         call = small_infer_request(self._message(), service_pb2.ModelInferRequest.FromString)
-        return None if call is not None and call.sequence_id and self.principal is not ANONYMOUS else call
+        return None if call is not None and call.concerns_others and self.principal is not ANONYMOUS else call
 
     def read(self) -> Steps[InferCall]:
         if self._failure is not None:
             raise self._failure
         steps = infer_request_steps(self._message(), service_pb2.ModelInferRequest.FromString, self._limits)
-        return steps if self.principal is ANONYMOUS else self._own_sequence_steps(steps)
+        return steps if self.principal is ANONYMOUS else self._tenants_steps(steps)
 
-    def _own_sequence_steps(self, steps: Steps[InferCall]) -> Steps[InferCall]:
-        """Read a tenant's message, and replace the id of its sequence, if it is in one."""
+    def _tenants_steps(self, steps: Steps[InferCall]) -> Steps[InferCall]:
+        """Read a tenant's message, and replace the id of its sequence, if it is in one. Raises InvalidRequest: it has a priority, too."""
         call = yield from steps
+        refuse_priority(call)
         if not call.sequence_id:
             return call
         own = own_call(call, self._access.sequence_key(self.principal))
@@ -235,8 +237,8 @@ class GrpcInferRequest(InferMessage):
         # It has too many fields to look for the id among them.
         if message is None:
             return None
-        forwarded = self._context.forwarding.matched(self.head.metadata)
-        return scope.key(_KIND, call.model_version.encode(), identity_of(message, *filter(None, (forwarded,))))
+        forwarded, keys = self._context.forwarding.matched(self.head.metadata), unlocking(self.head.metadata)
+        return scope.key(_KIND, call.model_version.encode(), identity_of(message, *filter(None, (forwarded, keys))))
 
     def content(self, call: InferCall) -> tuple[bytes, ...]:
         # A computation may outlast its first caller, and the inflated message is held for that one only.

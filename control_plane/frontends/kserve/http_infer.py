@@ -33,7 +33,7 @@ from control_plane.protocols.header_forwarding import HeaderForwarding
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
 from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
 from control_plane.protocols.kserve.infer_json import MAX_KEPT_BYTES, infer_request_steps, json_object_steps, small_infer_request
-from control_plane.protocols.kserve.reserved_parameters import refuse_reserved
+from control_plane.protocols.kserve.reserved_parameters import refuse_priority, refuse_reserved
 from control_plane.protocols.kserve.routes import V2Route, target_for
 from control_plane.protocols.kserve.same_inputs import inputs_of_body
 from control_plane.protocols.kserve.sequence_ids import own_body_steps, own_call
@@ -88,7 +88,7 @@ class HttpInferRequest:
             return derived.infer_call
         name, version, length = self._route.model_name, self._route.model_version, self._json_length()
         call = small_infer_request(body, length, model_name=name, model_version=version, limits=self._context.limits)
-        if call is None or (call.sequence_id and self.principal is not ANONYMOUS):
+        if call is None or (call.concerns_others and self.principal is not ANONYMOUS):
             return None
         if derived.head and 0 < (json_bytes := int(length or 0)) <= MAX_KEPT_BYTES:
             derived.infer_json, derived.infer_bytes, derived.infer_call = bytes(body[:json_bytes]), len(body), call
@@ -102,11 +102,12 @@ class HttpInferRequest:
             return _generate_steps(self.http, name, version, self._context.limits)
         limits = self._context.limits
         steps = infer_request_steps(self.http.body, self._json_length(), model_name=name, model_version=version, limits=limits)
-        return steps if self.principal is ANONYMOUS else self._own_sequence_steps(steps)
+        return steps if self.principal is ANONYMOUS else self._tenants_steps(steps)
 
-    def _own_sequence_steps(self, steps: Steps[InferCall]) -> Steps[InferCall]:
-        """Read a tenant's request, and replace the id of its sequence, if it is in one."""
+    def _tenants_steps(self, steps: Steps[InferCall]) -> Steps[InferCall]:
+        """Read a tenant's request, and replace the id of its sequence, if it is in one. Raises InvalidRequest: it has a priority, too."""
         call = yield from steps
+        refuse_priority(call)
         if not call.sequence_id:
             return call
         own = own_call(call, self._context.access.sequence_key(self.principal))

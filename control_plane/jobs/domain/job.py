@@ -125,6 +125,11 @@ class Job:
     """What is told of the job's end, once its output is written, and how far that is."""
 
     @property
+    def is_of_batch(self) -> bool:
+        """Whether it computes a chunk of a batch, in whose files its result is kept."""
+        return self.keep_at_least_until_s > 0.0
+
+    @property
     def is_open(self) -> bool:
         """Whether it still waits or runs, and so counts for the bounds on depth and bytes."""
         return self.state in (JobState.QUEUED, JobState.RUNNING)
@@ -141,7 +146,7 @@ class Job:
         """Count and bytes of what its tenant keeps of it after its end: nothing while it is open. A part of a batch
         does not count, since its batch is bounded and needs it.
         """
-        if self.is_open or self.keep_at_least_until_s:
+        if self.is_open or self.is_of_batch:
             return 0, 0
         result_bytes = self.result.blob.size_bytes if self.result is not None else 0
         return 1, result_bytes + (self.body.size_bytes if self.state is JobState.DEAD else 0)

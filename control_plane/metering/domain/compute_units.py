@@ -13,6 +13,7 @@ from itertools import accumulate, pairwise
 from types import MappingProxyType
 from typing import Any
 
+from control_plane.core.algorithms.closure import MAX_MODELS
 from control_plane.core.infer_call import InferCall
 
 _BYTES_PER_TOKEN = 4.5
@@ -74,6 +75,9 @@ def _ascend(marks: Sequence[Any]) -> bool:
 _MAX_ROWS = 65_536
 """Most rows that a request is charged for. A shape may claim anything, and one absurd request would distort
 the model's estimated pace."""
+_MAX_CALLS = 500
+"""Most calls of models in one request to an ensemble that are counted. Ten ensembles of ten steps, each the next one ten times,
+make ten thousand million."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +166,7 @@ def request_costs(
     """Compute the cost functions by model; where `of` is given, those of these models only.
 
     `mean_ms` are the measured milliseconds of a row, `served` the reported variants. An ensemble costs the
-    sum of its known steps.
+    sum of its known steps, of the first `_MAX_CALLS` if it calls models more often.
     """
     models = costs.keys() | mean_ms.keys() if of is None else of
     return {model: _request_cost(model, costs, mean_ms, served) for model in models}
@@ -170,7 +174,7 @@ def request_costs(
 
 def _request_cost(model: str, costs: Mapping[str, ModelCost], mean_ms: Mapping[str, float], served: Mapping[str, str]) -> RequestCost:
     tables, counted = [], []
-    for step in _steps(model, costs, ()):
+    for step in _steps(model, costs):
         table = costs[step].table_of(served.get(step)) if step in costs else None
         if table is not None:
             tables.append(table)
@@ -181,12 +185,18 @@ def _request_cost(model: str, costs: Mapping[str, ModelCost], mean_ms: Mapping[s
     return RequestCost(tuple(tables), tuple(counted), sum(measured) if measured else None, is_batched)
 
 
-def _steps(model: str, costs: Mapping[str, ModelCost], within: tuple[str, ...]) -> Iterator[str]:
-    """Return the models that compute, each as often as it is called. Cycles (invalid) are cut."""
-    if model in within:
-        return
-    if model not in costs or not costs[model].steps:
-        yield model
-        return
-    for step in costs[model].steps:
-        yield from _steps(step, costs, (*within, model))
+def _steps(model: str, costs: Mapping[str, ModelCost]) -> Iterator[str]:
+    """Return the models that compute, each as often as it is called, in the first `_MAX_CALLS` calls. Cycles, and chains of more
+    ensembles than can be loaded, are cut.
+    """
+    left: list[tuple[str, tuple[str, ...]]] = [(model, ())]
+    for _ in range(_MAX_CALLS):
+        if not left:
+            return
+        name, within = left.pop()
+        cost = costs.get(name)
+        if cost is None or not cost.steps:
+            yield name
+        elif name not in within and len(within) < MAX_MODELS:
+            deeper = (*within, name)
+            left += [(step, deeper) for step in reversed(cost.steps[:_MAX_CALLS])]

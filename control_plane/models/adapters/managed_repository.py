@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from control_plane.core.algorithms.closure import MAX_MODELS
 from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, ModelNotFound, StartupError
 from control_plane.core.model import MODEL_NAME, NAME_RULE
 from control_plane.models.adapters.checks import require_loadable
@@ -32,6 +33,10 @@ _FOR_THE_RECIPE = "texts"
 """Folder with what a recipe calibrates and evaluates with; it is placed if the model has no recipe, since the
 name is free then.
 """
+
+
+_Known = dict[str, tuple[Path, list[str]]]
+"""Folders and composing models, by the names of models whose configurations have been read."""
 
 
 class ManagedRepository:
@@ -96,9 +101,10 @@ class ManagedRepository:
             except OSError as exc:
                 raise StartupError(f"{self.root} cannot be written: {exc}") from exc
             placed: set[Path] = set()
+            known: _Known = {}
             for name in names:
                 try:
-                    self._place(self._with_composing(name), placed)
+                    self._place(self._with_composing(name, known), placed)
                 except ControlPlaneError as exc:
                     _log.warning("model cannot be placed: %s", exc, extra={"model": name})
 
@@ -111,7 +117,8 @@ class ManagedRepository:
 
         Raises:
             ModelNotFound: no source has the model, or one that the ensemble needs.
-            ModelLoadFailed: the model is not built, or its configuration or folder cannot be read.
+            ModelLoadFailed: the model is not built, its configuration or folder cannot be read, or the ensemble needs too many
+                models.
         """
         needed = self._with_composing(name)
         with self._placing:
@@ -164,25 +171,34 @@ class ManagedRepository:
         whose = f", which the ensemble {dependencies_of!r} needs," if dependencies_of else ""
         raise ModelNotFound(f"no model {name!r}{whose} in {looked_in}; `tidegate models list` shows those there are")
 
-    def _with_composing(self, name: str) -> list[Path]:
+    def _with_composing(self, name: str, known: _Known | None = None) -> list[Path]:
         """Return the folders of all models that the model needs, directly or indirectly, each once and before
-        its users.
+        its users; those in `known` are not read, and the others are added to it. Raises as `place`.
         """
-        done: dict[str, Path] = {}
-        entered: set[str] = set()
-
-        def visit(each: str, dependencies_of: str | None) -> None:
-            if each in entered:  # visited before, or a cycle, which Triton refuses with a message of its own
-                return
-            entered.add(each)
-            model = self._source_of(each, dependencies_of)
-            for step in composing_models(model, self._config_name):
-                visit(step, each)
-            done[each] = model
-
+        known = {} if known is None else known
+        done: list[Path] = []
+        entered = {name}
         with _readable(name):
-            visit(name, None)
-        return list(done.values())
+            path = [self._entered(name, None, known)]
+            while path:
+                model, steps = path[-1]
+                # One that was entered is done, or makes a cycle, which Triton refuses with a message of its own.
+                step = next((each for each in steps if each not in entered), None)
+                if step is None:
+                    done.append(path.pop()[0])
+                    continue
+                entered.add(step)
+                if len(entered) > MAX_MODELS:
+                    raise ModelLoadFailed(f"the ensemble {name!r} needs more than {MAX_MODELS} models, itself included, which is the most")
+                path.append(self._entered(step, model.name, known))
+        return done
+
+    def _entered(self, name: str, dependencies_of: str | None, known: _Known) -> tuple[Path, Iterator[str]]:
+        if name not in known:
+            model = self._source_of(name, dependencies_of)
+            known[name] = model, composing_models(model, self._config_name)
+        model, steps = known[name]
+        return model, iter(steps)
 
     def _tree(self, model: Path) -> Tree:
         """Return what is to be placed of a model. Raises ModelLoadFailed: it has a recipe and was not

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ByteSize, TypeAdapter
 
-from control_plane.core.algorithms.closure import closure
+from control_plane.core.algorithms.closure import MAX_MODELS, closure
 from control_plane.core.errors import ModelLoadFailed
 from control_plane.core.model import MODEL_NAME, NAME_RULE
 from control_plane.core.names import MAX_SIZE_BYTES
@@ -235,9 +235,9 @@ def _policy(config: model_config_pb2.ModelConfig) -> _VersionPolicy:
 
 def _with_steps(model: DescribedModel, own: Mapping[str, DescribedModel]) -> DescribedModel:
     """Complete an ensemble's description by its indirect steps; a step that no source has is named and counts
-    no bytes.
+    no bytes. Of an ensemble of too many models, whose load is refused, only some are counted.
     """
-    steps = closure(model.spec.name, lambda each: own[each].steps if each in own else ())[1:]
+    steps = closure(model.spec.name, lambda each: own[each].steps if each in own else (), most=MAX_MODELS)[1:]
     parts = [model, *(own[step] for step in steps if step in own)]
     return replace(
         model,

@@ -170,6 +170,8 @@ def _read_header(fields: dict[str, Any], json_bytes: int, model_name: str, model
     if type(parameters) is dict:
         refuse_reserved(parameters)
         _note_sequence(call, parameters, json_bytes)
+        call.has_priority = "priority" in parameters
+        call.concerns_others = call.has_priority or bool(call.sequence_id)
     return _Header(call, tuple(size for _, size in inputs), _data_bytes(inputs))
 
 

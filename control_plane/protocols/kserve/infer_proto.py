@@ -200,6 +200,9 @@ def _call(request: ModelInferRequest, tensors: list[Tensor], in_message: list[Te
         call.sequence_is_text = bool(request.parameters["sequence_id"].string_param)
         call.starts_sequence = request.parameters["sequence_start"].bool_param
         call.ends_sequence = request.parameters["sequence_end"].bool_param
+    if request.parameters:
+        call.has_priority = "priority" in request.parameters
+        call.concerns_others = call.has_priority or bool(sequence_id)
     if request.outputs:
         call.classified = tuple(entry.name for entry in request.outputs if _is_classified(entry))
     return call

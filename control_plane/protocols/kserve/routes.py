@@ -40,6 +40,8 @@ _ORIGIN = re.compile("https?://[^/]+(?=/)")
 
 _AUTHORITY = re.compile(rb"https?://([^/]*)", re.IGNORECASE)
 
+_KEPT_BYTES = 512
+"""Longest target that is remembered once it was rewritten: 4096 of them, with what they became, take 4 MiB at most."""
 _AFTER_MODEL = re.compile(rb"\A.*?/v2/models/[^/?]+(?:/versions/[0-9]+)?", re.DOTALL)
 _NO_SUCH_CALL = "there is no such call here: of OpenAI's API there are /v1/embeddings, /v1/models, /v1/files and /v1/batches"
 
@@ -87,12 +89,18 @@ _TABLE: tuple[tuple[re.Pattern[str], dict[str, Action]], ...] = tuple(
 )
 
 
-@lru_cache(maxsize=4096)
 def target_for(target: bytes, model_name: str, model_version: str) -> bytes:
     """Rewrite a target that names a model so that it names another one."""
+    return (_known_target_for if len(target) <= _KEPT_BYTES else _target_for)(target, model_name, model_version)
+
+
+def _target_for(target: bytes, model_name: str, model_version: str) -> bytes:
     rest = _AFTER_MODEL.sub(b"", target, count=1)
     version = b"/versions/%b" % model_version.encode() if model_version else b""
     return b"/v2/models/%b%b%b" % (model_name.encode(), version, rest)
+
+
+_known_target_for = lru_cache(maxsize=4096)(_target_for)
 
 
 def is_openai(target: bytes) -> bool:
@@ -100,9 +108,10 @@ def is_openai(target: bytes) -> bool:
     return target.startswith(b"/v1/") or (not target.startswith(b"/") and _path(target).startswith("/v1/"))
 
 
-@lru_cache(maxsize=4096)
 def authority_in(target: bytes) -> bytes | None:
     """The host and port in a target of absolute form; None for a plain path."""
+    if target.startswith(b"/"):  # as nearly all do: takes no longer than a cache, which a caller's long targets would fill
+        return None
     found = _AUTHORITY.match(target)
     return None if found is None else found.group(1)
 

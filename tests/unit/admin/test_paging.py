@@ -93,29 +93,42 @@ def test_the_audit_log_with_tokens_and_with_numbers(bench: Bench) -> None:
     assert [entry["number"] for entry in bench.ask("GET", "/audit?after=1&limit=1")[1]["entries"]] == [2]
 
 
-@pytest.mark.parametrize("path", ["/keys", "/tenants", "/models", "/rollouts", "/audit", "/usage", "/objects/Route"])
+ELSEWHERE = urlsafe_b64encode(b'["/elsewhere","a"]').decode()
+NOTHINGS = [
+    "x",
+    "%00",
+    "====",
+    "9" * 4097,
+    ELSEWHERE,
+    *(urlsafe_b64encode(each).decode() for each in (b"[" * 2000, b"{}")),
+]
+
+
 @pytest.mark.parametrize(
-    "token",
+    ("path", "token"),
     [
-        "x",
-        "%00",
-        "====",
-        "9" * 4097,
-        urlsafe_b64encode(b'["/elsewhere","a"]').decode(),
-        urlsafe_b64encode(b"[" * 2000).decode(),
-        urlsafe_b64encode(b'["PATH",true]').decode(),
-        urlsafe_b64encode(b'["PATH",{"a":1}]').decode(),
-        urlsafe_b64encode(b'["PATH",[1]]').decode(),
-        urlsafe_b64encode(b"{}").decode(),
+        *(("/keys", token) for token in NOTHINGS),
+        *((path, ELSEWHERE) for path in ("/tenants", "/models", "/rollouts", "/audit", "/usage", "/objects/Route")),
     ],
-    ids=lambda token: token[:12],
+    ids=lambda value: value[:12],
 )
 def test_a_token_of_nothing_is_refused(bench: Bench, path: str, token: str) -> None:
     status, refused = bench.ask("GET", f"{path}?limit=1&continue={token}")
     assert (status, refused["code"]) == (400, "invalid_argument")
 
 
-@pytest.mark.parametrize(("path", "key"), [("/tenants", b"7"), ("/audit", b'"a"'), ("/usage", b'"a"'), ("/tenants", b'["a"]')])
+@pytest.mark.parametrize(
+    ("path", "key"),
+    [
+        ("/tenants", b"7"),
+        ("/tenants", b'["a"]'),
+        ("/tenants", b'{"a":1}'),
+        ("/audit", b'"a"'),
+        ("/audit", b"true"),
+        ("/usage", b'"a"'),
+        ("/usage", b'["2026-01-01",1,"a"]'),
+    ],
+)
 def test_a_key_of_another_kind_is_refused(bench: Bench, path: str, key: bytes) -> None:
     put_tenants(bench, "a")
     token = urlsafe_b64encode(b'["%b",%b]' % (path.encode(), key)).decode()

@@ -11,7 +11,7 @@ import pytest
 from control_plane.batches.batches import Batches
 from control_plane.batches.domain.batch import Batch, StoredFile
 from control_plane.batches.files import Files
-from control_plane.core.errors import LimitExceeded
+from control_plane.core.errors import Conflict, LimitExceeded
 from control_plane.jobs.domain.transitions import RetryPolicy
 from tests.fakes.jobs import ROOMY
 from tests.unit.batches.world import CALLER, WRONG, BatchWorld, batch_world, batches_of, pieces_of
@@ -134,11 +134,16 @@ async def test_the_answers_of_a_batch_that_is_over_leave_the_spool_after_a_while
         batch = await here.create()
         await here.live_through(batch, batches)
         answers = await here.answers(batch)
+        jobs, part = here.jobs.jobs(), await here.jobs.job(batch.job_id(0))
+        assert await jobs.result(part)
         assert any(name.startswith("result-") for name in here.jobs.files()), "another process may be about to write the output, too"
         here.jobs.clock_s += 700.0
         await batches.advance()
         assert not any(name.startswith(("result-", "body")) for name in here.jobs.files())
         assert await here.answers(batch) == answers
+        for read in (jobs.result, jobs.open_result):
+            with pytest.raises(Conflict, match="is a part of a batch, whose output and error files have its answers"):
+                await read(part)
 
 
 class Cleaned:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from perf.peers.stand_in import StandIn
 
 POST = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhello"
@@ -27,13 +25,13 @@ def connection() -> tuple[StandIn, Written]:
     return stand_in, transport
 
 
-@pytest.mark.parametrize("cut", range(1, len(POST)))
-def test_any_cut(cut: int) -> None:
-    stand_in, written = connection()
-    stand_in.data_received(POST[:cut])
-    assert written.data == b""
-    stand_in.data_received(POST[cut:])
-    assert written.data == b"A"
+def test_any_cut() -> None:
+    for cut in range(1, len(POST)):
+        stand_in, written = connection()
+        stand_in.data_received(POST[:cut])
+        assert written.data == b"", cut
+        stand_in.data_received(POST[cut:])
+        assert written.data == b"A", cut
 
 
 def test_byte_by_byte_and_several_on_one_connection() -> None:

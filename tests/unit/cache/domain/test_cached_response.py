@@ -38,8 +38,9 @@ def triton_answer(request_id: str, *, data: bytes = b"", encode: bool = False) -
 
 class TestHttp:
     @pytest.mark.parametrize("data", [b"", DATA], ids=["JSON", "binary"])
-    @pytest.mark.parametrize("first", ["", "7", 'quote " and \\', "é"])
-    @pytest.mark.parametrize("second", ["", "8", 'a longer "id"', "日本"])
+    @pytest.mark.parametrize(
+        ("first", "second"), [("", ""), ("", "日本"), ("7", ""), ("7", "8"), ('quote " and \\', 'a longer "id"'), ("é", "8")]
+    )
     @pytest.mark.parametrize("encode", [False, True], ids=["plain", "gzip"])
     def test_another_caller_gets_the_answer_with_its_own_id(self, data: bytes, first: str, second: str, encode: bool) -> None:
         kept = encode_http(triton_answer(first, data=data, encode=encode), request_id=first)

@@ -20,3 +20,7 @@ def test_it_is_all_that_a_model_needs_each_once(steps: dict[str, list[str]], fou
     assert names[0] == "a"
     assert len(names) == len(found)
     assert set(names) == found
+
+
+def test_a_chain_without_an_end_is_followed_up_to_a_bound() -> None:
+    assert closure("0", lambda name: [str(int(name) + 1)], most=3) == ["0", "1", "2"]

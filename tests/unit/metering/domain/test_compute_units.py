@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -179,6 +179,20 @@ class TestModels:
         assert units_of(ids(1, 16, model="a"), costs, {}) == 4.0
         endless = {"x": ModelCost(steps=("y",) * 20), "y": ModelCost(steps=("x", "m") * 10), "m": ModelCost(TABLE)}
         assert units_of(ids(1, 16, model="x"), endless, {}) == 20 * 10 * 2.0
+
+    @pytest.mark.parametrize(
+        "steps",
+        [
+            pytest.param(lambda each: (f"m{each + 1}",), id="a chain"),
+            pytest.param(lambda each: (f"m{each + 1}",) * 2, id="each the next one twice"),
+            pytest.param(lambda each: tuple(f"m{other}" for other in range(5000)), id="all each other"),
+        ],
+    )
+    def test_a_repository_that_means_harm_is_counted_up_to_a_bound(self, steps: Callable[[int], tuple[str, ...]]) -> None:
+        costs = {f"m{each}": ModelCost(steps=steps(each)) for each in range(50)} | {"m50": ModelCost(TABLE)}
+        assert len(request_costs(costs, {}, of=["m0"])["m0"].tables) <= 500
+        deep = {f"d{each}": ModelCost(steps=(f"d{each + 1}",)) for each in range(5000)}
+        assert request_costs(deep, {}, of=["d0"])["d0"].counted == ()
 
     def test_texts_in_more_than_two_dimensions_still_count_by_their_bytes(self) -> None:
         call = InferCall("m", "", "", (Tensor("IMAGE", "FP32", (1, 3, 224, 224)),))

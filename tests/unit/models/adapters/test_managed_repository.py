@@ -9,8 +9,11 @@ from threading import Event
 
 import pytest
 
+from control_plane.core.algorithms.closure import MAX_MODELS
 from control_plane.core.errors import ModelLoadFailed, ModelNotFound, StartupError
+from control_plane.models.adapters import managed_repository
 from control_plane.models.adapters.managed_repository import ManagedRepository
+from control_plane.triton.adapters.model_config import composing_models
 
 
 def ensemble_of(*models: str) -> str:
@@ -191,6 +194,25 @@ def test_ensembles_that_need_each_other_are_left_to_triton(lab: Lab, steps: tupl
     lab.add_ensemble("other", "itself")
     lab.repository.place("itself")
     assert "itself" in lab.placed_models()
+
+
+def test_a_chain_of_ensembles_is_placed_up_to_a_bound_and_costs_nobody_else_anything(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(MAX_MODELS + 3):
+        lab.add_ensemble(f"e{number}", *([f"e{number - 1}"] if number else []))
+    lab.add("echo", "1/model.onnx")
+    read = list[Path]()
+
+    def counting(model: Path, config_name: str) -> list[str]:
+        read.append(model)
+        return composing_models(model, config_name)
+
+    monkeypatch.setattr(managed_repository, "composing_models", counting)
+    lab.repository.place_all()
+    assert len(lab.placed_models()) == MAX_MODELS + 1
+    assert len(read) == len(set(read))
+    assert len(lab.repository.place(f"e{MAX_MODELS - 1}")) == MAX_MODELS
+    with pytest.raises(ModelLoadFailed, match=f"the ensemble 'e{MAX_MODELS}' needs more than {MAX_MODELS} models"):
+        lab.repository.place(f"e{MAX_MODELS}")
 
 
 def test_composing_models_are_those_of_the_config_in_force(lab: Lab) -> None:

@@ -6,6 +6,7 @@ from tempfile import TemporaryFile
 
 import pytest
 
+from control_plane.core.algorithms.closure import MAX_MODELS
 from control_plane.core.names import MAX_SIZE_BYTES
 from control_plane.fleet.adapters import memory_text as fleet_memory
 from control_plane.fleet.domain.memory import DesiredState
@@ -233,6 +234,11 @@ class TestEnsembles:
         repository.model("a", ensemble("b"), files={"1/x": 1})
         repository.model("b", ensemble("a"), files={"1/x": 10})
         assert repository.read()["a"] == DescribedModel(ModelSpec("a"), 11, frozenset({"b"}))
+
+    def test_of_more_models_than_can_be_loaded_only_some_are_counted(self, repository: Repository) -> None:
+        for each in range(2 * MAX_MODELS):
+            repository.model(f"m{each}", ensemble(f"m{each + 1}"))
+        assert len(repository.read()["m0"].steps) == MAX_MODELS - 1
 
     def test_sequences_are_had_by_whoever_needs_a_model_that_has_them(self, repository: Repository) -> None:
         repository.model("all", ensemble("pipe"))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from control_plane.core.action import Action
 from control_plane.core.errors import InvalidRequest, MethodNotAllowed, ModelNotFound, RouteNotFound
-from control_plane.protocols.kserve.routes import ADMINISTRATORS_ONLY, V2Route, is_openai, read_route, target_for
+from control_plane.protocols.kserve.routes import ADMINISTRATORS_ONLY, V2Route, authority_in, is_openai, read_route, target_for
 
 
 @pytest.mark.parametrize(
@@ -183,6 +183,22 @@ def test_what_only_reads_or_infers_is_everyones(action: Action) -> None:
 )
 def test_a_call_is_aimed_at_another_model(target: bytes, version: str, aimed: bytes) -> None:
     assert target_for(target, "real", version) == aimed
+
+
+def test_what_callers_long_targets_became_is_not_remembered() -> None:
+    at_first = target_for(b"/v2/models/m/infer?kept", "real", "")
+    assert target_for(b"/v2/models/m/infer?kept", "real", "") is at_first
+    long = b"/v2/models/m/infer?" + b"x" * 600
+    assert target_for(long, "real", "") is not target_for(long, "real", "")
+    assert target_for(long, "real", "") == long.replace(b"/m/", b"/real/")
+
+
+@pytest.mark.parametrize(
+    ("target", "host"),
+    [(b"/v2", None), (b"http://a:1/v2", b"a:1"), (b"HTTPS://b", b"b"), (b"*", None), (b"//c/v2", None), (b"/http://d/", None)],
+)
+def test_the_host_in_a_target_of_absolute_form(target: bytes, host: bytes | None) -> None:
+    assert authority_in(target) == host
 
 
 @pytest.mark.parametrize(
