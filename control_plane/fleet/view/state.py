@@ -9,6 +9,7 @@ the event loop.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,8 +38,8 @@ NO_BUDGET = 2**62
 """More memory than any server has."""
 
 
-def _states_on(server: Server) -> dict[str, tuple[Replica, ModelState]]:
-    return {name: (replica, replica.state) for name, replica in server.replicas.items()}
+def _states_on(server: Server) -> dict[str, tuple[Replica, ModelState, bool]]:
+    return {name: (replica, replica.state, replica.hangs) for name, replica in server.replicas.items()}
 
 
 class FleetState:
@@ -54,9 +55,11 @@ class FleetState:
         today_s: Callable[[], float] = time.time,
         counts: FleetCounts | None = None,
         logs: bool = False,
+        load_timeout_s: float = math.inf,
     ) -> None:
         """`now_s` is the event loop's time, `today_s` seconds since 1970. With `logs` this process logs what
-        happens to servers."""
+        happens to servers. A load that takes longer than `load_timeout_s` hangs."""
+        self._load_timeout_s = load_timeout_s
         self.now_s = now_s
         self.fleet = Fleet()
         self.counts = counts or FleetCounts()
@@ -179,6 +182,9 @@ class FleetState:
                 fleet.put_replica(at, replica)
             if replica.state is not state:
                 replica.state, replica.since_s, replica.is_dead = state, now_s, replica.is_dead and state is not ModelState.READY
+            # This process's own loads end at their deadline by themselves.
+            is_own = (server, name) in self.awaiting_fingerprint
+            replica.hangs = state is ModelState.LOADING and not is_own and now_s - replica.since_s > self._load_timeout_s
             replica.is_step = name in steps
             replica.bytes = self.bytes_of(server, name)
         # The index is read often while requests wait: waking all of them each time, for nothing, would cost
@@ -215,7 +221,9 @@ class FleetState:
         """Recompute when the loads that wait on the server will have ended, now that one has ended sooner or later than expected."""
         until_s, models = self.now_s(), self.fleet.models
         loading = [
-            each for each in server.replicas.values() if each.state is ModelState.LOADING and not each.is_step and each.model in models
+            each
+            for each in server.replicas.values()
+            if each.state is ModelState.LOADING and not (each.is_step or each.hangs) and each.model in models
         ]
         # Loads run one after the other, in the order in which they were announced.
         for replica in sorted(loading, key=lambda replica: replica.ready_s):
