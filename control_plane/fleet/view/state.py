@@ -9,7 +9,6 @@ the event loop.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -55,7 +54,7 @@ class FleetState:
         today_s: Callable[[], float] = time.time,
         counts: FleetCounts | None = None,
         logs: bool = False,
-        load_timeout_s: float = math.inf,
+        load_timeout_s: float = 300.0,
     ) -> None:
         """`now_s` is the event loop's time, `today_s` seconds since 1970. With `logs` this process logs what
         happens to servers. A load that takes longer than `load_timeout_s` hangs."""
@@ -156,8 +155,7 @@ class FleetState:
     # Replicas
 
     def observe(self, server: str, index: Iterable[ModelVersion]) -> None:
-        """Bring the view in line with a server's repository index. A replica that is only announced is not in
-        the index yet, and stays."""
+        """Bring the view in line with a server's repository index, in which a replica that is only announced is not yet: it stays."""
         fleet, at, now_s = self.fleet, self.fleet.servers.get(server), self.now_s()
         # The server left or went down while the index was on its way: it describes what is gone.
         if at is None or not self._servers.members[server].is_up:
@@ -172,7 +170,7 @@ class FleetState:
             fleet.drop_replica(at, name)
         for name, state in found.items():
             # Triton is ahead of us: the replica serves only once its fingerprint is published.
-            if state is ModelState.READY and (server, name) in self.awaiting_fingerprint:
+            if (is_own := (server, name) in self.awaiting_fingerprint) and state is ModelState.READY:
                 state = ModelState.LOADING
             replica = at.replicas.get(name)
             if replica is None or replica.is_announced:
@@ -182,13 +180,10 @@ class FleetState:
                 fleet.put_replica(at, replica)
             if replica.state is not state:
                 replica.state, replica.since_s, replica.is_dead = state, now_s, replica.is_dead and state is not ModelState.READY
-            # This process's own loads end at their deadline by themselves.
-            is_own = (server, name) in self.awaiting_fingerprint
             replica.hangs = state is ModelState.LOADING and not is_own and now_s - replica.since_s > self._load_timeout_s
             replica.is_step = name in steps
             replica.bytes = self.bytes_of(server, name)
-        # The index is read often while requests wait: waking all of them each time, for nothing, would cost
-        # too much.
+        # The index is read often while requests wait: waking all of them each time, for nothing, would cost too much.
         if not was_up or _states_on(at) != before:
             self.changed()
 
