@@ -352,7 +352,8 @@ class App:
 async def _open_audit(settings: Settings) -> AsyncIterator[AuditLog]:
     """Open the audit log. Raises StartupError: nothing could be changed without it."""
     try:
-        log = await open_audit_log(settings.state.state_url, settings.process.state_dir)
+        state = settings.state
+        log = await open_audit_log(state.state_url, settings.process.state_dir, keep=state.audit_keep_entries)
     except StoreUnavailable as exc:
         raise StartupError(f"the audit log cannot be reached, so nothing could be changed: {exc}") from exc
     try:

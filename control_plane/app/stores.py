@@ -59,13 +59,14 @@ async def open_state_store(state_url: SecretStr | None, state_dir: Path) -> Stat
     return await open_redis_state(state_url)
 
 
-async def open_audit_log(state_url: SecretStr | None, state_dir: Path) -> AuditLog:
-    """Open the audit log. Raises as `open_state_store` does."""
+async def open_audit_log(state_url: SecretStr | None, state_dir: Path, *, keep: int | None = None) -> AuditLog:
+    """Open the audit log, of which Redis keeps so many of the newest entries; None: all, so a command's few entries are left
+    to the gateways to make room for. Raises as `open_state_store` does."""
     if state_url is None:
         return await open_sqlite_audit(state_dir / "audit.sqlite")
     from control_plane.audit.adapters.redis_log import open_redis_audit
 
-    return await open_redis_audit(state_url)
+    return await open_redis_audit(state_url, keep=keep)
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from control_plane.audit.domain.entry import Change, Entry
 
 
 class AuditLog(Protocol):
-    """Append-only log of changes, chained by hashes, which several processes may write to.
+    """Append-only log of changes, chained by hashes, which several processes may write to. It may keep only the newest.
 
     Each method raises StoreUnavailable if the store cannot be reached or written to.
     """

@@ -77,7 +77,9 @@ class FleetService:
         `hedging` as in `FleetDispatcher`, `now_s` the event loop's time.
         """
         self._budget_bytes = NO_BUDGET if budget_bytes is None else budget_bytes
-        self.state = FleetState(servers, budget_bytes=self._budget_bytes, counts=counts, now_s=now_s, logs=True)
+        self.state = FleetState(
+            servers, budget_bytes=self._budget_bytes, counts=counts, now_s=now_s, logs=True, load_timeout_s=load_timeout_s
+        )
         self._stale_views = StaleViewDetector(now_s)
         self._servers = servers
         self._load_timeout_s = load_timeout_s

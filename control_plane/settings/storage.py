@@ -44,6 +44,11 @@ class StateSettings(Group):
     that was accepted, a revocation), unless it has `appendfsync always`, as that of `make deploy` has. Where it does
     not answer at the start it is waited for, as long as `start_timeout_s`. Not given: SQLite files in `state_dir`, for one gateway."""
 
+    audit_keep_entries: int = Field(100_000, ge=1000, le=1_000_000_000)
+    """Most entries of the audit log that are kept in the Redis of `state_url`, which accepts nothing more once it is full: the
+    oldest are removed as further ones are written. One takes about 1 KB, with the largest objects 125 KB. Export them before, or
+    what was changed then is not known any more. The same for all gateways that share it. A file in `state_dir` keeps all."""
+
     @field_validator("state_url", mode="before")
     @classmethod
     def _from_file(cls, url: object, info: ValidationInfo) -> object:

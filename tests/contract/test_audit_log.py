@@ -92,6 +92,33 @@ async def test_no_writer_of_a_process_loses_to_its_others(opening: Opening[Audit
         assert await log.newest() == AT_ONCE * EACH
 
 
+async def test_redis_keeps_the_newest_and_their_numbers(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    where = address("redis", request, tmp_path)
+    async with handles(lambda: open_audit_log(*where, keep=3), 2) as (log, other):
+        written = [await (log, other)[number % 2].append(change(f"t{number}")) for number in range(8)]
+        kept = written[-3:]
+        assert [entry.number for entry in kept] == [6, 7, 8]
+        assert await log.page(0, limit=10) == await other.page(5, limit=10) == kept
+        assert await log.page(6, limit=1) == kept[1:2]
+        assert await log.page(8, limit=10) == await log.page(2**53, limit=10) == []
+        assert await log.newest() == 8
+        assert verify(kept[1:], kept[0]) == written[-1]
+
+
+async def test_a_long_log_is_shortened_by_and_by(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    where = address("redis", request, tmp_path)
+    async with handles(lambda: open_audit_log(*where), 1) as (log,):
+        for _ in range(1005):
+            await log.append(change())
+    async with handles(lambda: open_audit_log(*where, keep=2), 1) as (log,):
+        lengths = []
+        for _ in range(2):
+            await log.append(change())
+            lengths.append(len(await log.page(0, limit=2000)))
+        assert lengths == [6, 2]
+        assert await log.newest() == 1007
+
+
 async def test_a_file_refuses_that_an_entry_is_changed_or_deleted(tmp_path: Path) -> None:
     async with handles(lambda: open_audit_log(None, tmp_path), 1) as (log,):
         await log.append(change())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from control_plane.fleet.adapters.kubernetes.lease import KubernetesLease
 from control_plane.fleet.adapters.redis_lease import make_redis_lease
 from control_plane.fleet.domain.leadership.lease import Lease
 from control_plane.fleet.ports import LeaseStore
+from control_plane.node.domain.fence import Fence, Term
 from control_plane.storage.kubernetes import KubernetesApi
 from tests.contract.api_servers import REAL, an_api
 from tests.contract.stores import Opening, empty_redis, handles
@@ -39,8 +41,8 @@ def opening(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opening[
 
         async def open_one() -> LeaseStore:
             if api is not None:
-                return KubernetesLease(KubernetesApi(api.url, api.account), namespace="tidegate", name="tidegate")
-            return make_redis_lease(url) if url is not None else FakeLeaseStore(record)
+                return KubernetesLease(KubernetesApi(api.url, api.account), namespace="tidegate", name="tidegate", wall_s=lambda: 0.0)
+            return make_redis_lease(url, wall_s=lambda: 0.0) if url is not None else FakeLeaseStore(record)
 
         yield open_one
 
@@ -129,10 +131,27 @@ async def test_tokens_grow_for_who_has_seen_them_when_the_store_has_lost_all(req
     async with handles(lambda: _open(server), 1) as (store,):
         lease = await taken(store)
         lease = await taken(store, lease)
-        assert await store.read() == lease
         assert server.call("FLUSHALL") == b"+OK\r\n"
         assert await store.renew(lease) is None
         assert (await taken(store, None)).token == 3
+
+
+async def test_a_node_obeys_a_newcomer_whose_redis_has_lost_the_lease(request: pytest.FixtureRequest) -> None:
+    server = empty_redis(request)
+    fence, began_s = Fence(), time.time()
+    async with handles(lambda: _open(server, wall_s=lambda: began_s), 1) as (store,):
+        lease = await taken(store)
+        for _ in range(3):
+            lease = await taken(store, lease)
+        assert fence.refusal(Term("fleet", lease.token), 0.0) is None
+    assert server.call("FLUSHALL") == b"+OK\r\n"
+
+    async with handles(lambda: _open(server, wall_s=lambda: began_s + 60.0), 1) as (newcomer,):
+        assert await newcomer.read() is None
+        theirs = await taken(newcomer, holder="p2")
+
+    assert fence.refusal(Term("fleet", theirs.token), 1.0) is None
+    assert fence.refusal(Term("fleet", lease.token), 2.0) is not None, "the leader before it stays fenced off"
 
 
 async def test_of_many_who_take_it_at_once_one_has_it(opening: Opening[LeaseStore]) -> None:
@@ -177,5 +196,5 @@ async def test_a_redis_that_has_ended_is_told_of_soon_and_has_the_lease_when_it_
             assert await store.resume(renewed) is not None
 
 
-async def _open(server: RedisServer) -> LeaseStore:
-    return make_redis_lease(SecretStr(server.url))
+async def _open(server: RedisServer, *, wall_s: Callable[[], float] = lambda: 0.0) -> LeaseStore:
+    return make_redis_lease(SecretStr(server.url), wall_s=wall_s)

@@ -12,6 +12,8 @@ class FakeAuditLog:
 
     entries: list[Entry] = field(default_factory=list)
     is_away: bool = False
+    kept: int | None = None
+    """How many of the newest are shown; None: all."""
 
     async def append(self, change: Change) -> Entry:
         self._reach()
@@ -20,7 +22,8 @@ class FakeAuditLog:
 
     async def page(self, after: int, *, limit: int) -> list[Entry]:
         self._reach()
-        return self.entries[after : after + limit]
+        first = max(after, len(self.entries) - self.kept) if self.kept is not None else after
+        return self.entries[first : first + limit]
 
     async def newest(self) -> int:
         self._reach()

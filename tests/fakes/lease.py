@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from control_plane.core.errors import StoreUnavailable
-from control_plane.fleet.domain.leadership.lease import Lease
+from control_plane.fleet.domain.leadership.lease import Lease, next_token
 
 
 @dataclass
@@ -22,6 +22,7 @@ class FakeLeaseStore:
     record: FakeRecord = field(default_factory=FakeRecord)
     is_away: bool = False
     token: int = 0
+    wall_s: float = 0.0
 
     async def read(self) -> Lease | None:
         self._reach()
@@ -32,7 +33,7 @@ class FakeLeaseStore:
         self._reach()
         if not _is_same(self.record.lease, seen):
             return None
-        self.record.lease = Lease(max(self.token, seen.token if seen else 0) + 1, holder, ttl_s, run=self.record.run)
+        self.record.lease = Lease(next_token(max(self.token, seen.token if seen else 0), self.wall_s), holder, ttl_s, run=self.record.run)
         return self.record.lease
 
     async def renew(self, lease: Lease) -> Lease | None:

@@ -30,8 +30,9 @@ class Bench:
     api: ScriptedApi
     folder: Path
 
-    def store(self) -> KubernetesLease:
-        return KubernetesLease(client(self.api, write_account(self.folder)), namespace="tidegate", name="tidegate")
+    def store(self, *, wall_s: float = 0.0) -> KubernetesLease:
+        api = client(self.api, write_account(self.folder))
+        return KubernetesLease(api, namespace="tidegate", name="tidegate", wall_s=lambda: wall_s)
 
     @property
     def object(self) -> dict[str, Any]:
@@ -171,6 +172,15 @@ async def test_tokens_grow_when_the_lease_was_deleted(tmp_path: Path) -> None:
         assert await store.renew(lease) is None
         assert await store.read() is None
         assert (await taken(store)).token == 3
+
+
+async def test_tokens_grow_when_the_lease_was_deleted_and_nobody_has_seen_it(tmp_path: Path) -> None:
+    async with bench(tmp_path) as it:
+        began_s = time.time()
+        lease = await taken(it.store(wall_s=began_s))
+        it.api.delete("tidegate")
+        theirs = await taken(it.store(wall_s=began_s + 60.0))
+        assert lease.token < theirs.token < 2**31, "a Lease's leaseTransitions has 32 bits"
 
 
 async def test_another_programs_lease_is_left_alone(tmp_path: Path) -> None:

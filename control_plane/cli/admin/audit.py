@@ -60,20 +60,30 @@ def verify_log(
 ) -> None:
     """Check that no entry was changed, dropped or inserted, and print the newest one's number and hash.
 
-    Keep what it prints: with --head a later check also finds a log that was cut off, or written anew as a whole.
+    Keep what it prints: with --head a later check also finds a log that was cut off, or written anew as a whole. A log in
+    Redis may begin with a later entry than the first, which it says.
     """
     number, _, expected = (head or "").partition(":")
     if head is not None and not (number.isdecimal() and expected):
         raise InvalidRequest(f"--head {head!r} is not NUMBER:HASH, as this command prints it")
+    first: int | None = None
     last: Entry | None = None
     for entry in _entries(state_dir, admin_url, 0):
-        last = verify([entry], last)
+        # A log in Redis keeps the newest entries: the hash that the oldest one continues is gone.
+        last = entry if first is None and entry.number > 1 else verify([entry], last)
+        first = first or entry.number
         if head is not None and entry.number == int(number) and entry.hash != expected:
             raise InvalidRequest(f"the audit log was written anew: entry {number} had the hash {expected}, and has {entry.hash}")
     count = last.number if last is not None else 0
     if head is not None and count < int(number):
         raise InvalidRequest(f"the audit log was cut off: it had entry {number}, and now ends with {count}")
-    remark(f"{count} entries are as they were written")
+    if head is not None and first is not None and int(number) < first:
+        raise InvalidRequest(f"the audit log has no entry {number} any more: it begins with {first}; give a later one's hash")
+    remark(
+        f"{count} entries are as they were written"
+        if first in (None, 1)
+        else f"entries {first} to {count} are as they were written, those before are gone"
+    )
     if last is not None:
         typer.echo(f"{last.number}:{last.hash}")
 

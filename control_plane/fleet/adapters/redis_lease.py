@@ -8,11 +8,13 @@ the fleet two leaders.
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from pydantic import SecretStr
 
-from control_plane.fleet.domain.leadership.lease import Lease
+from control_plane.fleet.domain.leadership.lease import Lease, next_token
 from control_plane.storage.redis import RedisLink
 
 _KEY = "tidegate:lease"
@@ -65,8 +67,9 @@ end
 class RedisLease:
     """Redis-backed lease store; it connects when it is first used."""
 
-    def __init__(self, link: RedisLink, *, key: str = _KEY) -> None:
+    def __init__(self, link: RedisLink, *, key: str = _KEY, wall_s: Callable[[], float] = time.time) -> None:
         self._link = link
+        self._wall_s = wall_s
         self._key = key
         self._take_script, self._renew_script, self._release_script = map(link.client.register_script, (_TAKE, _RENEW, _RELEASE))
         self._token = 0
@@ -90,10 +93,13 @@ class RedisLease:
     async def acquire(self, seen: Lease | None, *, holder: str, ttl_s: float) -> Lease | None:
         before = ("", "", "") if seen is None else (seen.token, seen.holder, seen.beat)
         # Tokens must grow even if Redis has lost the record, so the highest one seen counts as well.
-        mine = Lease(max(self._token, seen.token if seen else 0) + 1, holder, ttl_s)
+        mine = Lease(next_token(max(self._token, seen.token if seen else 0), self._wall_s()), holder, ttl_s)
         async with self._link.calling():
             was_taken, run = await self._take_script(keys=[self._key], args=[*before, mine.token, holder, round(ttl_s * 1000)])
-        return replace(mine, run=run) if was_taken else None
+        if not was_taken:
+            return None
+        self._token = max(self._token, mine.token)
+        return replace(mine, run=run)
 
     async def renew(self, lease: Lease) -> Lease | None:
         return await self._renew(lease, in_run="")
@@ -115,7 +121,7 @@ class RedisLease:
         await self._link.close()
 
 
-def make_redis_lease(url: SecretStr, *, fleet: str = "") -> RedisLease:
+def make_redis_lease(url: SecretStr, *, fleet: str = "", wall_s: Callable[[], float] = time.time) -> RedisLease:
     """Return the lease store of the fleet of this name. Raises StartupError: the URL is not that of a
     Redis."""
-    return RedisLease(RedisLink(url), key=f"{_KEY}:{fleet}" if fleet else _KEY)
+    return RedisLease(RedisLink(url), key=f"{_KEY}:{fleet}" if fleet else _KEY, wall_s=wall_s)

@@ -134,6 +134,8 @@ class Replica:
     process; as far as this process is told."""
     is_dead: bool = False
     """Its stub has died, and it is to be loaded anew."""
+    hangs: bool = False
+    """Its load has taken longer than a load may; it may end all the same."""
 
     @property
     def is_announced(self) -> bool:
@@ -254,13 +256,23 @@ class Fleet:
 
     def staying_replicas(self, model: str) -> list[tuple[Server, Replica]]:
         """Return the replicas that are not on their way out, each with its server; those that are being
-        loaded are among them."""
-        found = self.replicas(model)
+        loaded are among them, but not the only one whose load hangs."""
+        found = self._without_hung(model)
         return [(server, replica) for server, replica in found if server.is_staying and replica.state is not ModelState.UNLOADING]
 
     def is_loading(self, model: str) -> bool:
         """Whether a replica of the model is being loaded, or waits for its turn to be."""
-        return any(replica.state is ModelState.LOADING for _, replica in self.replicas(model))
+        return bool(self.loading_replicas(model))
+
+    def loading_replicas(self, model: str) -> list[Replica]:
+        """Return the replicas that are being loaded, or wait for their turn to be, but not the only one whose load hangs."""
+        return [replica for _, replica in self._without_hung(model) if replica.state is ModelState.LOADING]
+
+    def _without_hung(self, model: str) -> list[tuple[Server, Replica]]:
+        """The replicas in any state without the one whose load hangs: that may be its server's fault, so another server
+        gets the model. Where two hang it is the model's, which must not take up one server after the other."""
+        found = self.replicas(model)
+        return [each for each in found if not each[1].hangs] if sum(each.hangs for _, each in found) == 1 else found
 
     def nearest_tier(self, facts: ModelFacts) -> Tier:
         """Return the nearest tier of a model, as seen from a request: HOT if it is ready on any server."""

@@ -33,6 +33,8 @@ class ReplicaSnapshot:
     is_step: bool = False
     is_dead: bool = False
     """Its stub has died."""
+    hangs: bool = False
+    """Its load has taken longer than a load may."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,8 +101,7 @@ class ReplicaLoader:
         would be that begins now."""
         if facts.name in self._fetching and self._files is not None:
             return self._files.expected_fetch_s(facts.name) + self._fetching[facts.name]
-        found, now_s = self._state.fleet.replicas(facts.name), self._state.now_s()
-        ready = [replica.ready_s for _, replica in found if replica.state is ModelState.LOADING]
+        now_s, ready = self._state.now_s(), [replica.ready_s for replica in self._state.fleet.loading_replicas(facts.name)]
         return max(0.0, min(ready, default=now_s + facts.load_s) - now_s)
 
     def load_if_none_is(self, model: str, *, pool: str | None = None) -> None:

@@ -37,8 +37,8 @@ NO_BUDGET = 2**62
 """More memory than any server has."""
 
 
-def _states_on(server: Server) -> dict[str, tuple[Replica, ModelState]]:
-    return {name: (replica, replica.state) for name, replica in server.replicas.items()}
+def _states_on(server: Server) -> dict[str, tuple[Replica, ModelState, bool]]:
+    return {name: (replica, replica.state, replica.hangs) for name, replica in server.replicas.items()}
 
 
 class FleetState:
@@ -54,9 +54,11 @@ class FleetState:
         today_s: Callable[[], float] = time.time,
         counts: FleetCounts | None = None,
         logs: bool = False,
+        load_timeout_s: float = 300.0,
     ) -> None:
         """`now_s` is the event loop's time, `today_s` seconds since 1970. With `logs` this process logs what
-        happens to servers."""
+        happens to servers. A load that takes longer than `load_timeout_s` hangs."""
+        self._load_timeout_s = load_timeout_s
         self.now_s = now_s
         self.fleet = Fleet()
         self.counts = counts or FleetCounts()
@@ -153,8 +155,7 @@ class FleetState:
     # Replicas
 
     def observe(self, server: str, index: Iterable[ModelVersion]) -> None:
-        """Bring the view in line with a server's repository index. A replica that is only announced is not in
-        the index yet, and stays."""
+        """Bring the view in line with a server's repository index, in which a replica that is only announced is not yet: it stays."""
         fleet, at, now_s = self.fleet, self.fleet.servers.get(server), self.now_s()
         # The server left or went down while the index was on its way: it describes what is gone.
         if at is None or not self._servers.members[server].is_up:
@@ -169,7 +170,7 @@ class FleetState:
             fleet.drop_replica(at, name)
         for name, state in found.items():
             # Triton is ahead of us: the replica serves only once its fingerprint is published.
-            if state is ModelState.READY and (server, name) in self.awaiting_fingerprint:
+            if (is_own := (server, name) in self.awaiting_fingerprint) and state is ModelState.READY:
                 state = ModelState.LOADING
             replica = at.replicas.get(name)
             if replica is None or replica.is_announced:
@@ -179,10 +180,10 @@ class FleetState:
                 fleet.put_replica(at, replica)
             if replica.state is not state:
                 replica.state, replica.since_s, replica.is_dead = state, now_s, replica.is_dead and state is not ModelState.READY
+            replica.hangs = state is ModelState.LOADING and not is_own and now_s - replica.since_s > self._load_timeout_s
             replica.is_step = name in steps
             replica.bytes = self.bytes_of(server, name)
-        # The index is read often while requests wait: waking all of them each time, for nothing, would cost
-        # too much.
+        # The index is read often while requests wait: waking all of them each time, for nothing, would cost too much.
         if not was_up or _states_on(at) != before:
             self.changed()
 
@@ -215,7 +216,9 @@ class FleetState:
         """Recompute when the loads that wait on the server will have ended, now that one has ended sooner or later than expected."""
         until_s, models = self.now_s(), self.fleet.models
         loading = [
-            each for each in server.replicas.values() if each.state is ModelState.LOADING and not each.is_step and each.model in models
+            each
+            for each in server.replicas.values()
+            if each.state is ModelState.LOADING and not (each.is_step or each.hangs) and each.model in models
         ]
         # Loads run one after the other, in the order in which they were announced.
         for replica in sorted(loading, key=lambda replica: replica.ready_s):

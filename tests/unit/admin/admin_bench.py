@@ -128,6 +128,7 @@ class Bench:
         """Empty the stores and make them reachable again, for the next test."""
         self.store.state, self.usage.usage = FakeState(), FakeUsage()
         self.audit.entries.clear()
+        self.audit.kept = None
         self.store.is_away = self.usage.is_away = self.audit.is_away = False
 
     def put_tenant(self, name: str = "acme") -> None:

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from control_plane.core.errors import ControlPlaneError, ModelLoadFailed, UpstreamUnavailable
+from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, UpstreamUnavailable
 from control_plane.core.held_memory import HeldMemory
 from control_plane.core.infer_call import InferCall
 from control_plane.core.model import ModelOverride, ModelState
@@ -72,8 +72,9 @@ class TimedControl(FakeControl):
             self.dead.discard(each)
         self._check()
         asyncio.get_running_loop().call_later(self.load_s.get(name, 1.0), self._end, name, ended)
-        error = await ended
-        if error is not None:
+        if not (await asyncio.wait([ended], timeout=timeout_s))[0]:
+            raise DeadlineExceeded(f"the load of {name} takes too long")  # it goes on, as in Triton
+        if (error := ended.result()) is not None:
             raise error
 
     async def unload(self, name: str, *, unload_dependents: bool = False, timeout_s: float) -> None:
@@ -209,7 +210,8 @@ class FleetBench:
         names = tuple(f"s{number}" for number in range(servers))
         self.described = FakeDescriptions({each.spec.name: each for each in models or [model(name) for name in "abcd"]})
         self.servers = Servers(None, names)
-        self.state = FleetState(self.servers, budget_bytes=budget_bytes, now_s=self.now_s, today_s=lambda: 1e9 + self.now_s())
+        now_s, today_s = self.now_s, lambda: 1e9 + self.now_s()
+        self.state = FleetState(self.servers, budget_bytes=budget_bytes, now_s=now_s, today_s=today_s, load_timeout_s=300.0)
         self.state.describe(self.described.models)
         sizes = {name: each.spec.resident_bytes or 0 for name, each in self.described.models.items()}
         steps = {name: sorted(each.steps) for name, each in self.described.models.items()}

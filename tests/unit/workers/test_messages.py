@@ -75,7 +75,7 @@ MESSAGES: list[Message] = [
     ReplicasChanged(
         "triton-1",
         {
-            "a": ReplicaSnapshot(7, ModelState.LOADING, 2**33, 1.5, 2.25, is_dead=True),
+            "a": ReplicaSnapshot(7, ModelState.LOADING, 2**33, 1.5, 2.25, is_dead=True, hangs=True),
             "b": ReplicaSnapshot(8, ModelState.READY, 0, 1.5, None, is_step=True),
         },
     ),

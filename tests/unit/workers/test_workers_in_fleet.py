@@ -40,7 +40,7 @@ class TestFleet:
 
     def fleet(self, bench: Bench) -> None:
         servers = Servers(None, ("s0", "s1"))
-        self.state = state = FleetState(servers, budget_bytes=100, now_s=asyncio.get_running_loop().time)
+        self.state = state = FleetState(servers, budget_bytes=100, now_s=asyncio.get_running_loop().time, load_timeout_s=0.1)
         state.describe({"a": model("a"), "b": model("b")})
         self.reports = ReportCollector(state, servers, want=lambda wanted: self.wanted.append(wanted))
         self.wanted: list[Wanted] = []
@@ -111,6 +111,14 @@ class TestFleet:
             seen = next(at for at, each in enumerate(told) if isinstance(each, ReplicasChanged) and is_ready(each, "b"))
             published = next(at for at, each in enumerate(told) if isinstance(each, FingerprintsChanged) and each.changes.get("b"))
             assert published < seen
+
+    async def test_they_are_told_of_a_load_that_hangs(self) -> None:
+        async with opened(1, prepare=self.fleet) as bench:
+            for hangs in (False, True):
+                self.state.observe("s0", [ModelVersion("b", "1", ModelState.LOADING, "")])
+                self.for_workers.publish_changes()
+                assert bench.started[0].client_status_of(ReplicasChanged)[-1].replicas["b"].hangs is hangs
+                await asyncio.sleep(0.2)
 
     def see(self, *names: str) -> None:
         self.state.observe("s0", [ModelVersion(name, "1", ModelState.READY, "") for name in names])

@@ -11,6 +11,7 @@ those who read the Lease.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from control_plane.core.errors import StoreUnavailable
-from control_plane.fleet.domain.leadership.lease import Lease
+from control_plane.fleet.domain.leadership.lease import Lease, next_token
 from control_plane.storage.kubernetes import ApiUnavailable, ChangedMeanwhile, Gone, KubernetesApi, api_url, place_of
 
 _TIMEOUT_S = 1.5
@@ -44,8 +45,9 @@ T = TypeVar("T")
 class KubernetesLease:
     """Lease store in one Lease object, which is created when it is first taken."""
 
-    def __init__(self, api: KubernetesApi, *, namespace: str, name: str) -> None:
+    def __init__(self, api: KubernetesApi, *, namespace: str, name: str, wall_s: Callable[[], float] = time.time) -> None:
         self._api = api
+        self._wall_s = wall_s
         self._namespace, self._name = namespace, name
         self._where = f"the Lease {namespace}/{name}"
         self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
@@ -92,7 +94,7 @@ class KubernetesLease:
         found = await self._read()
         if found != seen:
             return None
-        mine = Lease(max(self._token, seen.token if seen else 0) + 1, holder, ttl_s)
+        mine = Lease(next_token(max(self._token, seen.token if seen else 0), self._wall_s()), holder, ttl_s)
         return mine if await self._write(mine) else None
 
     async def _change(self, lease: Lease, change: Callable[[Lease], Lease]) -> Lease | None:

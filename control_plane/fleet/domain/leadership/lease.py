@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+_TOKENS_BEGIN_S = 1_767_225_600
+"""1 January 2026, UTC, in seconds since 1970: from then on seconds fit into the 32 bits of a Kubernetes Lease's
+`leaseTransitions` until 2094."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lease:
@@ -11,7 +15,7 @@ class Lease:
     over."""
 
     token: int
-    """Fencing token: it grows with each takeover."""
+    """Fencing token: it grows with each takeover (`next_token`)."""
     holder: str
     """The holder's name, unique to one run of one process: after a restart it is another one."""
     ttl_s: float
@@ -24,3 +28,12 @@ class Lease:
     run: str = field(default="", compare=False)
     """Run of the store that answered its holder: a store that is still in the same run has lost no write since.
     Empty where a store cannot tell."""
+
+
+def next_token(highest: int, wall_s: float) -> int:
+    """Return the fencing token of a takeover: above the highest one seen, and no less than the seconds since 2026.
+
+    So it grows also where the store has lost the record and the process never saw it: nodes, which remember, refuse lower
+    ones. Only that case relies on the hosts' clocks.
+    """
+    return max(highest + 1, int(wall_s) - _TOKENS_BEGIN_S)

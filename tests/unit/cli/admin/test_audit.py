@@ -47,6 +47,20 @@ def test_a_log_of_several_pages_is_read_to_its_end(tidegate: Tidegate, where: tu
     assert tidegate("audit", "verify", *where).status == 0
 
 
+def test_of_a_log_that_keeps_the_newest_these_are_verified(tidegate: Tidegate, where: tuple[str, str], served: tuple[Bench, str]) -> None:
+    log = served[0].audit
+    for number in range(1, 6):
+        run(log.append(change_of(Actor("me"), "create", "tenant", f"t{number}")))
+    log.kept = 3
+    checked = tidegate("audit", "verify", *where)
+    assert (checked.status, checked.err) == (0, "entries 3 to 5 are as they were written, those before are gone\n")
+    assert tidegate("audit", "verify", "--head", checked.out.strip(), *where).status == 0
+    gone = tidegate("audit", "verify", "--head", f"2:{log.entries[1].hash}", *where)
+    assert (gone.status, "has no entry 2 any more: it begins with 3" in gone.err) == (1, True)
+    log.entries[3] = replace(log.entries[3], at_s=1.0)
+    assert "entry 4 has been changed" in tidegate("audit", "verify", *where).err
+
+
 def test_what_was_written_is_verified_and_what_was_changed_is_found(
     tidegate: Tidegate,
     where: tuple[str, str],
