@@ -74,13 +74,29 @@ class AdminClient:
         body: Mapping[str, object] | None = None,
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
+        tries: int = 1,
     ) -> Any:
         """Make any call, by the segments of its path; return its JSON decoded, its CSV as text, or None
-        without content.
+        without content. A call that may be repeated is made up to `tries` times while the answer is 503, as far apart as that says.
         """
         path = _path(segments)
+        away: list[httpx.Response] = []
+
+        def send() -> httpx.Response:
+            response = client.request(method, path, json=body, params=query, headers=headers)
+            away.extend([response] if response.status_code == httpx.codes.SERVICE_UNAVAILABLE else [])
+            return response
+
         with _client(self._url, self._timeout_s, self._headers, self._verify) as client:
-            return _content(self._url, lambda: client.request(method, path, json=body, params=query, headers=headers))
+            tried = 0
+            while True:
+                tried += 1
+                try:
+                    return _content(self._url, send)
+                except UpstreamUnavailable:
+                    if len(away) < tried or tried == tries:  # no answer at all, or the last try
+                        raise
+                time.sleep(_pause_s(away[-1]))
 
     def ask_all(self, *segments: str) -> list[dict[str, Any]]:
         """Read a list, by the segments of its path, page by page."""

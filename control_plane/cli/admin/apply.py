@@ -27,6 +27,8 @@ _DIFFERS = 1
 _FAILED = 2
 """Exit status of a `diff` that could not be made, as `diff` and `kubectl diff` have it."""
 _STDIN = "-"
+_TRIES = 4
+"""Tries while the gateway says that its store is away, a second apart unless it says otherwise."""
 
 FilesOption = Annotated[
     list[str], typer.Option("--file", "-f", metavar="FILE|DIR|-", help="YAML or JSON file, folder of such, or - for input; repeatable.")
@@ -57,11 +59,12 @@ def apply(
     client = admin_client(state_dir, admin_url, reason)
     failed, results = 0, _Results(output)
     with results:
-        for each in documents:
+        for number, each in enumerate(documents):
             try:
                 done = _apply(client, each, owner=owner, force=force, dry_run=dry_run)
             except ControlPlaneError as exc:
                 if exc.code is ErrorCode.UPSTREAM_UNAVAILABLE:
+                    remark("not applied: " + ", ".join(f"{left.kind.name} {left.name}" for left in documents[number:]))
                     raise
                 failed += 1
                 remark(f"error: {each.where}: {exc}")
@@ -211,7 +214,8 @@ def _in_order(documents: Iterable[Document]) -> list[Document]:
 
 def _apply(client: AdminClient, document: Document, *, owner: str, force: bool, dry_run: bool) -> Mapping[str, Any]:
     options = {"owner": owner, "force": str(force).lower(), "dry_run": str(dry_run).lower()}
-    done: Mapping[str, Any] = client.ask("PATCH", "objects", document.kind.name, document.name, body=document.spec, query=options)
+    path = "objects", document.kind.name, document.name
+    done: Mapping[str, Any] = client.ask("PATCH", *path, body=document.spec, query=options, tries=_TRIES)
     return done
 
 

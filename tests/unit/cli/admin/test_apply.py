@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -158,3 +161,56 @@ def test_delete_wants_one_way_of_saying_what(tidegate: Tidegate, where: tuple[st
 
 def test_the_schema_is_the_admin_apis(tidegate: Tidegate, served: tuple[Bench, str]) -> None:
     assert json.loads(tidegate("schema").out) == served[0].ask("GET", "/schema")[1]
+
+
+_GONE = 50
+
+
+class _Gateway(BaseHTTPRequestHandler):
+    """Gateway that is away for the first `away` calls for an object, and has applied it then; with `_GONE` left it answers no more."""
+
+    away: ClassVar[dict[str, int]]
+
+    def do_PATCH(self) -> None:
+        kind, name = self.path.partition("?")[0].split("/")[-2:]
+        if self.away[name] == _GONE:
+            return
+        is_away = self.away[name] > 0
+        self.away[name] -= 1
+        body = {"error": "Redis is away"} if is_away else {"kind": kind, "name": name, "outcome": "created", "warnings": []}
+        answer = json.dumps(body).encode()
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(503 if is_away else 200)
+        self.send_header("content-type", "application/json")
+        self.send_header("retry-after", "0")
+        self.send_header("content-length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *args: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("away", "status", "out", "err"),
+    [
+        pytest.param({"acme": 3, "search": 3}, 0, "Tenant acme created\nRoute search created\n", "", id="for a moment"),
+        pytest.param({"acme": 0, "search": 99}, 1, "Tenant acme created\n", "not applied: Route search\n", id="it stays away"),
+        pytest.param({"acme": 99, "search": 0}, 1, "", "not applied: Tenant acme, Route search\n", id="from the first on"),
+        pytest.param({"acme": _GONE + 1, "search": 0}, 1, "", "not applied: Tenant acme, Route search\n", id="it ends meanwhile"),
+    ],
+)
+def test_a_gateway_whose_store_is_away_for_a_moment_is_asked_again(
+    away: dict[str, int], status: int, out: str, err: str, tidegate: Tidegate, file: Path
+) -> None:
+    handler = type("Gateway", (_Gateway,), {"away": dict(away)})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            done = tidegate("apply", "-f", file, "--admin-url", f"http://127.0.0.1:{server.server_port}")
+        finally:
+            server.shutdown()
+            serving.join()
+    assert (done.status, done.out) == (status, out)
+    assert done.err.startswith(err)
+    assert ("HTTP 503" in done.err or "no answer from" in done.err) is bool(status)
