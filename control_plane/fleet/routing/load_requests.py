@@ -15,6 +15,9 @@ from control_plane.fleet.view.state import FleetState
 _REST = 4.0
 """Time for which a search in vain holds, in times that it took: thousands may wait for a model while all that is loaded is in
 use, and each asks again whenever any request ends."""
+_MOST_LATE = 2
+"""Loads of a model that take longer than expected before no further one begins beside them: one that hangs may do so for its
+server's sake, two for the model's, which would take up one server after the other."""
 _MOST_KNOWN = 1000
 """Refusals that are kept; at more all are dropped, as none holds for long."""
 
@@ -84,8 +87,10 @@ class LoadRequests:
 
     def one_more(self, facts: ModelFacts, *, must_beat_s: float, pool: str | None = None) -> bool:
         """Load one more replica if a request would be served sooner there; also beside one that is being
-        loaded, since a burst cannot wait."""
+        loaded, since a burst cannot wait, but not beside several that are late."""
         now_s = self._state.now_s()
+        if sum(replica.ready_s < now_s for replica in self._state.fleet.loading_replicas(facts.name)) >= _MOST_LATE:
+            return False
         # The negative cache holds until its time is over, unless this request would wait longer than a new
         # replica costs.
         before_s, unless_longer_than_s = self._no_further_replica.get(facts.name, (now_s, math.inf))

@@ -1,4 +1,4 @@
-"""Loads that never end on one server, of models that may have one replica: one more server gets the model."""
+"""Loads that never end: one more server gets the model, and no third one."""
 
 from __future__ import annotations
 
@@ -71,6 +71,17 @@ async def test_one_that_hangs_on_two_servers_takes_no_third() -> None:
         while bench.now_s() < _AT_LAST_S - 100.0:
             await refused(bench.use("a", 1.0))
             await asyncio.sleep(20.0)
+        assert len(_asked(bench)) == 2
+
+
+async def test_one_that_may_have_more_replicas_takes_two_servers_while_it_hangs() -> None:
+    bench = FleetBench(model("a"), servers=4)
+    for triton in bench.tritons.values():
+        triton.load_s["a"] = _AT_LAST_S
+    async with running(bench, reconciles=True):
+        while bench.now_s() < 280.0:
+            await refused(bench.use("a", 5.0))
+            await asyncio.sleep(5.0)
         assert len(_asked(bench)) == 2
 
 
