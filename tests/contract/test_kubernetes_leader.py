@@ -33,12 +33,14 @@ class Holders:
         lines = [line.partition(" ") for line in (self.folder / name).read_text().rpartition("\n")[0].splitlines()]
         return [(float(time_s), what) for time_s, _, what in lines]
 
-    def await_leader(self, token: int) -> str:
+    def await_leader(self, *, after: int) -> tuple[str, int]:
+        """Wait for a leader whose token is greater, and return its name and its token."""
         ends_s = time.monotonic() + TAKEN_OVER_S
         while True:
             for name in self.processes:
-                if any(what == f"called {token}" for _, what in self.said(name)):
-                    return name
+                called = [int(what.removeprefix("called ")) for _, what in self.said(name) if what.startswith("called ")]
+                if any(token > after for token in called):
+                    return name, called[-1]
             assert time.monotonic() < ends_s, f"nobody leads: {[self.said(each) for each in self.processes]}"
             time.sleep(0.02)
 
@@ -66,10 +68,10 @@ def api(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AnyApi]:
 
 def test_a_leader_that_is_stopped_is_followed_soon_and_its_late_call_refused(api: AnyApi, tmp_path: Path) -> None:
     with holders(api, tmp_path) as it:
-        first = it.await_leader(1)
+        first, token = it.await_leader(after=0)
         stopped_s = time.monotonic()
         it.processes[first].send_signal(signal.SIGSTOP)
-        second = it.await_leader(2)
+        second, its_token = it.await_leader(after=token)
         assert second != first
         continued_s = time.monotonic()
         it.processes[first].send_signal(signal.SIGCONT)
@@ -77,7 +79,7 @@ def test_a_leader_that_is_stopped_is_followed_soon_and_its_late_call_refused(api
             assert time.monotonic() < continued_s + 30.0, it.said(first)
             time.sleep(0.02)
         assert [what for time_s, what in it.said(first) if time_s > stopped_s] == ["refused"]
-        assert [what for _, what in it.said(second)][-1] == "called 2"
+        assert [what for _, what in it.said(second)][-1] == f"called {its_token}"
         lease = api.get("Lease", "tidegate")
         assert lease is not None
         assert lease["spec"]["holderIdentity"] == second
