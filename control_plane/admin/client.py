@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import ssl
 import time
@@ -80,23 +81,13 @@ class AdminClient:
         without content. A call that may be repeated is made up to `tries` times while the answer is 503, as far apart as that says.
         """
         path = _path(segments)
-        away: list[httpx.Response] = []
-
-        def send() -> httpx.Response:
-            response = client.request(method, path, json=body, params=query, headers=headers)
-            away.extend([response] if response.status_code == httpx.codes.SERVICE_UNAVAILABLE else [])
-            return response
-
         with _client(self._url, self._timeout_s, self._headers, self._verify) as client:
-            tried = 0
-            while True:
-                tried += 1
-                try:
-                    return _content(self._url, send)
-                except UpstreamUnavailable:
-                    if len(away) < tried or tried == tries:  # no answer at all, or the last try
-                        raise
-                time.sleep(_pause_s(away[-1]))
+            return _content(
+                self._url,
+                lambda: client.request(method, path, json=body, params=query, headers=headers),
+                again_at=httpx.codes.SERVICE_UNAVAILABLE,
+                tries=tries,
+            )
 
     def ask_all(self, *segments: str) -> list[dict[str, Any]]:
         """Read a list, by the segments of its path, page by page."""
@@ -178,22 +169,10 @@ class JobClient:
         fields = {"idempotency-key": key, "content-type": "application/json"} | given
         headers = {name.encode(): value.encode() for name, value in fields.items()}
         path = f"/v2/models/{quote(model, safe='')}/jobs"
-        while True:
-            refused: list[httpx.Response] = []
-
-            def send(refused: list[httpx.Response] = refused) -> httpx.Response:
-                response = self._client.post(path, content=body, headers=headers)
-                refused += [response] if response.status_code == httpx.codes.TOO_MANY_REQUESTS else []
-                return response
-
-            try:
-                found: dict[str, Any] = _content(self._url, send)
-            except InvalidRequest:
-                if not refused:
-                    raise
-                time.sleep(_pause_s(refused[0]))
-            else:
-                return found
+        found: dict[str, Any] = _content(
+            self._url, lambda: self._client.post(path, content=body, headers=headers), again_at=httpx.codes.TOO_MANY_REQUESTS
+        )
+        return found
 
     def list_jobs(self, *, state: str | None, limit: int) -> list[dict[str, Any]]:
         query = {"limit": str(limit)} | ({"state": state} if state else {})
@@ -296,9 +275,14 @@ def _authorization(api_key: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {shown}"}
 
 
-def _content(url: str, send: Callable[[], httpx.Response]) -> Any:
+def _content(url: str, send: Callable[[], httpx.Response], *, again_at: int | None = None, tries: float = math.inf) -> Any:
+    """Return the content of an answer; while its status is `again_at` it is sent for again, up to `tries` times in all, as far
+    apart as the answer says. Raises what the answer refuses, UpstreamUnavailable: there is none."""
     try:
         response = send()
+        while response.status_code == again_at and (tries := tries - 1) > 0:
+            time.sleep(_pause_s(response))
+            response = send()
         if response.is_success:
             return _read(response)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as exc:
