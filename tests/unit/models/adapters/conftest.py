@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.models.adapters.repository_lab import Lab
+
 _NOBODY = 65534
 
 
@@ -23,3 +25,8 @@ def place_of_nobody() -> Iterator[Path]:
         finally:
             if is_root:
                 os.seteuid(0)
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)

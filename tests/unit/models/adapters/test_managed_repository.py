@@ -9,55 +9,9 @@ from threading import Event
 
 import pytest
 
-from control_plane.core.algorithms.closure import MAX_MODELS
 from control_plane.core.errors import ModelLoadFailed, ModelNotFound, StartupError
-from control_plane.models.adapters import managed_repository
 from control_plane.models.adapters.managed_repository import ManagedRepository
-from control_plane.triton.adapters.model_config import composing_models
-
-
-def ensemble_of(*models: str) -> str:
-    steps = ", ".join(f'{{ model_name: "{name}" model_version: -1 }}' for name in models)
-    return f'platform: "ensemble" ensemble_scheduling {{ step [ {steps} ] }}'
-
-
-class Lab:
-    """Test bench: two source folders and the repository over them."""
-
-    def __init__(self, folder: Path) -> None:
-        self.models, self.ensembles, self.state_dir = folder / "models", folder / "ensembles", folder / "state"
-        self.models.mkdir()
-        self.ensembles.mkdir()
-        self.repository = self.make()
-
-    def make(self, config_name: str = "") -> ManagedRepository:
-        return ManagedRepository([self.models, self.ensembles], self.state_dir, config_name=config_name)
-
-    def add(self, name: str, *files: str, config: str | None = 'backend: "onnxruntime"', source: Path | None = None) -> Path:
-        model = (source or self.models) / name
-        model.mkdir()
-        if config is not None:
-            (model / "config.pbtxt").write_text(config)
-        for file in files:
-            (model / file).parent.mkdir(parents=True, exist_ok=True)
-            (model / file).touch()
-        return model
-
-    def add_ensemble(self, name: str, *steps: str) -> Path:
-        return self.add(name, config=ensemble_of(*steps), source=self.ensembles)
-
-    def placed(self) -> list[str]:
-        """Return every path that Triton sees, without the models' own folders."""
-        root = self.state_dir / "triton/repository"
-        return sorted(str(path.relative_to(root)) for path in root.glob("*/**/*"))
-
-    def placed_models(self) -> list[str]:
-        return sorted(os.listdir(self.state_dir / "triton/repository"))
-
-
-@pytest.fixture
-def lab(tmp_path: Path) -> Lab:
-    return Lab(tmp_path)
+from tests.unit.models.adapters.repository_lab import Lab
 
 
 def test_making_one_writes_nothing(lab: Lab) -> None:
@@ -153,87 +107,6 @@ def test_placing_again_changes_no_time(lab: Lab) -> None:
     assert {path: path.lstat().st_mtime_ns for path in root.rglob("*")} == before
 
 
-def test_an_ensemble_gets_its_version_folder_and_its_composing_models(lab: Lab) -> None:
-    lab.add("tokenizer", "1/vocabulary.txt")
-    lab.add("encoder", "1/model.onnx")
-    lab.add_ensemble("embedding", "tokenizer", "encoder")
-    lab.repository.place("embedding")
-    assert lab.placed_models() == ["embedding", "encoder", "tokenizer"]
-    assert [path for path in lab.placed() if path.startswith("embedding")] == ["embedding/1", "embedding/config.pbtxt"]
-
-
-def test_an_ensemble_with_a_version_folder_keeps_its_own(lab: Lab) -> None:
-    model = lab.add_ensemble("embedding")
-    (model / "3").mkdir()
-    lab.repository.place("embedding")
-    assert lab.placed() == ["embedding/3", "embedding/config.pbtxt"]
-
-
-def test_what_an_ensemble_needs_is_told_without_placing_anything(lab: Lab) -> None:
-    lab.add_ensemble("outer", "inner", "a")
-    lab.add_ensemble("inner", "b")
-    for name in "ab":
-        lab.add(name, "1/model.onnx")
-    assert (lab.repository.ensemble_closure("outer"), lab.repository.ensemble_closure("a")) == (["b", "inner", "a", "outer"], ["a"])
-    with pytest.raises(ModelNotFound):
-        lab.repository.ensemble_closure("nowhere")
-    assert not lab.state_dir.exists()
-
-
-def test_composing_models_are_placed_transitively(lab: Lab) -> None:
-    lab.add("leaf", "1/model.onnx")
-    lab.add_ensemble("middle", "leaf")
-    lab.add_ensemble("top", "middle", "leaf")
-    lab.repository.place("top")
-    assert lab.placed_models() == ["leaf", "middle", "top"]
-
-
-@pytest.mark.parametrize("steps", [("itself",), ("other",)])
-def test_ensembles_that_need_each_other_are_left_to_triton(lab: Lab, steps: tuple[str, ...]) -> None:
-    lab.add_ensemble("itself", *steps)
-    lab.add_ensemble("other", "itself")
-    lab.repository.place("itself")
-    assert "itself" in lab.placed_models()
-
-
-def test_a_chain_of_ensembles_is_placed_up_to_a_bound_and_costs_nobody_else_anything(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(MAX_MODELS + 3):
-        lab.add_ensemble(f"e{number}", *([f"e{number - 1}"] if number else []))
-    lab.add("echo", "1/model.onnx")
-    read = list[Path]()
-
-    def counting(model: Path, config_name: str) -> list[str]:
-        read.append(model)
-        return composing_models(model, config_name)
-
-    monkeypatch.setattr(managed_repository, "composing_models", counting)
-    lab.repository.place_all()
-    assert len(lab.placed_models()) == MAX_MODELS + 1
-    assert len(read) == len(set(read))
-    assert len(lab.repository.place(f"e{MAX_MODELS - 1}")) == MAX_MODELS
-    with pytest.raises(ModelLoadFailed, match=f"the ensemble 'e{MAX_MODELS}' needs more than {MAX_MODELS} models"):
-        lab.repository.place(f"e{MAX_MODELS}")
-
-
-def test_composing_models_are_those_of_the_config_in_force(lab: Lab) -> None:
-    lab.add("on_cpu", "1/model.onnx")
-    lab.add("on_gpu", "1/model.plan")
-    model = lab.add_ensemble("pipeline", "on_cpu")
-    (model / "configs").mkdir()
-    (model / "configs" / "gpu.pbtxt").write_text(ensemble_of("on_gpu"))
-    lab.make(config_name="gpu").place("pipeline")
-    assert lab.placed_models() == ["on_gpu", "pipeline"]
-    assert "pipeline/configs/gpu.pbtxt" in lab.placed()
-
-
-def test_a_missing_composing_model_is_named_with_who_needs_it_and_nothing_is_placed(lab: Lab) -> None:
-    lab.add_ensemble("middle", "missing")
-    lab.add_ensemble("top", "middle")
-    with pytest.raises(ModelNotFound, match=r"no model 'missing', which the ensemble 'middle' needs, in .*/models, .*/ensembles"):
-        lab.repository.place("top")
-    assert not lab.state_dir.exists()
-
-
 @pytest.mark.parametrize("name", ["nowhere", "", ".", "..", "../models/echo", ".hidden", "a b"])
 def test_a_model_in_no_source_is_not_found_and_nothing_is_harmed(lab: Lab, name: str) -> None:
     lab.add("echo", "1/model.onnx")
@@ -288,23 +161,6 @@ def test_place_all_places_what_it_can_warns_of_the_rest_and_removes_what_is_gone
     assert [record.getMessage() for record in caplog.records] == [
         "model cannot be placed: model 'not_built' is not built: run `make setup`"
     ]
-
-
-def test_place_all_reads_a_step_once_however_many_ensembles_need_it(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = lab.add("step", "1/model.onnx")
-    for number in range(3):
-        lab.add_ensemble(f"ensemble{number}", "step")
-    looks = list[Path]()
-    listed = Path.iterdir
-
-    def counting(folder: Path) -> Iterator[Path]:
-        looks.append(folder)
-        return listed(folder)
-
-    monkeypatch.setattr(Path, "iterdir", counting)
-    lab.repository.place_all()
-    assert lab.placed_models() == ["ensemble0", "ensemble1", "ensemble2", "step"]
-    assert looks.count(step / "1") == 1
 
 
 def test_place_all_waits_for_one_that_was_given_up(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
