@@ -25,8 +25,8 @@ _TEXT = "TYPE_STRING"
 
 
 @dataclass(frozen=True, slots=True)
-class IdTypes:
-    """What one model does with the ids of sequences."""
+class SequenceConfig:
+    """Sequence batching of one model, as its configuration has it: whether it batches so, and by ids of which types."""
 
     types: frozenset[str]
     """Data types of its control input CORRID; empty where it has none, and takes all ids."""
@@ -40,7 +40,7 @@ class SequenceTypes:
     """Guard of Triton against ids of sequences that it would copy beyond their place."""
 
     def __init__(self, dispatch: Dispatch) -> None:
-        self._ids = ModelConfigs(dispatch, Fingerprints(), id_types)
+        self._configs = ModelConfigs(dispatch, Fingerprints(), sequence_config)
 
     async def require(self, call: InferCall, *, timeout_s: float) -> float:
         """Require that the model of a call, as it goes to Triton, takes ids of its sequence's type; return the seconds that
@@ -67,17 +67,17 @@ class SequenceTypes:
         except ControlPlaneError:
             return False
 
-    async def _models_of(self, call: InferCall, deadline_s: float) -> AsyncIterator[tuple[str, IdTypes]]:
+    async def _models_of(self, call: InferCall, deadline_s: float) -> AsyncIterator[tuple[str, SequenceConfig]]:
         """Give the model of a call and all that are its steps, by name. Raises as `ModelConfigs.get` does."""
         models = [(call.model_name, call.model_version)]
         for name, version in models:  # which grows by the steps of ensembles
-            found = await self._ids.get(name, version, timeout_s=deadline_s - asyncio.get_running_loop().time())
+            found = await self._configs.get(name, version, timeout_s=deadline_s - asyncio.get_running_loop().time())
             yield name, found
             models += [each for each in found.steps if each not in models]
 
 
-def id_types(config: bytes | bytearray) -> IdTypes:
-    """Read how a model takes the ids of sequences, from its configuration as Triton gives it. Raises UpstreamFailed."""
+def sequence_config(config: bytes | bytearray) -> SequenceConfig:
+    """Read how a model batches by sequences, from its configuration as Triton gives it. Raises UpstreamFailed."""
     try:
         model = orjson.loads(config)
         inputs = _part(model, "sequence_batching").get("control_input", [])
@@ -85,7 +85,7 @@ def id_types(config: bytes | bytearray) -> IdTypes:
         types = frozenset(control["data_type"] for control in controls if control["kind"] == "CONTROL_SEQUENCE_CORRID")
         steps = _part(model, "ensemble_scheduling").get("step", [])
         has_sequences = model.get("sequence_batching") is not None
-        return IdTypes(types, tuple((step["model_name"], _version(step)) for step in steps), has_sequences)
+        return SequenceConfig(types, tuple((step["model_name"], _version(step)) for step in steps), has_sequences)
     except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError) as exc:
         raise UpstreamFailed("Triton does not say how the model takes the ids of sequences") from exc
 

@@ -21,7 +21,7 @@ EXPLAINED = {
 }
 _MIX = "95/5"
 TOGETHER = f"{_MIX} by 16"
-"""The same texts, 16 in each request, and as many in flight."""
+"""The mix whose requests have 16 texts each. A sixteenth of the callers ask, so that as many texts are in flight as elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from python_backends.runtime.execution import Answer, Array, InferenceRequest, T
 from python_backends.text_encoder.encoder import EncoderRequest, to_waiter
 from python_backends.text_tokenizer.token_count import MASK
 
-WORTH_DIVIDING = 0.8
+_WORTH_DIVIDING = 0.8
 """Requests are divided whose parts cost at most this part of the whole: each further batch costs copies and a turn of a
 lane, which the latency table does not tell."""
 
@@ -59,7 +59,7 @@ def _parts(inputs: Tensors, columns: CostColumns) -> list[tuple[Array, int]]:
         return []
     rows, longest = mask.shape
     lengths = _lengths(mask)
-    if lengths.sum() > WORTH_DIVIDING * rows * longest:
+    if lengths.sum() > _WORTH_DIVIDING * rows * longest:
         return []
     different, counts = np.unique(lengths, return_counts=True)
     items = [Item(count, length) for length, count in zip(different.tolist(), counts.tolist(), strict=True)]
@@ -68,7 +68,7 @@ def _parts(inputs: Tensors, columns: CostColumns) -> list[tuple[Array, int]]:
         last = items[end - 1].length
         parts.append((np.flatnonzero((lengths >= items[start].length) & (lengths <= last)), last))
         cost_ms += columns(last)[len(parts[-1][0])]
-    return parts if cost_ms <= WORTH_DIVIDING * columns(longest)[rows] else []
+    return parts if cost_ms <= _WORTH_DIVIDING * columns(longest)[rows] else []
 
 
 def _lengths(mask: Array) -> Array:
