@@ -48,6 +48,20 @@ def test_sentences_beside_a_page_are_computed_as_sentences() -> None:
     assert shapes(divide(tokens([8, 200, 9, 8]), COLUMNS, 0.0)) == [(3, 9), (1, 200)]
 
 
+@pytest.mark.parametrize("lengths", [pytest.param([8], id="one-row"), pytest.param([8, 9, 8], id="several")])
+def test_what_its_client_has_padded_to_a_page_is_computed_as_sentences(lengths: list[int]) -> None:
+    divided = divide(tokens(lengths, longest=256), COLUMNS, 0.0)
+    told = answered(divided)
+
+    (waiter,) = divided.waiters
+    waiter.request.answer(compute(waiter))
+
+    assert shapes(divided) == [(len(lengths), max(lengths))]
+    assert [answer["SUM"].tolist() for answer in told if isinstance(answer, dict)] == [
+        [[(100 + row) * length] for row, length in enumerate(lengths)]
+    ]
+
+
 @pytest.mark.parametrize(
     "plain",
     [
