@@ -64,7 +64,7 @@ class FleetModels:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await self._memory.wait_for_sync()
-                for name, wish in self._state.wishes.items() if self._memory.is_leader() else ():
+                for name, wish in self._state.specs.wishes.items() if self._memory.is_leader() else ():
                     if name not in self._changing and self._memory.is_pending(name, wish):
                         self._changing.add(name)
                         tasks.create_task(self._carry_out(name, wish), name=f"wish-for-{name}")
@@ -94,7 +94,7 @@ class FleetModels:
         """Return the lines of all servers' indexes by model, sorted and with models that are nowhere, and the variants that
         are served. Raises UpstreamUnavailable."""
         indexes = await asked_of_all(self._servers.to_ask(), lambda server: server.control.index())
-        lines = await asyncio.to_thread(_lines_of_all, indexes, set(self._state.described))
+        lines = await asyncio.to_thread(_lines_of_all, indexes, set(self._state.specs.described))
         told = await asked_of_all(self._servers.to_ask(), served_variants)
         return lines, {model: variant for each in told for model, variant in each.items()}
 
@@ -142,7 +142,7 @@ class FleetModels:
     async def reload_built(self, built: str) -> None:
         """Load all replicas again that are made of this model, whose files are new, on one server after the
         other; failures are logged."""
-        for name in [name for name in self._state.described if built == name or built in self._state.steps_of(name)]:
+        for name in [name for name in self._state.specs.described if built == name or built in self._state.specs.steps_of(name)]:
             self._state.measurements.forgive(name)
             for server in self._ready_on(name):
                 if self._state.fleet.servers[server].replicas[name].is_step:
@@ -156,7 +156,7 @@ class FleetModels:
         """Have a model loaded as long as this process runs, as it was started to, unless an administrator has
         suspended it. Raises as `load`."""
         self._facts(name)
-        if self._state.is_suspended(name):
+        if self._state.specs.is_suspended(name):
             _log.info(
                 "model stays unloaded, since an administrator unloaded it; `tidegate models load` loads it again", extra={"model": name}
             )
@@ -166,7 +166,7 @@ class FleetModels:
             self._state.measurements.forgive(name)
         if not self._state.fleet.ready_replicas(name):  # else an earlier run, or another gateway, has loaded it
             await self._bring(name, waits_for_room=waits_for_room)
-        self._state.pin(name, 1)
+        self._state.specs.pin(name, 1)
 
     async def release(self, name: str) -> None:
         """Take back what administrators have said of a model: it is loaded and evicted as requests need, and
@@ -174,14 +174,14 @@ class FleetModels:
 
         Raises ModelNotFound; StoreUnavailable: nobody was told.
         """
-        if name not in self._state.wishes:
+        if name not in self._state.specs.wishes:
             self._facts(name)
         await self._memory.wish(name, None)
 
     @property
     def desired(self) -> Mapping[str, DesiredState]:
         """What administrators have said of models, by model."""
-        return self._state.wishes
+        return self._state.specs.wishes
 
     def progress(self, name: str) -> Progress:
         """Return how far the fleet is with a model, as this process sees it."""
@@ -231,7 +231,7 @@ class FleetModels:
 
         await self._memory.change_desired(name, asked)
         refusal = await self._memory.answer(name, timeout_s=self._load_timeout_s + _TO_END_S + _ANSWER_S)
-        if not is_suspended and self._state.is_suspended(name):
+        if not is_suspended and self._state.specs.is_suspended(name):
             raise _unloaded_meanwhile(name)
         if refusal and self._state.measurements.why_quarantined(name) is not None:
             raise ModelLoadFailed(refusal)

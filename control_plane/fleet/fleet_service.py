@@ -183,7 +183,7 @@ class FleetService:
                 failures.append(LoadFailure(name, str(exc)))
                 if isinstance(exc, Overloaded):
                     # The reconciler loads a pinned model as soon as there is room.
-                    self.state.pin(name, 1)
+                    self.state.specs.pin(name, 1)
         return failures
 
     async def _keep_all(self) -> list[LoadFailure]:
@@ -191,7 +191,7 @@ class FleetService:
         they are asked for."""
         facts = sorted(self.state.fleet.models.values(), key=lambda each: (-each.spec.priority, each.name))
         failures, left = [], []
-        for name in [each.name for each in facts if each.name in self.state.described]:
+        for name in [each.name for each in facts if each.name in self.state.specs.described]:
             try:
                 await self.models.keep(name, waits_for_room=False)
             except Overloaded:

@@ -187,7 +187,15 @@ class FleetPublisher:
         thousands of models."""
         name, state = facts.name, self._state
         known = state.measurements.known.get(name)
-        return (facts.spec, facts.tier, facts.resident_bytes, facts.load_s, known, state.is_suspended(name), state.has_sequences(name))
+        return (
+            facts.spec,
+            facts.tier,
+            facts.resident_bytes,
+            facts.load_s,
+            known,
+            state.specs.is_suspended(name),
+            state.specs.has_sequences(name),
+        )
 
     def _snapshot_of_model(self, facts: ModelFacts) -> ModelSnapshot:
         name, state = facts.name, self._state
@@ -198,8 +206,8 @@ class FleetPublisher:
             facts.resident_bytes,
             facts.load_s,
             facts.service_s,
-            has_sequences=state.has_sequences(name),
-            is_suspended=state.is_suspended(name),
+            has_sequences=state.specs.has_sequences(name),
+            is_suspended=state.specs.is_suspended(name),
             failures=known.failures,
             quarantined_until_s=known.quarantined_until_s,
             why=known.why,

@@ -165,14 +165,14 @@ def _model(facts: ModelFacts, fleet: FleetService, now_s: float) -> FleetModelVi
         servers=sorted(server.name for server, _ in fleet.state.fleet.replicas(facts.name)),
         resident_bytes=facts.resident_bytes,
         load_s=facts.load_s,
-        fetch_s=(fetch_s := fleet.state.fetch_s(facts.name) if tiers is None else tiers.expected_fetch_s(facts.name)),
+        fetch_s=(fetch_s := fleet.state.specs.fetch_s(facts.name) if tiers is None else tiers.expected_fetch_s(facts.name)),
         fetch_bytes=(None if fetch_s else 0) if tiers is None else tiers.bytes_to_fetch(facts.name),
         uses_per_s=facts.uses_per_s(now_s),
         min_replicas=facts.spec.min_replicas,
         max_replicas=facts.spec.max_replicas,
         quarantined_for_s=max(0.0, facts.quarantined_until_s - now_s),
         why_quarantined=fleet.state.measurements.why_quarantined(facts.name) or "",
-        is_suspended=fleet.state.is_suspended(facts.name),
+        is_suspended=fleet.state.specs.is_suspended(facts.name),
     )
 
 

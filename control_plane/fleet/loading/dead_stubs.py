@@ -69,7 +69,7 @@ class DeadStubDetector:
                 self._repairs.hasten(replica, server)
 
     def _needs(self, replica: Replica, model: str) -> bool:
-        return not replica.is_step and (replica.model == model or model in self._state.steps_of(replica.model))
+        return not replica.is_step and (replica.model == model or model in self._state.specs.steps_of(replica.model))
 
     def _count(self, server: Server, replica: Replica, answers: int) -> None:
         """Count such answers, and repair the replica when there are enough and the back-off is over."""

@@ -259,7 +259,7 @@ class ReplicaLoader:
                 # Another load may have brought the model in while this one waited, or an administrator may
                 # have suspended it.
                 has_come = there is not None and there is not replica and there.state is ModelState.READY
-                if victims is not None and not has_come and not self._state.is_suspended(facts.name):
+                if victims is not None and not has_come and not self._state.specs.is_suspended(facts.name):
                     await self._load_and_record(facts, server, victims)
         except Exception as exc:  # the root of a task: one model's broken files must not end the gateway
             self._turns.note_failure(facts, server.name, exc, has_begun=has_begun)

@@ -90,7 +90,7 @@ class ReplicaRepairs:
                     await self._turns.loader_of(server.name).repair(facts, dead)
                     self._turns.tell(FleetEventKind.LOADED, replica.model, server.name, "", self._state.now_s() - began_s)
                     # Unloaded meanwhile by an administrator: only a new replica's unload ends in Triton.
-                    if self._state.is_suspended(replica.model):
+                    if self._state.specs.is_suspended(replica.model):
                         await self._turns.loader_of(server.name).unload(replica.model)
         except Exception as exc:  # as in `ReplicaLoader`
             self._turns.note_failure(facts, server.name, exc)

@@ -61,7 +61,7 @@ class ServerLoads:
     async def repair(self, model: ModelFacts, dead: str) -> None:
         """Unload and load a model whose stub, or that of its step `dead`, has died. Raises as
         `LoadPlans.repair`."""
-        parts, is_own = self._state.steps_of(model.name), self._state.steps_are_its_own(self._member.name, model.name)
+        parts, is_own = self._state.specs.steps_of(model.name), self._state.specs.steps_are_its_own(self._member.name, model.name)
         # Stubs of other steps that others need as well serve on.
         async with self._instance.replacing({model.name, dead, *(parts if is_own else ())}):
             with self._awaiting_fingerprint(model.name):
@@ -177,4 +177,4 @@ class ServerLoads:
     async def begin_unload(self, model: str) -> None:
         """Have Triton accept an unload, and note when it was asked."""
         self._unloading[model] = (self._state.now_s(), self._state.bytes_of(self._member.name, model))
-        await self._instance.unload_now(model, unload_dependents=self._state.steps_are_its_own(self._member.name, model))
+        await self._instance.unload_now(model, unload_dependents=self._state.specs.steps_are_its_own(self._member.name, model))

@@ -258,7 +258,7 @@ class FleetDispatcher:
     def idle_copy(self, call: InferCall) -> AbstractContextManager[Upstream] | None:
         """Reserve a replica that has nothing to do, for as long as the block lasts; None if there is none."""
         state, model = self._router.state, call.model_name
-        if self.deaths.watches(model) or state.is_suspended(model):
+        if self.deaths.watches(model) or state.specs.is_suspended(model):
             return None
         avoided = state.doubts.avoided(model) | {name for name, server in state.fleet.servers.items() if server.is_avoided}
         server = idle_server(state.fleet, model, avoid=avoided)

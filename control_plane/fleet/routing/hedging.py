@@ -102,7 +102,7 @@ class Hedging:
             return False
         if running.hedging.twice_from_s is None and not self.is_on_for(running.hedging):
             return False
-        return may_be_hedged(call, is_repeatable=running.is_repeatable, has_sequences=state.has_sequences(model))
+        return may_be_hedged(call, is_repeatable=running.is_repeatable, has_sequences=state.specs.has_sequences(model))
 
     def is_on_for(self, policy: HedgingPolicy) -> bool:
         """Whether late requests of this policy are hedged."""

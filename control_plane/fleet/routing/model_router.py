@@ -89,11 +89,11 @@ class ModelRouter:
         """
         fleet, model, now_s = self.state.fleet, call.model_name, self.state.now_s()
         facts = fleet.models.get(model)
-        if facts is None or self.state.is_suspended(model):
+        if facts is None or self.state.specs.is_suspended(model):
             raise ModelNotFound(f"Request for unknown model: '{model}' is not found")
         self.state.count_requests(model)
         # A sequence id means nothing to a model without sequences.
-        in_sequence = bool(call.sequence_id) and self.state.has_sequences(model)
+        in_sequence = bool(call.sequence_id) and self.state.specs.has_sequences(model)
         if in_sequence and (held := self._sequences.holder_of(call)) is not None:
             return self._reserve_held(call, *held)
         reservation, choice = self._take(call, facts, aim, in_sequence=in_sequence)
@@ -288,7 +288,7 @@ class ModelRouter:
         hopeless = set[Obstacle]() if waits_for_room else {Obstacle.IN_USE, Obstacle.CHURN}
         facts = self.state.fleet.models[model]
         while not self.state.fleet.ready_replicas(model):
-            if self.state.is_suspended(model):
+            if self.state.specs.is_suspended(model):
                 raise Conflict(f"model '{model}' has been unloaded by an administrator meanwhile")
             if (reason := self.state.measurements.why_quarantined(model)) is not None:
                 raise ModelLoadFailed(reason)
@@ -301,7 +301,7 @@ class ModelRouter:
     def request_replica(self, wanted: Wanted) -> None:
         """Decide on another process's request as if it waited here, unless it has been met meanwhile."""
         facts = self.state.fleet.models.get(wanted.model)
-        if facts is None or self.state.is_suspended(facts.name) or len(self.state.fleet.ready_replicas(facts.name)) > wanted.ready:
+        if facts is None or self.state.specs.is_suspended(facts.name) or len(self.state.fleet.ready_replicas(facts.name)) > wanted.ready:
             return
         # Decided anew with this process's view, which includes what the other one sees.
         choice = self._choice(facts, RoutingHint(wanted.pool))

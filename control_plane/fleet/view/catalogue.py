@@ -74,7 +74,7 @@ class FleetCatalogue:
         or too large or otherwise unfit for every server.
         """
         fleet = self._state.fleet
-        if not self.knows(model) or self._state.is_suspended(model):
+        if not self.knows(model) or self._state.specs.is_suspended(model):
             return False
         states = {replica.state for server, replica in fleet.replicas(model) if server.is_up}
         if ModelState.READY in states:

@@ -56,7 +56,7 @@ class FleetFiles:
         """Read the models' folders, and bring the view of the fleet in line with them, a part of them at a time."""
         async with self._turn:
             described = await self._read()
-            for number, _ in enumerate(self._state.describing(described, self._tiers)):
+            for number, _ in enumerate(self._state.specs.describing(described, self._tiers)):
                 if number % _AT_ONCE == 0:
                     await asyncio.sleep(0)
 

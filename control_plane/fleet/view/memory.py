@@ -97,12 +97,12 @@ class MemorySync:
         If another administrator asks for the same meanwhile, that is waited for, too; a wish for something
         else ends the wait.
         """
-        asked = standing = self._state.wishes.get(model, _NOTHING)
+        asked = standing = self._state.specs.wishes.get(model, _NOTHING)
         try:
             async with asyncio.timeout(timeout_s):
                 while self.is_pending(model, asked) and self.is_pending(model, standing) and standing.is_suspended == asked.is_suspended:
                     await self.wait_for_sync()
-                    standing = self._state.wishes.get(model, _NOTHING)
+                    standing = self._state.specs.wishes.get(model, _NOTHING)
         except TimeoutError as exc:
             raise DeadlineExceeded(f"the fleet's leader has not carried out the request for '{model}' within {timeout_s:g} s") from exc
         known = self._state.measurements.record_of(model)
@@ -132,7 +132,7 @@ class MemorySync:
     async def _read_wishes(self) -> Mapping[str, DesiredState]:
         """Read the desired states. A store that has lost them is told them again: otherwise suspended models
         would come back."""
-        found, known = await self._memory.wishes(), self._state.wishes
+        found, known = await self._memory.wishes(), self._state.specs.wishes
         if found is not None:
             return found
         if known:
@@ -141,7 +141,7 @@ class MemorySync:
         return known
 
     def _follow(self, wishes: Mapping[str, DesiredState]) -> None:
-        if wishes != self._state.wishes:
+        if wishes != self._state.specs.wishes:
             self._state.apply_wishes(wishes)
 
     async def _share(self, found: Mapping[str, Measured]) -> None:
@@ -159,7 +159,7 @@ class MemorySync:
         """Take over records that changed. One that is gone is kept here: the store may have lost it, and the
         next leader can use it."""
         if found is not self._found:
-            self._state.recall({name: known for name, known in found.items() if known != self._found.get(name)})
+            self._state.specs.recall({name: known for name, known in found.items() if known != self._found.get(name)})
 
     async def _tell(self, found: Mapping[str, Measured]) -> None:
         """Write what has changed since the last read, and remove models that are gone."""
@@ -173,7 +173,7 @@ class MemorySync:
         if changes or gone & found.keys():
             await self._memory.measure({**changes, **dict.fromkeys(gone & found.keys())})
         # A desired state of a model that is gone for good would otherwise stay for ever.
-        if forgotten := gone & self._state.wishes.keys():
+        if forgotten := gone & self._state.specs.wishes.keys():
             await self._memory.wish(dict.fromkeys(forgotten))
 
     def _changes(self, found: Mapping[str, Measured]) -> dict[str, Measured | None]:
@@ -193,7 +193,7 @@ class MemorySync:
     def _gone(self, found: Mapping[str, Measured]) -> set[str]:
         """Remembered models that no server and no folder has had for `_KEPT_S`."""
         now_s = self._state.now_s()
-        remembered = found.keys() | self._state.measurements.known.keys() | self._state.wishes.keys()
+        remembered = found.keys() | self._state.measurements.known.keys() | self._state.specs.wishes.keys()
         unknown = remembered - self._state.fleet.models.keys()
         self._unknown_since_s = {name: self._unknown_since_s.get(name, now_s) for name in unknown}
         return {name for name, since_s in self._unknown_since_s.items() if now_s - since_s > _KEPT_S}

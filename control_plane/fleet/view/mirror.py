@@ -26,7 +26,7 @@ class FleetMirror:
     def __init__(self, state: FleetState, servers: Servers) -> None:
         self._state = state
         self._servers = servers
-        state.described = self._described = dict[str, DescribedModel]()
+        state.specs.described = self._described = dict[str, DescribedModel]()
         self._replicas: dict[str, Mapping[str, ReplicaSnapshot]] = {}
         """Server -> the last snapshots of what is on it."""
         self._lives: dict[str, dict[str, int]] = {}
@@ -67,7 +67,7 @@ class FleetMirror:
 
     def apply_models(self, models: Mapping[str, ModelSnapshot | None]) -> None:
         """Add or change models; None: it is gone."""
-        others = {name: wish for name, wish in self._state.wishes.items() if name not in models}
+        others = {name: wish for name, wish in self._state.specs.wishes.items() if name not in models}
         suspended = {name: DesiredState(is_suspended=True) for name, seen in models.items() if seen is not None and seen.is_suspended}
         self._state.apply_wishes({**others, **suspended})
         for name, seen in models.items():

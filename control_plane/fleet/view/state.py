@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.domain.counts import FleetCounts
 from control_plane.fleet.domain.event import FleetEventKind
-from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Replica, Server
-from control_plane.fleet.domain.memory import DesiredState, Measured
+from control_plane.fleet.domain.fleet import Fleet, Replica, Server
+from control_plane.fleet.domain.memory import DesiredState
 from control_plane.fleet.view.doubts import ReplicaDoubts
 from control_plane.fleet.view.ejection import OutlierEjection
 from control_plane.fleet.view.events import FleetEvents
@@ -28,8 +28,6 @@ from control_plane.fleet.view.outages import Outages
 from control_plane.fleet.view.recalls import Recalls
 from control_plane.fleet.view.reservations import Reservation
 from control_plane.fleet.view.seen_index import SeenIndex
-from control_plane.fleet.view.tiers import Tiers
-from control_plane.models.domain.description import DescribedModel, Tier
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Servers
 
@@ -65,15 +63,13 @@ class FleetState:
         self.events = FleetEvents(self.counts, today_s=today_s, logs=logs)
         for name in servers.members:
             self.fleet.add_server(Server(name, budget_bytes, is_up=False))
-        self.described: Mapping[str, DescribedModel] = {}
         self.measurements = Measurements(self.fleet, now_s=now_s, today_s=today_s)
+        self.specs = ModelSpecs(self.fleet, self.measurements)
         self.ejection = OutlierEjection(self.fleet, self.events, now_s=now_s)
         self._outages = Outages(self.events, self.counts, now_s=now_s)
         self.recalls = Recalls(self.fleet)
         self.idle_waiters = IdleWaiters()
         self.doubts = ReplicaDoubts(self.fleet)
-        self._specs = ModelSpecs()
-        self._tiers: Tiers | None = None
         self.awaiting_fingerprint: set[tuple[str, str]] = set()
         """(server, model): replicas that count as LOADING even if Triton says READY. Until the fingerprint of
         what is loaded has been published, another server's fingerprint would stand for their answers in the
@@ -165,7 +161,7 @@ class FleetState:
             seen = self._seen[server] = SeenIndex(index)
         found, before = seen.states, _states_on(at)
         # Ensembles first: whether a model is a step depends on what else is loaded here.
-        steps = {step for name in found for step in self.steps_of(name)}
+        steps = {step for name in found for step in self.specs.steps_of(name)}
         for name in [name for name, replica in at.replicas.items() if name not in found and not replica.is_announced]:
             fleet.drop_replica(at, name)
         for name, state in found.items():
@@ -249,57 +245,6 @@ class FleetState:
 
     # Models
 
-    def describe(self, described: Mapping[str, DescribedModel], tiers: Tiers | None = None) -> None:
-        """Take over the models there are, as their folders describe them, and the `tiers` that their files
-        are in. Measurements stand."""
-        for _ in self.describing(described, tiers):
-            pass
-
-    def describing(self, described: Mapping[str, DescribedModel], tiers: Tiers | None = None) -> Iterator[None]:
-        """Do as `describe` in steps of one model, some ten microseconds each, between which requests may be let through."""
-        self.described, self._tiers = described, tiers
-        for name, model in described.items():
-            self._describe(name, model)
-            yield
-        for name in self.fleet.models.keys() - described.keys():
-            # A model without a folder is forgotten only once no server has it: its replicas may still be
-            # serving.
-            if not self.fleet.replicas(name):
-                del self.fleet.models[name]
-
-    def _describe(self, name: str, model: DescribedModel) -> None:
-        """Bring one model's facts in line with its folder, its tier and what is known of it."""
-        facts = self.fleet.models.get(name)
-        if facts is None:
-            service_s = self.measurements.first_service_s(name)
-            facts = self.fleet.models[name] = ModelFacts(model.spec, 0, load_s=FIRST_LOAD_S, service_s=service_s)
-            # A quarantine outlives the process that imposed it.
-            self.measurements.quarantine(facts)
-        facts.spec = self._specs.merge(model)
-        is_here = model.fetch_s is None if self._tiers is None else self._tiers.tier_of(name) is Tier.WARM
-        facts.tier = Tier.WARM if is_here else Tier.COLD
-        self.measurements.describe(facts, model, fetch_s=self.fetch_s(name))
-
-    def fetch_s(self, model: str) -> float:
-        """Return how long a fetch of the model's files is expected to take; 0 where none is needed."""
-        if self._tiers is not None:
-            return self._tiers.expected_fetch_s(model)
-        return 0.0 if (known := self.described.get(model)) is None else known.fetch_s or 0.0
-
-    def recall(self, measured: Mapping[str, Measured | None]) -> None:
-        """Take over what other processes, or an earlier run of this one, have measured; None means that a
-        model is forgotten."""
-        for name, known in measured.items():
-            self.measurements.recall(name, known)
-            if name in self.described:
-                self._describe(name, self.described[name])
-
-    def pin(self, model: str, min_replicas: int) -> None:
-        """Keep this number of replicas loaded while this process runs, unless an administrator has suspended
-        the model."""
-        self._specs.pins[model] = min_replicas
-        self._specify(model)
-
     def keep_replicas(self, wanted: Mapping[str, int]) -> None:
         """Have at least so many replicas of these models, beside what their specs say."""
         if self.fleet.kept != wanted:
@@ -308,41 +253,8 @@ class FleetState:
 
     def apply_wishes(self, wishes: Mapping[str, DesiredState]) -> None:
         """Take over the desired state that administrators have set, in place of the one before."""
-        before, self._specs.wishes = self.wishes, wishes
-        for model in before.keys() | wishes.keys():
-            if before.get(model) != wishes.get(model):
-                self._specify(model)
+        self.specs.apply_wishes(wishes)
         self.changed()
-
-    @property
-    def wishes(self) -> Mapping[str, DesiredState]:
-        return self._specs.wishes
-
-    def is_suspended(self, model: str) -> bool:
-        """Whether an administrator has suspended the model, so that no request loads it."""
-        wish = self._specs.wishes.get(model)
-        return wish is not None and wish.is_suspended
-
-    def _specify(self, model: str) -> None:
-        if model in self.fleet.models and model in self.described:
-            self.fleet.models[model].spec = self._specs.merge(self.described[model])
-
-    def has_sequences(self, model: str) -> bool:
-        """Whether requests of the model form sequences whose state a replica holds; False for models that
-        have no folder here."""
-        described = self.described.get(model)
-        return described is not None and described.has_sequences
-
-    def steps_of(self, model: str) -> frozenset[str]:
-        """The models that an ensemble needs, as far as its folder is here."""
-        described = self.described.get(model)
-        return frozenset() if described is None else described.steps
-
-    def steps_are_its_own(self, server: str, model: str) -> bool:
-        """Whether an ensemble's steps may be unloaded with it: no other ensemble on the server needs them."""
-        steps = self.steps_of(model)
-        others = {step for other in self.fleet.servers[server].replicas if other != model for step in self.steps_of(other)}
-        return bool(steps) and steps.isdisjoint(others)
 
     # Requests
 

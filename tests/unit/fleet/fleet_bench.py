@@ -212,7 +212,7 @@ class FleetBench:
         self.servers = Servers(None, names)
         now_s, today_s = self.now_s, lambda: 1e9 + self.now_s()
         self.state = FleetState(self.servers, budget_bytes=budget_bytes, now_s=now_s, today_s=today_s, load_timeout_s=300.0)
-        self.state.describe(self.described.models)
+        self.state.specs.describe(self.described.models)
         sizes = {name: each.spec.resident_bytes or 0 for name, each in self.described.models.items()}
         steps = {name: sorted(each.steps) for name, each in self.described.models.items()}
         self.tritons = {name: TimedControl(sizes=sizes, budget_bytes=budget_bytes, steps=steps) for name in names}

@@ -232,11 +232,11 @@ async def test_what_only_one_that_has_left_could_load_is_known_no_longer() -> No
     bench = Bench("s1", "s2")
     bench.tritons["s1"].states["foreign"] = READY
     async with bench.running():
-        assert "foreign" in bench.fleet.state.described
+        assert "foreign" in bench.fleet.state.specs.described
         bench.tritons["s1"].live = False
         bench.list.write(listed("s2"))
         await asyncio.sleep(20.0)
-        assert "foreign" not in bench.fleet.state.described
+        assert "foreign" not in bench.fleet.state.specs.described
 
 
 async def test_one_that_leaves_in_the_middle_of_a_load_that_hangs_is_forgotten_all_the_same() -> None:

@@ -205,14 +205,14 @@ class TestWishes:
                 await asyncio.sleep(SOON_S)
                 memory.lose_wishes()
                 await asyncio.sleep(SOON_S)
-                assert leader.state.is_suspended("a")
-                assert other.state.is_suspended("a")
+                assert leader.state.specs.is_suspended("a")
+                assert other.state.specs.is_suspended("a")
                 assert memory.wanted.keys() == {"a", "b"}
                 memory.lose_wishes()
                 await other.models.release("b")  # before anybody has looked
                 assert memory.wanted.keys() == {"a"}
                 await asyncio.sleep(SOON_S)
-                assert leader.state.wishes.keys() == other.state.wishes.keys() == {"a"}
+                assert leader.state.specs.wishes.keys() == other.state.specs.wishes.keys() == {"a"}
         assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
             "the store has lost what administrators have said of 2 models"
         ] * 2
@@ -257,7 +257,7 @@ class TestWishes:
             tasks.create_task(bench.remembering.recall())
             await asyncio.sleep(0.1)
             await bench.models.unload("a")
-        assert bench.state.is_suspended("a")
+        assert bench.state.specs.is_suspended("a")
 
     async def test_those_of_the_command_line_are_this_processes_own(self) -> None:
         memory = FakeFleetMemory()

@@ -169,7 +169,7 @@ class TestLettingGo:
             claims = [bench.state.reserve("a", going)] if becomes == "used" else []
             replica.sequences += becomes == "held"
             if becomes == "pinned":
-                bench.state.pin("a", 2)
+                bench.state.specs.pin("a", 2)
             elif becomes == "wanted":
                 facts.rate_fast, facts.last_used_s = 1000.0, bench.now_s()
             await asyncio.sleep(20.0)

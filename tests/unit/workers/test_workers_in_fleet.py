@@ -41,7 +41,7 @@ class TestFleet:
     def fleet(self, bench: Bench) -> None:
         servers = Servers(None, ("s0", "s1"))
         self.state = state = FleetState(servers, budget_bytes=100, now_s=asyncio.get_running_loop().time, load_timeout_s=0.1)
-        state.describe({"a": model("a"), "b": model("b")})
+        state.specs.describe({"a": model("a"), "b": model("b")})
         self.reports = ReportCollector(state, servers, want=lambda wanted: self.wanted.append(wanted))
         self.wanted: list[Wanted] = []
         self.for_workers = FleetPublisher(state, servers, reports=self.reports)

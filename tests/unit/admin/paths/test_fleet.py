@@ -117,7 +117,7 @@ def test_what_is_cold_says_what_its_fetch_takes(state: State) -> None:
 
 
 def test_what_only_a_store_of_another_host_has_is_as_large_as_nobody_knows(state: State) -> None:
-    state.describe({**state.described, "cold": DescribedModel(ModelSpec("cold"), 0, fetch_s=7.0)})
+    state.specs.describe({**state.specs.described, "cold": DescribedModel(ModelSpec("cold"), 0, fetch_s=7.0)})
     *others, cold = show(state)["models"]
     assert (cold["tier"], cold["fetch_s"], cold["fetch_bytes"]) == ("cold", 7.0, None)
     assert [(each["fetch_s"], each["fetch_bytes"]) for each in others] == [(0.0, 0)] * 2

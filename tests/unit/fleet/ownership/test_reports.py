@@ -27,8 +27,8 @@ class Process:
         self.at_s = 100.0
         self.servers = Servers(None, ("s0", "s1"))
         self.state = FleetState(self.servers, budget_bytes=100, now_s=lambda: self.at_s)
-        self.state.recall({model: Measured(0, service_s=SERVICE_S) for model in "ab"})
-        self.state.describe({each.spec.name: each for each in (model("a"), model("b"))})
+        self.state.specs.recall({model: Measured(0, service_s=SERVICE_S) for model in "ab"})
+        self.state.specs.describe({each.spec.name: each for each in (model("a"), model("b"))})
         for number, at in enumerate(order):
             self.servers.members[f"s{number}"].up(FakeUpstream(TritonEndpoints("::1", 1, 100 + at, None)))
             self.see(f"s{number}", *("ab" if at == 0 else "a"))

@@ -53,7 +53,7 @@ async def test_where_its_files_are_more_is_known_of_a_model(first: bool) -> None
     known = bench.state.fleet.models
     assert known["a"].spec == ModelSpec("a", 30)
     assert (known["a"].tier, known["b"].tier) == (Tier.WARM, Tier.COLD)
-    assert (bench.state.fetch_s("a"), bench.state.fetch_s("b")) == (0.0, FETCH_S)
+    assert (bench.state.specs.fetch_s("a"), bench.state.specs.fetch_s("b")) == (0.0, FETCH_S)
     assert known["b"].load_s >= FETCH_S, "so that whoever cannot wait for it is told"
 
 
@@ -62,7 +62,7 @@ async def test_one_that_turns_out_to_be_larger_than_was_thought_takes_no_memory_
     bench = FleetBench(model("a", 60), model("b", 60), hosts={"s0": host})
     async with running(bench):
         await bench.files.describe()
-        bench.state.pin("a", 1)
+        bench.state.specs.pin("a", 1)
         await bench.use("a")
         assert bench.state.fleet.models["b"].spec.resident_bytes is None
         bench.state.fleet.models["b"].resident_bytes = 20  # what was thought of it

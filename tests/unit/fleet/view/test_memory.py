@@ -59,7 +59,7 @@ class TestMeasurements:
         assert a.service_s == c.service_s  # it is known already: what it has served here goes before
         fresh = FleetBench(model("c"), memory=memory)
         await fresh.remembering.recall()
-        fresh.state.describe({"a": model("a")})
+        fresh.state.specs.describe({"a": model("a")})
         assert fresh.state.fleet.models["a"].service_s > 2 * c.service_s
 
     async def test_are_told_at_a_stop(self) -> None:

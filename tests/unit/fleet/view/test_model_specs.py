@@ -2,9 +2,23 @@ from __future__ import annotations
 
 import pytest
 
+from control_plane.fleet.domain.fleet import Fleet
 from control_plane.fleet.domain.memory import DesiredState
+from control_plane.fleet.view.measurements import Measurements
 from control_plane.fleet.view.model_specs import ModelSpecs
 from control_plane.models.domain.description import DescribedModel, ModelSpec
+
+
+def spec_of(model: DescribedModel, wish: DesiredState | None = None, pin: int | None = None) -> ModelSpec:
+    """The specification by which a fleet decides on a model of this folder, given what an administrator and the
+    command line want of it."""
+    fleet = Fleet()
+    specs = ModelSpecs(fleet, Measurements(fleet, now_s=lambda: 0.0, today_s=lambda: 0.0))
+    specs.describe({model.spec.name: model})
+    specs.apply_wishes({} if wish is None else {model.spec.name: wish, "other": DesiredState(9)})
+    if pin is not None:
+        specs.pin(model.spec.name, pin)
+    return fleet.models[model.spec.name].spec
 
 
 @pytest.mark.parametrize(
@@ -20,11 +34,7 @@ from control_plane.models.domain.description import DescribedModel, ModelSpec
     ],
 )
 def test_who_says_how_many_replicas_are_kept(wish: DesiredState | None, pin: int | None, least: int) -> None:
-    specs, model = ModelSpecs(), DescribedModel(ModelSpec("a", 1, min_replicas=3), 1)
-    specs.wishes = {} if wish is None else {"a": wish, "b": DesiredState(9)}
-    if pin is not None:
-        specs.pins["a"] = pin
-    assert specs.merge(model).min_replicas == least
+    assert spec_of(DescribedModel(ModelSpec("a", 1, min_replicas=3), 1), wish, pin).min_replicas == least
 
 
 @pytest.mark.parametrize(("has_sequences", "most", "found"), [(True, None, 1), (True, 3, 3), (False, None, None), (False, 2, 2)])
@@ -32,9 +42,9 @@ def test_what_has_sequences_has_one_replica_unless_its_owner_says_otherwise(
     has_sequences: bool, most: int | None, found: int | None
 ) -> None:
     model = DescribedModel(ModelSpec("a", max_replicas=most), 1, has_sequences=has_sequences)
-    assert ModelSpecs().merge(model).max_replicas == found
+    assert spec_of(model).max_replicas == found
 
 
 def test_what_has_sequences_has_as_many_as_its_owner_wants_at_least() -> None:
     model = DescribedModel(ModelSpec("a", min_replicas=2), 1, has_sequences=True)
-    assert ModelSpecs().merge(model).max_replicas == 2
+    assert spec_of(model).max_replicas == 2

@@ -42,7 +42,7 @@ class State(FleetState):
         self.members = Servers(None, ("s0", "s1"))
         super().__init__(self.members, budget_bytes=1000, now_s=lambda: self.at_s, logs=logs)
         self.members.up(self.upstream)
-        self.describe({each.spec.name: each for each in models or MODELS})
+        self.specs.describe({each.spec.name: each for each in models or MODELS})
 
     @property
     def replicas(self) -> dict[str, Replica]:
@@ -138,11 +138,11 @@ class TestEnsembles:
 
     def test_take_their_steps_along_unless_another_needs_one(self, state: State) -> None:
         state.see(a=READY, b=READY, both=READY)
-        assert state.steps_are_its_own("s0", "both")
-        assert not state.steps_are_its_own("s0", "a")
+        assert state.specs.steps_are_its_own("s0", "both")
+        assert not state.specs.steps_are_its_own("s0", "a")
         state.see(a=READY, b=READY, both=READY, other=READY)
-        assert not state.steps_are_its_own("s0", "both")
-        assert not state.steps_are_its_own("s0", "nonesuch")
+        assert not state.specs.steps_are_its_own("s0", "both")
+        assert not state.specs.steps_are_its_own("s0", "nonesuch")
 
 
 class TestClaims:
@@ -247,7 +247,7 @@ class TestDescribe:
         assert 10 * MIB < state.fleet.models["guessed"].resident_bytes < 100 * MIB
         for name in ("told", "guessed"):
             state.measurements.loaded(name, 3.0, 33 * MIB)
-        state.describe({"told": told, "guessed": guessed})
+        state.specs.describe({"told": told, "guessed": guessed})
         assert (state.fleet.models["told"].resident_bytes, state.fleet.models["guessed"].resident_bytes) == (7 * MIB, 33 * MIB)
 
     @pytest.mark.parametrize("more", [None, 0, -5])
@@ -262,30 +262,30 @@ class TestDescribe:
         assert state.fleet.models["a"].load_s == 10.0
         state.measurements.loaded("a", 20.0, None)
         assert 10.0 < state.fleet.models["a"].load_s < 15.0
-        state.describe(state.described)
+        state.specs.describe(state.specs.described)
         assert 10.0 < state.fleet.models["a"].load_s < 15.0
 
     def test_pins_and_what_was_measured_survive(self, state: State) -> None:
-        state.pin("a", 2)
+        state.specs.pin("a", 2)
         state.fleet.models["a"].service_s = 0.5
-        state.describe({"a": model("a", min_replicas=1), "b": model("b", min_replicas=1)})
+        state.specs.describe({"a": model("a", min_replicas=1), "b": model("b", min_replicas=1)})
         assert (state.fleet.models["a"].spec.min_replicas, state.fleet.models["b"].spec.min_replicas) == (2, 1)
         assert state.fleet.models["a"].service_s == 0.5
 
     def test_one_that_is_found_later_is_known_from_before(self) -> None:
         state = State()
-        state.recall({"late": Measured(5, 33, 7.0, 0.5, failures=1, quarantined_until_s=time.time() + 60, why="no weights")})
-        state.describe({"late": DescribedModel(ModelSpec("late"), 5)})
+        state.specs.recall({"late": Measured(5, 33, 7.0, 0.5, failures=1, quarantined_until_s=time.time() + 60, why="no weights")})
+        state.specs.describe({"late": DescribedModel(ModelSpec("late"), 5)})
         facts = state.fleet.models["late"]
         assert (facts.resident_bytes, facts.load_s, facts.service_s) == (33, 7.0, 0.5)
         assert state.measurements.why_quarantined("late") == "no weights"
 
     def test_what_has_no_folder_any_more_is_known_while_it_is_loaded(self, state: State) -> None:
         state.see(a=READY)
-        state.describe({})
+        state.specs.describe({})
         assert state.fleet.models.keys() == {"a"}
         state.see()
-        state.describe({})
+        state.specs.describe({})
         assert not state.fleet.models
 
     def test_what_has_sequences_has_one_replica(self) -> None:

@@ -55,7 +55,7 @@ class Bench:
     def __init__(self) -> None:
         self.servers = Servers(None, NAMES)
         self.state = FleetState(self.servers, budget_bytes=1000)
-        self.state.describe({name: model(name) for name in ("a", "b", "cold")})
+        self.state.specs.describe({name: model(name) for name in ("a", "b", "cold")})
         self.upstreams = {name: FakeUpstream() for name in NAMES}
         for name, loaded in (("s0", {"a": READY, "b": READY}), ("s1", {"a": READY})):
             self.upstreams[name].control.states = dict(loaded)
