@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sized
 
 from control_plane.concurrency.turn_writes import TurnWrites
-from control_plane.protocols.http1 import HttpAnswer
+from control_plane.protocols.http1 import HttpAnswer, with_header
 
 _WRITE_BYTES = 256 * 1024
 """Bytes of a large answer that are written at a time, since TLS encrypts each write in one go."""
@@ -85,9 +85,16 @@ class AnswerWriter:
         if unsent and self._transport is not None and not self._transport.is_closing():
             self._transport.write(unsent)
 
-    async def write_large(self, answer: HttpAnswer) -> None:
+    def write_small(self, answer: HttpAnswer, *, keep_alive: bool, is_head: bool) -> None:
+        """Write an answer in one piece, to a HEAD request its head alone; if the connection closes after it, at once."""
+        if keep_alive:
+            self.write_soon(answer.head if is_head else answer.head + answer.body)
+        else:
+            self.write(_closing(answer).head + (b"" if is_head else answer.body))
+
+    async def write_large(self, answer: HttpAnswer, *, keep_alive: bool) -> None:
         """Write an answer in pieces, one in a turn of the loop, waiting for the client to read each."""
-        self.write(answer.head)
+        self.write((answer if keep_alive else _closing(answer)).head)
         body = memoryview(answer.body)
         self._large_bytes, self._written_bytes = len(body), 0
         for at in range(0, len(body), _WRITE_BYTES):
@@ -97,3 +104,7 @@ class AnswerWriter:
             self._written_bytes = at + _WRITE_BYTES
             await self.writable.wait()
         self._large_bytes = 0
+
+
+def _closing(answer: HttpAnswer) -> HttpAnswer:
+    return with_header(answer, b"Connection: close")

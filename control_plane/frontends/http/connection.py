@@ -23,7 +23,7 @@ from control_plane.frontends.http.request_reader import RequestReader
 from control_plane.frontends.http.stalls import StallClock
 from control_plane.frontends.http.streams import error_event, forward
 from control_plane.host.large_buffers import free_in_steps
-from control_plane.protocols.http1 import HttpAnswer, HttpRequest, with_header
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest
 from control_plane.triton.ports import HttpStream
 
 _log = logging.getLogger(__name__)
@@ -330,12 +330,9 @@ class HttpConnection(asyncio.Protocol):
                     if buffer:
                         free_in_steps(buffer)
                     if is_head or len(answer.body) <= UNCOUNTED_BYTES:
-                        if keep_alive:
-                            self._writer.write_soon(answer.head if is_head else answer.head + answer.body)
-                        else:
-                            self._writer.write(_closing(answer).head + (b"" if is_head else answer.body))
+                        self._writer.write_small(answer, keep_alive=keep_alive, is_head=is_head)
                     else:
-                        await self._writer.write_large(answer if keep_alive else _closing(answer))
+                        await self._writer.write_large(answer, keep_alive=keep_alive)
                 else:
                     takes_chunks = isinstance(item, HttpRequest) and item.takes_chunks
                     del item
@@ -434,7 +431,3 @@ class HttpConnection(asyncio.Protocol):
             self._continue_if_due()
         if self._has_backlog:
             self._server.reads.add(self)
-
-
-def _closing(answer: HttpAnswer) -> HttpAnswer:
-    return with_header(answer, b"Connection: close")
