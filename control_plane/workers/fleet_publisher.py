@@ -230,7 +230,17 @@ def _snapshot_of_server(server: Server) -> ServerSnapshot:
 
 def _snapshot_of_replica(replica: Replica, life: int) -> ReplicaSnapshot:
     ready_s = replica.ready_s if replica.state is ModelState.LOADING else None
-    return ReplicaSnapshot(life, replica.state, replica.bytes, replica.since_s, ready_s, replica.is_step, replica.is_dead, replica.hangs)
+    return ReplicaSnapshot(
+        life,
+        replica.state,
+        replica.bytes,
+        replica.since_s,
+        ready_s,
+        replica.is_step,
+        is_dead=replica.is_dead,
+        has_hung=replica.has_hung,
+        hangs=replica.hangs,
+    )
 
 
 def _differs(seen: ModelSnapshot, before: ModelSnapshot) -> bool:

@@ -134,6 +134,8 @@ class Replica:
     process; as far as this process is told."""
     is_dead: bool = False
     """Its stub has died, and it is to be loaded anew."""
+    has_hung: bool = False
+    """Its dead stub was ended, since it computed nothing; it did not die by itself."""
     hangs: bool = False
     """Its load has taken longer than a load may; it may end all the same."""
 

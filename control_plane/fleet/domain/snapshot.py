@@ -33,6 +33,8 @@ class ReplicaSnapshot:
     is_step: bool = False
     is_dead: bool = False
     """Its stub has died."""
+    has_hung: bool = False
+    """Its dead stub was ended, since it computed nothing."""
     hangs: bool = False
     """Its load has taken longer than a load may."""
 

@@ -14,6 +14,7 @@ from control_plane.fleet.domain.fleet import Replica, Server
 from control_plane.fleet.loading.replica_repairs import ReplicaRepairs
 from control_plane.fleet.view.state import FleetState
 from control_plane.models.domain.revival_backoff import RevivalBackoff
+from control_plane.triton.copy_silence import HUNG
 
 _ANSWERS = 3
 """Answers that show a dead stub. One may be an error message of the model's own; more in a row cannot be
@@ -58,7 +59,8 @@ class DeadStubDetector:
         model's own, or those of ensembles. Where the back-off is not over, no requests go there meanwhile."""
         for replica in list(server.replicas.values()):
             if self._needs(replica, model):
-                self._repair(server, replica, reason=f"the Python process of '{model}' {how}", dead=model)
+                reason = f"the Python process of '{model}' {how}"
+                self._repair(server, replica, reason=reason, dead=model, has_hung=how == HUNG)
 
     def explain_death(self, server: Server, model: str) -> None:
         """Note that a stub of this model died on the server under a request that is refused now: that death does not count
@@ -83,8 +85,8 @@ class DeadStubDetector:
             record.answers = 0
             self._repair(server, replica, reason=_DIED, dead=replica.model)
 
-    def _repair(self, server: Server, replica: Replica, *, reason: str, dead: str) -> None:
+    def _repair(self, server: Server, replica: Replica, *, reason: str, dead: str, has_hung: bool = False) -> None:
         now_s, key = self._state.now_s(), (server.name, replica.model)
         delay_s = self._backoff.delay_s(key, now_s)
-        if self._repairs.repair(replica, server, reason=reason, dead=dead, delay_s=delay_s):
+        if self._repairs.repair(replica, server, reason=reason, dead=dead, delay_s=delay_s, has_hung=has_hung):
             self._backoff.begin(key, now_s + delay_s)

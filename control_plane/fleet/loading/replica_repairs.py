@@ -34,9 +34,9 @@ class ReplicaRepairs:
         self._pauses: dict[tuple[str, str], tuple[Replica, asyncio.Event]] = {}
         """(Server, model) -> its replica whose back-off is not over, and what ends that."""
 
-    def repair(self, replica: Replica, server: Server, *, reason: str, dead: str, delay_s: float = 0.0) -> bool:
-        """Load a replica anew whose stub, or that of its step `dead`, has died, in a background task that waits
-        for `delay_s` first, or have the leader do so. No request is sent to it until then. False if nothing was
+    def repair(self, replica: Replica, server: Server, *, reason: str, dead: str, delay_s: float = 0.0, has_hung: bool = False) -> bool:
+        """Load a replica anew whose stub, or that of its step `dead`, has died, or was ended as it `has_hung`, in a background
+        task that waits for `delay_s` first, or have the leader do so. No request is sent to it until then. False if nothing was
         begun: it is being loaded already, its model is not known, or nothing can be loaded now."""
         if self._leader is not None and self._leader.request_repair(server.name, replica.model):
             self._state.note_dead(server, replica)
@@ -48,7 +48,7 @@ class ReplicaRepairs:
             return False
         # Triton goes on listing the dead replica as READY; this keeps it LOADING in the view until it is
         # repaired.
-        self._state.mark_loading(server, replica, after_s=delay_s)
+        self._state.mark_loading(server, replica, after_s=delay_s, has_hung=has_hung)
         self._turns.tell(FleetEventKind.LOST, replica.model, server.name, reason)
         if delay_s:
             where = {"model": replica.model, "server": server.name}

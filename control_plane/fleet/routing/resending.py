@@ -16,6 +16,7 @@ from typing import TypeVar
 from control_plane.core.errors import Recall, UpstreamUnavailable
 from control_plane.core.infer_call import InferCall
 from control_plane.core.model import ModelState
+from control_plane.fleet.domain.health.overdue import may_hang
 from control_plane.fleet.domain.routing.routing import has_other
 from control_plane.fleet.routing.model_router import ModelRouter
 from control_plane.fleet.routing.workloads import RoutingHint
@@ -154,6 +155,8 @@ class Resending:
             if (recall := recall_of(error)) is not None:
                 return recall.is_suspect
             replica, began_s = reservation.replica, reservation.started_s
+            if replica.has_hung and not may_hang(replica, sent_s=began_s):
+                return False
             return self._stub_deaths.was_in_flight(reservation.server.name, replica.model, replica, began_s=began_s, now_s=self._now_s())
         if fault is not Fault.CONNECTION_LOST or not is_suspect:
             return fault is Fault.CONNECTION_LOST

@@ -120,7 +120,7 @@ class FleetMirror:
             replica.state, replica.bytes, replica.since_s, replica.is_step = seen.state, seen.bytes, seen.since_s, seen.is_step
             replica.ready_s = NEVER_S if seen.ready_s is None else seen.ready_s
             if seen.is_dead and not replica.is_dead:
-                self._state.note_dead(server, replica)
+                self._state.note_dead(server, replica, has_hung=seen.has_hung)
             replica.is_dead, replica.hangs = seen.is_dead, seen.hangs
         loading = [replica.ready_s for replica in server.replicas.values() if replica.state is ModelState.LOADING]
         server.loads_until_s = max(loading, default=NEVER_S)

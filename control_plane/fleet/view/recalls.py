@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from control_plane.core.errors import Recall, RecallCause, UpstreamUnavailable
 from control_plane.fleet.domain.fleet import Fleet, Replica
-from control_plane.fleet.domain.health.overdue import AT_LEAST_S, overdue
+from control_plane.fleet.domain.health.overdue import AT_LEAST_S, may_hang, overdue
 from control_plane.fleet.view.reservations import Reservation
 from control_plane.inference.retries.attempt import Send
 from control_plane.triton.ports import Upstream
@@ -86,10 +86,12 @@ class Recalls:
                         self._recall(recalled, request, RecallCause.SERVER_SILENT, f"server '{name}' says nothing")
 
     def died(self, server: str, replica: Replica) -> None:
-        """Recall the requests at a replica whose stub has died. The oldest are suspect."""
+        """Recall the requests at a replica whose stub has died. The oldest are suspect; of one that has hung, those in which
+        it may have."""
         why = f"the Python process of '{replica.model}' on server '{server}' has died"
         for number, (recalled, request) in enumerate(list(self._at(server, replica))):
-            self._recall(recalled, request, RecallCause.STUB_DIED, why, is_suspect=number < _SUSPECTS)
+            is_suspect = number < _SUSPECTS and (not replica.has_hung or may_hang(replica, sent_s=request.reservation.started_s))
+            self._recall(recalled, request, RecallCause.STUB_DIED, why, is_suspect=is_suspect)
 
     def recall_overdue(self, now_s: float, doubted: Callable[[str], Container[str]]) -> Iterator[Reservation]:
         """Recall requests from replicas that answer nobody, while others of their models do, and yield the reservations

@@ -188,18 +188,19 @@ class FleetState:
         server.loads_until_s = max(server.loads_until_s, replica.ready_s)
         self.fleet.put_replica(server, replica)
 
-    def mark_loading(self, server: Server, replica: Replica, *, after_s: float = 0.0) -> None:
-        """Count a replica as LOADING that is to be loaded anew `after_s` from now, although Triton goes on
+    def mark_loading(self, server: Server, replica: Replica, *, after_s: float = 0.0, has_hung: bool = False) -> None:
+        """Count a dead replica as LOADING that is to be loaded anew `after_s` from now, although Triton goes on
         listing it as READY, until it is taken out of `awaiting_fingerprint`."""
         self.awaiting_fingerprint.add((server.name, replica.model))
         replica.state, replica.ready_s = ModelState.LOADING, self.now_s() + after_s + self._load_s(replica.model)
-        self.note_dead(server, replica)
+        self.note_dead(server, replica, has_hung=has_hung)
         self.changed()
 
-    def note_dead(self, server: Server, replica: Replica) -> None:
-        """Recall the requests at a replica whose stub has died; Triton would answer each with an error, a second
-        after the one before it."""
-        replica.is_dead = True
+    def note_dead(self, server: Server, replica: Replica, *, has_hung: bool = False) -> None:
+        """Recall the requests at a replica whose stub has died, or was ended as it `has_hung`; Triton would answer each with
+        an error, a second after the one before it."""
+        if not replica.is_dead:
+            replica.is_dead, replica.has_hung = True, has_hung
         self.recalls.died(server.name, replica)
 
     def drop(self, server: Server, replica: Replica) -> None:

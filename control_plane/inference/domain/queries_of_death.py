@@ -22,7 +22,7 @@ _MOST = 4096
 Digest = tuple[str, bytes]
 """A request: its model, and the digest of what is computed from."""
 
-_ONE_BATCH_S = 0.5
+ONE_BATCH_S = 0.5
 """Triton says of every request that it sends to a dead stub that this is so, a second after it was sent: within this
 time of the first answer it is of those that the stub was computing."""
 _REVIVED_S = 5.0
@@ -138,7 +138,7 @@ class StubDeaths:
         died, first_s, last_s = self._told.get((server, model), (None, now_s, now_s))
         is_first = died != copy or now_s - last_s > _REVIVED_S
         self._told[server, model] = copy, now_s if is_first else first_s, now_s
-        return is_first or (began_s < first_s and now_s - first_s <= _ONE_BATCH_S)
+        return is_first or (began_s < first_s and now_s - first_s <= ONE_BATCH_S)
 
     def dead_copies(self, model: str) -> Iterator[tuple[str, object]]:
         """The copies of a model whose stubs have died, by server, as far as they were told."""

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
+from control_plane.triton.copy_silence import HUNG
 from control_plane.triton.embedded.load_watch import LoadWatch
 from control_plane.triton.embedded.stubs import Stub, Stubs
 
@@ -70,7 +71,7 @@ class StubWatch:
     def kill(self, stubs: Iterable[Stub]) -> None:
         """Kill these stubs, which hang; their deaths are told."""
         for stub in stubs:
-            self._known[stub.pid], self._why[stub.pid] = stub, "hung and was ended"
+            self._known[stub.pid], self._why[stub.pid] = stub, HUNG
             self.stubs.kill(stub)
 
     def end(self, stubs: Iterable[Stub]) -> None:

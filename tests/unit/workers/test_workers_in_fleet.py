@@ -120,6 +120,16 @@ class TestFleet:
                 assert bench.started[0].client_status_of(ReplicasChanged)[-1].replicas["b"].hangs is hangs
                 await asyncio.sleep(0.2)
 
+    @pytest.mark.parametrize("has_hung", [False, True])
+    async def test_they_are_told_whether_a_stub_died_or_was_ended_as_it_hung(self, has_hung: bool) -> None:
+        async with opened(1, prepare=self.fleet) as bench:
+            self.see("b")
+            server = self.state.fleet.servers["s0"]
+            self.state.mark_loading(server, server.replicas["b"], has_hung=has_hung)
+            self.for_workers.publish_changes()
+            seen = bench.started[0].client_status_of(ReplicasChanged)[-1].replicas["b"]
+            assert (seen.is_dead, seen.has_hung) == (True, has_hung)
+
     def see(self, *names: str) -> None:
         self.state.observe("s0", [ModelVersion(name, "1", ModelState.READY, "") for name in names])
         self.for_workers.publish_changes()

@@ -12,6 +12,7 @@ from collections.abc import Container
 from math import inf
 
 from control_plane.fleet.domain.fleet import Fleet, Replica, Server
+from control_plane.inference.domain.queries_of_death import ONE_BATCH_S
 
 AT_LEAST_S, _FACTOR = 1.5, 3.0
 """Shortest wait, and the wait as a multiple of the longest that an answer has lately taken there: as for a replica that
@@ -27,9 +28,19 @@ def overdue(fleet: Fleet, server: Server, replica: Replica, *, sent_s: float, no
     limit_s = max(AT_LEAST_S, _FACTOR * replica.longest_s)
     if now_s - max(sent_s, replica.answered_s) < limit_s:
         return False
-    worked_on_s = min(next(iter(replica.waiting.values()), inf), replica.abandoned_s, replica.worked_on_elsewhere_s)
-    return sent_s > worked_on_s and any(
+    return sent_s > _worked_on_s(replica) and any(
         each.answered_s >= now_s - limit_s or not each.in_flight
         for other, each in fleet.ready_replicas(replica.model)
         if other is not server and other.name not in avoid
     )
+
+
+def may_hang(replica: Replica, *, sent_s: float) -> bool:
+    """Whether a request that was sent at `sent_s` may be the one in which a replica hangs that answers nobody: it was there
+    at the last answer, or came with the first after it. What came later waits behind it, also where its caller has given it up."""
+    return sent_s <= max(_worked_on_s(replica), replica.answered_s) + ONE_BATCH_S
+
+
+def _worked_on_s(replica: Replica) -> float:
+    """When the oldest request was sent that the replica has not answered, as far as this process is told."""
+    return min(next(iter(replica.waiting.values()), inf), replica.abandoned_s, replica.worked_on_elsewhere_s)

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from control_plane.core.errors import DeadlineExceeded
 from control_plane.fleet.domain.snapshot import ReplicaSnapshot
 from control_plane.fleet.view.mirror import FleetMirror
+from control_plane.triton.copy_silence import HUNG
 from control_plane.triton.ports import Upstream
 from tests.unit.fleet.fleet_bench import LOADING, READY, FleetBench, running
 from tests.unit.fleet.routing.test_dispatch import Request, idle, status
@@ -32,11 +34,11 @@ class Mortal:
     def name_of(self, server: Upstream) -> str:
         return next(name for name in self.bench.tritons if self.bench.servers.members[name].pick() is server)
 
-    def kill(self, name: str) -> None:
+    def kill(self, name: str, how: str = "was killed by SIGKILL") -> None:
         """As `triton/embedded/stub_watch` sees it."""
         self.deaths[name] += 1
         self.bench.tritons[name].dead.add("a")
-        self.bench.router.stub_died(name, "a", "was killed by SIGKILL")
+        self.bench.router.stub_died(name, "a", how)
 
     def request(self, *, takes_s: float = 0.5) -> Sent:
         return Sent(self, takes_s)
@@ -51,6 +53,9 @@ class Sent(Request):
         self.sent.append((server, timeout_s))
         servers, name = self.servers, self.servers.name_of(server)
         deaths, is_dead = servers.deaths[name], "a" in servers.bench.tritons[name].dead
+        if self.takes_s > timeout_s:
+            await asyncio.sleep(timeout_s)
+            raise DeadlineExceeded("Triton did not answer")
         await asyncio.sleep(self.takes_s)
         if is_dead or servers.deaths[name] != deaths:
             await asyncio.sleep(5.0)  # behind others, of which Triton says each second that the stub is dead
@@ -76,6 +81,25 @@ async def test_what_is_at_a_replica_whose_stub_dies_is_sent_to_another_at_once(i
             assert servers.name_of(there[0].sent[1][0]) == "s1"
             assert bench.now_s() - began_s < 0.6 + 0.5 * len(there), "suspects go one by one"
         assert idle(bench)
+
+
+@pytest.mark.parametrize("how", [HUNG, "was killed by SIGKILL"])
+async def test_who_waits_behind_two_that_hang_is_innocent_unless_the_stubs_die_by_themselves(how: str) -> None:
+    async with running(FleetBench(servers=2), reconciles=True) as bench:
+        await ready_everywhere(bench)
+        servers = Mortal(bench)
+        endless = [servers.request(takes_s=60.0) for _ in bench.tritons]
+        ends = await asyncio.gather(*(send(bench, each, timeout_s=1.0) for each in endless), return_exceptions=True)
+        assert [type(each) for each in ends] == [DeadlineExceeded] * 2
+        assert {servers.name_of(each.sent[0][0]) for each in endless} == {"s0", "s1"}
+        request = servers.request(takes_s=3.0)
+        asked = asyncio.get_running_loop().create_task(send(bench, request, timeout_s=20.0))
+        for _ in bench.tritons:
+            await asyncio.sleep(0.1)
+            servers.kill(servers.name_of(request.sent[-1][0]), how)
+        await asyncio.wait([asked])
+        assert (asked.exception() is None) == (how == HUNG)
+        assert bench.dispatch.deaths.found == (0 if how == HUNG else 1), "a poison could hide behind one that was given up"
 
 
 async def test_where_all_are_dead_it_waits_for_the_first_that_is_loaded_anew() -> None:
@@ -198,8 +222,9 @@ async def test_a_worker_takes_back_what_its_parent_has_seen_die() -> None:
         asked = asyncio.get_running_loop().create_task(send(bench, request))
         await asyncio.sleep(0.1)
         name = servers.name_of(request.sent[0][0])
-        dead = replace(replicas[name]["a"], state=LOADING, ready_s=bench.now_s() + 2.0, is_dead=True)
+        dead = replace(replicas[name]["a"], state=LOADING, ready_s=bench.now_s() + 2.0, is_dead=True, has_hung=True)
         mirror.apply_replicas(name, {"a": dead})
+        assert bench.server(name).replicas["a"].has_hung
         await asyncio.sleep(0.1)
         assert [servers.name_of(server) == name for server, _ in request.sent] == [True, False]
         assert status(await asked) == 200

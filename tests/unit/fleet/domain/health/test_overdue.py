@@ -8,7 +8,7 @@ import pytest
 
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Replica, Server
-from control_plane.fleet.domain.health.overdue import overdue
+from control_plane.fleet.domain.health.overdue import may_hang, overdue
 from control_plane.models.domain.description import ModelSpec
 
 
@@ -92,3 +92,20 @@ def test_not_where_the_other_would_not_do(harm: str) -> None:
         case _:
             server.is_up = False
     assert not scene.is_overdue(10.1)
+
+
+def test_what_was_there_at_the_last_answer_or_came_first_after_it_may_be_what_a_replica_hangs_in() -> None:
+    scene = Scene()
+    assert may_hang(scene.here, sent_s=10.0)
+    assert may_hang(scene.here, sent_s=10.1), "it may have been taken with the first"
+    assert not may_hang(scene.here, sent_s=11.0)
+    scene.here.answered_s = 10.9
+    assert may_hang(scene.here, sent_s=11.0)
+
+
+@pytest.mark.parametrize("whose", ["abandoned_s", "worked_on_elsewhere_s"])
+def test_nothing_hangs_in_what_came_after_one_that_was_given_up_or_is_another_processs(whose: str) -> None:
+    scene = Scene()
+    scene.here.answered_s = 8.0
+    setattr(scene.here, whose, 8.1)
+    assert not may_hang(scene.here, sent_s=10.0)
