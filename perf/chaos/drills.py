@@ -104,8 +104,8 @@ DRILLS = {
             "the same", "", over_within_s=10.0,
         ),
         Drill(
-            "a request never ends", "three servers", faults.send_what_never_ends, "a client sends three, each with a deadline of 2 s",
-            "who sends them is told that time is over; others wait until the replica is given up on", "",
+            "a request never ends", "three servers", faults.send_what_never_ends, "a client sends it eight times, with a deadline of 2 s",
+            "who sends it is told that time is over, and is refused after two replicas; others wait until the replica is given up on", "",
             over_within_s=10.0,
         ),
         Drill(

@@ -19,7 +19,7 @@ from perf.servers.yielding import yielding
 
 _FROZEN_S = 5.0
 _WEDGED_S = 12.0
-_POISONS, _ENDLESS = 8, 3
+_SENT = 8
 _CROWD = 200
 _COLD_DEADLINE_S = 60.0
 _FLOOD_S = 6.0
@@ -147,15 +147,15 @@ async def send_poison(scene: Scene) -> None:
     """One client that comes with the same again and again, over either protocol."""
     asked = Asked("who sends it", models.REPEATABLE_MODEL, models.POISON, number=0.5)
     scene.begin()
-    for number in range(_POISONS):
+    for number in range(_SENT):
         await scene.ask(asked, protocol=("http", "grpc")[number % 2])
         await scene.hold(0.2)
 
 
 async def send_what_never_ends(scene: Scene) -> None:
     scene.begin()
-    for _ in range(_ENDLESS):
-        await scene.ask(Asked("who sends it", models.REPEATABLE_MODEL, models.ENDLESS, deadline_s=2.0))
+    for _ in range(_SENT):
+        await scene.ask(Asked("who sends it", models.REPEATABLE_MODEL, models.ENDLESS, number=0.5, deadline_s=2.0))
     await scene.hold(_WEDGED_S)
 
 

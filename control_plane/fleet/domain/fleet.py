@@ -139,6 +139,12 @@ class Replica:
     hangs: bool = False
     """Its load has taken longer than a load may; it may end all the same."""
 
+    def revive(self) -> None:
+        """Note that its stub lives; a new one works on nothing yet."""
+        if self.is_dead:
+            self.is_dead = self.has_hung = False
+            self.abandoned_s = self.worked_on_elsewhere_s = inf
+
     @property
     def is_announced(self) -> bool:
         """Whether the replica is only planned: its load waits for its turn, and Triton does not know of it yet."""

@@ -18,6 +18,7 @@ from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, Model
 from control_plane.core.infer_call import InferCall
 from control_plane.fleet.domain.routing.hedging import idle_server
 from control_plane.fleet.routing.hedging import Hedging
+from control_plane.fleet.routing.hung_requests import HungRequests
 from control_plane.fleet.routing.model_router import ModelRouter
 from control_plane.fleet.routing.overdue_watch import OverdueWatch
 from control_plane.fleet.routing.resending import Resending, recall_of
@@ -65,7 +66,8 @@ class FleetDispatcher:
         self._router = router
         self._resending = Resending(router, self.retries, now_s=now_s)
         self.hedging = Hedging(router, self.retries, self._resending, is_on=hedging)
-        self.overdue = OverdueWatch(router)
+        self._hung = HungRequests(self.deaths)
+        self.overdue = OverdueWatch(router, self._hung)
         self._workloads = RequestClassifier(router.state.fleet)
         self._now_s = now_s
 
@@ -89,8 +91,8 @@ class FleetDispatcher:
             if self.deaths.watches(call.model_name):
                 attempt = await self._attempt_in_turn(request, call, running, deadline_s=deadline_s, aim=aim)
             else:
-                hedged = request if self.hedging.is_open_for(running) else None
-                attempt = await self._attempt(request.send, call, running, deadline_s=deadline_s, aim=aim, hedged=hedged)
+                hedges = self.hedging.is_open_for(running)
+                attempt = await self._attempt(request, call, running, deadline_s=deadline_s, aim=aim, hedges=hedges)
                 if attempt.fault is not None:
                     await self._judge(request, call, attempt, None)
             next_aim = self._aim_after(attempt, call, running)
@@ -107,7 +109,7 @@ class FleetDispatcher:
         aim = self._workloads.aim(call, running)
         self.retries.asked(units_of(running))
         while True:
-            attempt = await self._attempt(request.stream, call, running, deadline_s=deadline_s, aim=aim, streams=True)
+            attempt = await self._attempt_stream(request, call, running, deadline_s=deadline_s, aim=aim)
             next_aim = self._aim_after(attempt, call, running)
             if next_aim is None:
                 answer = attempt.result()
@@ -127,42 +129,58 @@ class FleetDispatcher:
         async with self.deaths.turn(request, call, timeout_s=deadline_s - self._now_s()) as suspect:
             if suspect is not None:
                 aim = replace(aim, avoid=aim.avoid | self._resending.avoided(call.model_name), may_probe=False)
-            attempt = await self._attempt(request.send, call, running, deadline_s=deadline_s, aim=aim)
+            attempt = await self._attempt(request, call, running, deadline_s=deadline_s, aim=aim, suspect=suspect)
             await self._judge(request, call, attempt, suspect)
         return attempt
 
     async def _attempt(
         self,
-        send: Send[AnswerT],
+        request: ServerRequest[AnswerT],
         call: InferCall,
         running: AuthorizedRequest | None,
         *,
         deadline_s: float,
         aim: RoutingHint,
-        streams: bool = False,
-        hedged: ServerRequest[AnswerT] | None = None,
+        suspect: Suspect | None = None,
+        hedges: bool = False,
     ) -> _FleetAttempt[AnswerT]:
-        """Send a request to a replica, and tell the view how it went. One that is late may be `hedged`; the attempt is
-        then that of the server that answered."""
+        """Send a request to a replica, and tell the view how it went. With `hedges` one that is late may be hedged; the
+        attempt is then that of the server that answered."""
         reservation = await self._reserve(call, running, deadline_s=deadline_s, aim=aim)
         attempt: _FleetAttempt[AnswerT] = _FleetAttempt(reservation=reservation, aim=aim)
-        if hedged is not None:
-            send = partial(self.hedging.send, hedged, call, running, attempt)
-        elif not streams:
-            send = self._resending.recallable(send, call, running, reservation, aim)
+        if hedges:
+            send: Send[AnswerT] = partial(self.hedging.send, request, call, running, attempt)
+        else:
+            send = self._resending.recallable(request.send, call, running, reservation, aim)
         try:
             await attempt.run(send, reservation.upstream, timeout_s=deadline_s - self._now_s())
         finally:
-            reservation = attempt.reservation
-            is_held = streams and attempt.answer is not None and not isinstance(attempt.answer, HttpAnswer)
-            # A stream keeps its slot until it is closed; how long one takes says nothing of its model.
-            if not is_held:
-                reservation.release(answered=attempt.fault is None and not streams)
-            if attempt.fault is None:
-                self._router.answered(call, reservation)
-            else:
-                self._resending.learn(attempt.fault, attempt.answer, call, reservation)
+            attempt.reservation.release(answered=attempt.fault is None)
+            self._learn(call, attempt)
+            if attempt.fault is Fault.TIMED_OUT:
+                self._hung.gave_up(request, call, attempt.reservation, suspect, self._now_s())
         return attempt
+
+    async def _attempt_stream(
+        self, request: GenerateRequest, call: InferCall, running: AuthorizedRequest | None, *, deadline_s: float, aim: RoutingHint
+    ) -> _FleetAttempt[HttpAnswer | HttpStream]:
+        """Start a streamed response at a replica, and tell the view how that went."""
+        reservation = await self._reserve(call, running, deadline_s=deadline_s, aim=aim)
+        attempt: _FleetAttempt[HttpAnswer | HttpStream] = _FleetAttempt(reservation=reservation, aim=aim)
+        try:
+            await attempt.run(request.stream, reservation.upstream, timeout_s=deadline_s - self._now_s())
+        finally:
+            # A stream keeps its slot until it is closed; how long one takes says nothing of its model.
+            if attempt.answer is None or isinstance(attempt.answer, HttpAnswer):
+                reservation.release(answered=False)
+            self._learn(call, attempt)
+        return attempt
+
+    def _learn(self, call: InferCall, attempt: _FleetAttempt[AnswerT]) -> None:
+        if attempt.fault is None:
+            self._router.answered(call, attempt.reservation)
+        else:
+            self._resending.learn(attempt.fault, attempt.answer, call, attempt.reservation)
 
     async def _judge(self, request: Hashable, call: InferCall, attempt: _FleetAttempt[AnswerT], suspect: Suspect | None) -> None:
         """Note whether a process died under the request. Raises QueryOfDeath: it was the second."""
@@ -222,6 +240,8 @@ class FleetDispatcher:
                 if attempt is None:
                     raise
                 attempt.error, attempt.fault = exc, fault_of_error(exc)
+                if attempt.fault is Fault.TIMED_OUT:
+                    self._hung.gave_up(request, call, attempt.reservation, suspect, self._now_s())
                 await self._judge(request, call, attempt, suspect)
                 raise
             await self._judge(request, call, attempt, suspect)

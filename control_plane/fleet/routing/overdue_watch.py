@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from control_plane.core.algorithms.silence import SilenceLimits
+from control_plane.fleet.routing.hung_requests import HungRequests
 from control_plane.fleet.routing.model_router import ModelRouter
 
 _LIMITS = SilenceLimits()
@@ -23,8 +24,9 @@ class OverdueWatch:
     A look counts only if this process's own loop was on time: after it was held up, answers lie unread.
     """
 
-    def __init__(self, router: ModelRouter) -> None:
+    def __init__(self, router: ModelRouter, hung: HungRequests) -> None:
         self._router = router
+        self._hung = hung
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -37,4 +39,5 @@ class OverdueWatch:
                 await asyncio.sleep(0)
             if not is_late and not was_late:
                 self._router.look_for_overdue()
+                await self._hung.look()
             was_late = is_late

@@ -121,6 +121,8 @@ class FleetMirror:
             replica.ready_s = NEVER_S if seen.ready_s is None else seen.ready_s
             if seen.is_dead and not replica.is_dead:
                 self._state.note_dead(server, replica, has_hung=seen.has_hung)
-            replica.is_dead, replica.hangs = seen.is_dead, seen.hangs
+            elif not seen.is_dead:
+                replica.revive()
+            replica.hangs = seen.hangs
         loading = [replica.ready_s for replica in server.replicas.values() if replica.state is ModelState.LOADING]
         server.loads_until_s = max(loading, default=NEVER_S)

@@ -175,7 +175,9 @@ class FleetState:
                 replica = Replica(name, state, 0, now_s, ready_s, last_used_s=now_s)
                 fleet.put_replica(at, replica)
             if replica.state is not state:
-                replica.state, replica.since_s, replica.is_dead = state, now_s, replica.is_dead and state is not ModelState.READY
+                replica.state, replica.since_s = state, now_s
+                if state is ModelState.READY:
+                    replica.revive()
             replica.hangs = state is ModelState.LOADING and not is_own and now_s - replica.since_s > self._load_timeout_s
             replica.is_step = name in steps
             replica.bytes = self.bytes_of(server, name)

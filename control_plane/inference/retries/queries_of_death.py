@@ -116,7 +116,7 @@ class QueriesOfDeath:
 
         Raises QueryOfDeath: it is guilty. DeadlineExceeded: suspects before it took too long.
         """
-        digest = await _digest(request, call)
+        digest = await digest_of(request, call)
         if self._is_suspect(digest):
             try:
                 async with asyncio.timeout(timeout_s):
@@ -148,20 +148,28 @@ class QueriesOfDeath:
 
         Raises QueryOfDeath: the request is guilty.
         """
-        digest = await _digest(request, call) if suspect is None else suspect.digest
-        record = self._suspects.died(digest, server, self._now_s(), was_suspect=suspect is not None)
-        self.turns.died(call.model_name, is_stub=is_stub)
-        self.tell(Finding(digest, record, is_stub))
-        if record.verdict is Verdict.GUILTY:
-            self.found += 1
-            _log.warning("model %s: a request is refused for %d s: %s", call.model_name, REMEMBERED_S, _deaths_text(digest, record))
-            raise self._refusal(digest, record)
+        digest = await digest_of(request, call) if suspect is None else suspect.digest
+        self._died(digest, server, was_suspect=suspect is not None, is_stub=is_stub)
+
+    def hung(self, digest: Digest, server: str, *, was_suspect: bool) -> None:
+        """Note that a stub of `server` was ended, since it hung in a request that nobody waits for any longer. Raises as `died`."""
+        self._died(digest, server, was_suspect=was_suspect, is_stub=True)
 
     def answered(self, suspect: Suspect) -> None:
         """Note that a suspect has been answered: it was not the cause."""
         self._suspects.answered(suspect.digest)
         suspect.was_answered = True
         self.tell(Finding(suspect.digest, None))
+
+    def _died(self, digest: Digest, server: str, *, was_suspect: bool, is_stub: bool) -> None:
+        model, _ = digest
+        record = self._suspects.died(digest, server, self._now_s(), was_suspect=was_suspect)
+        self.turns.died(model, is_stub=is_stub)
+        self.tell(Finding(digest, record, is_stub))
+        if record.verdict is Verdict.GUILTY:
+            self.found += 1
+            _log.warning("model %s: a request is refused for %d s: %s", model, REMEMBERED_S, _deaths_text(digest, record))
+            raise self._refusal(digest, record)
 
     def learn(self, finding: Finding) -> None:
         """Take over what another process of the gateway has found out."""
@@ -183,7 +191,8 @@ class QueriesOfDeath:
         return QueryOfDeath(f"the request is not sent to Triton for {left_s:.0f} s: {_deaths_text(digest, record)}")
 
 
-async def _digest(request: Hashable, call: InferCall) -> Digest:
+async def digest_of(request: Hashable, call: InferCall) -> Digest:
+    """Return what a request is known by, here and to other processes."""
     parts = [call.model_version.encode(), *request.content(call)]
     if sum(map(len, parts)) <= _AT_ONCE_BYTES:
         return call.model_name, identity_of(*parts)

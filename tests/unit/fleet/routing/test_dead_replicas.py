@@ -228,6 +228,8 @@ async def test_a_worker_takes_back_what_its_parent_has_seen_die() -> None:
         await asyncio.sleep(0.1)
         assert [servers.name_of(server) == name for server, _ in request.sent] == [True, False]
         assert status(await asked) == 200
+        mirror.apply_replicas(name, replicas[name])
+        assert not bench.server(name).replicas["a"].has_hung
 
 
 async def test_of_a_model_that_is_not_described_yet_ends_no_gateway() -> None:

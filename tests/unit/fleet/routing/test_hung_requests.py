@@ -1,0 +1,125 @@
+"""Fate of a request that never ends, whose callers give it up time and again; over fake Tritons."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from control_plane.core.errors import DeadlineExceeded, QueryOfDeath
+from control_plane.triton.copy_silence import HUNG
+from control_plane.triton.ports import Upstream
+from tests.unit.fleet.fleet_bench import FleetBench
+from tests.unit.fleet.routing.test_dispatch import Request, status
+from tests.unit.fleet.routing.test_overdue_watch import Wedged, scene
+from tests.unit.fleet.routing.test_resending import OK, send
+
+pytestmark = pytest.mark.virtual_time
+
+ENDED_AFTER_S = 3.0
+TAKES_S = {"endless": 3600.0, "slow": 2.2}
+
+
+class Mended(Wedged):
+    """Servers that hang in one text; whoever watches them ends the stub of such a replica, and it is loaded anew."""
+
+    def __init__(self, bench: FleetBench, how: str) -> None:
+        super().__init__(bench)
+        self.how = how
+        self.wedged = list[str]()
+
+    async def send(self, text: str, *, timeout_s: float = 2.0) -> Any:
+        return await send(self.bench, _Text(self, text), timeout_s=timeout_s)
+
+    async def compute(self, server: Upstream, takes_s: float) -> None:
+        if takes_s == TAKES_S["endless"]:
+            self.wedged.append(next(name for name in self.bench.tritons if self.bench.servers.members[name].pick() is server))
+            asyncio.get_running_loop().call_later(ENDED_AFTER_S, self.end, self.wedged[-1])
+        await super().compute(server, takes_s)
+
+    def end(self, name: str) -> None:
+        self.turns[self.bench.servers.members[name].pick()] = asyncio.Lock()
+        self.bench.tritons[name].dead.add("a")
+        self.bench.router.stub_died(name, "a", self.how)
+
+
+class _Text(Request):
+    def __init__(self, servers: Mended, text: str) -> None:
+        super().__init__(text=text)
+        self.servers = servers
+
+    async def send(self, server: Upstream, *, timeout_s: float) -> Any:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.servers.compute(server, TAKES_S.get(self.text, 0.01))
+        except TimeoutError:
+            raise DeadlineExceeded("Triton did not answer within the request's deadline") from None
+        return OK
+
+
+@asynccontextmanager
+async def mended(*, servers: int = 3, how: str = HUNG) -> AsyncIterator[Mended]:
+    async with scene(servers) as (bench, tritons):
+        mended = Mended(bench, how)
+        mended.tasks = tritons.tasks  # ended with the scene
+        yield mended
+
+
+async def given_up(sent: Awaitable[Any]) -> None:
+    with pytest.raises(DeadlineExceeded):
+        await sent
+
+
+async def cancelled(sent: Awaitable[Any]) -> None:
+    """As by a caller who leaves after two seconds."""
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(2.0):
+            await sent
+
+
+@pytest.mark.parametrize("leaves", [given_up, cancelled])
+async def test_it_is_refused_once_two_replicas_have_hung_in_it(leaves: Any) -> None:
+    async with mended() as servers:
+        for _ in range(2):
+            await leaves(servers.send("endless", timeout_s=2.0 if leaves is given_up else 60.0))
+            await asyncio.sleep(ENDED_AFTER_S)
+        for _ in range(6):
+            with pytest.raises(QueryOfDeath, match="2 processes died under it"):
+                await servers.send("endless")
+        assert len(servers.wedged) == 2
+        assert status(await servers.send("innocent")) == 200
+
+
+async def test_who_gives_up_behind_it_is_not_blamed() -> None:
+    async with mended(servers=1) as servers, asyncio.TaskGroup() as tasks:
+        for _ in range(2):
+            endless = tasks.create_task(given_up(servers.send("endless")))
+            await asyncio.sleep(1.0)
+            await given_up(servers.send("behind it", timeout_s=1.5))
+            await endless
+            await asyncio.sleep(ENDED_AFTER_S)
+        with pytest.raises(QueryOfDeath):
+            await servers.send("endless")
+        assert status(await servers.send("behind it")) == 200
+
+
+async def test_one_is_not_blamed_where_the_stub_dies_by_itself() -> None:
+    async with mended(how="was killed by SIGKILL") as servers:
+        for _ in range(3):
+            await given_up(servers.send("endless"))
+            await asyncio.sleep(ENDED_AFTER_S)
+        assert servers.bench.dispatch.deaths.found == 0
+
+
+async def test_one_is_not_blamed_where_the_replica_has_answered_since() -> None:
+    async with mended(servers=1) as servers:
+        for _ in range(3):
+            await given_up(servers.send("slow"))
+            await asyncio.sleep(0.5)
+            assert status(await servers.send("innocent")) == 200
+            servers.end("s0")
+            await asyncio.sleep(ENDED_AFTER_S)
+        assert servers.bench.dispatch.deaths.found == 0
