@@ -18,6 +18,7 @@ from control_plane.core.algorithms.silence import SilenceLimits
 from control_plane.core.endpoints import NO_CREDENTIALS, ONLY, Credentials, Endpoints, TritonEndpoints
 from control_plane.host.cpu_affinity import allowed_cpus
 from control_plane.host.server_memory import ServerMemory
+from control_plane.host.tls import HTTP
 from control_plane.models.adapters.managed_repository import ManagedRepository
 from control_plane.models.adapters.model_files import ModelFiles
 from control_plane.models.loaded_contents import LoadedContents
@@ -27,7 +28,7 @@ from control_plane.models.revivals import ModelRevivals
 from control_plane.models.tiers.warm_tier_manager import WarmTierManager
 from control_plane.node.locked_board import LockedBoard
 from control_plane.settings import Settings, TritonSettings
-from control_plane.triton.adapters.credentials import HTTP, make_context, read_headers
+from control_plane.triton.adapters.credentials import make_context, read_headers
 from control_plane.triton.adopted.adoption import Adoption
 from control_plane.triton.adopted.launcher import AdoptedTritonLauncher
 from control_plane.triton.attachment import AttachedHealthCheck

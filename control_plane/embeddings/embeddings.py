@@ -35,7 +35,7 @@ from control_plane.inference.inference import InferenceService
 from control_plane.inference.retries.faults import model_fault_of_error
 from control_plane.inference.route_targets import Arm, Assignee
 from control_plane.inference.run_steps import run_in_steps
-from control_plane.objects.domain.route import Route
+from control_plane.objects.domain.route import Route, timeout_s_of
 
 _TEXTS_PER_STEP, _BYTES_PER_STEP = 128, 2**20
 """Looking up or storing this much takes about 1 ms; then the event loop gets a turn."""
@@ -150,7 +150,7 @@ class Embeddings:
             named = _call(wanted.model, wanted.inputs, are_tokens=wanted.are_tokens)
             call, route, arm = self._inference.resolve(named, request.principal, request)
             running = admitted.authorize(call, named=wanted.model)
-            deadline_s = self._now_s() + self._timeout_s(request, route)
+            deadline_s = self._now_s() + timeout_s_of(route, asked_s=request.timeout_s, default_s=self._default_timeout_s)
             if arm is None:
                 embedded = await self._embed(request, wanted, running, route, deadline_s)
                 self._offer(route, wanted, running, embedded)
@@ -312,12 +312,6 @@ class Embeddings:
 
     def _row_of(self, entry: bytes | None, work: _Computation) -> EmbeddedText | None:
         return None if entry is None else read_embedded_text(entry, work.text_model.dimensions)
-
-    def _timeout_s(self, request: EmbeddingsCall, route: Route | None) -> float:
-        timeout_s = request.timeout_s
-        if timeout_s is not None:
-            return timeout_s
-        return self._default_timeout_s if route is None or route.deadline_s is None else route.deadline_s
 
     def _left_s(self, deadline_s: float) -> float:
         """The seconds left until `deadline_s`. Raises DeadlineExceeded: none are left."""

@@ -22,8 +22,8 @@ _log = logging.getLogger(__name__)
 
 _CHECK_EVERY_S = 2.0
 
-HTTP = "http/1.1"
-GRPC = "h2"
+HTTP, GRPC = "http/1.1", "h2"
+"""ALPN names (RFC 7301) of the protocols."""
 
 
 class TlsOptions(NamedTuple):
@@ -94,7 +94,7 @@ class Tls:
         try:
             context.load_cert_chain(certificate, key, password=_refuse_passphrase)
         except (OSError, ValueError) as exc:
-            raise StartupError(f"{options.certificate} {certificate} and {options.key} {key}: {_describe(exc)}") from exc
+            raise StartupError(f"{options.certificate} {certificate} and {options.key} {key}: {reason_of(exc)}") from exc
         if settings.tls_client_ca is not None:
             self._demand_client_certificates(context, settings.tls_client_ca)
         return context
@@ -103,7 +103,7 @@ class Tls:
         try:
             context.load_verify_locations(authorities)
         except (OSError, ValueError) as exc:
-            raise StartupError(f"{self._options.client_ca} {authorities}: {_describe(exc)}") from exc
+            raise StartupError(f"{self._options.client_ca} {authorities}: {reason_of(exc)}") from exc
         context.verify_mode = ssl.CERT_REQUIRED
         # A resumed session shows no certificate, so a client whose authority is no longer accepted would
         # still get in.
@@ -161,7 +161,8 @@ def _refuse_passphrase() -> str:
     raise ValueError("the key is protected by a passphrase, which a server cannot ask for; store it without one")
 
 
-def _describe(error: OSError | ValueError) -> str:
+def reason_of(error: OSError | ValueError) -> str:
+    """Why a TLS file cannot be used, in words for whoever named it."""
     if isinstance(error, ssl.SSLError):
         reason = error.reason or "not PEM, or damaged"
         return "the key is not the certificate's" if reason == "KEY_VALUES_MISMATCH" else f"cannot be read as PEM ({reason})"

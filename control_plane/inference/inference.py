@@ -44,7 +44,7 @@ from control_plane.inference.run_steps import run_in_steps
 from control_plane.inference.sequence_types import SequenceTypes
 from control_plane.inference.shadowing import Shadow
 from control_plane.inference.single_server import SingleServerDispatch
-from control_plane.objects.domain.route import WHOLE, Route
+from control_plane.objects.domain.route import WHOLE, Route, timeout_s_of
 from control_plane.protocols.http1 import HttpAnswer
 from control_plane.telemetry.ports import RequestRecorder
 from control_plane.triton.ports import HttpStream
@@ -135,7 +135,7 @@ class InferenceService:
             if parsed is None:
                 parsed = await run_in_steps(request.read())
             running, route, arm = self._authorize(parsed, request, admitted)
-            timeout_s = self._timeout_s(request, route)
+            timeout_s = timeout_s_of(route, asked_s=request.timeout_s, default_s=self._default_timeout_s)
             if arm is None:
                 answer = await self._ask(request, running, route, timeout_s)
                 if route is not None and self.shadow is not None:
@@ -223,7 +223,7 @@ class InferenceService:
             if parsed is None:
                 parsed = await run_in_steps(request.read())
             running, route, arm = self._authorize(parsed, request, admitted)
-            timeout_s = self._timeout_s(request, route)
+            timeout_s = timeout_s_of(route, asked_s=request.timeout_s, default_s=self._default_timeout_s)
             if not self._try_acquire_slot(running, running.permit, timeout_s):
                 timeout_s = await self._wait_for_slot(running, running.permit, timeout_s)
             request.slot = running.permit
@@ -364,9 +364,3 @@ class InferenceService:
         if arm is not None:
             request.choose(arm.name)
         return admitted.authorize(call, named=parsed.model_name), route, arm
-
-    def _timeout_s(self, request: FrontendRequest, route: Route | None) -> float:
-        timeout_s = request.timeout_s  # a property that parses headers: read once
-        if timeout_s is not None:
-            return timeout_s
-        return self._default_timeout_s if route is None or route.deadline_s is None else route.deadline_s

@@ -88,7 +88,6 @@ class NodeService:
         """`suspect` is told of a model that seems to hang and since when, on the event loop's clock; `now_s`
         runs on while the machine sleeps."""
         self._instance = instance
-        self._member = member
         self._board = board
         self._files = files
         self._told = ToldModels(files)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import MODELS
-from tests.e2e.tidegate import LONG_S, PROJECT, command, descendants, living, wait_for
+from tests.e2e.tidegate import LONG_S, PROJECT, command, command_line, descendants, living, wait_for
 
 MIX = {"data": [{"SECONDS": {"content": [seconds], "shape": [1]}} for seconds in (0.01, 0.02)]}
 """Requests of the tuner: the model sleeps for 10 or 20 ms and computes nothing, so that the test costs little CPU."""
@@ -43,19 +43,12 @@ class Tune:
 
     def below(self, name: str) -> set[int]:
         """Processes beneath it whose command line has `name`."""
-        return {pid for pid in living(descendants(self.process.pid)) if name.encode() in _command_line(pid)}
+        return {pid for pid in living(descendants(self.process.pid)) if name.encode() in command_line(pid)}
 
 
 def _heed_interrupts() -> None:
     """A shell has what it starts in the background ignore them, and children inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def _command_line(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 @contextmanager

@@ -22,7 +22,7 @@ import tritonclient.http
 from tests.e2e import raw_http
 from tests.e2e import tidegate as servers
 from tests.e2e.conftest import MODELS, Start
-from tests.e2e.tidegate import LONG_S, Tidegate, descendants, living, refused_start, wait_for
+from tests.e2e.tidegate import LONG_S, Tidegate, command_line, descendants, living, refused_start, wait_for
 
 ECHO = {"inputs": [{"name": "INPUT0", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}
 WORKERS = 2
@@ -54,13 +54,6 @@ def processes(tidegate: Tidegate, program: bytes) -> list[int]:
 
 def tritons_of(tidegate: Tidegate) -> list[int]:
     return processes(tidegate, b"bin/tritonserver") + processes(tidegate, b"triton_python_backend_stub")
-
-
-def command_line(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def sample(tidegate: Tidegate, name: str) -> int:

@@ -195,6 +195,14 @@ def descendants(pid: int) -> set[int]:
     return found
 
 
+def command_line(pid: int) -> bytes:
+    """A process's arguments, each ended by a NUL; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def living(pids: set[int]) -> set[int]:
     """Those of `pids` that still run (a zombie does not)."""
     alive = set()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from control_plane.core.model import ModelState
-from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Server
+from control_plane.fleet.domain.fleet import Fleet, Server
 
 
 def replicas_beside(fleet: Fleet, model: str, stay: Mapping[str, int]) -> int:
@@ -20,7 +20,7 @@ def replicas_beside(fleet: Fleet, model: str, stay: Mapping[str, int]) -> int:
     free = {server.name: server.budget_bytes - _staying_bytes(fleet, server, but=model) for server in fitting}
     for name, count in sorted(stay.items()):
         if name != model:
-            _place(fleet, name, count, free, facts)
+            _take_off(fleet, name, count, free)
     return sum(left >= facts.resident_bytes for left in free.values())
 
 
@@ -38,7 +38,7 @@ def _is_wanted(fleet: Fleet, name: str) -> bool:
     return facts is not None and 0 < len(fleet.ready_replicas(name)) <= fleet.least_replicas(facts)
 
 
-def _place(fleet: Fleet, name: str, count: int, free: dict[str, int], beside: ModelFacts) -> None:
+def _take_off(fleet: Fleet, name: str, count: int, free: dict[str, int]) -> None:
     """Take off the memory of those replicas of a model that have to stay, and are not counted yet: those that there are, on
     the fullest servers first, so that as much as can be stays free elsewhere."""
     facts = fleet.models.get(name)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from control_plane.fleet.domain.fleet import NEVER_S, Fleet, Server
+from control_plane.fleet.domain.fleet import NEVER_S, Fleet
 from control_plane.fleet.domain.routing.hedging import lingers_s
 from control_plane.fleet.simulation.clock import Clock
 from control_plane.fleet.simulation.hedging import SimulatedHedging
@@ -38,11 +38,10 @@ class SharedState:
 class SimulatedInstances:
     """Instances of one simulated server, which work on the requests that it is sent in their order."""
 
-    def __init__(self, server: Server, parallel: int, surroundings: SharedState, release: Callable[[Job], None]) -> None:
+    def __init__(self, parallel: int, surroundings: SharedState, release: Callable[[Job], None]) -> None:
         """The instances work on `parallel` requests at a time. `release` is told of each job that the server no longer
         counts as busy with."""
         self.may_begin = True
-        self._server = server
         self._parallel = parallel
         self._around, self._clock = surroundings, surroundings.clock
         self._release = release

@@ -23,7 +23,7 @@ class SimulatedServer:
         self.server = server
         self._around = surroundings
         self._clock, self._fleet = surroundings.clock, surroundings.fleet
-        self.instances = SimulatedInstances(server, parallel, surroundings, self._end)
+        self.instances = SimulatedInstances(parallel, surroundings, self._end)
         self._waiting: dict[str, list[Job]] = {}
         """Model -> requests that wait for its load."""
         self._wanted: dict[str, None] = {}

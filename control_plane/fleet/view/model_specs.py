@@ -1,5 +1,7 @@
-"""What the fleet's models are to be: as their folders describe them, in which tier their files are, and how many
-replicas are wanted by their folders, this process's command line and administrators.
+"""Desired state of the fleet's models, merged from their folders, this process's command line and administrators.
+
+`fleet/view/state` has one; `fleet/view/files` tells it what the folders say and where the files are, and
+`fleet/view/memory` what administrators want and other processes have measured.
 """
 
 from __future__ import annotations

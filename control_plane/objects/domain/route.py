@@ -95,3 +95,10 @@ class Route:
         found = [arm for arm in self.arms if name in (arm[0], arm_name(*arm))]
         exact = [arm for arm in found if name == arm_name(*arm)]
         return (exact or found)[0] if exact or len(found) == 1 else None
+
+
+def timeout_s_of(route: Route | None, *, asked_s: float | None, default_s: float) -> float:
+    """The seconds that a request has: as many as it says, else as its route does, else the default."""
+    if asked_s is not None:
+        return asked_s
+    return default_s if route is None or route.deadline_s is None else route.deadline_s

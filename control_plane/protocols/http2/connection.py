@@ -35,7 +35,7 @@ class Http2Connection:
         answer_verbatim: Callable[[WholeCall], WholeAnswer | None] | None = None,
     ) -> None:
         self._state = state = ConnectionState(limits, is_server=accept is not None)
-        self._sender = sender = Http2Sender(state)
+        sender = Http2Sender(state)
         self._receiver = receiver = Http2Receiver(state, sender, known, accept=accept, answer_verbatim=answer_verbatim)
         self.output, self.streams = state.output, state.streams
         # Bound here, which spares every frame or call a call.

@@ -41,7 +41,7 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class GateStatus:
-    """A gate as it is shown."""
+    """State of one gate by the present evidence, as the admin API shows it."""
 
     name: str
     canary: int

@@ -13,10 +13,11 @@ import httpx
 from control_plane.concurrency.used_connection import UsedConnection
 from control_plane.core.endpoints import Address, Endpoints, TcpAddress
 from control_plane.core.errors import UpstreamUnavailable
+from control_plane.host.tls import GRPC, HTTP
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.triton.adapters.connecting import short_path
 from control_plane.triton.adapters.control import ControlClient
-from control_plane.triton.adapters.credentials import GRPC, HTTP, tls_context
+from control_plane.triton.adapters.credentials import tls_context
 from control_plane.triton.adapters.grpc import GrpcClient
 from control_plane.triton.adapters.http import OPENED_TOGETHER, HttpClient
 from control_plane.triton.adapters.liveness import LivenessProbeClient

@@ -15,9 +15,7 @@ import grpc
 
 from control_plane.core.endpoints import Address, Credentials, TcpAddress
 from control_plane.core.errors import StartupError
-
-HTTP, GRPC = "http/1.1", "h2"
-"""ALPN names (RFC 7301) of the protocols."""
+from control_plane.host.tls import GRPC, reason_of
 
 _FIELD = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+):[ \t]*([\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?)[ \t]*")
 """A header field in ASCII (RFC 9110, 5.5), which HTTP and gRPC metadata both can carry."""
@@ -43,7 +41,7 @@ def make_context(credentials: Credentials, protocol: str) -> ssl.SSLContext:
         else:
             context.load_default_certs()
     except (OSError, ValueError) as exc:
-        raise StartupError(f"--triton-ca {credentials.ca}: {_reason_of(exc)}") from exc
+        raise StartupError(f"--triton-ca {credentials.ca}: {reason_of(exc)}") from exc
     if credentials.certificate or credentials.key:
         _show_certificate(context, credentials)
     return context
@@ -92,15 +90,8 @@ def _show_certificate(context: ssl.SSLContext, credentials: Credentials) -> None
     try:
         context.load_cert_chain(credentials.certificate, credentials.key, password=_refuse_passphrase)
     except (OSError, ValueError) as exc:
-        raise StartupError(f"{shown}: {_reason_of(exc)}") from exc
+        raise StartupError(f"{shown}: {reason_of(exc)}") from exc
 
 
 def _refuse_passphrase() -> str:
     raise ValueError("the key is protected by a passphrase; store it without one")
-
-
-def _reason_of(error: OSError | ValueError) -> str:
-    if isinstance(error, ssl.SSLError):
-        reason = error.reason or "not PEM, or damaged"
-        return "the key is not the certificate's" if reason == "KEY_VALUES_MISMATCH" else f"cannot be read as PEM ({reason})"
-    return error.strerror or str(error) if isinstance(error, OSError) else str(error)

@@ -1,8 +1,8 @@
 """Work that callers ask of each pool, whether it is done or turned away: what an autoscaler has to provide servers for.
 
-Measured utilisation cannot tell it: a server that is full looks the same whatever stands before the door. So requests
-count by the time that they take of a server, and those that were turned away since servers were too few count by the
-mean of the others.
+Measured utilisation cannot tell it: a server that is full looks the same however many requests wait for it. So
+requests count by the time that they take of a server, and those that were turned away since servers were too few
+count by the mean of the others.
 """
 
 from __future__ import annotations
