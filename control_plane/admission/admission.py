@@ -219,6 +219,7 @@ class Permit:
         "_slots",
         "_started_s",
         "_ticket",
+        "at_end",
         "continues_sequence",
         "held_bytes",
         "is_waiting",
@@ -237,6 +238,8 @@ class Permit:
         """Whether the request waits for a slot at a busy model."""
         self.continues_sequence = False
         """Whether the request goes on with a sequence, and needs a slot of those for such (`Admission.slots`)."""
+        self.at_end: Callable[[], object] | None = None
+        """Called once the permit is released and its slot is free, where it had one."""
         self.held_bytes = 0
         """Bytes that the request holds while it waits."""
 
@@ -321,6 +324,8 @@ class Permit:
         """
         assert not self._is_released, "the permit was released before"
         self._is_released = True
+        if self.at_end is not None and not self._kept:
+            self.at_end()
         account = self._account
         account.in_flight -= 1
         if self._slots is not None:
@@ -364,6 +369,8 @@ class Permit:
         # Whichever send this ends: taken for the forsaken one's it could hold the slot until that has ended, too.
         self._kept -= 1
         if self._is_released and not self._kept and self._slots is not None:
+            if self.at_end is not None:
+                self.at_end()
             self._release_slot(self._slots, self._admission.now_s())
 
     def forsake(self) -> None:

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 from control_plane.batches.chunk_jobs import ChunkJobs
 from control_plane.batches.closing import Closing
-from control_plane.batches.domain.batch import Batch, BatchState, Ended
+from control_plane.batches.domain.batch import Batch, BatchState, Chunks, Ended
 from control_plane.batches.domain.input_lines import InputLines, InputReader
 from control_plane.batches.domain.output_lines import ChunkEnd, chunk_end, never_made
 from control_plane.batches.files import Files
@@ -162,7 +162,7 @@ class Batches:
             scopes=tuple(map(str, principal.scopes.scopes)),
             input_file_id=input_file_id,
             model=lines.model,
-            chunks=lines.chunks,
+            chunks=Chunks(lines.chunks),
             metadata=metadata,
             created_s=now_s,
             expires_s=now_s + WINDOW_S,
@@ -296,7 +296,7 @@ class Batches:
     async def _is_done(self, batch: Batch, known: _OpenBatch) -> bool:
         """Look at the chunks that may have ended since, and make jobs for the next ones; True: all have ended."""
         cancelled_s, made, open_chunks = await self._shelf.cancelled_s(batch), 0, 0
-        for number, chunk in enumerate(batch.chunks):
+        for number in range(len(batch.chunks)):
             if number in known.ends:
                 continue
             if open_chunks >= _OPEN_CHUNKS:
@@ -318,7 +318,7 @@ class Batches:
                     known.ends[number] = never_made(is_cancelled=cancelled_s is not None)
                 else:
                     break
-            elif (end := chunk_end(job, chunk.lines)) is not None:
+            elif (end := chunk_end(job, batch.chunks[number].lines)) is not None:
                 known.ends[number] = end
             else:
                 open_chunks += 1

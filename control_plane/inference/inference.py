@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -41,6 +42,7 @@ from control_plane.inference.requests import FrontendRequest, GenerateRequest, I
 from control_plane.inference.retries.faults import FAULTS, Fault, Resend, model_fault_in, model_fault_of_error
 from control_plane.inference.route_targets import Arm, Assignee, RouteTargets
 from control_plane.inference.run_steps import run_in_steps
+from control_plane.inference.sequence_starts import SequenceStarts
 from control_plane.inference.sequence_types import SequenceTypes
 from control_plane.inference.shadowing import Shadow
 from control_plane.inference.single_server import SingleServerDispatch
@@ -100,6 +102,7 @@ class InferenceService:
         """Routes inference requests, and calls that only read metadata."""
         self.classes = Classes(self.dispatch)
         self.sequence_types = SequenceTypes(self.dispatch)
+        self._sequence_starts = SequenceStarts()
         self.dispatch.retries.processes = lambda: governance.admission.processes
         self._default_timeout_s = default_timeout_s
         self._allow_shared_memory = allow_shared_memory
@@ -299,7 +302,9 @@ class InferenceService:
         if call.classified:
             timeout_s = await self.classes.require(call, timeout_s=timeout_s)
         if call.sequence_id:
-            timeout_s = await self.sequence_types.require(call, timeout_s=timeout_s)
+            deadline_s = self._now_s() + timeout_s
+            await self.sequence_types.require(call, timeout_s=timeout_s)
+            timeout_s = deadline_s - self._now_s()
         return timeout_s
 
     async def require_model(self, name: str) -> None:
@@ -312,19 +317,29 @@ class InferenceService:
         raise ModelNotFound(f"Request for unknown model: '{models[0]}' is not found")
 
     async def acquire_slot(self, running: AuthorizedRequest, *, timeout_s: float) -> float:
-        """Wait for the model's in-flight slot; return the seconds that are left of `timeout_s`.
+        """Wait for the model's in-flight slot, and before for the start of its sequence; return the seconds that are left of
+        `timeout_s`.
 
-        Raises Overloaded.
+        Raises DeadlineExceeded, LimitExceeded, Overloaded.
         """
-        if running.call.sequence_id:
-            timeout_s = await self._note_sequence(running.call, running.permit, timeout_s)
-        return await self._wait_for_slot(running, running.permit, timeout_s)
+        call, deadline_s = running.call, self._now_s() + timeout_s
+        if call.sequence_id:
+            batching: list[str] = []
+            with suppress(ControlPlaneError):  # which its check says again where it is sent
+                batching = await self.sequence_types.require(call, timeout_s=timeout_s)
+            await self._queue_in_sequence(call, batching, running.permit, deadline_s)
+        return await self._wait_for_slot(running, running.permit, deadline_s - self._now_s())
 
-    async def _note_sequence(self, call: InferCall, permit: Permit, timeout_s: float) -> float:
-        """Note with the permit whether the call goes on with a sequence; return the seconds that are left of `timeout_s`."""
-        deadline_s = self._now_s() + timeout_s
-        permit.continues_sequence = await self.sequence_types.goes_on(call, timeout_s=timeout_s)
-        return deadline_s - self._now_s()
+    async def _queue_in_sequence(self, call: InferCall, batching: list[str], permit: Permit, deadline_s: float) -> None:
+        """Note the start of a sequence; of a later request wait for that. `batching` are the models that batch by sequences.
+
+        Raises DeadlineExceeded, LimitExceeded, Overloaded.
+        """
+        permit.continues_sequence = bool(batching) and not call.starts_sequence
+        if call.starts_sequence:
+            self._sequence_starts.begin(call, batching, permit)
+        else:
+            await self._sequence_starts.wait(call, batching, permit, deadline_s)
 
     async def _wait_for_slot(self, running: AuthorizedRequest, permit: Permit, timeout_s: float) -> float:
         deadline_s = self._now_s() + timeout_s
@@ -344,14 +359,18 @@ class InferenceService:
         return permit.try_acquire_slot(model, cost_units=running.expected_units, deadline_s=now_s + timeout_s, now_s=now_s)
 
     async def _compute(self, request: InferRequest[AnswerT], running: AuthorizedRequest, permit: Permit, timeout_s: float) -> AnswerT:
-        if running.call.classified or running.call.sequence_id:
-            timeout_s = await self.require_harmless(running.call, timeout_s)
-            if running.call.sequence_id:
-                timeout_s = await self._note_sequence(running.call, permit, timeout_s)
+        call = running.call
+        if call.classified:
+            timeout_s = await self.classes.require(call, timeout_s=timeout_s)
+        if call.sequence_id:
+            deadline_s = self._now_s() + timeout_s
+            batching = await self.sequence_types.require(call, timeout_s=timeout_s)
+            await self._queue_in_sequence(call, batching, permit, deadline_s)
+            timeout_s = deadline_s - self._now_s()
         if not self._try_acquire_slot(running, permit, timeout_s):
             timeout_s = await self._wait_for_slot(running, permit, timeout_s)
         request.slot = permit
-        return await self.dispatch.send(request, running.call, timeout_s=timeout_s, running=running)
+        return await self.dispatch.send(request, call, timeout_s=timeout_s, running=running)
 
     def _authorize(
         self, parsed: InferCall, request: FrontendRequest, admitted: AdmittedRequest

@@ -93,7 +93,8 @@ class ModelNames:
         before, self._answered = self._answered, set()
         try:
             names = await _names_at(self._servers.pick().control)
-            self._listed, before = {name for name in names if MODEL_NAME.fullmatch(name)}, set()
+            # A name is matched once, and not at each read of an index of thousands.
+            self._listed, before = {name for name in names if name in self._listed or MODEL_NAME.fullmatch(name)}, set()
         except ControlPlaneError as exc:
             _log.debug("the repository index could not be read: %s", exc)  # debug: the supervisor warns that Triton is down
             self._missed.set()

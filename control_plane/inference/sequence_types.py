@@ -2,8 +2,8 @@
 
 Triton 24.10 does not look (25.01 does, core #425). It copies a string of up to 128 bytes to where a model of numbers has
 8 bytes of its heap, and gives a model of strings, for a number, up to 124 bytes of its own stack. An ensemble hands
-its id to its steps. Called by `inference/inference` and `frontends/kserve/grpc_stream`, of the requests that have an id, of
-which it tells, too, whether they go on with a sequence.
+its id to its steps. Called by `inference/inference`, of the requests that have an id; it tells, too, which of their models batch
+by sequences.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from control_plane.core.errors import ControlPlaneError, InvalidRequest, UpstreamFailed
+from control_plane.core.errors import InvalidRequest, UpstreamFailed
 from control_plane.core.infer_call import InferCall
 from control_plane.inference.dispatch import Dispatch
 from control_plane.inference.model_configs import ModelConfigs
@@ -42,30 +42,20 @@ class SequenceTypes:
     def __init__(self, dispatch: Dispatch) -> None:
         self._configs = ModelConfigs(dispatch, Fingerprints(), sequence_config)
 
-    async def require(self, call: InferCall, *, timeout_s: float) -> float:
-        """Require that the model of a call, as it goes to Triton, takes ids of its sequence's type; return the seconds that
-        are left of `timeout_s`.
+    async def require(self, call: InferCall, *, timeout_s: float) -> list[str]:
+        """Require that the model of a call, as it goes to Triton, takes ids of its sequence's type; return the names of that
+        model and its steps that batch by sequences.
 
         Raises InvalidRequest, ModelNotFound, UpstreamUnavailable, UpstreamFailed, DeadlineExceeded.
         """
-        now_s = asyncio.get_running_loop().time
-        deadline_s = now_s() + timeout_s
-        async for name, found in self._models_of(call, deadline_s):
+        batching = []
+        async for name, found in self._models_of(call, asyncio.get_running_loop().time() + timeout_s):
             if any((each == _TEXT) is not call.sequence_is_text for each in found.types):
                 wanted = "a number" if call.sequence_is_text else "a string"
                 raise InvalidRequest(f"model {name!r} takes the ids of sequences as another type: 'sequence_id' must be {wanted}")
-        return deadline_s - now_s()
-
-    async def goes_on(self, call: InferCall, *, timeout_s: float) -> bool:
-        """Whether a call goes on with a sequence: it does not start one, and its model, or a step of it, batches by sequences.
-
-        False, too, where that cannot be known now: then `require` says why.
-        """
-        deadline_s = asyncio.get_running_loop().time() + timeout_s
-        try:
-            return not call.starts_sequence and any([found.has_sequences async for _, found in self._models_of(call, deadline_s)])
-        except ControlPlaneError:
-            return False
+            if found.has_sequences:
+                batching.append(name)
+        return batching
 
     async def _models_of(self, call: InferCall, deadline_s: float) -> AsyncIterator[tuple[str, SequenceConfig]]:
         """Give the model of a call and all that are its steps, by name. Raises as `ModelConfigs.get` does."""

@@ -13,7 +13,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from operator import attrgetter
 from typing import Any
 
 from control_plane.core.errors import InvalidRequest, StoreUnavailable
@@ -124,12 +123,16 @@ class ObjectMirror:
         digest in its first API key, since no key is ever deleted. A tenant that has tokens alone gets that of the store's
         first key, which is an administrator's as a rule; empty if there is no key at all.
         """
-        if self._secrets_of is not self.keys:  # which each change of any object replaces
-            newest_first = sorted(self.keys.values(), key=attrgetter("created_s", "id"), reverse=True)
-            self._secrets = {key.tenant: key.secret_sha256 for key in newest_first}
-            self._secrets[_ANYBODY] = newest_first[-1].secret_sha256 if newest_first else ""
+        if self._secrets_of is not self.keys:  # which each change of a key replaces
+            oldest: dict[str, ApiKey] = {}
+            for key in self.keys.values():  # once, and not sorted: a store may have tens of thousands
+                for whose in (key.tenant, _ANYBODY):
+                    known = oldest.setdefault(whose, key)
+                    if key.created_s <= known.created_s and (key.created_s, key.id) < (known.created_s, known.id):
+                        oldest[whose] = key
+            self._secrets = {whose: key.secret_sha256 for whose, key in oldest.items()}
             self._secrets_of = self.keys
-        return self._secrets.get(tenant) or self._secrets[_ANYBODY]
+        return self._secrets.get(tenant) or self._secrets.get(_ANYBODY, "")
 
     def weight_of(self, tenant: str) -> float:
         """Return a tenant's share, relative to other tenants' weights; 1 where it has no limits of its own."""
@@ -245,7 +248,9 @@ class ObjectMirror:
             if count % _PAUSE_EVERY == 0:
                 await asyncio.sleep(0)
         # All tables change in one step, without an await in between: no request sees half of the changes.
-        self.keys, self.tenants = onto[Kind.API_KEY], onto[Kind.TENANT]
+        if onto[Kind.API_KEY] != self.keys:  # else the same ones are kept, and what has been made of them (`secret_of`)
+            self.keys = onto[Kind.API_KEY]
+        self.tenants = onto[Kind.TENANT]
         self.stored_routes, self.prices, self.purges = onto[Kind.ROUTE], onto[Kind.PRICE], onto[Kind.PURGE]
         self.rollouts, self.webhook_secrets = onto[Kind.ROLLOUT], onto[Kind.WEBHOOK_SECRET]
         self._apply_rollouts()

@@ -69,6 +69,9 @@ class GrpcStatus(IntEnum):
 MessageFrame = bytes | memoryview
 """A length-prefixed message, prefix included."""
 
+_ROOM_BYTES = 64
+"""Spare memory behind a message that came in pieces, as large ones do: a field can be appended without a copy."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GrpcHead:
@@ -163,6 +166,18 @@ def timeout_value(timeout_s: float) -> bytes:
 def frame_prefix(size_bytes: int) -> bytes:
     """The prefix of an uncompressed message of this size."""
     return b"\0" + size_bytes.to_bytes(4, "big")
+
+
+def append_in_place(frame: MessageFrame, data: bytes) -> MessageFrame | None:
+    """Append to an uncompressed message in the memory that it is in, and return its frame; None where there is no room behind it,
+    as behind small ones. The frame as it was may not be used any more."""
+    whole = frame.obj if isinstance(frame, memoryview) and not is_compressed(frame) else None
+    size = len(frame) + len(data)
+    if not isinstance(whole, bytearray) or len(whole) != len(frame) + _ROOM_BYTES or len(data) > _ROOM_BYTES:
+        return None
+    view = memoryview(whole)
+    view[len(frame) : size], view[:PREFIX_BYTES] = data, frame_prefix(size - PREFIX_BYTES)
+    return view[:size]
 
 
 def frame_message(message: bytes) -> bytes:
@@ -267,7 +282,8 @@ class MessageReader:
         part = data[: self.partial_bytes - len(self._partial)]
         self._partial += part  # grows with what arrives: five bytes can announce a message of the largest size allowed
         if len(self._partial) == self.partial_bytes:
-            frames.append(memoryview(self._partial))
+            self._partial += bytes(_ROOM_BYTES)
+            frames.append(memoryview(self._partial)[: self.partial_bytes])
             self._partial, self.partial_bytes = bytearray(), 0
         return data[len(part) :]
 

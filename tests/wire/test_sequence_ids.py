@@ -122,6 +122,19 @@ async def test_a_sequence_goes_on_over_the_other_protocol_and_at_another_gateway
         assert [await id_by_call(it, tenant, message(id_)) for tenant in TENANTS] == over_http
 
 
+@pytest.mark.parametrize("id_", IDS)
+async def test_a_large_message_is_in_memory_once(id_: int | str) -> None:
+    async with frontend(governed=governed()) as it:
+        it.upstream.http.config = b"{}"
+        own = await id_by_call(it, "acme", message(id_))
+        assert await id_by_call(it, "acme", message(id_, elements=50_000)) == own != id_
+        frame = it.upstream.grpc.requests[-1].frame
+        assert isinstance(frame, memoryview)
+        assert len(frame) < len(frame.obj) <= len(frame) + 64, "the memory in which it came, with the room behind it"
+        request = service_pb2.ModelInferRequest.FromString(message_of(it.upstream.grpc.requests[-1]))
+        assert request.raw_input_contents[0] == bytes(200_000)
+
+
 async def test_a_compressed_message_by_a_route_has_the_tenants_own_id() -> None:
     async with frontend(governed=governed()) as it:
         it.upstream.http.config = b"{}"

@@ -23,7 +23,7 @@ from uuid import uuid4
 
 import orjson
 
-from control_plane.batches.domain.batch import Batch, BatchState, Chunk, Ended, StoredFile
+from control_plane.batches.domain.batch import Batch, BatchState, Chunk, Chunks, Ended, StoredFile
 from control_plane.core.errors import StoreUnavailable
 from control_plane.jobs.ports import BlobReader
 from control_plane.storage.durable_files import flush_to_disk, open_private
@@ -246,7 +246,7 @@ def _add_batch(folder: Path, tenant: Path, batch: Batch) -> bool:
 
 
 def _text_of(batch: Batch) -> bytes:
-    plain = {each.name: getattr(batch, each.name) for each in fields(batch)}
+    plain = {each.name: getattr(batch, each.name) for each in fields(batch)} | {"chunks": tuple(batch.chunks)}
     if not batch.webhook:
         del plain["webhook"]  # gateways of the version before, beside which this one may run, know no such field
     return orjson.dumps(plain)
@@ -257,7 +257,7 @@ def _batch(own: Path) -> Batch | None:
     if found is None:
         return None
     plain = orjson.loads(found)
-    return Batch(**{**plain, "scopes": tuple(plain["scopes"]), "chunks": tuple(Chunk(**each) for each in plain["chunks"])})
+    return Batch(**{**plain, "scopes": tuple(plain["scopes"]), "chunks": Chunks(Chunk(**each) for each in plain["chunks"])})
 
 
 def _batches(tenant: Path, after: str, limit: int) -> list[Batch]:

@@ -7,6 +7,8 @@ Source: https://platform.openai.com/docs/api-reference/batch.
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
@@ -51,6 +53,37 @@ class Chunk:
     end: int
 
 
+class Chunks:
+    """Chunks of one batch, packed as three numbers each: there may be more than a thousand, and a thousand open batches of each
+    tenant are in memory."""
+
+    __slots__ = ("_numbers",)
+
+    def __init__(self, chunks: Iterable[Chunk]) -> None:
+        self._numbers = array("q", [number for chunk in chunks for number in (chunk.lines, chunk.start, chunk.end)])
+
+    def __len__(self) -> int:
+        return len(self._numbers) // 3
+
+    def __getitem__(self, number: int) -> Chunk:
+        """Return a chunk by its number, which counts from 0. Raises IndexError."""
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        return Chunk(*self._numbers[3 * number : 3 * number + 3])
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Chunks) and self._numbers == other._numbers
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def lines(self) -> int:
+        return sum(self._numbers[::3])
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """A batch as it was created."""
@@ -62,7 +95,7 @@ class Batch:
     """The caller's scopes at that time: what was accepted is answered, whatever becomes of the key."""
     input_file_id: str
     model: str
-    chunks: tuple[Chunk, ...]
+    chunks: Chunks
     metadata: dict[str, str] | None
     created_s: float
     expires_s: float
@@ -71,7 +104,7 @@ class Batch:
 
     @property
     def lines(self) -> int:
-        return sum(chunk.lines for chunk in self.chunks)
+        return self.chunks.lines
 
     def job_id(self, chunk: int) -> str:
         """Return the id of a chunk's job: the same whoever makes it, so that there is only one."""

@@ -90,12 +90,21 @@ class FleetMetrics(Collector):
         yield replicas
 
     def _of_models(self, fleet: Fleet) -> Iterator[Metric]:
-        tiers = Counter(fleet.nearest_tier(facts) for facts in fleet.models.values())
+        facts_of = fleet.models
+        # As `Fleet.nearest_tier` has it, but by what is loaded, of which there is little: asked of each of thousands of models it
+        # holds the event loop for milliseconds.
+        ready = {
+            name for server in fleet.servers.values() for name, replica in server.replicas.items() if replica.state is ModelState.READY
+        }
+        tiers = Counter([facts.tier for facts in facts_of.values()])
+        tiers.subtract(facts_of[name].tier for name in ready if name in facts_of)
+        tiers[Tier.HOT] += sum(name in facts_of for name in ready)
         models = GaugeMetricFamily("tidegate_fleet_models", "Models by the nearest tier that has them.", labels=("tier",))
         for tier in Tier:
             models.add_metric((tier.value,), tiers[tier])
         yield models
-        quarantined = sum(facts.quarantined_until_s > self._now_s() for facts in fleet.models.values())
+        now_s = self._now_s()
+        quarantined = sum([facts.quarantined_until_s > now_s for facts in facts_of.values()])
         help_text = "Models in quarantine: they failed to load, and are not tried again yet."
         yield GaugeMetricFamily("tidegate_fleet_quarantined_models", help_text, value=quarantined)
         help_text = "1 while this process is the one that loads and unloads the fleet's models."

@@ -32,6 +32,7 @@ from control_plane.protocols.grpc import (
     GrpcHead,
     GrpcStatus,
     MessageFrame,
+    append_in_place,
     frame_message,
     frame_prefix,
     is_compressed,
@@ -144,9 +145,12 @@ class InferMessage:
         if not call.sequence_id:
             return call
         own = own_call(call, self._access.sequence_key(self.principal))
-        message, field = self._message(), own_field(own)
-        frame = yield from join_steps(frame_prefix(len(message) + len(field)), message, field)
-        self._replace(memoryview(frame))
+        field = own_field(own)
+        frame = append_in_place(self.frame, field)  # a large message is in memory once, as it is counted
+        if frame is None:
+            message = self._message()
+            frame = memoryview((yield from join_steps(frame_prefix(len(message) + len(field)), message, field)))
+        self._replace(frame)
         return own
 
     def readdress(self, model_name: str, model_version: str) -> None:

@@ -3,7 +3,8 @@
 The fleet's leader shows the token of its lease with each look before a change and with each change. The newest
 token that a node has seen wins, so a leader that was paused past its lease changes nothing. One fleet at a time
 owns a node: another one is refused for as long as a gateway of the first has been heard of lately, by the node's
-own clock alone.
+own clock alone. A lower token of the owner counts again once nobody has shown the newest for as long: a store that lost the
+lease may give lower ones where a host's clock is behind.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class FenceLimits:
     """Time limits of a fence, in seconds."""
 
     owner_lasts_s: float = 10.0
-    """Time after which a fleet of which nothing was heard owns the node no longer: longer than its lease, so
-    that a leader that is cut off has stopped loading by then."""
+    """Time after which a fleet of which nothing was heard owns the node no longer, and a token that was not shown fences off no
+    lower one: longer than the lease, so that a leader that is cut off has stopped loading by then."""
 
 
 class Fence:
@@ -37,7 +38,8 @@ class Fence:
         self._limits = limits or FenceLimits()
         self._owner: str | None = None
         self._token = 0
-        self._heard_s = 0.0
+        self._heard_s = self._shown_s = 0.0
+        """When a gateway of the owner was last heard, and when its leader last showed the newest token."""
 
     @property
     def owner(self) -> str | None:
@@ -62,7 +64,8 @@ class Fence:
                 f"fleet {self._owner!r} uses this node, and {term.fleet!r} must not load there; gateways of one fleet list the same "
                 "servers, or set the same --fleet-name, and share one --state-url"
             )
-        if term.fleet == self._owner and term.token < self._token:
+        if term.fleet == self._owner and term.token < self._token and now_s - self._shown_s < self._limits.owner_lasts_s:
             return f"another gateway leads the fleet now, with token {self._token}; this one had {term.token}"
-        self._owner, self._token, self._heard_s = term.fleet, term.token, now_s
+        self._owner, self._token = term.fleet, term.token
+        self._heard_s = self._shown_s = now_s
         return None

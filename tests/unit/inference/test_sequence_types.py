@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -15,7 +13,6 @@ from control_plane.inference.sequence_types import SequenceTypes
 from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.triton.servers import Servers
-from tests.aio import settle
 from tests.fakes import FakeHttp, FakeUpstream
 from tests.unit.inference.governed_bench import Bench, Request
 
@@ -60,7 +57,7 @@ def types_of(**configs: Any) -> SequenceTypes:
     ],
 )
 async def test_ids_of_the_models_type_may_be_sent(call: InferCall, configs: dict[str, Any]) -> None:
-    assert 0.0 < await types_of(**configs).require(call, timeout_s=1.0) <= 1.0
+    await types_of(**configs).require(call, timeout_s=1.0)
 
 
 @pytest.mark.parametrize(
@@ -95,23 +92,16 @@ async def test_where_the_type_is_not_known_nothing_goes_on(configs: dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("call", "configs", "goes_on"),
+    ("configs", "batching"),
     [
-        pytest.param(NUMBER, {"m": taking("TYPE_UINT64")}, True, id="a later request"),
-        pytest.param(NUMBER, {"m": {"sequence_batching": {}}}, True, id="a model without control inputs"),
-        pytest.param(replace(NUMBER, ends_sequence=True), {"m": taking("TYPE_UINT64")}, True, id="the last"),
-        pytest.param(replace(NUMBER, starts_sequence=True), {"m": taking("TYPE_UINT64")}, False, id="the first"),
-        pytest.param(NUMBER, {"m": {}}, False, id="a model without sequences"),
-        pytest.param(NUMBER, {"m": ensemble(("a", -1)), "a": taking()}, True, id="a step"),
-        pytest.param(NUMBER, {"m": ensemble(("a", -1)), "a": {}}, False, id="steps without sequences"),
-        pytest.param(NUMBER, {}, False, id="no model"),
-        pytest.param(NUMBER, {"m": [7]}, False, id="no configuration"),
+        pytest.param({"m": taking("TYPE_UINT64")}, ["m"], id="a model"),
+        pytest.param({"m": {"sequence_batching": {}}}, ["m"], id="a model without control inputs"),
+        pytest.param({"m": {}}, [], id="a model without sequences"),
+        pytest.param({"m": ensemble(("a", -1), ("b", -1)), "a": taking(), "b": {}}, ["a"], id="a step"),
     ],
 )
-async def test_a_call_goes_on_where_its_model_has_sequences_and_it_starts_none(
-    call: InferCall, configs: dict[str, Any], goes_on: bool
-) -> None:
-    assert await types_of(**configs).goes_on(call, timeout_s=1.0) is goes_on
+async def test_the_models_that_batch_by_sequences_are_named(configs: dict[str, Any], batching: list[str]) -> None:
+    assert await types_of(**configs).require(NUMBER, timeout_s=1.0) == batching
 
 
 class _InSequence(Request):
@@ -126,50 +116,3 @@ async def test_a_request_that_would_write_into_tritons_memory_is_not_sent() -> N
     with pytest.raises(InvalidRequest, match="must be a number"):
         await bench.service.infer(request)
     assert request.timeouts_s == []
-
-
-class _Step(Request):
-    """A request of a sequence that Triton answers when it `may_answer`."""
-
-    def __init__(self, *, starts: bool = False) -> None:
-        super().__init__()
-        self._starts = starts
-        self.may_answer.clear()
-
-    def read_at_once(self) -> InferCall:  # type: ignore[override]
-        return replace(NUMBER, starts_sequence=self._starts)
-
-
-@pytest.mark.parametrize(
-    ("config", "sent"), [pytest.param(taking(), 1, id="sequences"), pytest.param({}, 0, id="a model that takes no notice of the id")]
-)
-async def test_a_sequence_under_way_does_not_wait_behind_starts(config: dict[str, Any], sent: int) -> None:
-    bench = Bench(max_in_flight_per_model=4)
-    bench.service.sequence_types = types_of(m=config)
-    starts, later = [_Step(starts=True) for _ in range(5)], _Step()
-    async with asyncio.TaskGroup() as tasks:
-        for request in (*starts, later):
-            tasks.create_task(bench.service.infer(request))
-            await settle()
-        assert [len(request.timeouts_s) for request in starts] == [1, 1, 1, 1, 0]
-        assert len(later.timeouts_s) == sent
-        for request in (*starts, later):
-            request.may_answer.set()
-
-
-async def test_a_flood_of_later_requests_waits_for_slots_of_its_own() -> None:
-    bench = Bench(max_in_flight_per_model=4)
-    bench.service.sequence_types = types_of(m=taking())
-    flood, start = [_Step() for _ in range(9)], _Step(starts=True)
-    async with asyncio.TaskGroup() as tasks:
-        for request in (*flood, start):
-            tasks.create_task(bench.service.infer(request))
-            await settle()
-        assert sum(len(request.timeouts_s) for request in flood) == 4
-        assert len(start.timeouts_s) == 1
-        for request in (*flood, start):
-            request.may_answer.set()
-    assert all(len(request.timeouts_s) == 1 for request in flood), "each has its turn"
-    admission = bench.service._governance.admission
-    assert admission.slots("m").are_idle
-    assert admission.slots("m", continues_sequence=True).are_idle

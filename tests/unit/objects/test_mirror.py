@@ -42,6 +42,30 @@ async def test_a_tenants_weight_is_its_own_and_one_where_nothing_is_said() -> No
     assert (bench.known.weight_of("acme"), bench.known.weight_of("unknown")) == (3.0, 1.0)
 
 
+async def test_a_tenants_secret_is_in_its_first_key_and_else_in_the_first_of_all() -> None:
+    bench = Bench()
+    assert bench.known.secret_of("acme") == ""
+    for number, (tenant, created_s) in enumerate([("b", 3.0), ("a", 5.0), ("a", 4.0), ("b", 3.0)]):
+        await bench.put(replace(KEY, id=f"{number:012x}", tenant=tenant, secret_sha256=f"{number:064x}", created_s=created_s))
+    await bench.known.start()
+    assert [int(bench.known.secret_of(tenant)) for tenant in ("a", "b", "has tokens alone")] == [2, 0, 0]
+
+
+async def test_only_a_change_of_a_key_replaces_the_keys_and_what_is_made_of_them() -> None:
+    bench = Bench()
+    await bench.put(*ALL)
+    async with bench.running():
+        before = bench.known.keys
+        await bench.put(Tenant("another"))
+        await asyncio.sleep(1.0)
+        assert "another" in bench.known.tenants
+        assert bench.known.keys is before
+        await bench.put(replace(KEY, id="0" * 12, secret_sha256="cd" * 32, created_s=0.5))
+        await asyncio.sleep(1.0)
+        assert bench.known.keys is not before
+        assert bench.known.secret_of("acme") == "cd" * 32
+
+
 async def test_start_on_an_empty_store_does_not_wait() -> None:
     bench = Bench()
     await bench.known.start()

@@ -18,6 +18,7 @@ from control_plane.protocols.grpc import (
     GrpcStatus,
     MessageReader,
     answer_of,
+    append_in_place,
     frame_message,
     message_answer,
     message_in,
@@ -157,6 +158,35 @@ class TestMessageReader:
         frame = frame_message(message)
         got = [each for at in range(0, len(frame), 100_000) for each in reader.feed(memoryview(frame)[at : at + 100_000])]
         assert [bytes(each) for each in got] == [frame]
+
+    def test_a_field_is_appended_to_a_large_one_where_it_is(self) -> None:
+        message, reader = bytes(range(256)) * 64, MessageReader(1 << 30)
+        frame = frame_message(message)
+        (got,) = [*reader.feed(frame[:1000]), *reader.feed(frame[1000:] + b"")]
+        longer = append_in_place(got, b"field")
+        assert isinstance(got, memoryview)
+        assert isinstance(longer, memoryview)
+        assert bytes(longer) == frame_message(message + b"field")
+        assert longer.obj is got.obj
+        assert append_in_place(longer, b"field") is None, "there is room for one"
+
+    @pytest.mark.parametrize(
+        "frame",
+        [
+            pytest.param(frame_message(b"small"), id="in one piece"),
+            pytest.param(memoryview(bytearray(frame_message(b"own"))), id="without room"),
+            pytest.param(memoryview(bytearray(b"\1" + frame_message(b"x")[1:] + bytes(64)))[:6], id="compressed"),
+        ],
+    )
+    def test_where_there_is_no_room_nothing_is_changed(self, frame: bytes | memoryview) -> None:
+        before = bytes(frame)
+        assert append_in_place(frame, b"field") is None
+        assert bytes(frame) == before
+
+    def test_more_than_there_is_room_for_is_not_appended(self) -> None:
+        whole = bytearray(frame_message(b"x") + bytes(64))
+        assert append_in_place(memoryview(whole)[:6], bytes(65)) is None
+        assert append_in_place(memoryview(whole)[:6], bytes(64)) is not None
 
     def test_tells_how_large_the_one_is_that_has_begun(self) -> None:
         reader = MessageReader(1_000)

@@ -34,6 +34,6 @@ def next_token(highest: int, wall_s: float) -> int:
     """Return the fencing token of a takeover: above the highest one seen, and no less than the seconds since 2026.
 
     So it grows also where the store has lost the record and the process never saw it: nodes, which remember, refuse lower
-    ones. Only that case relies on the hosts' clocks.
+    ones for a while (`node/domain/fence`). Only that case relies on the hosts' clocks.
     """
     return max(highest + 1, int(wall_s) - _TOKENS_BEGIN_S)

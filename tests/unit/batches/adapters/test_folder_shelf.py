@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from control_plane.batches.adapters.folder_shelf import FolderShelf
-from control_plane.batches.domain.batch import Batch, BatchState, Chunk, Ended, StoredFile
+from control_plane.batches.domain.batch import Batch, BatchState, Chunk, Chunks, Ended, StoredFile
 from control_plane.core.errors import StoreUnavailable
 from control_plane.storage.file_pieces import FilePieces
 from tests.full_disk import full_disk
 from tests.killed import dies_before
 
 FILE = StoredFile(f"file-{1:032x}", "team", "in.jsonl", "batch", 0, 1000.0)
-BATCH = Batch(f"batch_{1:032x}", "team", "k", (), FILE.id, "m", (Chunk(1, 0, 4),), None, 1000.0, 2000.0)
+BATCH = Batch(f"batch_{1:032x}", "team", "k", (), FILE.id, "m", Chunks([Chunk(1, 0, 4)]), None, 1000.0, 2000.0)
 END = Ended(BatchState.COMPLETED, 1500.0, 1, 0, has_output=True, has_errors=False)
 AN_HOUR_S = 3600.0
 

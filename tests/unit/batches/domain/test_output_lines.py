@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from control_plane.batches.domain.batch import Batch, Chunk
+from control_plane.batches.domain.batch import Batch, Chunk, Chunks
 from control_plane.batches.domain.input_lines import Line
 from control_plane.batches.domain.output_lines import (
     ChunkEnd,
@@ -22,7 +22,7 @@ from control_plane.batches.domain.output_lines import (
 from control_plane.jobs.domain.job import Blob, JobState, Result
 from tests.fakes.jobs import job, job_id
 
-BATCH = Batch("batch_1", "team", "k", (), "file-1", "m", (Chunk(3, 0, 9), Chunk(2, 9, 15)), None, 0.0, 10.0)
+BATCH = Batch("batch_1", "team", "k", (), "file-1", "m", Chunks([Chunk(3, 0, 9), Chunk(2, 9, 15)]), None, 0.0, 10.0)
 RESULT = Result(Blob("b", 1, ""), 200, 0, failed_lines=1)
 
 

@@ -190,3 +190,13 @@ def test_what_an_autoscaler_needs(bench: Bench) -> None:
 def test_an_autoscaler_sees_the_work_of_models_beyond_those_that_have_metrics_of_their_own(bench: Bench) -> None:
     bench.requests = RequestCounts(computed=(ComputedCount("a", 10), ComputedCount(OTHER, 90)))
     assert bench.samples("offered_seconds_total") == {("",): pytest.approx(10.0)}
+
+
+def test_a_model_counts_once_by_its_nearest_tier_however_many_replicas_and_one_that_is_not_described_does_not() -> None:
+    bench = Bench()
+    fleet = bench.fleet
+    for name, server, state in (("a", "s1", READY), ("c", "s0", UNLOADS), ("d", "s1", READY), ("somebody's own", "s0", READY)):
+        fleet.put_replica(fleet.servers[server], Replica(name, state, 40, 0.0))
+    counted = {tier: float(sum(fleet.nearest_tier(facts) is tier for facts in fleet.models.values())) for tier in Tier}
+    assert counted == {Tier.HOT: 2.0, Tier.WARM: 2.0, Tier.COLD: 0.0}
+    assert bench.samples("models") == {(tier.value,): count for tier, count in counted.items()}

@@ -15,7 +15,17 @@ def test_the_newest_token_wins_and_stays() -> None:
     assert fence.refusal(Term(OWN, 7), 2.0) is None
     assert "token 7" in (fence.refusal(Term(OWN, 6), 2.0) or "")
     assert fence.refusal(Term(OWN, 7), 1000.0) is None
-    assert fence.refusal(Term(OWN, 6), 2000.0) is not None, "however long nothing was heard"
+    assert fence.refusal(Term(OWN, 6), 1000.0 + LASTS_S - 0.1) is not None
+
+
+def test_a_lower_token_counts_once_nobody_has_shown_the_newest_for_longer_than_a_lease() -> None:
+    fence = Fence()
+    assert fence.refusal(Term(OWN, 7), 0.0) is None
+    fence.heard(OWN, LASTS_S)  # a gateway that does not lead
+    assert fence.refusal(Term(OWN, 6), LASTS_S - 0.1) is not None, "which is no sign of the newest"
+    assert fence.refusal(Term(OWN, 6), LASTS_S) is None
+    assert fence.refusal(Term(OWN, 5), LASTS_S) is not None
+    assert fence.refusal(Term(OWN, 7), LASTS_S) is None, "the newest wins again where it is shown after all"
 
 
 def test_a_second_fleet_is_refused_while_the_first_lives_whatever_its_token() -> None:

@@ -1,0 +1,64 @@
+"""Requests that start sequences and have not ended, for which the later requests of their sequences wait.
+
+Triton holds a start until another sequence has ended, and what follows it as well. Sent to Triton, those that follow would hold
+the slots of sequences under way (`admission/admission`) until their deadlines. Starts at other processes are not known here.
+Called by `inference/inference`, with the models of a call that batch by sequences.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from control_plane.admission.admission import Permit
+from control_plane.core.errors import DeadlineExceeded
+from control_plane.core.infer_call import InferCall
+
+_RETRY_AFTER_S = 1.0
+"""When a client may try again whose later requests fill the waiting room."""
+
+
+@dataclass(slots=True)
+class _Starts:
+    """Starts of one sequence that have not ended."""
+
+    under_way: int = 0
+    have_ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class SequenceStarts:
+    """Starts of sequences that one process has under way, by model and sequence id."""
+
+    def __init__(self) -> None:
+        self._starts: dict[tuple[str, str], _Starts] = {}
+
+    def begin(self, call: InferCall, models: Iterable[str], permit: Permit) -> None:
+        """Note a start until its permit's slot is free, or it has ended without one."""
+        sequences = [(model, call.sequence_id) for model in models]
+        for sequence in sequences:
+            self._starts.setdefault(sequence, _Starts()).under_way += 1
+        permit.at_end = lambda: self._end(sequences)
+
+    async def wait(self, call: InferCall, models: Iterable[str], permit: Permit, deadline_s: float) -> None:
+        """Wait in the waiting room until the starts of the call's sequence have ended. Raises DeadlineExceeded, LimitExceeded,
+        Overloaded."""
+        for starts in filter(None, [self._starts.get((model, call.sequence_id)) for model in models]):
+            place = permit.enter_room(_RETRY_AFTER_S)
+            permit.is_waiting = True
+            try:
+                async with asyncio.timeout_at(deadline_s):
+                    await starts.have_ended.wait()
+            except TimeoutError:
+                raise DeadlineExceeded("the request that starts this sequence was not answered before the deadline") from None
+            finally:
+                permit.is_waiting = False
+                place.leave()
+
+    def _end(self, sequences: Iterable[tuple[str, str]]) -> None:
+        for sequence in sequences:
+            starts = self._starts[sequence]
+            starts.under_way -= 1
+            if not starts.under_way:
+                del self._starts[sequence]
+                starts.have_ended.set()
