@@ -43,7 +43,7 @@ class _FleetAttempt(Attempt[AnswerT]):
     """Attempt at one replica of a fleet, with the slot that it holds there."""
 
     reservation: Reservation = field(kw_only=True)
-    aim: RoutingHint = field(kw_only=True)
+    hint: RoutingHint = field(kw_only=True)
     was_hedged: bool = field(default=False, kw_only=True)
 
 
@@ -81,24 +81,24 @@ class FleetDispatcher:
         the request's slot is released.
         """
         deadline_s = self._now_s() + timeout_s
-        aim = self._workloads.aim(call, running)
+        hint = self._workloads.hint(call, running)
         self.retries.asked(units_of(running))
         facts = self._router.state.fleet.models.get(call.model_name)
         if running is not None and facts is not None and facts.spec.is_repeatable:
             running.is_repeatable = True
-        aim.may_probe = is_repeatable(call, running)
+        hint.may_probe = is_repeatable(call, running)
         while True:
             if self.deaths.watches(call.model_name):
-                attempt = await self._attempt_in_turn(request, call, running, deadline_s=deadline_s, aim=aim)
+                attempt = await self._attempt_in_turn(request, call, running, deadline_s=deadline_s, hint=hint)
             else:
                 hedges = self.hedging.is_open_for(running)
-                attempt = await self._attempt(request, call, running, deadline_s=deadline_s, aim=aim, hedges=hedges)
+                attempt = await self._attempt(request, call, running, deadline_s=deadline_s, hint=hint, hedges=hedges)
                 if attempt.fault is not None:
                     await self._judge(request, call, attempt, None)
-            next_aim = self._aim_after(attempt, call, running)
-            if next_aim is None:
+            next_hint = self._hint_after(attempt, call, running)
+            if next_hint is None:
                 return attempt.result()
-            aim = next_aim
+            hint = next_hint
 
     async def stream(
         self, request: GenerateRequest, call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None
@@ -106,15 +106,15 @@ class FleetDispatcher:
         """Start a streamed response; its slot is released when the stream is closed. It is retried only if it
         cannot have been computed; once the head of a stream has come, never: the client has part of the answer."""
         deadline_s = self._now_s() + timeout_s
-        aim = self._workloads.aim(call, running)
+        hint = self._workloads.hint(call, running)
         self.retries.asked(units_of(running))
         while True:
-            attempt = await self._attempt_stream(request, call, running, deadline_s=deadline_s, aim=aim)
-            next_aim = self._aim_after(attempt, call, running)
-            if next_aim is None:
+            attempt = await self._attempt_stream(request, call, running, deadline_s=deadline_s, hint=hint)
+            next_hint = self._hint_after(attempt, call, running)
+            if next_hint is None:
                 answer = attempt.result()
                 return answer if isinstance(answer, HttpAnswer) else _ReservedStream(answer, attempt.reservation)
-            aim = next_aim
+            hint = next_hint
 
     async def _attempt_in_turn(
         self,
@@ -123,13 +123,13 @@ class FleetDispatcher:
         running: AuthorizedRequest | None,
         *,
         deadline_s: float,
-        aim: RoutingHint,
+        hint: RoutingHint,
     ) -> _FleetAttempt[AnswerT]:
         """Send a request to a model of which some are suspect. Raises QueryOfDeath: this one is guilty."""
         async with self.deaths.turn(request, call, timeout_s=deadline_s - self._now_s()) as suspect:
             if suspect is not None:
-                aim = replace(aim, avoid=aim.avoid | self._resending.avoided(call.model_name), may_probe=False)
-            attempt = await self._attempt(request, call, running, deadline_s=deadline_s, aim=aim, suspect=suspect)
+                hint = replace(hint, avoid=hint.avoid | self._resending.avoided(call.model_name), may_probe=False)
+            attempt = await self._attempt(request, call, running, deadline_s=deadline_s, hint=hint, suspect=suspect)
             await self._judge(request, call, attempt, suspect)
         return attempt
 
@@ -140,18 +140,18 @@ class FleetDispatcher:
         running: AuthorizedRequest | None,
         *,
         deadline_s: float,
-        aim: RoutingHint,
+        hint: RoutingHint,
         suspect: Suspect | None = None,
         hedges: bool = False,
     ) -> _FleetAttempt[AnswerT]:
         """Send a request to a replica, and tell the view how it went. With `hedges` one that is late may be hedged; the
         attempt is then that of the server that answered."""
-        reservation = await self._reserve(call, running, deadline_s=deadline_s, aim=aim)
-        attempt: _FleetAttempt[AnswerT] = _FleetAttempt(reservation=reservation, aim=aim)
+        reservation = await self._reserve(call, running, deadline_s=deadline_s, hint=hint)
+        attempt: _FleetAttempt[AnswerT] = _FleetAttempt(reservation=reservation, hint=hint)
         if hedges:
             send: Send[AnswerT] = partial(self.hedging.send, request, call, running, attempt)
         else:
-            send = self._resending.recallable(request.send, call, running, reservation, aim)
+            send = self._resending.recallable(request.send, call, running, reservation, hint)
         try:
             await attempt.run(send, reservation.upstream, timeout_s=deadline_s - self._now_s())
         finally:
@@ -162,11 +162,11 @@ class FleetDispatcher:
         return attempt
 
     async def _attempt_stream(
-        self, request: GenerateRequest, call: InferCall, running: AuthorizedRequest | None, *, deadline_s: float, aim: RoutingHint
+        self, request: GenerateRequest, call: InferCall, running: AuthorizedRequest | None, *, deadline_s: float, hint: RoutingHint
     ) -> _FleetAttempt[HttpAnswer | HttpStream]:
         """Start a streamed response at a replica, and tell the view how that went."""
-        reservation = await self._reserve(call, running, deadline_s=deadline_s, aim=aim)
-        attempt: _FleetAttempt[HttpAnswer | HttpStream] = _FleetAttempt(reservation=reservation, aim=aim)
+        reservation = await self._reserve(call, running, deadline_s=deadline_s, hint=hint)
+        attempt: _FleetAttempt[HttpAnswer | HttpStream] = _FleetAttempt(reservation=reservation, hint=hint)
         try:
             await attempt.run(request.stream, reservation.upstream, timeout_s=deadline_s - self._now_s())
         finally:
@@ -192,7 +192,7 @@ class FleetDispatcher:
             is_stub = fault is Fault.DEAD_STUB
             await self.deaths.died(request, call, reservation.server.name, suspect=suspect, is_stub=is_stub)
 
-    def _aim_after(
+    def _hint_after(
         self,
         attempt: _FleetAttempt[AnswerT],
         call: InferCall,
@@ -203,15 +203,15 @@ class FleetDispatcher:
         if fault is None or (attempt.was_hedged and not _may_go_to_a_third(fault)):
             return None
         is_recall = recall_of(attempt.error) is not None
-        return self._resending.aim_after(fault, call, running, attempt.reservation, attempt.aim, is_recall=is_recall)
+        return self._resending.hint_after(fault, call, running, attempt.reservation, attempt.hint, is_recall=is_recall)
 
-    async def _reserve(self, call: InferCall, running: AuthorizedRequest | None, *, deadline_s: float, aim: RoutingHint) -> Reservation:
+    async def _reserve(self, call: InferCall, running: AuthorizedRequest | None, *, deadline_s: float, hint: RoutingHint) -> Reservation:
         """Acquire a slot at a replica. The request's own time starts after that, so nobody is charged for
         waiting for a load."""
         if running is not None:
             running.sent_s = None
         enter = None if running is None else running.permit.enter_room
-        reservation = await self._router.acquire(call, deadline_s=deadline_s, aim=aim, enter_room=enter)
+        reservation = await self._router.acquire(call, deadline_s=deadline_s, hint=hint, enter_room=enter)
         if running is not None:
             running.sent(reservation.server.name)
         return reservation
@@ -223,18 +223,18 @@ class FleetDispatcher:
         """Context manager: a server with the model, whose slot is held for as long as the block lasts. Raises
         Overloaded. QueryOfDeath: processes have died under the `request` that is sent there."""
         self.retries.asked(units_of(running))
-        deadline_s, aim = self._now_s() + timeout_s, self._workloads.aim(call, running)
+        deadline_s, hint = self._now_s() + timeout_s, self._workloads.hint(call, running)
         if request is None:
-            async with self._reserved(call, running, deadline_s=deadline_s, aim=aim) as (upstream, _):
+            async with self._reserved(call, running, deadline_s=deadline_s, hint=hint) as (upstream, _):
                 yield upstream
             return
         async with self.deaths.turn_if_watched(request, call, timeout_s=timeout_s) as suspect:
             if suspect is not None:
-                aim.avoid = self._resending.avoided(call.model_name)
+                hint.avoid = self._resending.avoided(call.model_name)
             attempt: _FleetAttempt[None] | None = None
             try:
-                async with self._reserved(call, running, deadline_s=deadline_s, aim=aim) as (upstream, reservation):
-                    attempt = _FleetAttempt(reservation=reservation, aim=aim, fault=None)
+                async with self._reserved(call, running, deadline_s=deadline_s, hint=hint) as (upstream, reservation):
+                    attempt = _FleetAttempt(reservation=reservation, hint=hint, fault=None)
                     yield upstream
             except ControlPlaneError as exc:
                 if attempt is None:
@@ -248,10 +248,10 @@ class FleetDispatcher:
 
     @asynccontextmanager
     async def _reserved(
-        self, call: InferCall, running: AuthorizedRequest | None, *, deadline_s: float, aim: RoutingHint
+        self, call: InferCall, running: AuthorizedRequest | None, *, deadline_s: float, hint: RoutingHint
     ) -> AsyncIterator[tuple[Upstream, Reservation]]:
         """Context manager: a slot at a replica; the view is told how the block ends."""
-        reservation = await self._reserve(call, running, deadline_s=deadline_s, aim=aim)
+        reservation = await self._reserve(call, running, deadline_s=deadline_s, hint=hint)
         try:
             yield reservation.upstream, reservation
             self._router.answered(call, reservation)

@@ -44,7 +44,7 @@ class HedgedAttempt(Protocol):
 
     reservation: Reservation
     """Reservation at the server that answers."""
-    aim: RoutingHint
+    hint: RoutingHint
     was_hedged: bool
 
 
@@ -85,7 +85,7 @@ class Hedging:
         Without a good answer the result is that of the first send, and so is what it raises.
         """
         if running is None or not self.is_open_for(running) or not self._may_be_hedged(call, running):
-            send = self.resending.recallable(request.send, call, running, attempt.reservation, attempt.aim)
+            send = self.resending.recallable(request.send, call, running, attempt.reservation, attempt.hint)
             return await send(server, timeout_s=timeout_s)
         race = _Race(self, cast("SlottedRequest[AnswerT]", request), call, running, attempt, self.state.now_s() + timeout_s)
         hedge_after_s = race.hedge_after_s()
@@ -192,7 +192,7 @@ class _Race(Generic[AnswerT]):
                 await asyncio.sleep(0)
             if first.task.done() or not hedging.tasks.is_open:
                 return None
-            avoid = hedging.resending.unfit(self._reservation, self._attempt.aim)
+            avoid = hedging.resending.unfit(self._reservation, self._attempt.hint)
             server = idle_server(hedging.state.fleet, model, avoid=avoid, pool=self._running.pool or None)
             if server is not None:
                 # What a route asks to be computed twice is no retry, so the budget of retries is not asked.
@@ -214,7 +214,7 @@ class _Race(Generic[AnswerT]):
         )  # fmt: skip
 
     def _recallable(self, send: Send[AnswerT], reservation: Reservation) -> Send[AnswerT]:
-        return self._hedging.resending.recallable(send, self._call, self._running, reservation, self._attempt.aim)
+        return self._hedging.resending.recallable(send, self._call, self._running, reservation, self._attempt.hint)
 
     def _settled(self, first: RacingSend[AnswerT], second: RacingSend[AnswerT] | None, winner: RacingSend[AnswerT] | None) -> AnswerT:
         """End what has lost, and return the answer. Raises what the first send raised, if no answer is good."""

@@ -76,7 +76,7 @@ class ModelRouter:
         self._requests = LoadRequests(state, loads)
 
     async def acquire(
-        self, call: InferCall, *, deadline_s: float, aim: RoutingHint = ANY, enter_room: Callable[[float], Place] | None = None
+        self, call: InferCall, *, deadline_s: float, hint: RoutingHint = ANY, enter_room: Callable[[float], Place] | None = None
     ) -> Reservation:
         """Acquire a slot at a ready replica of the request's model; wait for one, and have it loaded, if
         there is none. Who waits `enter_room`s with the seconds that the load takes, and raises what that raises.
@@ -96,22 +96,22 @@ class ModelRouter:
         in_sequence = bool(call.sequence_id) and self.state.specs.has_sequences(model)
         if in_sequence and (held := self._sequences.holder_of(call)) is not None:
             return self._reserve_held(call, *held)
-        reservation, choice = self._take(call, facts, aim, in_sequence=in_sequence)
+        reservation, choice = self._take(call, facts, hint, in_sequence=in_sequence)
         if reservation is not None:
             return reservation
-        self._refuse_if_failed(facts, aim.pool)
+        self._refuse_if_failed(facts, hint.pool)
         place = None if enter_room is None else enter_room(max(_MIN_RETRY_S, self.loads.expected_s(facts)))
         deadline_s = min(deadline_s, now_s + self._wait_s)
         try:
             while True:
                 # Counted while it waits, so that later requests see this server as busier.
                 with nullcontext() if choice.server is None else waiting_at(fleet.servers[choice.server], facts):
-                    await self._wait(facts, deadline_s, aim.pool, since_s=now_s)
-                reservation, choice = self._take(call, facts, aim, in_sequence=in_sequence)
+                    await self._wait(facts, deadline_s, hint.pool, since_s=now_s)
+                reservation, choice = self._take(call, facts, hint, in_sequence=in_sequence)
                 if reservation is not None:
                     self.state.counts.waits.add(self.state.now_s() - now_s)
                     return reservation
-                self._refuse_if_failed(facts, aim.pool)
+                self._refuse_if_failed(facts, hint.pool)
         finally:
             if place is not None:
                 place.leave()
@@ -122,11 +122,11 @@ class ModelRouter:
         is_awaited = facts is not None and self.loads.is_loading(model) and not self.state.fleet.ready_replicas(model)
         return self.loads.expected_s(facts) if facts is not None and is_awaited else 0.0
 
-    def _take(self, call: InferCall, facts: ModelFacts, aim: RoutingHint, *, in_sequence: bool) -> tuple[Reservation | None, Choice]:
+    def _take(self, call: InferCall, facts: ModelFacts, hint: RoutingHint, *, in_sequence: bool) -> tuple[Reservation | None, Choice]:
         """Reserve a slot at the replica that should answer first, if there is one that is ready; return with it the choice."""
-        if aim.may_probe and (probing := self._probe(facts.name)) is not None:
+        if hint.may_probe and (probing := self._probe(facts.name)) is not None:
             return probing, _PROBED
-        choice = self._choose(facts, aim)
+        choice = self._choose(facts, hint)
         # No await between choosing and reserving, so that the chosen replica cannot go in between. No
         # reservation: its load is not over.
         reservation = None if choice.server is None else self.state.reserve(facts.name, choice.server)
@@ -134,26 +134,26 @@ class ModelRouter:
             self._sequences.bind(call, reservation.server.name, reservation.replica)
         return reservation, choice
 
-    def _choose(self, facts: ModelFacts, aim: RoutingHint) -> Choice:
+    def _choose(self, facts: ModelFacts, hint: RoutingHint) -> Choice:
         """Choose a replica, among those too whose loads begin now, since a request may be served sooner
         there."""
-        choice = self._choice(facts, aim)
-        if choice.needs_placement and self._requests.one_more(facts, must_beat_s=choice.expected_s, pool=aim.pool):
-            choice = self._choice(facts, aim)
+        choice = self._choice(facts, hint)
+        if choice.needs_placement and self._requests.one_more(facts, must_beat_s=choice.expected_s, pool=hint.pool):
+            choice = self._choice(facts, hint)
         if choice.is_probe and choice.server is not None:
             # Noted at once, so that the next request is not sent as a probe as well.
             self.state.ejection.probe(choice.server)
         return choice
 
-    def _choice(self, facts: ModelFacts, aim: RoutingHint) -> Choice:
+    def _choice(self, facts: ModelFacts, hint: RoutingHint) -> Choice:
         return choose(
             self.state.fleet,
             facts.name,
             self.state.now_s(),
             self._draw(),
-            pool=aim.pool,
-            affinity_key=aim.affinity_key,
-            avoid=aim.avoid | self.state.doubts.avoided(facts.name),
+            pool=hint.pool,
+            affinity_key=hint.affinity_key,
+            avoid=hint.avoid | self.state.doubts.avoided(facts.name),
         )
 
     def _probe(self, model: str) -> Reservation | None:

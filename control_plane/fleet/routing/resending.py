@@ -65,10 +65,10 @@ class Resending:
         call: InferCall,
         running: AuthorizedRequest | None,
         reservation: Reservation,
-        aim: RoutingHint,
+        hint: RoutingHint,
     ) -> bool:
-        """Whether the request, which had this `aim`, may be sent another time, for which the retry budget is charged."""
-        policy, resent = FAULTS[fault], aim.resent
+        """Whether the request, which had this `hint`, may be sent another time, for which the retry budget is charged."""
+        policy, resent = FAULTS[fault], hint.resent
         times = _TIMES.get(fault, 1)
         if policy.resend is Resend.NEVER or resent.count(fault) >= times or len(resent) >= _MOST_RESENDS:
             return False
@@ -77,7 +77,7 @@ class Resending:
             return False
         if policy.resend is not Resend.ALWAYS and not is_repeatable(call, running):
             return False
-        if not self._has_elsewhere(fault, reservation, self.unfit(reservation, aim)):
+        if not self._has_elsewhere(fault, reservation, self.unfit(reservation, hint)):
             return False
         if not policy.is_budgeted:
             return True
@@ -86,43 +86,43 @@ class Resending:
         return self._budget.try_spend(units_of(running))
 
     def recallable(
-        self, send: Send[AnswerT], call: InferCall, running: AuthorizedRequest | None, reservation: Reservation, aim: RoutingHint
+        self, send: Send[AnswerT], call: InferCall, running: AuthorizedRequest | None, reservation: Reservation, hint: RoutingHint
     ) -> Send[AnswerT]:
         """Return one send of a request, which is taken back if its server falls silent and it may be sent again: that is
         decided, and the budget charged, before anything is cancelled."""
         if not is_repeatable(call, running):
             return send
         return self._router.state.recalls.recallable(
-            send, reservation, lambda cause: self.may_resend(fault_of_recall(cause), call, running, reservation, aim)
+            send, reservation, lambda cause: self.may_resend(fault_of_recall(cause), call, running, reservation, hint)
         )
 
-    def aim_after(
+    def hint_after(
         self,
         fault: Fault,
         call: InferCall,
         running: AuthorizedRequest | None,
         reservation: Reservation,
-        aim: RoutingHint,
+        hint: RoutingHint,
         *,
         is_recall: bool = False,
     ) -> RoutingHint | None:
         """Return where to send a request next, to another server than that and to no dead replica; None: nowhere.
         `is_recall`: the request was taken back, so the server may have it still."""
         is_recalled = fault in _RECALLED or is_recall
-        if fault not in _RECALLED and not self.may_resend(fault, call, running, reservation, aim):
+        if fault not in _RECALLED and not self.may_resend(fault, call, running, reservation, hint):
             return None
         if is_recalled and running is not None:
             running.permit.forsake()
-        avoid = aim.avoid | self._dead_or_doubted(reservation.replica.model)
+        avoid = hint.avoid | self._dead_or_doubted(reservation.replica.model)
         # The view avoids a server for as long as it is silent; a replica that is loaded anew is another one.
         if fault is not Fault.SERVER_SILENT and not reservation.replica.is_dead:
             avoid |= {reservation.server.name}
-        return replace(aim, avoid=avoid, resent=(*aim.resent, fault), may_probe=False)
+        return replace(hint, avoid=avoid, resent=(*hint.resent, fault), may_probe=False)
 
-    def unfit(self, reservation: Reservation, aim: RoutingHint) -> frozenset[str]:
+    def unfit(self, reservation: Reservation, hint: RoutingHint) -> frozenset[str]:
         """Servers that would not do for another send of a request that is here: this one, those that failed it, and
         those whose stubs are dead."""
-        return aim.avoid | {reservation.server.name} | self._dead_or_doubted(reservation.replica.model)
+        return hint.avoid | {reservation.server.name} | self._dead_or_doubted(reservation.replica.model)
 
     def _dead_or_doubted(self, model: str) -> frozenset[str]:
         return self.avoided(model) | self._router.state.doubts.avoided(model)

@@ -78,7 +78,7 @@ class RequestClassifier:
         self._long_units: dict[str, float] = {}
         """Model -> learned threshold of cost, in compute units."""
 
-    def aim(self, call: InferCall, running: CostedRequest | None) -> RoutingHint:
+    def hint(self, call: InferCall, running: CostedRequest | None) -> RoutingHint:
         """Return the routing hint of a request; `running` tells its cost and priority, None if nobody
         knows."""
         return RoutingHint(self._pool(call, running), self._affinity_key(call))

@@ -290,7 +290,7 @@ class TestElsewhere:
                 bench.server(name).pool = pool
                 bench.state.fleet.add_server(bench.server(name))
             for pool, expected in {"short": "s0", "long": "s1"}.items():
-                claim = await bench.router.acquire(call("a"), deadline_s=bench.now_s() + 20.0, aim=RoutingHint(pool))
+                claim = await bench.router.acquire(call("a"), deadline_s=bench.now_s() + 20.0, hint=RoutingHint(pool))
                 assert claim.server.name == expected
                 claim.release(answered=True)
             assert bench.said == ["load a", "load a"]

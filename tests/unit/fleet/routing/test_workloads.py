@@ -62,7 +62,7 @@ ALL = ("short", "long", "short-urgent")
     ],
 )
 def test_where_it_goes(pools: tuple[str, ...], asked: Asked | None, what: InferCall, expected: str | None) -> None:
-    assert workloads(*pools).aim(what, asked).pool == expected
+    assert workloads(*pools).hint(what, asked).pool == expected
 
 
 @pytest.mark.parametrize("field", ["is_up", "is_draining", "is_ejected"])
@@ -70,32 +70,32 @@ def test_a_pool_without_a_server_for_it_is_none(field: str) -> None:
     there = fleet("short", "long")
     found = RequestClassifier(there, limits=LIMITS)
     setattr(there.servers["s0"], field, field != "is_up")
-    assert found.aim(call(), Asked(1.0)).pool is None
-    assert found.aim(call(), Asked(1.0, "short")).pool is None
+    assert found.hint(call(), Asked(1.0)).pool is None
+    assert found.hint(call(), Asked(1.0, "short")).pool is None
 
 
 def test_what_is_long_is_learned_of_each_model() -> None:
     found = workloads("short", "long")
     costs = [1.0] * 19 + [20.0]
     for number in range(10_000):
-        found.aim(call(), Asked(costs[number % 20]))
-    assert found.aim(call(), Asked(20.0)).pool == "long"
-    assert found.aim(call(), Asked(1.0)).pool == "short"
-    assert found.aim(call(model="another"), Asked(20.0)).pool == "short"
+        found.hint(call(), Asked(costs[number % 20]))
+    assert found.hint(call(), Asked(20.0)).pool == "long"
+    assert found.hint(call(), Asked(1.0)).pool == "short"
+    assert found.hint(call(model="another"), Asked(20.0)).pool == "short"
 
 
 @pytest.mark.parametrize("units", [1.0, 49.0, 500.0])
 def test_requests_that_cost_all_the_same_are_not_parted(units: float) -> None:
     found, random = workloads("short", "long"), Random(1)
-    pools = [found.aim(call(), Asked(units * random.uniform(0.95, 1.05))).pool for _ in range(4000)]
+    pools = [found.hint(call(), Asked(units * random.uniform(0.95, 1.05))).pool for _ in range(4000)]
     assert set(pools[-1000:]) == {"short"}
 
 
 def test_names_that_no_model_has_leave_nothing_behind() -> None:
     found = workloads("short", "long")
     for _ in range(10_000):
-        found.aim(call(model="made-up"), Asked(0.001))
-    assert found.aim(call(model="made-up"), Asked(49.0)).pool == "short"
+        found.hint(call(model="made-up"), Asked(0.001))
+    assert found.hint(call(model="made-up"), Asked(49.0)).pool == "short"
 
 
 # What is alike
@@ -103,19 +103,19 @@ def test_names_that_no_model_has_leave_nothing_behind() -> None:
 
 def test_a_conversation_is_alike_for_all_gateways_whatever_it_sends() -> None:
     one, other = workloads(salt=1), workloads(salt=2)
-    affinity_key = one.aim(call(sequence_id="7", text_bytes=10), None).affinity_key
-    assert other.aim(call(sequence_id="7", text_bytes=9000, model="m2"), None).affinity_key == affinity_key
-    assert one.aim(call(sequence_id="8", text_bytes=10), None).affinity_key != affinity_key
+    affinity_key = one.hint(call(sequence_id="7", text_bytes=10), None).affinity_key
+    assert other.hint(call(sequence_id="7", text_bytes=9000, model="m2"), None).affinity_key == affinity_key
+    assert one.hint(call(sequence_id="8", text_bytes=10), None).affinity_key != affinity_key
 
 
 def test_else_it_is_about_as_long_and_for_the_same_model() -> None:
     found = workloads()
-    affinity_key = found.aim(call(text_bytes=130), None).affinity_key
-    assert found.aim(call(text_bytes=250), None).affinity_key == affinity_key
-    assert found.aim(call(elements=40), None).affinity_key == affinity_key
-    assert found.aim(call(text_bytes=500), None).affinity_key != affinity_key
-    assert found.aim(call(text_bytes=130, model="m2"), None).affinity_key != affinity_key
+    affinity_key = found.hint(call(text_bytes=130), None).affinity_key
+    assert found.hint(call(text_bytes=250), None).affinity_key == affinity_key
+    assert found.hint(call(elements=40), None).affinity_key == affinity_key
+    assert found.hint(call(text_bytes=500), None).affinity_key != affinity_key
+    assert found.hint(call(text_bytes=130, model="m2"), None).affinity_key != affinity_key
 
 
 def test_gateways_do_not_all_send_the_usual_length_to_the_same_server() -> None:
-    assert len({workloads(salt=salt).aim(call(), None).affinity_key for salt in range(20)}) == 20
+    assert len({workloads(salt=salt).hint(call(), None).affinity_key for salt in range(20)}) == 20
