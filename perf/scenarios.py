@@ -6,7 +6,7 @@ here, a run of a few seconds in one of `tests/e2e/test_perf*.py`, and a section 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,8 +42,6 @@ class Scenario:
 
     told: str
     report: type[Report]
-    programs: Sequence[str] = ()
-    """That it runs, of Debian's; see `perf.servers.processes`."""
     traces: Mapping[str, str] = field(default_factory=dict)
     """Its options that take a file of a published trace, with the name that such a file has in the folder of `--data`."""
     trace_folder: str = ""
@@ -57,7 +55,7 @@ class Scenario:
 
     @property
     def module(self) -> str:
-        return f"perf.{self.name.replace('-', '_')}"
+        return self.report.module()
 
     def flags(self, data: Path | None, rounds: int | None = None) -> list[str]:
         """For those traces that the folder has, and for so many rounds."""
@@ -78,26 +76,21 @@ SCENARIOS = {
     scenario.name: scenario
     for scenario in (
         Scenario("what the gateway's hop costs, by perf_analyzer", smoke_report.Report),
-        Scenario("a hop beside nginx's and Python proxies'", gateway_report.Report, ("wrk", "nginx", "h2load", "nghttpd")),
-        Scenario("what 2,000 waiting requests and large uploads cost everybody else", waiting_report.Report, ("nginx",)),
+        Scenario("a hop beside nginx's and Python proxies'", gateway_report.Report),
+        Scenario("what 2,000 waiting requests and large uploads cost everybody else", waiting_report.Report),
         Scenario("what one client that floods costs everybody else", floods_report.Report),
         Scenario("what a tenant that floods a model costs another", tenants_report.Report),
         Scenario("embedding texts beside what people first write", embedding_report.Report),
         Scenario("embedding texts on a GPU", gpu_report.Report, needs_gpu=True),
         Scenario("documents of many pages beside a plain server, part by part", long_documents_report.Report),
         Scenario("length-aware batching beside other ways of batching", batching_report.Report),
-        Scenario("what an answer from the cache costs", cache_hits_report.Report, ("wrk", "nginx", "h2load")),
+        Scenario("what an answer from the cache costs", cache_hits_report.Report),
         Scenario("what the cache does for texts that repeat", repeats_report.Report),
-        Scenario("what callers feel of a second level of the cache that fails", cache_faults_report.Report, ("redis-server",)),
+        Scenario("what callers feel of a second level of the cache that fails", cache_faults_report.Report),
         Scenario("more models than memory on three Tritons", fleet_report.Report, traces={"--trace": _REQUESTS}),
-        Scenario("a server on a node beside the same embedded", nodes_report.Report, ("wrk",)),
-        Scenario("what callers see while something dies, freezes, is slow, full, or lies", chaos_report.Report, ("redis-server",)),
-        Scenario(
-            "whether each accepted job is answered once, whatever dies",
-            chaos_jobs_report.Report,
-            ("redis-server", "rabbitmq-server"),
-            has_rounds=False,
-        ),
+        Scenario("a server on a node beside the same embedded", nodes_report.Report),
+        Scenario("what callers see while something dies, freezes, is slow, full, or lies", chaos_report.Report),
+        Scenario("whether each accepted job is answered once, whatever dies", chaos_jobs_report.Report, has_rounds=False),
         Scenario("what asynchronous jobs cost callers who wait, and what they get", jobs_report.Report),
         Scenario("late requests that go to a second server", hedging_report.Report),
         Scenario("which answers to keep, on traces", eviction_report.Report, trace_folder="--traces", has_rounds=False),

@@ -22,6 +22,7 @@ class Case:
 
 class Report(report.Report):
     name, title, case, run = "cache-faults", "A second level of the cache that fails", Case, Run
+    programs = ("redis-server",)
 
     def figures(self) -> dict[str, float]:
         p99s = {_key(case): self._p99_times(case) for case in self._others()}

@@ -26,6 +26,7 @@ class Case:
 
 class Report(report.Report):
     name, title, case, run = "cache-hits", "What an answer from the cache costs", Case, GeneratedRun
+    programs = ("wrk", "nginx", "h2load")
 
     def figures(self) -> dict[str, float]:
         ours = [case for case in self.runs if not _is_nginx(case)]

@@ -34,6 +34,7 @@ class Case:
 
 class Report(report.Report):
     name, title, case, run = "chaos", "What can die, freeze, be slow, be full or lie", Case, Run
+    programs = ("redis-server",)
 
     def figures(self) -> dict[str, float]:
         found: dict[str, float] = {}

@@ -32,6 +32,7 @@ class Case:
 
 class Report(report.Report):
     name, title, case, run = "chaos-jobs", "Asynchronous jobs, whatever dies", Case, Run
+    programs = ("redis-server", "rabbitmq-server")
 
     def figures(self) -> dict[str, float]:
         found: dict[str, float] = {}

@@ -59,6 +59,7 @@ _LIMITS: Mapping[str, Sequence[_Limit]] = {
 
 class Report(report.Report):
     name, title, case, run, plot = "gateway", "One hop beside nginx and Python proxies", Case, GeneratedRun, "svg"
+    programs = ("wrk", "nginx", "h2load", "nghttpd")
 
     def figures(self) -> dict[str, float]:
         found: dict[str, float] = {}

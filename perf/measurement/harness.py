@@ -17,7 +17,6 @@ from rich.markdown import Markdown
 
 from perf.measurement.provenance import provenance
 from perf.measurement.report import RESULTS, Report, Result
-from perf.scenarios import SCENARIOS
 from perf.servers.processes import exit_on_sigterm, require_programs
 
 Measure = Callable[[argparse.Namespace], Result]
@@ -52,12 +51,12 @@ def carry_out(report: type[Report], arguments: argparse.Namespace, measure: Meas
 
     Raises SystemExit when a program that the scenario runs is not installed.
     """
-    require_programs(SCENARIOS[report.name].programs)
+    require_programs(report.programs)
     exit_on_sigterm()
     measured, began_s = provenance(), time.monotonic()
     found = measure(arguments)
     say("")
-    took = {"command": _command(report.name, sys.argv[1:]), "took_s": round(time.monotonic() - began_s, 1)}
+    took = {"command": _command(report.module(), sys.argv[1:]), "took_s": round(time.monotonic() - began_s, 1)}
     made = report(Result(found.runs, found.sources, found.more, _options(arguments), {**took, **measured}))
     made.write(arguments.output)
     if draw is not None:
@@ -81,10 +80,10 @@ def say(what: str) -> None:
     print(what, end="\033[K\r", file=sys.stderr, flush=True)
 
 
-def _command(name: str, arguments: Sequence[str]) -> str:
+def _command(module: str, arguments: Sequence[str]) -> str:
     """As it could be given elsewhere: of files only their names."""
     names = (Path(each).name if Path(each).exists() else each for each in arguments)
-    return " ".join(["python -m", SCENARIOS[name].module, *names])
+    return " ".join(["python -m", module, *names])
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:

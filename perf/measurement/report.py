@@ -65,10 +65,17 @@ class Report:
     run: ClassVar[type]
     plot: ClassVar[str] = ""
     """The suffix of its plot, if it has one."""
+    programs: ClassVar[Sequence[str]] = ()
+    """That the scenario runs, of Debian's; see `perf.servers.processes`."""
 
     def __init__(self, result: Result) -> None:
         self.result = result
         self.runs, self.options = result.runs, result.options
+
+    @classmethod
+    def module(cls) -> str:
+        """Name of the package that measures it."""
+        return f"perf.{cls.name.replace('-', '_')}"
 
     def figures(self) -> dict[str, float]:
         """Those that targets and documents name; none of a case that was not measured."""

@@ -46,6 +46,7 @@ class Run:
 
 class Report(report.Report):
     name, title, case, run = "nodes", "A server on a node beside the same embedded", Case, Run
+    programs = ("wrk",)
 
     def figures(self) -> dict[str, float]:
         callers = sorted({case.connections for case in self.runs} - {0})

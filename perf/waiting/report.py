@@ -41,6 +41,7 @@ def upload_p99(way: str) -> str:
 
 class Report(report.Report):
     name, title, case, run = "waiting", "What waiting requests and large uploads cost everybody else", Case, Run
+    programs = ("nginx",)
 
     def figures(self) -> dict[str, float]:
         return {name: value for protocol in self.names("protocol") for name, value in self._figures_of(protocol).items()}

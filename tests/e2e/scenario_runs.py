@@ -32,7 +32,7 @@ def run(name: str, *flags: str, check: Callable[[Any], None] = lambda report: No
 def carry_out(name: str, flags: tuple[str, ...], check: Callable[[Any], None], tmp_path: Path) -> None:
     """Run the scenario without an error, and find its result whole and as `check` wants it."""
     scenario = SCENARIOS[name]
-    if missing := missing_packages(scenario.programs):
+    if missing := missing_packages(scenario.report.programs):
         pytest.skip(f"Debian packages are missing: {', '.join(missing)}")
     if scenario.needs_gpu and gpu_name() is None:
         pytest.skip("no NVIDIA GPU")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,6 +23,12 @@ def test_every_module_that_measures_is_a_scenario() -> None:
     harnessed = {path for path in (PROJECT / "perf").rglob("*.py") if "    harness.carry_out" in path.read_text()}
     modules = {scenario.module.removeprefix("perf.") for scenario in SCENARIOS.values()}
     assert {path.parent.name if path.name == "__main__.py" else path.stem for path in harnessed} == modules
+
+
+def test_a_scenario_imports_no_other() -> None:
+    program = "import sys, perf.smoke.__main__; print(*sorted(name for name in sys.modules if name.endswith('.report')))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["perf.measurement.report", "perf.smoke.report"]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +58,7 @@ def test_rounds(scenario: str, flags: list[str]) -> None:
 
 def test_results_name_files_without_their_folders(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").touch()
-    assert harness._command("embedding", ["--queries", str(tmp_path / "trace.csv"), "--mixes", "95/5"]) == (
+    assert harness._command("perf.embedding", ["--queries", str(tmp_path / "trace.csv"), "--mixes", "95/5"]) == (
         "python -m perf.embedding --queries trace.csv --mixes 95/5"
     )
     options = harness._options(argparse.Namespace(rounds=1, trace=[tmp_path / "trace.csv"], output=tmp_path))

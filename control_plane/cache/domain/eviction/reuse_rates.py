@@ -58,21 +58,25 @@ class ReuseRates:
         self.start = array("d", bytes(8 * size))
         self.slope = array("d", bytes(8 * size))
         """Coefficients of the index: from the middle of one octave to that of the next it is start + slope * age."""
-        self.learn(2 ** (AGES - 2))
+        nothing = np.zeros((1, 1, AGES))  # of one class, as the prior is the same for all
+        self._take(_best_ratios(_rates(nothing, nothing)), AGES)
 
     def learn(self, uses: int) -> None:
         """Compute the indices from the counts, then let the counts fade; `uses` is the logical time
         so far.
         """
         octaves = uses.bit_length() + 1  # no age or interval can be longer than all of time
-        seen, waited, start, slope = (self._array(each, octaves) for each in (self.seen, self.waited, self.start, self.slope))
-        index = _best_ratios(_rates(seen, waited))
+        seen, waited = (self._array(each, octaves) for each in (self.seen, self.waited))
+        self._take(_best_ratios(_rates(seen, waited)), octaves)
+        seen *= _REMEMBERED
+        waited *= _REMEMBERED
+
+    def _take(self, index: Any, octaves: int) -> None:
+        start, slope = (self._array(each, octaves) for each in (self.start, self.slope))
         middles = _MIDDLES[:octaves]
         slope[..., 1:-1] = (index[..., 2:] - index[..., 1:-1]) / np.diff(middles[1:])
         start[...] = index - slope * middles
         start[..., 0] = index[..., 1]  # age 0 has no octave of its own
-        seen *= _REMEMBERED
-        waited *= _REMEMBERED
 
     @staticmethod
     def _array(numbers: array[float], octaves: int) -> Any:

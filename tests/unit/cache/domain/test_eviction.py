@@ -295,6 +295,12 @@ class TestReuseRates:
         assert indices == sorted(indices, reverse=True)
         assert indices[-1] > 0
 
+    def test_nothing_seen_is_the_prior_of_every_class(self) -> None:
+        rates, learned = ReuseRates(), ReuseRates()
+        learned.learn(2 ** (AGES - 2))
+        assert (rates.start, rates.slope) == (learned.start, learned.slope)
+        assert all(rates.start)
+
     def test_a_constant_rate_is_the_index(self) -> None:
         rates, row = ReuseRates(), row_of(2, 50)
         for octave in range(1, 12):
