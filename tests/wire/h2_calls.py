@@ -9,8 +9,8 @@ import h2.events
 import h2.settings
 
 from control_plane.protocols.grpc import frame_message
-from control_plane.protocols.http2 import frames as frames
-from control_plane.protocols.http2.headers import NO_TABLE, encode_fields
+from control_plane.protocols.http2 import frames
+from control_plane.protocols.http2.headers import NO_TABLE, HeaderDecoder, KnownBlocks, encode_fields
 from tests.h2_peer import H2Peer
 from tests.unit.protocols.http2.http2_ends import Seen, frame
 from tests.wire.grpc_frontend import INFER, Bench, infer_message
@@ -96,3 +96,33 @@ async def goodbye(it: Bench, sent: bytes) -> int:
     last = frames.FrameReader(1 << 24).feed(received)[-1]
     assert last[0] == frames.GOAWAY, received
     return int.from_bytes(last[3][4:8], "big")
+
+
+Field = tuple[bytes, bytes]
+
+
+class WholeCaller:
+    """Client that sends the two frames of a call at once, and reads the frames of its answer."""
+
+    def __init__(self, peer: H2Peer) -> None:
+        self.peer = peer
+        self.reader = frames.FrameReader(1 << 24)
+        self.decoder = HeaderDecoder(KnownBlocks(), max_bytes=1 << 14)
+        self.next_stream = 1
+
+    async def call(self, block: bytes, data: bytes) -> list[list[Field] | bytes]:
+        """Make a call with this header block; returns the header fields and the data of its answer, frame by frame."""
+        stream_id, self.next_stream = self.next_stream, self.next_stream + 2
+        opening, prefix = (OPENING, NO_TABLE) if stream_id == 1 else (b"", b"")
+        head = frame(frames.HEADERS, frames.END_HEADERS, stream_id, prefix + block)
+        await self.peer.send_raw(opening + head + frame(frames.DATA, frames.END_STREAM, stream_id, data))
+        seen: list[list[Field] | bytes] = []
+        while True:
+            received = await self.peer.reader.read(1 << 16)
+            assert received, "the frontend closed"
+            for kind, flags, of_stream, payload in self.reader.feed(received):
+                assert of_stream in (0, stream_id)
+                if of_stream:
+                    seen.append(list(self.decoder.decode(bytes(payload))) if kind == frames.HEADERS else bytes(payload))
+                if of_stream and flags & frames.END_STREAM:
+                    return seen

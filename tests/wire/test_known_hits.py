@@ -19,18 +19,15 @@ from control_plane.objects.domain.tenant import Tenant
 from control_plane.protocols.grpc import GrpcAnswer, frame_message, message_answer
 from control_plane.protocols.header_forwarding import HeaderForwarding
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
-from control_plane.protocols.http2 import frames as h2
-from control_plane.protocols.http2.headers import NO_TABLE, HeaderDecoder, KnownBlocks, encode_fields
+from control_plane.protocols.http2.headers import encode_fields
 from control_plane.triton.ports import GrpcCall
 from tests.aio import run
 from tests.fakes import FakeGrpc, FakeHttp, FakeUpstream
 from tests.fakes.cache import keeping
 from tests.fakes.governance import FakeMeter, api_key, governance, key_text, known_state
-from tests.h2_peer import H2Peer
-from tests.unit.protocols.http2.http2_ends import frame
 from tests.wire.gateway import gateway, infer_request
 from tests.wire.grpc_frontend import frontend, infer_message
-from tests.wire.h2_calls import OPENING, RAW_HEAD
+from tests.wire.h2_calls import RAW_HEAD, Field, WholeCaller
 from tests.wire.test_response_cache import as_triton_over_grpc, body, status_of
 
 FORWARDING = HeaderForwarding.of("^x-tenant$")
@@ -91,7 +88,7 @@ class Counting:
 
         async def main() -> None:
             async with frontend(FakeGrpc(answer=self.grpc), cached=self.cached, governed=self.governed, forwarding=FORWARDING) as bench:
-                caller = WholeCaller(await bench.connect())
+                caller = InferCaller(await bench.connect())
                 await test(caller.ask)
                 bench.inference.flush_counts()
                 assert 0.0 in [each.duration_s for each in bench.recorder.records], "none was answered unread, which alone takes no time"
@@ -106,40 +103,21 @@ HttpAsk = Callable[..., Awaitable[Seen]]
 GrpcAsk = Callable[..., Awaitable[Seen]]
 
 
-class WholeCaller:
-    """Client that sends the two frames of a call at once, and reads answers frame by frame."""
+class InferCaller(WholeCaller):
+    """Client that asks one model the same over and over."""
 
-    def __init__(self, peer: H2Peer) -> None:
-        self.peer = peer
-        self.reader = h2.FrameReader(1 << 24)
-        self.decoder = HeaderDecoder(KnownBlocks(), max_bytes=1 << 14)
-        self.next_stream = 1
-
-    async def ask(self, request_id: str = "", *fields: tuple[bytes, bytes]) -> Seen:
+    async def ask(self, request_id: str = "", *fields: Field) -> Seen:
         request = service_pb2.ModelInferRequest(model_name="m", id=request_id, raw_input_contents=[b"abcd"])
         request.inputs.add(name="X", datatype="FP32", shape=[1])
-        trailers, message = await self.call(request.SerializeToString(), *fields)
+        trailers, message = await self.infer(request.SerializeToString(), *fields)
         answer = service_pb2.ModelInferResponse.FromString(message)
         return trailers[b"tidegate-cache"].decode(), answer.id, int(answer.raw_output_contents[0])
 
-    async def call(self, message: bytes, *fields: tuple[bytes, bytes]) -> tuple[dict[bytes, bytes], bytes]:
+    async def infer(self, message: bytes, *fields: Field) -> tuple[dict[bytes, bytes], bytes]:
         """Make a call; returns the trailers and the message of its answer."""
-        stream_id, self.next_stream = self.next_stream, self.next_stream + 2
-        opening, prefix = (OPENING, NO_TABLE) if stream_id == 1 else (b"", b"")
-        head = frame(h2.HEADERS, h2.END_HEADERS, stream_id, prefix + encode_fields((*RAW_HEAD, *fields)))
-        await self.peer.send_raw(opening + head + frame(h2.DATA, h2.END_STREAM, stream_id, bytes(frame_message(message))))
-        got = b""
-        while True:
-            received = await self.peer.reader.read(1 << 16)
-            assert received, "the frontend closed"
-            for kind, flags, of_stream, payload in self.reader.feed(received):
-                assert of_stream in (0, stream_id)
-                if kind == h2.DATA:
-                    got += payload
-                elif kind == h2.HEADERS:
-                    trailers = dict(self.decoder.decode(bytes(payload)))
-                    if flags & h2.END_STREAM:
-                        return trailers, got[5:]
+        seen = await self.call(encode_fields((*RAW_HEAD, *fields)), bytes(frame_message(message)))
+        heads = [each for each in seen if isinstance(each, list)]
+        return dict(heads[-1]), b"".join(each for each in seen if isinstance(each, bytes))[5:]
 
 
 def test_http_hits_that_come_again_are_known_until_the_model_is_loaded_anew() -> None:
@@ -247,9 +225,9 @@ async def test_over_grpc_a_known_hit_beyond_its_tenants_rate_is_refused() -> Non
     known = known_state(keys=(api_key(1, "infer:m"),), tenants=(Tenant("team", requests_per_s=0.001, burst=4),))
     governed = governance(known, authentication=True, meter=FakeMeter(has_log=False))
     async with frontend(FakeGrpc(answer=as_triton_over_grpc), cached=keeping("m"), governed=governed) as bench:
-        caller = WholeCaller(await bench.connect())
+        caller = InferCaller(await bench.connect())
         key = (b"x-api-key", key_text(1).encode())
-        statuses = [(await caller.call(infer_message(), key))[0][b"grpc-status"] for _ in range(6)]
+        statuses = [(await caller.infer(infer_message(), key))[0][b"grpc-status"] for _ in range(6)]
         assert statuses == [b"0"] * 4 + [b"8"] * 2
         bench.inference.flush_counts()
         assert sorted(bench.recorder.outcomes) == sorted([Outcome.ANSWERED] * 4 + [Outcome.REFUSED] * 2)

@@ -17,18 +17,15 @@ from control_plane.core.infer_call import Outcome
 from control_plane.protocols.grpc import GrpcAnswer, frame_message, message_answer
 from control_plane.protocols.header_forwarding import HeaderForwarding
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
-from control_plane.protocols.http2 import frames as h2
-from control_plane.protocols.http2.headers import NO_TABLE, HeaderDecoder, KnownBlocks
+from control_plane.protocols.http2.headers import NO_TABLE
 from control_plane.triton.ports import GrpcCall
 from tests.aio import run
 from tests.fakes import FakeGrpc, FakeHttp, FakeUpstream
 from tests.fakes.cache import keeping
 from tests.fakes.governance import FakeMeter, governance, known_state
-from tests.h2_peer import H2Peer
-from tests.unit.protocols.http2.http2_ends import frame
 from tests.wire.gateway import Gateway, gateway, infer_request
 from tests.wire.grpc_frontend import Bench, frontend
-from tests.wire.h2_calls import OPENING, RAW_HEAD
+from tests.wire.h2_calls import RAW_HEAD, Field, WholeCaller
 
 FORWARDING = HeaderForwarding.of("^x-request-id$|^x-seen$")
 """Models see this request id, so answers may depend on it."""
@@ -132,32 +129,11 @@ def grpc_calls(draw: st.DrawFn) -> tuple[list[tuple[bytes, bytes]], bool, bytes]
     return draw(H2_FIELDS), draw(st.booleans()), frame_message(message)
 
 
-class WholeCaller:
-    """Client that sends the two frames of a call at once, and reads the frames of its answer."""
-
-    def __init__(self, peer: H2Peer) -> None:
-        self.peer = peer
-        self.reader = h2.FrameReader(1 << 24)
-        self.decoder = HeaderDecoder(KnownBlocks(), max_bytes=1 << 14)
-        self.next_stream = 1
-
-    async def call(self, fields: list[tuple[bytes, bytes]], message: bytes, *, is_coded: bool = False) -> list[object]:
-        stream_id, self.next_stream = self.next_stream, self.next_stream + 2
-        encoder = Encoder()
-        encoder.header_table_size = 0
-        block = encoder.encode([*RAW_HEAD, *fields], huffman=is_coded).removeprefix(NO_TABLE)
-        opening, prefix = (OPENING, NO_TABLE) if stream_id == 1 else (b"", b"")
-        head = frame(h2.HEADERS, h2.END_HEADERS, stream_id, prefix + block)
-        await self.peer.send_raw(opening + head + frame(h2.DATA, h2.END_STREAM, stream_id, message))
-        seen: list[object] = []
-        while True:
-            received = await self.peer.reader.read(1 << 16)
-            assert received, "the frontend closed"
-            for kind, flags, of_stream, payload in self.reader.feed(received):
-                if of_stream:
-                    seen.append(self.decoder.decode(bytes(payload)) if kind == h2.HEADERS else bytes(payload))
-                if of_stream and flags & h2.END_STREAM:
-                    return seen
+async def call(caller: WholeCaller, fields: list[Field], data: bytes, *, is_coded: bool = False) -> list[list[Field] | bytes]:
+    """Make a call whose header block may be Huffman-coded."""
+    encoder = Encoder()
+    encoder.header_table_size = 0
+    return await caller.call(encoder.encode([*RAW_HEAD, *fields], huffman=is_coded).removeprefix(NO_TABLE), data)
 
 
 @settings(max_examples=40)
@@ -167,7 +143,7 @@ def test_grpc_answers_are_those_of_the_ordinary_path(calls: list[tuple[list[tupl
         governed = governance(known_state(), meter=meter)
         async with frontend(FakeGrpc(answer=as_triton_over_grpc), cached=keeping("m"), governed=governed, forwarding=FORWARDING) as bench:
             caller = WholeCaller(await bench.connect())
-            return [await caller.call(fields, message, is_coded=coded) for _ in range(3) for fields, coded, message in calls]
+            return [await call(caller, fields, message, is_coded=coded) for _ in range(3) for fields, coded, message in calls]
 
     fast, slow = [run(answers(meter)) for meter in two_meters()]
     assert fast == slow
@@ -212,7 +188,7 @@ async def test_grpc_calls_with_a_trace_and_an_id_of_their_own_are_answered_unrea
             request = service_pb2.ModelInferRequest(model_name="m", id=str(number % 2 + 10), raw_input_contents=[b"abcd"])
             request.inputs.add(name="X", datatype="FP32", shape=[1])
             fields = [(b"grpc-timeout", b"%dm" % (number + 9000)), (b"traceparent", b"00-%032x-%016x-01" % (number, number))]
-            _, data, _ = await caller.call(fields, frame_message(request.SerializeToString()), is_coded=True)
+            _, data, _ = await call(caller, fields, frame_message(request.SerializeToString()), is_coded=True)
             assert isinstance(data, bytes)
             assert service_pb2.ModelInferResponse.FromString(data[5:]).id == request.id
         assert unread(bench) >= 17
