@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perf.embedding.report import Report as EmbeddingReport
-from perf.jobs.report import BESIDE, SPIKE
+from perf.jobs.report import BESIDE, JOBS, SPIKE
 from perf.jobs.report import Case as JobsCase
 from perf.long_documents.report import FLASK
 from perf.long_documents.report import SHIPPED as AS_SHIPPED
@@ -36,8 +36,9 @@ def only_a_cache_has_hits(report: Report) -> None:
 
 def every_job_is_done(report: Report) -> None:
     assert report.figures()["errors"] == 0
-    assert all(run.per_s > 0 for runs in report.runs.values() for run in runs)
-    assert JobsCase(BESIDE) in report.runs  # in whose windows, so short, perhaps no job ends
+    assert JobsCase(BESIDE) in report.runs
+    # In windows so short perhaps no job ends, as jobs get what is left of the CPUs; the spike's are waited for.
+    assert all(run.per_s > 0 for case, runs in report.runs.items() for run in runs if case != JobsCase(JOBS))
     spike = report.median(JobsCase(SPIKE))
     assert (spike.accepted > 0, spike.lost) == (True, 0)
 
@@ -62,7 +63,7 @@ RUNS = [
     run("repeats", *ONE_ROUND, "--requests", "100", "--caches", NO_CACHE, SHIPPED, check=only_a_cache_has_hits),
     run("cache-faults", *ONE_ROUND, "--requests", "50", "--levels", "none", "held still"),
     run(
-        "jobs", *ONE_ROUND, "--seconds", "0.5", "--texts", "20", "--texts-of-a-job", "2", "--accept-per-s", "20",
+        "jobs", *ONE_ROUND, "--seconds", "1", "--texts", "20", "--texts-of-a-job", "2", "--accept-per-s", "20",
         "--upload-bytes", "20000000", "--spike-seconds", "0.1", check=every_job_is_done,
     ),
 ]  # fmt: skip
