@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from enum import Enum, auto
 from typing import cast
 
 from control_plane.core.errors import ControlPlaneError, GatewayStopping, HeadTooLarge, InvalidRequest, RequestTimeout
@@ -19,7 +20,7 @@ from control_plane.frontends.http.answer_writer import AnswerWriter
 from control_plane.frontends.http.body_room import BodyRoom
 from control_plane.frontends.http.connection_host import ConnectionHost
 from control_plane.frontends.http.request_reader import RequestReader
-from control_plane.frontends.http.stalls import StallClock
+from control_plane.frontends.http.stalls import Awaited, StallClock
 from control_plane.protocols.http1 import BodyPieces, HttpRequest
 
 _log = logging.getLogger(__name__)
@@ -37,6 +38,17 @@ _LINGER_S = 2.0
 and the client would never read the refusal."""
 
 
+class _Stage(Enum):
+    """How near its end a connection is. It only ever goes on to a later stage; its reader has ended in all but the first."""
+
+    OPEN = auto()
+    """Requests are read. So it stays where the reader ends by itself, after an offer to upgrade that it passes over."""
+    REFUSED = auto()
+    """The last answer is queued or being sent: a refusal, or one to a request whose body will not be read to its end."""
+    LINGERING = auto()
+    """All is answered, and our side is closed; what still arrives is read and dropped, for `_LINGER_S`."""
+
+
 class HttpConnection(asyncio.Protocol):
     """Server side of one HTTP/1.1 connection: reads requests, answers them in order, with back-pressure both
     ways."""
@@ -51,14 +63,11 @@ class HttpConnection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._writer = AnswerWriter(server.writes, server.connected)
         self._answers = AnswerLoop(server, self._writer, self)
+        self._stage = _Stage.OPEN
         self._is_paused = False
-        self._has_refused = False
-        self._lingers = False
-        """Whether the refusal has been sent; data that still arrives is read and dropped."""
-        self._has_backlog = False
-        """Whether more data has arrived than has been parsed, or may be parsed in this turn of the loop."""
-        self._has_read_much = False
-        """Whether the socket is not read until the scheduler says so (`read_scheduler.PausedConnection`)."""
+        """Whether the socket is not read, for one of the reasons of `_pause_as_needed`."""
+        self._waits_for_turn = False
+        """Whether the socket is not read until the scheduler says so: after a large read, or a late one (`_drop_late`)."""
         self._taken = 0
         self._room = BodyRoom(server.budget, tasks, patience_s=server.limits.body_timeout_s, granted=self._on_room, refused=self.refuse)
         self._stall = StallClock()
@@ -86,39 +95,49 @@ class HttpConnection(asyncio.Protocol):
         self._task = self._tasks.create_task(self._serve(), name="http-connection")
 
     def data_received(self, data: bytes) -> None:
+        reader, reads = self._reader, self._server.reads
         if len(data) >= LARGE_READ_BYTES:
-            self._has_read_much = True
-            self._server.reads.put_off(self)
+            self._waits_for_turn = True
+            reads.put_off(self)
             self._pause_as_needed()
-        if self._has_backlog or ((self._answers.is_busy or self._room.waiting is not None) and self._is_held):
-            self._reader.keep(data)  # pipelined requests wait until the ones before them have been answered
-            self._has_backlog = self._reader.has_backlog
+        if reader.has_ended:
+            self._drop_late()
+        elif reader.has_backlog or ((self._answers.is_busy or self._room.waiting is not None) and self._is_held):
+            reader.keep(data)  # pipelined requests wait until the ones before them have been answered
             self._pause_as_needed()
-            return
-        has_backlog = self._reader.feed(data)
-        if self._reader.wants_continue:
-            self._continue_if_due()
-        if has_backlog or self._lingers:
-            self._has_backlog = True
-            self._pause_as_needed()
+        else:
+            has_backlog = reader.feed(data)
+            if reader.wants_continue:
+                self._continue_if_due()
+            if has_backlog:
+                self._pause_as_needed()
+                reads.add(self)
+            elif not self._waits_for_turn:
+                reads.kept_up = self
+
+    def _drop_late(self) -> None:
+        """Drop what was read after the end; a client that lingers has its turns, so that it cannot flood."""
+        if self._stage is _Stage.LINGERING and not self._waits_for_turn:
+            self._waits_for_turn = True
             self._server.reads.add(self)
-        elif not self._has_read_much:
-            self._server.reads.kept_up = self
+            self._pause_as_needed()
 
     def read_socket(self) -> None:
         """See `read_scheduler.PausedConnection`."""
-        self._has_read_much = False
+        self._waits_for_turn = False
         self._pause_as_needed()
 
     def read_backlog(self, until_s: float) -> bool:
         """Parse the backlog for a while; see `read_scheduler.Reading`."""
+        if self._stage is _Stage.LINGERING:
+            self.read_socket()
+            return False
         while self._may_read_backlog:
             has_backlog = self._reader.read_backlog()
             if self._reader.wants_continue:
                 self._continue_if_due()
             if not has_backlog or self._server.reads.now_s() >= until_s:
                 break
-        self._has_backlog = self._reader.has_backlog
         self._pause_as_needed()
         return self._may_read_backlog
 
@@ -188,10 +207,9 @@ class HttpConnection(asyncio.Protocol):
     def refuse(self, error: ControlPlaneError) -> None:
         """Answer `error` after the answers to earlier requests, and close: later bytes cannot be parsed any
         more."""
-        if self._has_refused:
+        if self._stage is not _Stage.OPEN:
             return
-        # What follows has lost its boundaries, and might be read as a request that nobody sent.
-        self._has_refused = self._reader.has_ended = True
+        self._end_reading()
         if isinstance(error, InvalidRequest | HeadTooLarge):
             self._server.breached(self)
         if self._reader.stream is not None:  # its request is being answered, and is told by this error
@@ -213,7 +231,7 @@ class HttpConnection(asyncio.Protocol):
         """Read what has had to wait; also the answer loop's, see `answer_loop.Intake`."""
         if self._reader.wants_continue:
             self._continue_if_due()
-        if self._has_backlog:
+        if self._reader.has_backlog:
             self._server.reads.add(self)
 
     # The answer loop's intake
@@ -227,16 +245,27 @@ class HttpConnection(asyncio.Protocol):
         """See `answer_loop.Intake`."""
         if self._reader.stream is not stream:
             return False
-        self._reader.has_ended = self._has_refused = True
+        self._end_reading()
         return True
+
+    def _end_reading(self) -> None:
+        """Read no further request: what follows has lost its boundaries, and might be taken for one that nobody sent."""
+        self._stage = _Stage.REFUSED
+        self._reader.stop()
 
     # The server's
 
     @property
     def is_idle(self) -> bool:
         """See `connection_server.Connection`; also true before the first request."""
-        is_busy = self._answers.is_busy or self._room.waiting is not None or self._has_refused or self._has_backlog
-        return not is_busy and not self._writer.has_unsent and self._reader.is_between_requests and self._writer.may_write
+        is_busy = self._answers.is_busy or self._room.waiting is not None or self._reader.has_backlog
+        return (
+            self._stage is _Stage.OPEN
+            and not is_busy
+            and not self._writer.has_unsent
+            and self._reader.is_between_requests
+            and self._writer.may_write
+        )
 
     def leave(self) -> None:
         """Drain: close now, or after the request in flight has been answered completely.
@@ -246,10 +275,10 @@ class HttpConnection(asyncio.Protocol):
         self._answers.is_leaving = True
         if self._transport is None or self._answers.is_busy:
             return
-        if self._lingers or (self._reader.is_between_requests and not self._has_backlog):
+        if self._stage is _Stage.LINGERING or (self._reader.is_between_requests and not self._reader.has_backlog):
             self._writer.flush()
             self._transport.close()
-        elif not self._reader.head_is_read and not self._has_backlog:
+        elif not self._reader.head_is_read and not self._reader.has_backlog:
             self.refuse(GatewayStopping())
 
     def refuse_rest(self, error: ControlPlaneError) -> None:
@@ -266,30 +295,36 @@ class HttpConnection(asyncio.Protocol):
     def enforce_timeouts(self, now_s: float) -> None:
         """Enforce the time-outs for heads, bodies, idle connections and unread answers; called about once a
         second."""
-        limits, transport, reader = self._server.limits, self._transport, self._reader
-        if transport is None:
-            return
-        if not self._writer.may_write:
-            if self._stall.has_stalled(now_s, limits.body_timeout_s, "writing", self._writer.progress):
-                transport.abort()
-        elif reader.stream is not None and not (reader.stream.is_full or self._has_backlog or self._has_refused):
-            self._enforce_body_timeout(now_s)
-        elif self._answers.is_busy or self._room.waiting or self._has_refused or self._has_backlog:
-            # It is not the client that is waited for.
+        limits, transport, awaited = self._server.limits, self._transport, self._awaited
+        if transport is None or awaited is Awaited.NOTHING:
             self._stall.clear()
-        elif reader.is_between_requests:
-            if limits.idle_timeout_s and self._stall.has_stalled(now_s, limits.idle_timeout_s, "idle", self._taken):
+        elif awaited is Awaited.READING:
+            if self._stall.has_stalled(now_s, limits.body_timeout_s, awaited, self._writer.progress):
+                transport.abort()
+        elif awaited is Awaited.REQUEST:
+            if limits.idle_timeout_s and self._stall.has_stalled(now_s, limits.idle_timeout_s, awaited, self._taken):
                 transport.close()
-        elif not reader.head_is_read:
-            if self._stall.has_stalled(now_s, limits.header_timeout_s, "head", self._taken):
+        elif awaited is Awaited.HEAD:
+            if self._stall.has_stalled(now_s, limits.header_timeout_s, awaited, self._taken):
                 self.refuse(RequestTimeout(f"the request's head did not come within {limits.header_timeout_s:g} s"))
-        else:
-            self._enforce_body_timeout(now_s)
+        elif self._stall.has_stalled(now_s, limits.body_timeout_s, awaited, self._taken, self._reader.body_progress):
+            self.refuse(RequestTimeout(f"the request's body came too slowly, or not at all, for {limits.body_timeout_s:g} s"))
 
-    def _enforce_body_timeout(self, now_s: float) -> None:
-        reader, limit_s = self._reader, self._server.limits.body_timeout_s
-        if self._stall.has_stalled(now_s, limit_s, "body", self._taken, reader.body_progress):
-            self.refuse(RequestTimeout(f"the request's body came too slowly, or not at all, for {limit_s:g} s"))
+    @property
+    def _awaited(self) -> Awaited:
+        """What the client is waited for to do."""
+        reader = self._reader
+        if not self._writer.may_write:
+            return Awaited.READING
+        if self._stage is not _Stage.OPEN or reader.has_backlog or self._room.waiting is not None:
+            return Awaited.NOTHING
+        if reader.stream is not None:  # also while its request is being answered
+            return Awaited.NOTHING if reader.stream.is_full else Awaited.BODY
+        if self._answers.is_busy:
+            return Awaited.NOTHING
+        if reader.is_between_requests:
+            return Awaited.REQUEST
+        return Awaited.BODY if reader.head_is_read else Awaited.HEAD
 
     # Answering
 
@@ -310,7 +345,7 @@ class HttpConnection(asyncio.Protocol):
         if self._reader.has_ended and self._transport is not None:
             if self._transport.can_write_eof():  # asyncio's TLS transports cannot half-close
                 self._transport.write_eof()
-            self._lingers = True
+            self._stage = _Stage.LINGERING
             self._pause_as_needed()
             await asyncio.sleep(_LINGER_S)  # cut short when the client closes, since that cancels this task
         if self._transport is not None:
@@ -323,11 +358,14 @@ class HttpConnection(asyncio.Protocol):
         client."""
         if self._transport is None:
             return
-        # Once a refusal has been sent, what still comes is read again, and dropped: closing a socket with unread bytes
-        # would take the refusal from the client.
-        is_refusing = self._has_refused and not self._lingers
-        has_much = self._has_backlog and (self._lingers or self._reader.unread_bytes > _MAX_UNREAD_BYTES)
-        must_pause = is_refusing or has_much or self._has_read_much or self._room.waiting is not None
+        must_pause = (
+            self._waits_for_turn
+            or self._room.waiting is not None
+            or self._reader.unread_bytes > _MAX_UNREAD_BYTES
+            # Once the refusal has been sent, what still comes is read again, and dropped: closing a socket with unread
+            # bytes would take the refusal from the client.
+            or self._stage is _Stage.REFUSED
+        )
         if must_pause and not self._is_paused:
             self._transport.pause_reading()
         elif self._is_paused and not must_pause:
