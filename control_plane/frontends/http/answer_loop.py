@@ -23,8 +23,11 @@ from control_plane.triton.ports import HttpStream
 _log = logging.getLogger(__name__)
 
 _Item = tuple[HttpRequest, HttpAnswer | None, bool, int]
-"""A request; its answer, if that was made already, as a refusal is; whether the connection stays open after it; bytes
+"""A request; its answer, if that is a refusal, which was made already; whether the connection stays open after it; bytes
 held of the budget."""
+
+_UNPARSED = HttpRequest(b"", b"")
+"""What a refusal answers: a request that has not come, or has no boundaries."""
 
 
 class Intake(Protocol):
@@ -61,12 +64,16 @@ class AnswerLoop:
         self.is_leaving = False
         """Whether the loop ends after the answer it is at; set by the connection in a drain."""
 
-    def add(self, request: HttpRequest, answer: HttpAnswer | None, *, keep_alive: bool, held_bytes: int) -> None:
-        """Queue a request, with its answer if that is known; the loop gives back what is held for it of the budget."""
+    def add(self, request: HttpRequest, *, keep_alive: bool, held_bytes: int, made: HttpAnswer | None = None) -> None:
+        """Queue a request, `made` being its answer if there is one; the loop gives back what is held for it of the budget."""
         self.is_busy = True
-        self._queue.append((request, answer, keep_alive, held_bytes))
+        self._queue.append((request, made, keep_alive, held_bytes))
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
+
+    def add_refusal(self, refusal: HttpAnswer) -> None:
+        """Queue the last answer of the connection."""
+        self.add(_UNPARSED, keep_alive=False, held_bytes=0, made=refusal)
 
     def drop(self) -> None:
         """Forget the queue, as the connection is lost; whoever has started `run` cancels it."""

@@ -1,5 +1,4 @@
-"""One client's HTTP/1.1 connection on an asyncio transport: answers the requests that its reader finds, in
-order.
+"""One client's HTTP/1.1 connection on an asyncio transport, which has the requests that its reader finds answered in order.
 
 Each connection is one task. A client that disconnects cancels it, and with it all the work for its request.
 Made by `frontends/http/server`, which also checks the time-outs of all connections.
@@ -12,15 +11,16 @@ import logging
 from enum import Enum, auto
 from typing import cast
 
-from control_plane.core.errors import ControlPlaneError, GatewayStopping, HeadTooLarge, InvalidRequest, RequestTimeout
+from control_plane.core.errors import ControlPlaneError, GatewayStopping, HeadTooLarge, InvalidRequest
 from control_plane.frontends.common.connection_server import address_of, is_local
 from control_plane.frontends.common.read_scheduler import LARGE_READ_BYTES
 from control_plane.frontends.http.answer_loop import AnswerLoop
 from control_plane.frontends.http.answer_writer import AnswerWriter
 from control_plane.frontends.http.body_room import BodyRoom
 from control_plane.frontends.http.connection_host import ConnectionHost
+from control_plane.frontends.http.lingering import LINGER_S, Lingering
 from control_plane.frontends.http.request_reader import RequestReader
-from control_plane.frontends.http.stalls import Awaited, StallClock
+from control_plane.frontends.http.timeouts import Awaited, ClientTimeouts
 from control_plane.protocols.http1 import BodyPieces, HttpRequest
 
 _log = logging.getLogger(__name__)
@@ -30,28 +30,20 @@ _MAX_UNREAD_BYTES = 16 * 1024
 """Bytes that are buffered while a request is being answered. With more, the socket is not read any further,
 and then the end of a client that disconnects goes unnoticed."""
 
-_UNPARSED = HttpRequest(b"", b"")
-"""What a refusal answers: a request that has not come, or has no boundaries."""
-
-_LINGER_S = 2.0
-"""Seconds that a refused client may go on sending. Closing a socket with unread bytes resets the connection,
-and the client would never read the refusal."""
-
 
 class _Stage(Enum):
-    """How near its end a connection is. It only ever goes on to a later stage; its reader has ended in all but the first."""
+    """How near its end a connection is: it only ever goes on to a later stage."""
 
     OPEN = auto()
     """Requests are read. So it stays where the reader ends by itself, after an offer to upgrade that it passes over."""
     REFUSED = auto()
-    """The last answer is queued or being sent: a refusal, or one to a request whose body will not be read to its end."""
+    """Nothing more is parsed: the last answer is queued or being sent, a refusal or one to a request that is cut off."""
     LINGERING = auto()
-    """All is answered, and our side is closed; what still arrives is read and dropped, for `_LINGER_S`."""
+    """All is answered, and `Lingering` has the transport."""
 
 
 class HttpConnection(asyncio.Protocol):
-    """Server side of one HTTP/1.1 connection: reads requests, answers them in order, with back-pressure both
-    ways."""
+    """Server side of one HTTP/1.1 connection: reads requests as fast as they are answered."""
 
     def __init__(self, server: ConnectionHost[HttpConnection], tasks: asyncio.TaskGroup) -> None:
         self._server = server
@@ -60,6 +52,7 @@ class HttpConnection(asyncio.Protocol):
         self._tasks = tasks
         self._transport: asyncio.Transport | None = None
         self._reader: RequestReader
+        self._timeouts: ClientTimeouts
         self._task: asyncio.Task[None] | None = None
         self._writer = AnswerWriter(server.writes, server.connected)
         self._answers = AnswerLoop(server, self._writer, self)
@@ -67,10 +60,9 @@ class HttpConnection(asyncio.Protocol):
         self._is_paused = False
         """Whether the socket is not read, for one of the reasons of `_pause_as_needed`."""
         self._waits_for_turn = False
-        """Whether the socket is not read until the scheduler says so: after a large read, or a late one (`_drop_late`)."""
+        """Whether the socket is not read until the scheduler says so, after a large read."""
         self._taken = 0
         self._room = BodyRoom(server.budget, tasks, patience_s=server.limits.body_timeout_s, granted=self._on_room, refused=self.refuse)
-        self._stall = StallClock()
 
     # asyncio.Protocol
 
@@ -92,35 +84,27 @@ class HttpConnection(asyncio.Protocol):
             hosts=self._server.hosts if peer else None,  # against DNS rebinding; no web page can reach a Unix socket
             streams=self._server.streams,
         )
+        self._timeouts = ClientTimeouts(self._server.limits, self._reader, self._writer, self.refuse)
         self._task = self._tasks.create_task(self._serve(), name="http-connection")
 
     def data_received(self, data: bytes) -> None:
-        reader, reads = self._reader, self._server.reads
+        reader = self._reader
         if len(data) >= LARGE_READ_BYTES:
             self._waits_for_turn = True
-            reads.put_off(self)
+            self._server.reads.put_off(self)
             self._pause_as_needed()
-        if reader.has_ended:
-            self._drop_late()
-        elif reader.has_backlog or ((self._answers.is_busy or self._room.waiting is not None) and self._is_held):
+        if reader.has_backlog or ((self._answers.is_busy or self._room.waiting is not None) and self._is_held):
             reader.keep(data)  # pipelined requests wait until the ones before them have been answered
             self._pause_as_needed()
-        else:
-            has_backlog = reader.feed(data)
-            if reader.wants_continue:
-                self._continue_if_due()
-            if has_backlog:
-                self._pause_as_needed()
-                reads.add(self)
-            elif not self._waits_for_turn:
-                reads.kept_up = self
-
-    def _drop_late(self) -> None:
-        """Drop what was read after the end; a client that lingers has its turns, so that it cannot flood."""
-        if self._stage is _Stage.LINGERING and not self._waits_for_turn:
-            self._waits_for_turn = True
-            self._server.reads.add(self)
+            return
+        has_backlog = reader.feed(data)
+        if reader.wants_continue:
+            self._continue_if_due()
+        if has_backlog:
             self._pause_as_needed()
+            self._server.reads.add(self)
+        elif not self._waits_for_turn:
+            self._server.reads.kept_up = self
 
     def read_socket(self) -> None:
         """See `read_scheduler.PausedConnection`."""
@@ -129,9 +113,6 @@ class HttpConnection(asyncio.Protocol):
 
     def read_backlog(self, until_s: float) -> bool:
         """Parse the backlog for a while; see `read_scheduler.Reading`."""
-        if self._stage is _Stage.LINGERING:
-            self.read_socket()
-            return False
         while self._may_read_backlog:
             has_backlog = self._reader.read_backlog()
             if self._reader.wants_continue:
@@ -202,11 +183,10 @@ class HttpConnection(asyncio.Protocol):
         if self._is_paused:
             self._pause_as_needed()
         self._taken += 1
-        self._answers.add(request, None, keep_alive=keep_alive, held_bytes=held_bytes)
+        self._answers.add(request, keep_alive=keep_alive, held_bytes=held_bytes)
 
     def refuse(self, error: ControlPlaneError) -> None:
-        """Answer `error` after the answers to earlier requests, and close: later bytes cannot be parsed any
-        more."""
+        """Answer `error` after the answers to earlier requests, and close: later bytes cannot be parsed any more."""
         if self._stage is not _Stage.OPEN:
             return
         self._end_reading()
@@ -216,13 +196,11 @@ class HttpConnection(asyncio.Protocol):
             self._reader.stream.fail(error)
             return
         self._taken += 1
-        refusal = self._server.render_error(error, self._reader.target)
-        self._answers.add(_UNPARSED, refusal, keep_alive=False, held_bytes=0)
+        self._answers.add_refusal(self._server.render_error(error, self._reader.target))
         self._pause_as_needed()
 
     def reserve(self, size_bytes: int) -> None:
-        """Take memory for a body from the budget; if there is none, stop reading the socket until there
-        is."""
+        """Take memory for a body from the budget; if there is none, stop reading the socket until there is."""
         self._room.reserve(size_bytes)
         if self._room.waiting is not None:
             self._pause_as_needed()
@@ -258,14 +236,7 @@ class HttpConnection(asyncio.Protocol):
     @property
     def is_idle(self) -> bool:
         """See `connection_server.Connection`; also true before the first request."""
-        is_busy = self._answers.is_busy or self._room.waiting is not None or self._reader.has_backlog
-        return (
-            self._stage is _Stage.OPEN
-            and not is_busy
-            and not self._writer.has_unsent
-            and self._reader.is_between_requests
-            and self._writer.may_write
-        )
+        return self._awaited is Awaited.REQUEST and not self._writer.has_unsent
 
     def leave(self) -> None:
         """Drain: close now, or after the request in flight has been answered completely.
@@ -293,22 +264,9 @@ class HttpConnection(asyncio.Protocol):
             self._transport.abort()
 
     def enforce_timeouts(self, now_s: float) -> None:
-        """Enforce the time-outs for heads, bodies, idle connections and unread answers; called about once a
-        second."""
-        limits, transport, awaited = self._server.limits, self._transport, self._awaited
-        if transport is None or awaited is Awaited.NOTHING:
-            self._stall.clear()
-        elif awaited is Awaited.READING:
-            if self._stall.has_stalled(now_s, limits.body_timeout_s, awaited, self._writer.progress):
-                transport.abort()
-        elif awaited is Awaited.REQUEST:
-            if limits.idle_timeout_s and self._stall.has_stalled(now_s, limits.idle_timeout_s, awaited, self._taken):
-                transport.close()
-        elif awaited is Awaited.HEAD:
-            if self._stall.has_stalled(now_s, limits.header_timeout_s, awaited, self._taken):
-                self.refuse(RequestTimeout(f"the request's head did not come within {limits.header_timeout_s:g} s"))
-        elif self._stall.has_stalled(now_s, limits.body_timeout_s, awaited, self._taken, self._reader.body_progress):
-            self.refuse(RequestTimeout(f"the request's body came too slowly, or not at all, for {limits.body_timeout_s:g} s"))
+        """See `connection_server.Connection`."""
+        if self._transport is not None:
+            self._timeouts.enforce(now_s, self._awaited, self._taken, self._transport)
 
     @property
     def _awaited(self) -> Awaited:
@@ -341,30 +299,34 @@ class HttpConnection(asyncio.Protocol):
             self.abort()
 
     async def _close(self) -> None:
-        """Close the connection; after a refusal, half-close it and let the client read why."""
+        """Close the connection; if bytes may come that nobody reads, let the client read the last answer first."""
         if self._reader.has_ended and self._transport is not None:
-            if self._transport.can_write_eof():  # asyncio's TLS transports cannot half-close
-                self._transport.write_eof()
-            self._stage = _Stage.LINGERING
-            self._pause_as_needed()
-            await asyncio.sleep(_LINGER_S)  # cut short when the client closes, since that cancels this task
+            self._begin_lingering(self._transport)
+            await asyncio.sleep(LINGER_S)  # cut short when the client closes, since that cancels this task
         if self._transport is not None:
             self._transport.close()
+
+    def _begin_lingering(self, transport: asyncio.Transport) -> None:
+        """Hand the transport over, with its socket being read."""
+        self._stage = _Stage.LINGERING
+        self._room.release(self._room.hand_over())
+        self._reader.forget()
+        self._server.reads.remove(self)
+        self._waits_for_turn = False
+        self._pause_as_needed()
+        Lingering(self, transport, self._server.reads)
 
     # Reading only as much as there is room for
 
     def _pause_as_needed(self) -> None:
-        """Pause or resume reading of the socket, by what is buffered and waited for: the back-pressure on the
-        client."""
+        """Pause or resume reading of the socket, by what is buffered and waited for: the back-pressure on the client."""
         if self._transport is None:
             return
         must_pause = (
             self._waits_for_turn
             or self._room.waiting is not None
             or self._reader.unread_bytes > _MAX_UNREAD_BYTES
-            # Once the refusal has been sent, what still comes is read again, and dropped: closing a socket with unread
-            # bytes would take the refusal from the client.
-            or self._stage is _Stage.REFUSED
+            or self._stage is _Stage.REFUSED  # until the refusal has been sent: see `lingering`
         )
         if must_pause and not self._is_paused:
             self._transport.pause_reading()

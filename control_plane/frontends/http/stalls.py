@@ -1,22 +1,6 @@
-"""Notices that a client makes no progress. Used by `frontends/http/connection`."""
+"""Notices that a client makes no progress. Used by `frontends/http/timeouts`."""
 
 from __future__ import annotations
-
-from enum import Enum, auto
-
-
-class Awaited(Enum):
-    """What a connection waits for its client to do, one thing at a time."""
-
-    NOTHING = auto()
-    """It is not the client that is waited for."""
-    REQUEST = auto()
-    HEAD = auto()
-    """The rest of a head that has begun to arrive."""
-    BODY = auto()
-    """The rest of a body."""
-    READING = auto()
-    """To read its answers."""
 
 
 class StallClock:
