@@ -84,7 +84,9 @@ class RequestReader:
         self._is_counted = False
         self._known: KnownHead | None = None
         self.has_ended = False
-        """Whether nothing more is parsed: after an error, an upgrade, or the end of the connection."""
+        """Whether nothing more is parsed: after an error, an upgrade, or the end of the connection (`stop`)."""
+        self.has_backlog = False
+        """Whether bytes have been left over, or kept, that are not parsed yet; `read_backlog` parses them."""
         self.is_between_requests = True
         self.head_is_read = False
         self.wants_continue = False
@@ -109,13 +111,8 @@ class RequestReader:
         return int(16 * log(len(self._body) + 1))
 
     @property
-    def has_backlog(self) -> bool:
-        """Whether bytes have arrived that are not parsed yet; `read_backlog` parses them."""
-        return self._at < len(self._data)
-
-    @property
     def unread_bytes(self) -> int:
-        return len(self._data) - self._at
+        return len(self._data) - self._at if self.has_backlog else 0
 
     def feed(self, data: bytes) -> bool:
         """Parse new data as far as `read_backlog` does; returns whether more is left.
@@ -136,6 +133,12 @@ class RequestReader:
         """Store new data, to be parsed later by `read_backlog`."""
         if not self.has_ended:
             self._data, self._at = self._data[self._at :] + data, 0
+            self.has_backlog = True
+
+    def stop(self) -> None:
+        """Parse nothing more, and drop what is unread."""
+        self.has_ended, self.has_backlog = True, False
+        self._data, self._at = b"", 0
 
     def read_backlog(self) -> bool:
         """Parse to the end of one request, or one slice of a longer one; returns whether more is left."""
@@ -149,9 +152,9 @@ class RequestReader:
         else:
             at = self._read_unknown(data, start)
         if at < size and not self.has_ended:
-            self._at = at
+            self._at, self.has_backlog = at, True
             return True
-        self._data, self._at = b"", 0
+        self._data, self._at, self.has_backlog = b"", 0, False
         return False
 
     def _take_known(self, known: KnownHead, body: bytes) -> None:
@@ -202,8 +205,7 @@ class RequestReader:
 
         Reader and parser form a reference cycle, which would keep the data until a garbage collection.
         """
-        self.has_ended = True
-        self._data, self._at = b"", 0
+        self.stop()
         if isinstance(self._body, bytearray):
             holder, self._body = [self._body], b""
             free_in_steps(holder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from typing import cast
 
 import pytest
 
@@ -171,7 +172,7 @@ class TestHttp:
             assert transport.written.startswith(b"HTTP/1.1 400 ")
             for _ in range(10):
                 assert not transport.is_paused
-                connection.data_received(bytes(READ_BYTES))
+                cast("asyncio.Protocol", transport.protocol).data_received(bytes(READ_BYTES))
                 assert transport.is_paused
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
