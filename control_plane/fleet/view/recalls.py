@@ -24,7 +24,7 @@ AnswerT = TypeVar("AnswerT")
 
 _ASKS_AGAIN_S = 1.0
 """How long a request that must not be sent again is left alone: the retry budget has a request to spare in a second."""
-_SUSPECTS = 8
+MOST_SUSPECTS = 8
 """So many of the oldest requests at a replica may have been in the process that died: Triton takes them in their
 order, a batch at a time. Suspects are sent one by one, so it must not be all that waited there."""
 
@@ -90,7 +90,7 @@ class Recalls:
         it may have."""
         why = f"the Python process of '{replica.model}' on server '{server}' has died"
         for number, (recalled, request) in enumerate(list(self._at(server, replica))):
-            is_suspect = number < _SUSPECTS and (not replica.has_hung or may_hang(replica, sent_s=request.reservation.started_s))
+            is_suspect = number < MOST_SUSPECTS and (not replica.has_hung or may_hang(replica, sent_s=request.reservation.started_s))
             self._recall(recalled, request, RecallCause.STUB_DIED, why, is_suspect=is_suspect)
 
     def recall_overdue(self, now_s: float, doubted: Callable[[str], Container[str]]) -> Iterator[Reservation]:

@@ -232,6 +232,15 @@ async def test_a_worker_takes_back_what_its_parent_has_seen_die() -> None:
         assert not bench.server(name).replicas["a"].has_hung
 
 
+async def test_a_gateway_that_does_not_lead_knows_that_a_stub_has_hung() -> None:
+    async with running(FleetBench()) as bench:
+        await ready_everywhere(bench)
+        bench.request_repair = lambda server, model: True  # type: ignore[method-assign]
+        bench.router.stub_died("s0", "a", HUNG)
+        assert bench.replica("a").is_dead
+        assert bench.replica("a").has_hung
+
+
 async def test_of_a_model_that_is_not_described_yet_ends_no_gateway() -> None:
     async with running(FleetBench()) as bench:
         bench.tritons["s0"].states["new"] = READY  # loaded by somebody else, from a folder that has just come

@@ -106,6 +106,37 @@ async def test_who_gives_up_behind_it_is_not_blamed() -> None:
         assert status(await servers.send("behind it")) == 200
 
 
+async def test_others_that_are_given_up_sooner_do_not_hide_it() -> None:
+    async with mended(servers=1) as servers, asyncio.TaskGroup() as tasks:
+        for number in range(2):
+            endless = tasks.create_task(given_up(servers.send("endless")))
+            await asyncio.sleep(0.1)
+            await given_up(servers.send(f"beside it, {number}", timeout_s=1.0))
+            await endless
+            await asyncio.sleep(ENDED_AFTER_S)
+        with pytest.raises(QueryOfDeath):
+            await servers.send("endless")
+        for number in range(2):
+            assert status(await servers.send(f"beside it, {number}")) == 200
+
+
+async def test_one_that_is_sent_again_while_the_replica_hangs_is_not_guilty_at_once() -> None:
+    async with mended(servers=1) as servers, asyncio.TaskGroup() as tasks:
+        for _ in range(3):
+            tasks.create_task(given_up(servers.send("endless")))
+        await asyncio.sleep(2.0 + ENDED_AFTER_S)
+        assert servers.bench.dispatch.deaths.found == 0
+        assert servers.bench.dispatch.deaths.watches("a")
+
+
+async def test_what_was_given_up_is_forgotten_with_a_replica_that_is_unloaded() -> None:
+    async with mended(servers=1) as servers:
+        await given_up(servers.send("slow"))
+        servers.bench.state.drop(servers.bench.server(), servers.bench.replica("a"))
+        await asyncio.sleep(1.0)
+        assert not servers.bench.dispatch._hung._given_up
+
+
 async def test_one_is_not_blamed_where_the_stub_dies_by_itself() -> None:
     async with mended(how="was killed by SIGKILL") as servers:
         for _ in range(3):
