@@ -15,7 +15,7 @@ from control_plane.triton.ports import Upstream
 from tests.unit.fleet.fleet_bench import FleetBench
 from tests.unit.fleet.routing.test_dispatch import Request, status
 from tests.unit.fleet.routing.test_overdue_watch import Wedged, scene
-from tests.unit.fleet.routing.test_resending import OK, send
+from tests.unit.fleet.routing.test_resending import OK, call, send
 
 pytestmark = pytest.mark.virtual_time
 
@@ -33,6 +33,12 @@ class Mended(Wedged):
 
     async def send(self, text: str, *, timeout_s: float = 2.0) -> Any:
         return await send(self.bench, _Text(self, text), timeout_s=timeout_s)
+
+    async def embed(self, text: str, *, timeout_s: float = 2.0) -> Any:
+        """Send as a call of `/v1/embeddings` is sent."""
+        request = _Text(self, text)
+        async with self.bench.dispatch.server_for(call("a"), timeout_s=timeout_s, request=request) as server:
+            return await request.send(server, timeout_s=timeout_s)
 
     async def compute(self, server: Upstream, takes_s: float) -> None:
         if takes_s == TAKES_S["endless"]:
@@ -81,14 +87,15 @@ async def cancelled(sent: Awaitable[Any]) -> None:
 
 
 @pytest.mark.parametrize("leaves", [given_up, cancelled])
-async def test_it_is_refused_once_two_replicas_have_hung_in_it(leaves: Any) -> None:
+@pytest.mark.parametrize("way", [Mended.send, Mended.embed])
+async def test_it_is_refused_once_two_replicas_have_hung_in_it(leaves: Any, way: Any) -> None:
     async with mended() as servers:
         for _ in range(2):
-            await leaves(servers.send("endless", timeout_s=2.0 if leaves is given_up else 60.0))
+            await leaves(way(servers, "endless", timeout_s=2.0 if leaves is given_up else 60.0))
             await asyncio.sleep(ENDED_AFTER_S)
         for _ in range(6):
             with pytest.raises(QueryOfDeath, match="2 processes died under it"):
-                await servers.send("endless")
+                await way(servers, "endless")
         assert len(servers.wedged) == 2
         assert status(await servers.send("innocent")) == 200
 
