@@ -86,12 +86,13 @@ class Recalls:
                         self._recall(recalled, request, RecallCause.SERVER_SILENT, f"server '{name}' says nothing")
 
     def died(self, server: str, replica: Replica) -> None:
-        """Recall the requests at a replica whose stub has died. The oldest are suspect; of one that has hung, those in which
-        it may have."""
+        """Recall the requests at a replica whose stub has died. The oldest are suspect, but of what was sent since it was dead
+        none; of one that has hung, those in which it may have."""
         why = f"the Python process of '{replica.model}' on server '{server}' has died"
         for number, (recalled, request) in enumerate(list(self._at(server, replica))):
-            is_suspect = number < MOST_SUSPECTS and (not replica.has_hung or may_hang(replica, sent_s=request.reservation.started_s))
-            self._recall(recalled, request, RecallCause.STUB_DIED, why, is_suspect=is_suspect)
+            sent_s = request.reservation.started_s
+            was_there = not replica.was_dead_at(sent_s) and (not replica.has_hung or may_hang(replica, sent_s=sent_s))
+            self._recall(recalled, request, RecallCause.STUB_DIED, why, is_suspect=was_there and number < MOST_SUSPECTS)
 
     def recall_overdue(self, now_s: float, doubted: Callable[[str], Container[str]]) -> Iterator[Reservation]:
         """Recall requests from replicas that answer nobody, while others of their models do, and yield the reservations

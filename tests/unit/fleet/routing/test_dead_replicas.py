@@ -232,6 +232,33 @@ async def test_a_worker_takes_back_what_its_parent_has_seen_die() -> None:
         assert not bench.server(name).replicas["a"].has_hung
 
 
+@pytest.mark.parametrize("number", [1, 2])
+async def test_a_gateway_that_does_not_lead_blames_nobody_whom_a_stub_answers_that_was_dead_before(number: int) -> None:
+    """Its view goes on listing the replica as READY until the leader has begun to load it anew."""
+    async with running(FleetBench(servers=number)) as bench, asyncio.TaskGroup() as tasks:
+        await ready_everywhere(bench)
+        bench.request_repair = lambda server, model: True  # type: ignore[method-assign]
+        servers = Mortal(bench)
+        before = [servers.request() for _ in range(4)]
+        asked = [tasks.create_task(send(bench, each)) for each in before]
+        await asyncio.sleep(0.1)
+        servers.kill("s0")
+        await asyncio.sleep(0.1)
+        after = [servers.request() for _ in range(4)]
+        asked += [tasks.create_task(send(bench, each)) for each in after]
+        await asyncio.sleep(10.0)
+        for state in (LOADING, READY):  # as the leader has it loaded
+            bench.tritons["s0"].states["a"] = state
+            await bench.loads["s0"].poll_index()
+        bench.tritons["s0"].dead.clear()
+        statuses = Counter([status(await each) for each in asked])
+        assert bench.dispatch.deaths.refused == bench.dispatch.deaths.found == 0
+        if number == 2:
+            assert statuses == {200: 8}
+            assert all(servers.name_of(server) == "s1" for each in after for server, _ in each.sent), "it is avoided"
+            assert all(servers.name_of(server) == "s1" for each in before for server, _ in each.sent[1:])
+
+
 async def test_a_gateway_that_does_not_lead_knows_that_a_stub_has_hung() -> None:
     async with running(FleetBench()) as bench:
         await ready_everywhere(bench)
