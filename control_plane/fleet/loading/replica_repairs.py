@@ -88,6 +88,8 @@ class ReplicaRepairs:
                 # Another load may have replaced the dead replica while this one waited for its turn.
                 if server.replicas.get(replica.model) is replica:
                     await self._turns.loader_of(server.name).repair(facts, dead)
+                    if dead != replica.model and (step := server.replicas.get(dead)) is not None:
+                        step.revive(self._state.now_s())
                     self._turns.tell(FleetEventKind.LOADED, replica.model, server.name, "", self._state.now_s() - began_s)
                     # Unloaded meanwhile by an administrator: only a new replica's unload ends in Triton.
                     if self._state.specs.is_suspended(replica.model):

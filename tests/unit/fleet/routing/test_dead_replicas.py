@@ -16,7 +16,7 @@ from control_plane.fleet.domain.snapshot import ReplicaSnapshot
 from control_plane.fleet.view.mirror import FleetMirror
 from control_plane.triton.copy_silence import HUNG
 from control_plane.triton.ports import Upstream
-from tests.unit.fleet.fleet_bench import LOADING, READY, FleetBench, running
+from tests.unit.fleet.fleet_bench import LOADING, READY, FleetBench, model, running
 from tests.unit.fleet.routing.test_dispatch import Request, idle, status
 from tests.unit.fleet.routing.test_dispatch_losses import DEAD
 from tests.unit.fleet.routing.test_resending import OK, ready_everywhere, send
@@ -230,6 +230,31 @@ async def test_a_worker_takes_back_what_its_parent_has_seen_die() -> None:
         assert status(await asked) == 200
         mirror.apply_replicas(name, replicas[name])
         assert not bench.server(name).replicas["a"].has_hung
+
+
+async def test_who_asks_for_a_step_itself_whose_stub_has_hung_is_sent_to_another() -> None:
+    """The step is loaded anew with its ensemble."""
+    async with (
+        running(FleetBench(model("a", 10), model("e", 20, steps=frozenset({"a"})), servers=2)) as bench,
+        asyncio.TaskGroup() as tasks,
+    ):
+        for name, triton in bench.tritons.items():
+            triton.states.update(a=READY, e=READY)
+            await bench.loads[name].poll_index()
+        servers = Mortal(bench)
+        request = servers.request()
+        asked = tasks.create_task(send(bench, request))
+        await asyncio.sleep(0.1)
+        name = servers.name_of(request.sent[0][0])
+        servers.kill(name, HUNG)
+        step = bench.replica("a", name)
+        assert step.is_dead
+        assert step.has_hung
+        assert status(await asked) == 200
+        assert [servers.name_of(server) == name for server, _ in request.sent] == [True, False]
+        await asyncio.sleep(5.0)
+        assert not bench.replica("a", name).is_dead
+        assert bench.replica("e", name).state is READY
 
 
 @pytest.mark.parametrize("number", [1, 2])
