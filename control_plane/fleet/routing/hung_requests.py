@@ -7,6 +7,7 @@ as those under which a stub dies. `fleet/routing/dispatch` tells of what is give
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -26,8 +27,8 @@ class _GivenUp:
     reservation: Reservation
     at_s: float
     was_suspect: bool
-    request: Hashable | None
-    """None: it has been digested, and is not kept alive."""
+    content: Sequence[bytes] | None
+    """Taken while the request lives, since that of a compressed message is another one later; None: it has been digested."""
     call: InferCall
     digest: Digest | None
 
@@ -48,9 +49,9 @@ class _GivenUp:
 
     async def digested(self) -> Digest:
         if self.digest is None:
-            assert self.request is not None
-            self.digest = await digest_of(self.request, self.call)
-        self.request = None
+            assert self.content is not None
+            self.digest = await digest_of(self.content, self.call)
+        self.content = None
         return self.digest
 
 
@@ -71,8 +72,8 @@ class HungRequests:
         here[:] = [each for each in here if not each.is_answered]
         # Not the first alone: others that are given up sooner would hide what the replica hangs in.
         if len(here) < MOST_SUSPECTS:
-            digest = None if suspect is None else suspect.digest
-            here.append(_GivenUp(reservation, now_s, suspect is not None, request, call, digest))
+            content, digest = (request.content(call), None) if suspect is None else (None, suspect.digest)
+            here.append(_GivenUp(reservation, now_s, suspect is not None, content, call, digest))
 
     async def look(self) -> None:
         """Blame what replicas were found to hang in, and forget what others have answered after: to be called several

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from control_plane.core.errors import DeadlineExceeded, QueryOfDeath
+from control_plane.core.infer_call import InferCall
 from control_plane.triton.copy_silence import HUNG
 from control_plane.triton.ports import Upstream
 from tests.unit.fleet.fleet_bench import FleetBench
@@ -32,7 +33,11 @@ class Mended(Wedged):
         self.wedged = list[str]()
 
     async def send(self, text: str, *, timeout_s: float = 2.0) -> Any:
-        return await send(self.bench, _Text(self, text), timeout_s=timeout_s)
+        request = _Text(self, text)
+        try:
+            return await send(self.bench, request, timeout_s=timeout_s)
+        finally:
+            request.is_inflated = False
 
     async def embed(self, text: str, *, timeout_s: float = 2.0) -> Any:
         """Send as a call of `/v1/embeddings` is sent."""
@@ -56,6 +61,11 @@ class _Text(Request):
     def __init__(self, servers: Mended, text: str) -> None:
         super().__init__(text=text)
         self.servers = servers
+        self.is_inflated = True
+        """As a compressed gRPC message is until it is answered or given up."""
+
+    def content(self, call: InferCall) -> tuple[bytes, ...]:
+        return super().content(call) if self.is_inflated else (b"compressed",)
 
     async def send(self, server: Upstream, *, timeout_s: float) -> Any:
         try:
