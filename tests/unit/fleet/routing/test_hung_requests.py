@@ -13,7 +13,7 @@ from control_plane.core.errors import DeadlineExceeded, QueryOfDeath
 from control_plane.core.infer_call import InferCall
 from control_plane.triton.copy_silence import HUNG
 from control_plane.triton.ports import Upstream
-from tests.unit.fleet.fleet_bench import FleetBench
+from tests.unit.fleet.fleet_bench import LOADING, READY, FleetBench
 from tests.unit.fleet.routing.test_dispatch import Request, status
 from tests.unit.fleet.routing.test_overdue_watch import Wedged, scene
 from tests.unit.fleet.routing.test_resending import OK, call, send
@@ -94,6 +94,19 @@ async def cancelled(sent: Awaitable[Any]) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(2.0):
             await sent
+
+
+async def test_a_gateway_that_does_not_lead_the_fleet_refuses_it_too() -> None:
+    async with mended() as servers:
+        servers.bench.request_repair = lambda server, model: True  # type: ignore[method-assign]
+        for number in range(2):
+            await given_up(servers.send("endless"))
+            await asyncio.sleep(ENDED_AFTER_S)
+            for state in (LOADING, READY):  # as the leader has it loaded
+                servers.bench.tritons[servers.wedged[number]].states["a"] = state
+                await servers.bench.loads[servers.wedged[number]].poll_index()
+        with pytest.raises(QueryOfDeath):
+            await servers.send("endless")
 
 
 @pytest.mark.parametrize("leaves", [given_up, cancelled])
