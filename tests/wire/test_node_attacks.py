@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -220,3 +222,20 @@ async def test_a_gateway_that_begins_a_frame_and_says_nothing_more_is_gone(monke
         assert await link.receive() is None
         assert not port.bench.service._gateways
         link.close()
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"\0", frame(encode(Hello(*VERSIONS, "00" * 32, "fleet", "gateway")))], ids=["nothing", "a part", "a greeting"]
+)
+async def test_one_that_resets_its_connection_ends_no_node(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async with listening() as port:
+        for _ in range(3):
+            reader, writer = await port.raw()
+            writer.write(sent)
+            if sent[1:]:
+                await read_frame(reader)
+            end: socket.socket = writer.get_extra_info("socket")
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, no end
+            writer.transport.abort()
+            (await port.works()).close()
+    assert "failed" not in caplog.text, "it is nothing unexpected"

@@ -134,16 +134,25 @@ class Replica:
     process; as far as this process is told."""
     is_dead: bool = False
     """Its stub has died, and it is to be loaded anew."""
+    died_s: float = NEVER_S
+    """When this process last heard that its stub had died."""
+    revived_s: float = NEVER_S
+    """When its stub was last found to live again."""
     has_hung: bool = False
     """Its dead stub was ended, since it computed nothing; it did not die by itself."""
     hangs: bool = False
     """Its load has taken longer than a load may; it may end all the same."""
 
-    def revive(self) -> None:
+    def revive(self, now_s: float) -> None:
         """Note that its stub lives; a new one works on nothing yet."""
         if self.is_dead:
             self.is_dead = self.has_hung = False
+            self.revived_s = now_s
             self.abandoned_s = self.worked_on_elsewhere_s = inf
+
+    def was_dead_at(self, sent_s: float) -> bool:
+        """Whether a request that was sent at `sent_s` came to a stub that was dead already."""
+        return self.died_s <= sent_s and (self.is_dead or sent_s < self.revived_s)
 
     @property
     def is_announced(self) -> bool:

@@ -61,6 +61,8 @@ class DeadStubDetector:
             if self._needs(replica, model):
                 reason = f"the Python process of '{model}' {how}"
                 self._repair(server, replica, reason=reason, dead=model, has_hung=how == HUNG)
+            elif replica.model == model:  # a step, which is loaded anew with its ensembles
+                self._state.note_dead(server, replica, has_hung=how == HUNG)
 
     def explain_death(self, server: Server, model: str) -> None:
         """Note that a stub of this model died on the server under a request that is refused now: that death does not count

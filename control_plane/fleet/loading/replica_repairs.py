@@ -39,7 +39,7 @@ class ReplicaRepairs:
         task that waits for `delay_s` first, or have the leader do so. No request is sent to it until then. False if nothing was
         begun: it is being loaded already, its model is not known, or nothing can be loaded now."""
         if self._leader is not None and self._leader.request_repair(server.name, replica.model):
-            self._state.note_dead(server, replica)
+            self._state.note_dead(server, replica, has_hung=has_hung)
             return True
         is_under_way = replica.state is not ModelState.READY or (server.name, replica.model) in self._state.awaiting_fingerprint
         # One that somebody else has just loaded from a new folder is described within seconds.
@@ -88,6 +88,8 @@ class ReplicaRepairs:
                 # Another load may have replaced the dead replica while this one waited for its turn.
                 if server.replicas.get(replica.model) is replica:
                     await self._turns.loader_of(server.name).repair(facts, dead)
+                    if dead != replica.model and (step := server.replicas.get(dead)) is not None:
+                        step.revive(self._state.now_s())
                     self._turns.tell(FleetEventKind.LOADED, replica.model, server.name, "", self._state.now_s() - began_s)
                     # Unloaded meanwhile by an administrator: only a new replica's unload ends in Triton.
                     if self._state.specs.is_suspended(replica.model):

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
@@ -236,6 +237,12 @@ class FleetDispatcher:
                 async with self._reserved(call, running, deadline_s=deadline_s, hint=hint) as (upstream, reservation):
                     attempt = _FleetAttempt(reservation=reservation, hint=hint, fault=None)
                     yield upstream
+            except asyncio.CancelledError:
+                if attempt is not None:
+                    # Parts of it may have been answered, so it is no failure of the server.
+                    self._router.gave_up(attempt.reservation, may_be_failure=False)
+                    self._hung.gave_up(request, call, attempt.reservation, suspect, self._now_s())
+                raise
             except ControlPlaneError as exc:
                 if attempt is None:
                     raise

@@ -155,7 +155,7 @@ class Resending:
             if (recall := recall_of(error)) is not None:
                 return recall.is_suspect
             replica, began_s = reservation.replica, reservation.started_s
-            if replica.has_hung and not may_hang(replica, sent_s=began_s):
+            if replica.was_dead_at(began_s) or (replica.has_hung and not may_hang(replica, sent_s=began_s)):
                 return False
             return self._stub_deaths.was_in_flight(reservation.server.name, replica.model, replica, began_s=began_s, now_s=self._now_s())
         if fault is not Fault.CONNECTION_LOST or not is_suspect:

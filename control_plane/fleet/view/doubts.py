@@ -84,6 +84,11 @@ class ReplicaDoubts:
         found.probe_from_s = now_s + found.pause_s
         return True
 
+    def died(self, server: Server, replica: Replica, now_s: float) -> None:
+        """Doubt a replica whose stub has died, which another process, the fleet's leader, is to load anew."""
+        if self._holds(server, replica):
+            self._doubts.setdefault(replica.model, {})[server.name] = _Doubt(replica, server, now_s + _FIRST_PAUSE_S)
+
     def avoided(self, model: str) -> frozenset[str]:
         """Servers whose replicas of the model are in doubt."""
         doubts = self._doubts.get(model)

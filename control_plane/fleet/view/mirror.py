@@ -122,7 +122,7 @@ class FleetMirror:
             if seen.is_dead and not replica.is_dead:
                 self._state.note_dead(server, replica, has_hung=seen.has_hung)
             elif not seen.is_dead:
-                replica.revive()
+                replica.revive(self._state.now_s())
             replica.hangs = seen.hangs
         loading = [replica.ready_s for replica in server.replicas.values() if replica.state is ModelState.LOADING]
         server.loads_until_s = max(loading, default=NEVER_S)

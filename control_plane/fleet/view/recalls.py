@@ -24,7 +24,7 @@ AnswerT = TypeVar("AnswerT")
 
 _ASKS_AGAIN_S = 1.0
 """How long a request that must not be sent again is left alone: the retry budget has a request to spare in a second."""
-_SUSPECTS = 8
+MOST_SUSPECTS = 8
 """So many of the oldest requests at a replica may have been in the process that died: Triton takes them in their
 order, a batch at a time. Suspects are sent one by one, so it must not be all that waited there."""
 
@@ -86,12 +86,13 @@ class Recalls:
                         self._recall(recalled, request, RecallCause.SERVER_SILENT, f"server '{name}' says nothing")
 
     def died(self, server: str, replica: Replica) -> None:
-        """Recall the requests at a replica whose stub has died. The oldest are suspect; of one that has hung, those in which
-        it may have."""
+        """Recall the requests at a replica whose stub has died. The oldest are suspect, but of what was sent since it was dead
+        none; of one that has hung, those in which it may have."""
         why = f"the Python process of '{replica.model}' on server '{server}' has died"
         for number, (recalled, request) in enumerate(list(self._at(server, replica))):
-            is_suspect = number < _SUSPECTS and (not replica.has_hung or may_hang(replica, sent_s=request.reservation.started_s))
-            self._recall(recalled, request, RecallCause.STUB_DIED, why, is_suspect=is_suspect)
+            sent_s = request.reservation.started_s
+            was_there = not replica.was_dead_at(sent_s) and (not replica.has_hung or may_hang(replica, sent_s=sent_s))
+            self._recall(recalled, request, RecallCause.STUB_DIED, why, is_suspect=was_there and number < MOST_SUSPECTS)
 
     def recall_overdue(self, now_s: float, doubted: Callable[[str], Container[str]]) -> Iterator[Reservation]:
         """Recall requests from replicas that answer nobody, while others of their models do, and yield the reservations

@@ -177,7 +177,7 @@ class FleetState:
             if replica.state is not state:
                 replica.state, replica.since_s = state, now_s
                 if state is ModelState.READY:
-                    replica.revive()
+                    replica.revive(now_s)
             replica.hangs = state is ModelState.LOADING and not is_own and now_s - replica.since_s > self._load_timeout_s
             replica.is_step = name in steps
             replica.bytes = self.bytes_of(server, name)
@@ -202,7 +202,8 @@ class FleetState:
         """Recall the requests at a replica whose stub has died, or was ended as it `has_hung`; Triton would answer each with
         an error, a second after the one before it."""
         if not replica.is_dead:
-            replica.is_dead, replica.has_hung = True, has_hung
+            replica.is_dead, replica.died_s, replica.has_hung = True, self.now_s(), has_hung
+            self.doubts.died(server, replica, self.now_s())
         self.recalls.died(server.name, replica)
 
     def drop(self, server: Server, replica: Replica) -> None:

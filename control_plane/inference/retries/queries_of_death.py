@@ -116,7 +116,7 @@ class QueriesOfDeath:
 
         Raises QueryOfDeath: it is guilty. DeadlineExceeded: suspects before it took too long.
         """
-        digest = await digest_of(request, call)
+        digest = await digest_of(request.content(call), call)
         if self._is_suspect(digest):
             try:
                 async with asyncio.timeout(timeout_s):
@@ -148,7 +148,7 @@ class QueriesOfDeath:
 
         Raises QueryOfDeath: the request is guilty.
         """
-        digest = await digest_of(request, call) if suspect is None else suspect.digest
+        digest = await digest_of(request.content(call), call) if suspect is None else suspect.digest
         self._died(digest, server, was_suspect=suspect is not None, is_stub=is_stub)
 
     def hung(self, digest: Digest, server: str, *, was_suspect: bool) -> None:
@@ -191,9 +191,9 @@ class QueriesOfDeath:
         return QueryOfDeath(f"the request is not sent to Triton for {left_s:.0f} s: {_deaths_text(digest, record)}")
 
 
-async def digest_of(request: Hashable, call: InferCall) -> Digest:
-    """Return what a request is known by, here and to other processes."""
-    parts = [call.model_version.encode(), *request.content(call)]
+async def digest_of(content: Sequence[bytes], call: InferCall) -> Digest:
+    """Return what a request of this content is known by, here and to other processes."""
+    parts = [call.model_version.encode(), *content]
     if sum(map(len, parts)) <= _AT_ONCE_BYTES:
         return call.model_name, identity_of(*parts)
     return call.model_name, await asyncio.to_thread(identity_of, *parts)

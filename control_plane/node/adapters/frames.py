@@ -71,7 +71,9 @@ class FrameLink:
         return body
 
     async def flush(self, *, timeout_s: float) -> None:
-        """Wait until what was sent has left this process, for at most so long."""
+        """Wait until what was sent has left this process, for at most so long; not at all if the other end has closed the connection."""
+        if self._writer.is_closing():
+            return
         self._writer.transport.set_write_buffer_limits(0)
         try:
             await asyncio.wait_for(self._writer.drain(), timeout_s)

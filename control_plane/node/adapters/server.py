@@ -79,10 +79,10 @@ class NodeServer:
                 self._gateways += 1
                 try:
                     await self._service.serve(link)
-                except Exception:  # the root of a task: one gateway must not end the node
-                    _log.exception("the connection of a gateway failed")
                 finally:
                     self._gateways -= 1
+        except Exception:  # the root of a task: one gateway, or who is none, must not end the node
+            _log.exception("the connection of a gateway failed")
         finally:
             link.close()
 

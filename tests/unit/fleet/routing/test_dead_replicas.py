@@ -16,7 +16,7 @@ from control_plane.fleet.domain.snapshot import ReplicaSnapshot
 from control_plane.fleet.view.mirror import FleetMirror
 from control_plane.triton.copy_silence import HUNG
 from control_plane.triton.ports import Upstream
-from tests.unit.fleet.fleet_bench import LOADING, READY, FleetBench, running
+from tests.unit.fleet.fleet_bench import LOADING, READY, FleetBench, model, running
 from tests.unit.fleet.routing.test_dispatch import Request, idle, status
 from tests.unit.fleet.routing.test_dispatch_losses import DEAD
 from tests.unit.fleet.routing.test_resending import OK, ready_everywhere, send
@@ -230,6 +230,67 @@ async def test_a_worker_takes_back_what_its_parent_has_seen_die() -> None:
         assert status(await asked) == 200
         mirror.apply_replicas(name, replicas[name])
         assert not bench.server(name).replicas["a"].has_hung
+
+
+async def test_who_asks_for_a_step_itself_whose_stub_has_hung_is_sent_to_another() -> None:
+    """The step is loaded anew with its ensemble."""
+    async with (
+        running(FleetBench(model("a", 10), model("e", 20, steps=frozenset({"a"})), servers=2)) as bench,
+        asyncio.TaskGroup() as tasks,
+    ):
+        for name, triton in bench.tritons.items():
+            triton.states.update(a=READY, e=READY)
+            await bench.loads[name].poll_index()
+        servers = Mortal(bench)
+        request = servers.request()
+        asked = tasks.create_task(send(bench, request))
+        await asyncio.sleep(0.1)
+        name = servers.name_of(request.sent[0][0])
+        servers.kill(name, HUNG)
+        step = bench.replica("a", name)
+        assert step.is_dead
+        assert step.has_hung
+        assert status(await asked) == 200
+        assert [servers.name_of(server) == name for server, _ in request.sent] == [True, False]
+        await asyncio.sleep(5.0)
+        assert not bench.replica("a", name).is_dead
+        assert bench.replica("e", name).state is READY
+
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_a_gateway_that_does_not_lead_blames_nobody_whom_a_stub_answers_that_was_dead_before(number: int) -> None:
+    """Its view goes on listing the replica as READY until the leader has begun to load it anew."""
+    async with running(FleetBench(servers=number)) as bench, asyncio.TaskGroup() as tasks:
+        await ready_everywhere(bench)
+        bench.request_repair = lambda server, model: True  # type: ignore[method-assign]
+        servers = Mortal(bench)
+        before = [servers.request() for _ in range(4)]
+        asked = [tasks.create_task(send(bench, each)) for each in before]
+        await asyncio.sleep(0.1)
+        servers.kill("s0")
+        await asyncio.sleep(0.1)
+        after = [servers.request() for _ in range(4)]
+        asked += [tasks.create_task(send(bench, each)) for each in after]
+        await asyncio.sleep(10.0)
+        for state in (LOADING, READY):  # as the leader has it loaded
+            bench.tritons["s0"].states["a"] = state
+            await bench.loads["s0"].poll_index()
+        bench.tritons["s0"].dead.clear()
+        statuses = Counter([status(await each) for each in asked])
+        assert bench.dispatch.deaths.refused == bench.dispatch.deaths.found == 0
+        if number == 2:
+            assert statuses == {200: 8}
+            assert all(servers.name_of(server) == "s1" for each in after for server, _ in each.sent), "it is avoided"
+            assert all(servers.name_of(server) == "s1" for each in before for server, _ in each.sent[1:])
+
+
+async def test_a_gateway_that_does_not_lead_knows_that_a_stub_has_hung() -> None:
+    async with running(FleetBench()) as bench:
+        await ready_everywhere(bench)
+        bench.request_repair = lambda server, model: True  # type: ignore[method-assign]
+        bench.router.stub_died("s0", "a", HUNG)
+        assert bench.replica("a").is_dead
+        assert bench.replica("a").has_hung
 
 
 async def test_of_a_model_that_is_not_described_yet_ends_no_gateway() -> None:

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from control_plane.core.errors import DeadlineExceeded, QueryOfDeath
+from control_plane.core.infer_call import InferCall
 from control_plane.triton.copy_silence import HUNG
 from control_plane.triton.ports import Upstream
-from tests.unit.fleet.fleet_bench import FleetBench
+from tests.unit.fleet.fleet_bench import LOADING, READY, FleetBench
 from tests.unit.fleet.routing.test_dispatch import Request, status
 from tests.unit.fleet.routing.test_overdue_watch import Wedged, scene
-from tests.unit.fleet.routing.test_resending import OK, send
+from tests.unit.fleet.routing.test_resending import OK, call, send
 
 pytestmark = pytest.mark.virtual_time
 
@@ -32,7 +33,17 @@ class Mended(Wedged):
         self.wedged = list[str]()
 
     async def send(self, text: str, *, timeout_s: float = 2.0) -> Any:
-        return await send(self.bench, _Text(self, text), timeout_s=timeout_s)
+        request = _Text(self, text)
+        try:
+            return await send(self.bench, request, timeout_s=timeout_s)
+        finally:
+            request.is_inflated = False
+
+    async def embed(self, text: str, *, timeout_s: float = 2.0) -> Any:
+        """Send as a call of `/v1/embeddings` is sent."""
+        request = _Text(self, text)
+        async with self.bench.dispatch.server_for(call("a"), timeout_s=timeout_s, request=request) as server:
+            return await request.send(server, timeout_s=timeout_s)
 
     async def compute(self, server: Upstream, takes_s: float) -> None:
         if takes_s == TAKES_S["endless"]:
@@ -50,6 +61,11 @@ class _Text(Request):
     def __init__(self, servers: Mended, text: str) -> None:
         super().__init__(text=text)
         self.servers = servers
+        self.is_inflated = True
+        """As a compressed gRPC message is until it is answered or given up."""
+
+    def content(self, call: InferCall) -> tuple[bytes, ...]:
+        return super().content(call) if self.is_inflated else (b"compressed",)
 
     async def send(self, server: Upstream, *, timeout_s: float) -> Any:
         try:
@@ -80,15 +96,29 @@ async def cancelled(sent: Awaitable[Any]) -> None:
             await sent
 
 
+async def test_a_gateway_that_does_not_lead_the_fleet_refuses_it_too() -> None:
+    async with mended() as servers:
+        servers.bench.request_repair = lambda server, model: True  # type: ignore[method-assign]
+        for number in range(2):
+            await given_up(servers.send("endless"))
+            await asyncio.sleep(ENDED_AFTER_S)
+            for state in (LOADING, READY):  # as the leader has it loaded
+                servers.bench.tritons[servers.wedged[number]].states["a"] = state
+                await servers.bench.loads[servers.wedged[number]].poll_index()
+        with pytest.raises(QueryOfDeath):
+            await servers.send("endless")
+
+
 @pytest.mark.parametrize("leaves", [given_up, cancelled])
-async def test_it_is_refused_once_two_replicas_have_hung_in_it(leaves: Any) -> None:
+@pytest.mark.parametrize("way", [Mended.send, Mended.embed])
+async def test_it_is_refused_once_two_replicas_have_hung_in_it(leaves: Any, way: Any) -> None:
     async with mended() as servers:
         for _ in range(2):
-            await leaves(servers.send("endless", timeout_s=2.0 if leaves is given_up else 60.0))
+            await leaves(way(servers, "endless", timeout_s=2.0 if leaves is given_up else 60.0))
             await asyncio.sleep(ENDED_AFTER_S)
         for _ in range(6):
             with pytest.raises(QueryOfDeath, match="2 processes died under it"):
-                await servers.send("endless")
+                await way(servers, "endless")
         assert len(servers.wedged) == 2
         assert status(await servers.send("innocent")) == 200
 
@@ -104,6 +134,37 @@ async def test_who_gives_up_behind_it_is_not_blamed() -> None:
         with pytest.raises(QueryOfDeath):
             await servers.send("endless")
         assert status(await servers.send("behind it")) == 200
+
+
+async def test_others_that_are_given_up_sooner_do_not_hide_it() -> None:
+    async with mended(servers=1) as servers, asyncio.TaskGroup() as tasks:
+        for number in range(2):
+            endless = tasks.create_task(given_up(servers.send("endless")))
+            await asyncio.sleep(0.1)
+            await given_up(servers.send(f"beside it, {number}", timeout_s=1.0))
+            await endless
+            await asyncio.sleep(ENDED_AFTER_S)
+        with pytest.raises(QueryOfDeath):
+            await servers.send("endless")
+        for number in range(2):
+            assert status(await servers.send(f"beside it, {number}")) == 200
+
+
+async def test_one_that_is_sent_again_while_the_replica_hangs_is_not_guilty_at_once() -> None:
+    async with mended(servers=1) as servers, asyncio.TaskGroup() as tasks:
+        for _ in range(3):
+            tasks.create_task(given_up(servers.send("endless")))
+        await asyncio.sleep(2.0 + ENDED_AFTER_S)
+        assert servers.bench.dispatch.deaths.found == 0
+        assert servers.bench.dispatch.deaths.watches("a")
+
+
+async def test_what_was_given_up_is_forgotten_with_a_replica_that_is_unloaded() -> None:
+    async with mended(servers=1) as servers:
+        await given_up(servers.send("slow"))
+        servers.bench.state.drop(servers.bench.server(), servers.bench.replica("a"))
+        await asyncio.sleep(1.0)
+        assert not servers.bench.dispatch._hung._given_up
 
 
 async def test_one_is_not_blamed_where_the_stub_dies_by_itself() -> None:

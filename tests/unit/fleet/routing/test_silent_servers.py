@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from control_plane.core.errors import UpstreamUnavailable
-from control_plane.core.infer_call import Outcome
+from control_plane.core.infer_call import InferCall, Outcome
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.inference.domain.retry_budget import ServerLoss
 from control_plane.inference.retries.retry_budget import RetryKind
@@ -40,6 +40,9 @@ class Frozen:
         if server is self.frozen:
             await self.thaw.wait()
         return OK
+
+    def content(self, call: InferCall) -> tuple[bytes, ...]:
+        return (b"frozen",)
 
     def outcome(self, answer: Any) -> Any:
         return Outcome.ANSWERED
