@@ -94,7 +94,7 @@ class FrameReader:
     """Incremental splitter of one connection's bytes into frames, a bounded number at a time.
 
     With `in_runs`, large DATA frames of one stream that came together are returned as one, and of one that has come in
-    part, that part (`MORE`). Most peers cut messages into frames of 16 KB, whatever they are allowed, and the steps that
+    part, that part (`MORE`). Many peers cut messages into frames of 16 KB, whatever they are allowed, and the steps that
     each frame takes cost more than to copy its bytes.
     """
 

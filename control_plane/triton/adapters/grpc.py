@@ -249,8 +249,10 @@ class _Connection(asyncio.Protocol):
         self._all_open = open_
         self._transport: asyncio.Transport | None = None
         self._writer: PacedWriter
-        self._is_behind, self._large_reads = False, 0
+        self._is_behind = False
         """Whether more has come than is read in this turn of the loop; reading from the socket is paused then."""
+        self._large_reads = 0
+        """Large reads since it was last behind."""
         self.state = Http2Connection(known, _LIMITS)
         self.loop = asyncio.get_running_loop()
         self.timer = DeadlineTimer(self.loop)
