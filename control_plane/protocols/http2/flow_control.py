@@ -105,9 +105,9 @@ class FlowControl:
         return bool(self.blocked) and self.send_window > 0
 
     def room_for(self, stream: Stream) -> int:
-        """The bytes that the next DATA frame of a stream may have."""
+        """The bytes that a stream may send now."""
         # A window may be negative after the peer has lowered INITIAL_WINDOW_SIZE (RFC 9113, 6.9.2).
-        return max(0, min(self.max_send_frame, stream.send_window, self.send_window))
+        return max(0, min(stream.send_window, self.send_window))
 
     def set_initial_window(self, value: int, streams: Iterable[Stream]) -> None:
         """Apply the peer's INITIAL_WINDOW_SIZE, which shifts the windows of all open streams too.

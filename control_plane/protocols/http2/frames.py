@@ -22,6 +22,8 @@ END_STREAM = ACK = 0x1
 END_HEADERS = 0x4
 PADDED = 0x8
 HAS_PRIORITY = 0x20
+MORE = 0x100
+"""Flag of a part of a DATA frame whose rest has yet to come. It is only our own: a frame's flags have eight bits."""
 
 _HEAD = Struct(">IBI")
 """Length (24 bits) and type (8 bits) in the first word, then flags, then the stream id."""
@@ -75,6 +77,10 @@ Frame = tuple[int, int, int, bytes | memoryview]
 """Type, flags, stream id, payload; only a large DATA frame's payload is a view, which saves a copy."""
 
 _LARGE_BYTES = 16 * 1024
+_LEAST_PART_BYTES = 2 * 1024
+"""Least of a large DATA frame that is returned before the rest has come. Less is kept, and copied with all that comes next."""
+_RUN_BYTES = 256 * 1024
+"""Payload at which a run of DATA frames ends: what one read of a socket has, and takes 0.1 ms."""
 
 _SMALL_BYTES = 384
 """A longer frame that is not DATA, such as a head, may cost as much as many small ones: `split_more` then returns
@@ -85,12 +91,20 @@ _MAX_SETTINGS = 32
 
 
 class FrameReader:
-    """Incremental splitter of one connection's bytes into frames, a bounded number at a time."""
+    """Incremental splitter of one connection's bytes into frames, a bounded number at a time.
 
-    __slots__ = ("_at", "_data", "_max_frame_bytes", "_partial", "_wanted")
+    With `in_runs`, large DATA frames of one stream that came together are returned as one, and of one that has come in
+    part, that part (`MORE`). Many peers cut messages into frames of 16 KB, whatever they are allowed, and the steps that
+    each frame takes cost more than to copy its bytes.
+    """
 
-    def __init__(self, max_frame_bytes: int) -> None:
+    __slots__ = ("_at", "_begun", "_data", "_in_runs", "_left", "_max_frame_bytes", "_partial", "_wanted")
+
+    def __init__(self, max_frame_bytes: int, *, in_runs: bool = False) -> None:
         self._max_frame_bytes = max_frame_bytes
+        self._in_runs = in_runs
+        self._begun, self._left = (0, 0), 0
+        """Flags and stream id of a large DATA frame whose head has been split off, and how much of its payload has not."""
         self._data, self._at = b"", 0
         self._partial = bytearray()
         self._wanted = HEAD_BYTES
@@ -115,10 +129,10 @@ class FrameReader:
     def add(self, data: bytes) -> None:
         """Add data that arrived, for `split_more`."""
         if self._partial:
-            self._partial += data
-            if len(self._partial) < self._wanted:
+            if len(self._partial) + len(data) < self._wanted:
+                self._partial += data
                 return
-            data = bytes(self._partial)
+            data = b"".join((self._partial, data))
             self._partial.clear()
         elif self._at < len(self._data):
             data = self._data[self._at :] + data
@@ -129,19 +143,28 @@ class FrameReader:
         frames: list[Frame] = []
         data, at = self._data, self._at
         end = len(data)
-        while end - at >= HEAD_BYTES:
+        while end - at >= HEAD_BYTES or self._left:
             if len(frames) >= most:
                 self._at = at
                 return frames
+            if self._left:
+                self._wanted = min(self._left, _LEAST_PART_BYTES)
+                if end - at < self._wanted:
+                    break
+                at = self._split_run(frames, at)
+                continue
             word, flags, stream_id = _HEAD.unpack_from(data, at)
             length = word >> 8
             if length > self._max_frame_bytes:
                 raise Http2Error(f"a frame of {length} bytes; at most {self._max_frame_bytes} were announced", Code.FRAME_SIZE_ERROR)
             stop = at + HEAD_BYTES + length
+            is_large = length >= _LARGE_BYTES and word & 0xFF == DATA
+            if is_large and self._in_runs and not flags & PADDED:
+                self._begun, self._left, at = (flags, stream_id & MAX_STREAM_ID), length, at + HEAD_BYTES
+                continue
             if stop > end:
                 self._wanted = HEAD_BYTES + length
                 break
-            is_large = length > _LARGE_BYTES and word & 0xFF == DATA
             payload = memoryview(data)[at + HEAD_BYTES : stop] if is_large else data[at + HEAD_BYTES : stop]
             frames.append((word & 0xFF, flags, stream_id & MAX_STREAM_ID, payload))
             at = stop
@@ -153,6 +176,34 @@ class FrameReader:
             self._partial += data[at:]
         self._data, self._at = b"", 0
         return frames
+
+    def _split_run(self, frames: list[Frame], at: int) -> int:
+        """Append what has come, from `at` on, of the large DATA frame that has begun and of those right behind it, as one
+        frame; returns where that ends."""
+        data, end = self._data, len(self._data)
+        (flags, stream_id), left, size, view = self._begun, self._left, 0, memoryview(data)
+        parts = list[memoryview]()
+        while True:
+            stop = min(at + left, end)
+            parts.append(view[at:stop])
+            size, left, at = size + stop - at, left - (stop - at), stop
+            if left or flags & END_STREAM or size >= _RUN_BYTES or end - at < HEAD_BYTES:
+                break
+            word, next_flags, next_id = _HEAD.unpack_from(data, at)
+            if next_id & MAX_STREAM_ID != stream_id or not self._extends_run(word, next_flags):
+                break
+            flags, left, at = next_flags, word >> 8, at + HEAD_BYTES
+        self._begun, self._left = (flags, stream_id), left
+        # A view keeps all that came with it in memory, so it is none where most of that is not its own.
+        payload = parts[0] if len(parts) == 1 and 2 * size >= end else b"".join(parts)
+        frames.append((DATA, MORE if left else flags, stream_id, payload))
+        return at
+
+    def _extends_run(self, word: int, flags: int) -> bool:
+        """Whether a frame may be joined to one of its stream before it: of small ones only the last, as a read may have
+        thousands."""
+        is_worth_it = word >> 8 >= _LARGE_BYTES or flags & END_STREAM != 0
+        return word & 0xFF == DATA and is_worth_it and not flags & PADDED and word >> 8 <= self._max_frame_bytes
 
 
 def after_preface(preface: bytearray, data: bytes) -> bytes:

@@ -44,7 +44,7 @@ class Http2Receiver:
         self._sender = sender
         self._accept = accept
         self._answer_verbatim = answer_verbatim
-        self._frames = h2.FrameReader(state.limits.max_frame_bytes)
+        self._frames = h2.FrameReader(state.limits.max_frame_bytes, in_runs=True)
         self._decoder = HeaderDecoder(known, max_bytes=state.limits.max_header_bytes)
         self._preface = bytearray() if accept else None
         self._block: tuple[int, int, bytearray | None] | None = None
@@ -109,7 +109,8 @@ class Http2Receiver:
         stream = state.streams.get(stream_id)
         if stream is None:
             state.refuse_idle(stream_id)
-            state.nuisance.count(LATE)
+            if not flags & h2.MORE:  # once for each frame
+                state.nuisance.count(LATE)
             # It counts for the connection's window all the same (RFC 9113, 5.1), or both ends would disagree on that.
             state.flow.received(None, size)
             return

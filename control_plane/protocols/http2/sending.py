@@ -133,12 +133,25 @@ class Http2Sender:
             state.local_ends(stream)
 
     def _write_data(self, stream: Stream, data: bytes | memoryview, *, ends: bool) -> None:
-        state, size = self._state, len(data)
+        state, size, most = self._state, len(data), self._flow.max_send_frame
         stream.send_window -= size
         self._flow.send_window -= size
         stream.has_sent_data = True
+        if size > most:
+            data = self._write_full_frames(stream, data, most)
+            size = len(data)
         if state.nuisance.level:
             state.nuisance.drain_for_frame()
         state.output += (h2.frame_head(h2.DATA, h2.END_STREAM if ends else 0, stream.id, size), data)
         if ends:
             state.local_ends(stream)
+
+    def _write_full_frames(self, stream: Stream, data: bytes | memoryview, most: int) -> memoryview:
+        """Write data that is longer than a frame as frames of the length `most`, and return the rest, which is not empty."""
+        state, view = self._state, memoryview(data)
+        head, end = h2.frame_head(h2.DATA, 0, stream.id, most), (len(view) - 1) // most * most
+        for at in range(0, end, most):
+            state.output += (head, view[at : at + most])
+            if state.nuisance.level:
+                state.nuisance.drain_for_frame()
+        return view[end:]

@@ -56,6 +56,9 @@ _CONNECT_TIMEOUT_S = 5.0
 _LIMITS = Http2Limits(stream_window_bytes=4 * 2**20, connection_window_bytes=64 * 2**20, max_header_bytes=64 * 2**10)
 _FRAMES_AT_ONCE = 24
 """Frames that are read in one turn of the event loop: eight small responses, or a part of a large one."""
+_LARGE_READS_AT_ONCE = 2
+"""Large reads of answers in one turn, of 256 KB each. With one, which is what is read of requests, answers as large as those
+pile up at Triton, which may send them all at once, a frame of each in turn."""
 
 
 class _Lane(StrEnum):
@@ -248,6 +251,8 @@ class _Connection(asyncio.Protocol):
         self._writer: PacedWriter
         self._is_behind = False
         """Whether more has come than is read in this turn of the loop; reading from the socket is paused then."""
+        self._large_reads = 0
+        """Large reads since it was last behind."""
         self.state = Http2Connection(known, _LIMITS)
         self.loop = asyncio.get_running_loop()
         self.timer = DeadlineTimer(self.loop)
@@ -344,7 +349,8 @@ class _Connection(asyncio.Protocol):
         self._flush()
         if not self.is_open:
             return
-        is_behind = is_behind or len(data) >= LARGE_READ_BYTES
+        self._large_reads = self._large_reads + (len(data) >= LARGE_READ_BYTES) if data else 0
+        is_behind = is_behind or self._large_reads == _LARGE_READS_AT_ONCE
         if is_behind is not self._is_behind:
             self._is_behind = is_behind
             (self._transport.pause_reading if is_behind else self._transport.resume_reading)()

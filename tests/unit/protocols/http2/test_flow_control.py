@@ -57,6 +57,14 @@ class TestSending:
             client.connection.receive(h2.window_update(0, 10_000))
             assert [(each.stream_id, len(each.payload)) for each in client.frames()] == [(expected, 10_000)]
 
+    def test_large_data_is_cut_into_full_frames_with_one_head_and_a_last_one(self) -> None:
+        client, call = self.ready(INITIAL_WINDOW_SIZE=1 << 20)
+        client.connection.receive(h2.window_update(0, 1 << 20))
+        client.connection.send_data(call.stream, bytes(64 * 16_384), ends=True)
+        heads = {id(piece) for piece in client.connection.output if len(piece) == h2.HEAD_BYTES}
+        assert len(heads) == 2
+        assert [(len(each.payload), each.flags) for each in client.frames()] == [(16_384, 0)] * 63 + [(16_384, h2.END_STREAM)]
+
     def test_tells_when_what_waited_has_gone(self) -> None:
         client, call = self.ready(INITIAL_WINDOW_SIZE=10)
         client.connection.send_data(call.stream, bytes(20))
@@ -191,6 +199,30 @@ class TestReceiving:
         with pytest.raises(Http2Error) as caught:
             server.connection.receive(data(1, b"x"))
         assert caught.value.http2_code is Code.FLOW_CONTROL_ERROR
+
+    def test_of_a_large_message_a_listener_is_told_once_for_each_read(self) -> None:
+        """A message in frames of 16 KB, as most clients send it, and reads of 256 KB."""
+        server = End.server(Http2Limits())
+        server.connection.receive(headers(1))
+        pieces: list[int] = []
+        server.calls[0].on_data = lambda data, *, ends: pieces.append(len(data))  # type: ignore[method-assign]
+        message = b"".join(data(1, bytes(16_384), ends=number == 63) for number in range(64))
+        for at in range(0, len(message), 1 << 18):
+            server.connection.receive(message[at : at + (1 << 18)])
+        assert len(pieces) <= 6
+        assert sum(pieces) == 1 << 20
+
+    def test_a_large_frame_of_a_call_that_is_over_is_late_once_however_it_comes(self) -> None:
+        """Else the rest of a few refused messages, packet by packet, would count as a flood."""
+        server = End.server(Http2Limits())
+        server.connection.receive(headers(1))
+        server.connection.reset(server.calls[0].stream, Code.CANCEL)
+        server.take()
+        rest = data(1, bytes(1 << 18))
+        for _ in range(70):
+            for at in range(0, len(rest), 2048):
+                server.connection.receive(rest[at : at + 2048])
+        assert h2.GOAWAY not in server.kinds()
 
     def test_what_a_stream_held_is_the_connections_again_when_it_ends(self) -> None:
         server = End.server()

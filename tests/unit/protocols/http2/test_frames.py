@@ -57,6 +57,80 @@ def test_large_data_is_whole_byte_by_byte_too() -> None:
     assert [each for at in range(len(data)) for each in dripped.feed(data[at : at + 1])] == [frame]
 
 
+SIZES = st.sampled_from([0, 1, 2047, 16_383, 16_384, 16_385, 40_000])
+
+
+@given(
+    frames=st.lists(
+        st.tuples(SIZES, st.booleans(), st.sampled_from([1, 1, 1, 3]), st.sampled_from([h2.DATA, h2.DATA, h2.DATA, h2.PING])), max_size=9
+    ),
+    cuts=st.lists(st.integers(0, 200_000), max_size=12),
+    most=st.integers(1, 3),
+)
+def test_runs_have_the_same_bytes_and_the_same_ends(frames: list[tuple[int, bool, int, int]], cuts: list[int], most: int) -> None:
+    """Each stream's bytes and the ends in them, and whatever else comes, in the order in which they came."""
+    sent = [(kind, int(ends), stream_id, bytes([number]) * size) for number, (size, ends, stream_id, kind) in enumerate(frames)]
+    data, reader, got = written(sent), FrameReader(1 << 16, in_runs=True), []
+    bounds = sorted({0, len(data), *(min(cut, len(data)) for cut in cuts)})
+    for start, end in pairwise(bounds):
+        reader.add(data[start:end])
+        got += reader.split_more(most)
+        while reader.has_backlog:
+            got += reader.split_more(most)
+
+    def pieces(of: list[h2.Frame]) -> list[tuple[int, int, bytes]]:
+        """Each byte, and each end, by type and stream."""
+        joined: list[tuple[int, int, bytes]] = []
+        for kind, flags, stream_id, payload in of:
+            if joined and joined[-1][:2] == (kind, stream_id) and kind == h2.DATA and not joined[-1][2].endswith(b"END"):
+                joined[-1] = (kind, stream_id, joined[-1][2] + payload)
+            else:
+                joined.append((kind, stream_id, bytes(payload)))
+            if flags & h2.END_STREAM:
+                joined[-1] = (kind, stream_id, joined[-1][2] + b"END")
+        return joined
+
+    assert pieces(got) == pieces(sent)
+
+
+def test_large_data_of_one_stream_that_came_together_is_one_frame() -> None:
+    frames = [*[(h2.DATA, 0, 1, bytes(16_384))] * 7, (h2.DATA, h2.END_STREAM, 1, b"end"), (h2.DATA, 0, 3, bytes(16_384))]
+    taken = FrameReader(1 << 16, in_runs=True).feed(written(frames))
+    assert [(flags, stream_id, len(payload)) for _, flags, stream_id, payload in taken] == [
+        (h2.END_STREAM, 1, 7 * 16_384 + 3),
+        (0, 3, 16_384),
+    ]
+
+
+def test_a_run_ends_where_a_frame_is_small_padded_or_another_streams_and_at_256_kb() -> None:
+    large = (h2.DATA, 0, 1, bytes(16_384))
+    for other in (
+        (h2.DATA, 0, 1, bytes(100)),
+        (h2.DATA, h2.PADDED, 1, bytes(16_384)),
+        (h2.DATA, 0, 3, bytes(16_384)),
+        (h2.PING, 0, 0, bytes(8)),
+    ):
+        assert FrameReader(1 << 14, in_runs=True).feed(written([large, other, large])) == [large, other, large]
+    taken = FrameReader(1 << 14, in_runs=True).feed(written([large] * 40))
+    assert [len(payload) for *_, payload in taken] == [1 << 18, 1 << 18, 1 << 17]
+    with pytest.raises(Http2Error, match="at most 16384"):
+        FrameReader(1 << 14, in_runs=True).feed(written([large, (h2.DATA, 0, 1, bytes(16_385))]))
+
+
+def test_of_large_data_what_has_come_is_taken_as_it_lies() -> None:
+    """Without a copy, though its end is still to come; but what came with more of others' is copied, and does not keep that."""
+    reader = FrameReader(1 << 18, in_runs=True)
+    data = written([(h2.DATA, h2.END_STREAM, 1, bytes(200_000)), (h2.PING, 0, 0, bytes(8))])
+    ((_, flags, stream_id, first),) = reader.feed(data[:150_000])
+    assert (flags, stream_id, len(first)) == (h2.MORE, 1, 150_000 - 9)
+    assert isinstance(first, memoryview)
+    (_, flags, _, rest), ping = reader.feed(data[150_000:])
+    assert (flags, len(rest), ping[0]) == (h2.END_STREAM, 50_009, h2.PING)
+    assert isinstance(rest, memoryview)
+    several = FrameReader(1 << 18, in_runs=True).feed(written([(h2.DATA, 0, stream_id, bytes(16_384)) for stream_id in (1, 3, 5)]))
+    assert {type(payload) for *_, payload in several} == {bytes}
+
+
 def test_the_streams_reserved_bit_is_ignored() -> None:
     assert FrameReader(10).feed(h2.frame_head(h2.DATA, 0, 1 << 31 | 5, 0)) == [(h2.DATA, 0, 5, b"")]
 
