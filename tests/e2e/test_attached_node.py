@@ -23,7 +23,7 @@ from tests.e2e.nodes import free_ports, secret_file
 from tests.e2e.raw_http import exchange, status
 from tests.e2e.test_fleet import answer_of, ask, shown, write_models
 from tests.e2e.test_nodes import hits, is_hit
-from tests.e2e.tidegate import LONG_S, Tidegate, command, descendants, living, proc_files, wait_for
+from tests.e2e.tidegate import LONG_S, Tidegate, command, command_line, descendants, living, proc_files, wait_for
 
 SECRET = "the secret of Triton's calls for models"
 
@@ -159,7 +159,7 @@ def test_a_stub_that_dies_is_replaced(site: Site) -> None:
     assert site.triton.process is not None
 
     def stubs() -> set[int]:
-        found = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in living(descendants(site.triton.process.pid))}  # type: ignore[union-attr]
+        found = {pid: command_line(pid) for pid in living(descendants(site.triton.process.pid))}  # type: ignore[union-attr]
         return {pid for pid, line in found.items() if b"python_backend_stub" in line and b"/m1/" in line}
 
     (stub,) = stubs()

@@ -19,7 +19,7 @@ from tests.e2e import tidegate as servers
 from tests.e2e.nodes import PLACES, fleet_on
 from tests.e2e.raw_http import status
 from tests.e2e.test_fleet import answer_of, ask, loaded, shown, write_models
-from tests.e2e.tidegate import Tidegate, run_cli, wait_for
+from tests.e2e.tidegate import Tidegate, command_line, run_cli, wait_for
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -172,7 +172,7 @@ def triton_of(fleet: Tidegate, server: str) -> int:
     host = fleet.nodes[int(server.rpartition("-")[2])] if fleet.nodes else fleet
     folder = f"{host.state_dir}/" if fleet.nodes else f"/servers/{server}/"
     for pid in servers.descendants(host.process.pid):
-        line = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        line = command_line(pid).decode().split("\0")
         if line[0].endswith("tritonserver") and any(folder in each for each in line):
             return pid
     raise AssertionError(f"no Triton of {server} is running")
