@@ -176,7 +176,7 @@ class GrpcConnection(asyncio.Protocol):
         self._pause_as_needed()
 
     def read_backlog(self, until_s: float) -> bool:
-        """Handle the backlog for a while; see `read_scheduler.Reading`."""
+        """Handle the backlog for a while; see `read_scheduler.BackloggedConnection`."""
         if self._is_over:
             has_more = self._state.end(_ENDED_AT_ONCE)
             self.flush()

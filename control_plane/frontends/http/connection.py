@@ -112,7 +112,7 @@ class HttpConnection(asyncio.Protocol):
         self._pause_as_needed()
 
     def read_backlog(self, until_s: float) -> bool:
-        """Parse the backlog for a while; see `read_scheduler.Reading`."""
+        """Parse the backlog for a while; see `read_scheduler.BackloggedConnection`."""
         while self._may_read_backlog:
             has_backlog = self._reader.read_backlog()
             if self._reader.wants_continue:
@@ -270,7 +270,7 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def _awaited(self) -> Awaited:
-        """What the client is waited for to do."""
+        """What this connection waits for its client to do."""
         reader = self._reader
         if not self._writer.may_write:
             return Awaited.READING

@@ -90,7 +90,7 @@ async def given_up(sent: Awaitable[Any]) -> None:
 
 
 async def cancelled(sent: Awaitable[Any]) -> None:
-    """As by a caller who leaves after two seconds."""
+    """Await an answer as a caller does who leaves after two seconds without one."""
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(2.0):
             await sent
@@ -123,27 +123,29 @@ async def test_it_is_refused_once_two_replicas_have_hung_in_it(leaves: Any, way:
         assert status(await servers.send("innocent")) == 200
 
 
+async def hang_beside(servers: Mended, other: str, *, after_s: float, timeout_s: float) -> None:
+    """Send the endless request and, later, another one at the same replica, both of which are given up; wait until the stub
+    has been ended."""
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(given_up(servers.send("endless")))
+        await asyncio.sleep(after_s)
+        await given_up(servers.send(other, timeout_s=timeout_s))
+    await asyncio.sleep(ENDED_AFTER_S)
+
+
 async def test_who_gives_up_behind_it_is_not_blamed() -> None:
-    async with mended(servers=1) as servers, asyncio.TaskGroup() as tasks:
+    async with mended(servers=1) as servers:
         for _ in range(2):
-            endless = tasks.create_task(given_up(servers.send("endless")))
-            await asyncio.sleep(1.0)
-            await given_up(servers.send("behind it", timeout_s=1.5))
-            await endless
-            await asyncio.sleep(ENDED_AFTER_S)
+            await hang_beside(servers, "behind it", after_s=1.0, timeout_s=1.5)
         with pytest.raises(QueryOfDeath):
             await servers.send("endless")
         assert status(await servers.send("behind it")) == 200
 
 
 async def test_others_that_are_given_up_sooner_do_not_hide_it() -> None:
-    async with mended(servers=1) as servers, asyncio.TaskGroup() as tasks:
+    async with mended(servers=1) as servers:
         for number in range(2):
-            endless = tasks.create_task(given_up(servers.send("endless")))
-            await asyncio.sleep(0.1)
-            await given_up(servers.send(f"beside it, {number}", timeout_s=1.0))
-            await endless
-            await asyncio.sleep(ENDED_AFTER_S)
+            await hang_beside(servers, f"beside it, {number}", after_s=0.1, timeout_s=1.0)
         with pytest.raises(QueryOfDeath):
             await servers.send("endless")
         for number in range(2):
