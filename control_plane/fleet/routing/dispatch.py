@@ -67,7 +67,7 @@ class FleetDispatcher:
         self._router = router
         self._resending = Resending(router, self.retries, now_s=now_s)
         self.hedging = Hedging(router, self.retries, self._resending, is_on=hedging)
-        self._hung = HungRequests(self.deaths)
+        self._hung = HungRequests(self.deaths, doubted=router.state.doubts.avoided)
         self.overdue = OverdueWatch(router, self._hung)
         self._workloads = RequestClassifier(router.state.fleet)
         self._now_s = now_s
@@ -89,6 +89,8 @@ class FleetDispatcher:
             running.is_repeatable = True
         hint.may_probe = is_repeatable(call, running)
         while True:
+            if self._hung.watches(call.model_name):
+                await self._hung.verdict(request, call, deadline_s=deadline_s)
             if self.deaths.watches(call.model_name):
                 attempt = await self._attempt_in_turn(request, call, running, deadline_s=deadline_s, hint=hint)
             else:
@@ -229,7 +231,9 @@ class FleetDispatcher:
             async with self._reserved(call, running, deadline_s=deadline_s, hint=hint) as (upstream, _):
                 yield upstream
             return
-        async with self.deaths.turn_if_watched(request, call, timeout_s=timeout_s) as suspect:
+        if self._hung.watches(call.model_name):
+            await self._hung.verdict(request, call, deadline_s=deadline_s)
+        async with self.deaths.turn_if_watched(request, call, timeout_s=deadline_s - self._now_s()) as suspect:
             if suspect is not None:
                 hint.avoid = self._resending.avoided(call.model_name)
             attempt: _FleetAttempt[None] | None = None

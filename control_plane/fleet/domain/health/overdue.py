@@ -25,20 +25,29 @@ def overdue(fleet: Fleet, server: Server, replica: Replica, *, sent_s: float, no
     What the replica works on is not: it may be a long one. That is the oldest request of all workers there, unless callers have
     given up others before it, which Triton goes on computing. `avoid` are servers whose replicas would not do.
     """
-    limit_s = max(AT_LEAST_S, _FACTOR * replica.longest_s)
-    if now_s - max(sent_s, replica.answered_s) < limit_s:
+    if not is_silent(replica, sent_s=sent_s, now_s=now_s) or sent_s <= _worked_on_s(replica):
         return False
-    return sent_s > _worked_on_s(replica) and any(
+    limit_s = _limit_s(replica)
+    return any(
         each.answered_s >= now_s - limit_s or not each.in_flight
         for other, each in fleet.ready_replicas(replica.model)
         if other is not server and other.name not in avoid
     )
 
 
+def is_silent(replica: Replica, *, sent_s: float, now_s: float) -> bool:
+    """Whether a replica has answered nobody for much longer than answers take since a request was sent to it at `sent_s`."""
+    return now_s - max(sent_s, replica.answered_s) >= _limit_s(replica)
+
+
 def may_hang(replica: Replica, *, sent_s: float) -> bool:
     """Whether a request that was sent at `sent_s` may be the one in which a replica hangs that answers nobody: it was there
     at the last answer, or came with the first after it. What came later waits behind it, also where its caller has given it up."""
     return sent_s <= max(_worked_on_s(replica), replica.answered_s) + ONE_BATCH_S
+
+
+def _limit_s(replica: Replica) -> float:
+    return max(AT_LEAST_S, _FACTOR * replica.longest_s)
 
 
 def _worked_on_s(replica: Replica) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -30,6 +30,7 @@ class Mended(Wedged):
     def __init__(self, bench: FleetBench, how: str) -> None:
         super().__init__(bench)
         self.how = how
+        self.ended_after_s = ENDED_AFTER_S
         self.wedged = list[str]()
 
     async def send(self, text: str, *, timeout_s: float = 2.0) -> Any:
@@ -48,7 +49,7 @@ class Mended(Wedged):
     async def compute(self, server: Upstream, takes_s: float) -> None:
         if takes_s == TAKES_S["endless"]:
             self.wedged.append(next(name for name in self.bench.tritons if self.bench.servers.members[name].pick() is server))
-            asyncio.get_running_loop().call_later(ENDED_AFTER_S, self.end, self.wedged[-1])
+            asyncio.get_running_loop().call_later(self.ended_after_s, self.end, self.wedged[-1])
         await super().compute(server, takes_s)
 
     def end(self, name: str) -> None:
@@ -131,6 +132,95 @@ async def hang_beside(servers: Mended, other: str, *, after_s: float, timeout_s:
         await asyncio.sleep(after_s)
         await given_up(servers.send(other, timeout_s=timeout_s))
     await asyncio.sleep(ENDED_AFTER_S)
+
+
+async def keep_sending(servers: Mended, text: str, *, times: int, way: Any = Mended.send) -> None:
+    """Send a request time and again, as a client does that tries again at once."""
+    for _ in range(times):
+        with suppress(DeadlineExceeded, QueryOfDeath):
+            await way(servers, text)
+
+
+@asynccontextmanager
+async def crowd(servers: Mended) -> AsyncIterator[list[float]]:
+    """Callers of whom each replica has some; yields how long each answer has taken."""
+    told = list[float]()
+
+    async def ask() -> None:
+        while True:
+            began_s = servers.bench.now_s()
+            assert status(await servers.send("innocent", timeout_s=30.0)) == 200
+            told.append(servers.bench.now_s() - began_s)
+
+    callers = [asyncio.get_running_loop().create_task(ask()) for _ in range(6)]
+    try:
+        yield told
+    finally:
+        for caller in callers:
+            caller.cancel()
+        for ended in await asyncio.gather(*callers, return_exceptions=True):
+            assert isinstance(ended, asyncio.CancelledError), ended
+
+
+@pytest.mark.parametrize("way", [Mended.send, Mended.embed])
+async def test_who_sends_it_again_at_once_hangs_one_replica_at_a_time(way: Any) -> None:
+    async with mended() as servers, crowd(servers):
+        await keep_sending(servers, "endless", times=8, way=way)
+        assert len(servers.wedged) == 2
+        with pytest.raises(QueryOfDeath):
+            await way(servers, "endless")
+
+
+async def test_one_like_what_was_given_up_is_sent_once_the_replica_has_answered_others() -> None:
+    async with mended() as servers, crowd(servers):
+        await given_up(servers.send("slow"))
+        began_s = servers.bench.now_s()
+        assert status(await servers.send("slow", timeout_s=5.0)) == 200
+        # 0.2 s until the first is done, up to 0.25 until that is seen, and its own time.
+        assert TAKES_S["slow"] < servers.bench.now_s() - began_s < TAKES_S["slow"] + 0.5
+
+
+async def test_one_like_it_waits_for_nothing_where_nobody_else_would_show_that_the_replica_hangs() -> None:
+    async with mended() as servers:
+        servers.ended_after_s = 3600.0
+        await given_up(servers.send("endless"))
+        await given_up(servers.send("endless", timeout_s=1.0))
+        assert len(servers.wedged) == 2
+
+
+async def test_one_like_it_waits_for_nothing_where_the_replica_has_not_been_silent_for_long() -> None:
+    async with mended() as servers, crowd(servers):
+        await given_up(servers.send("endless", timeout_s=0.3))
+        await given_up(servers.send("endless", timeout_s=0.3))
+        assert len(servers.wedged) == 2
+
+
+async def test_one_like_what_was_given_up_waits_for_nothing_where_answers_take_as_long() -> None:
+    async with mended(servers=1) as servers, crowd(servers):
+        assert status(await servers.send("slow", timeout_s=5.0)) == 200
+        await given_up(servers.send("slow"))
+        began_s = servers.bench.now_s()
+        assert status(await servers.send("slow", timeout_s=5.0)) == 200
+        assert servers.bench.now_s() - began_s < TAKES_S["slow"] + 0.5
+
+
+async def test_others_do_not_wait_for_what_becomes_known_of_it() -> None:
+    async with mended() as servers, crowd(servers) as told:
+        await given_up(servers.send("endless"))
+        told.clear()
+        await asyncio.sleep(1.0)
+        assert len(told) > 50
+
+
+async def test_one_like_it_is_sent_after_five_seconds_if_nothing_is_known_by_then() -> None:
+    async with mended() as servers, crowd(servers):
+        servers.ended_after_s = 3600.0
+        await given_up(servers.send("endless"))
+        assert len(servers.wedged) == 1
+        await given_up(servers.send("endless", timeout_s=4.5))
+        assert len(servers.wedged) == 1
+        await given_up(servers.send("endless", timeout_s=2.0))
+        assert len(servers.wedged) == 2
 
 
 async def test_who_gives_up_behind_it_is_not_blamed() -> None:
