@@ -5,7 +5,7 @@ callers, work in the background is begun one by one, at moments in which none of
 came for a while, nothing holds it up here. So that it never stands still, some is begun without such a moment. Work that
 is preempted, since its model has a lane for it (`python_backends/batching/background`), is begun at any moment.
 
-`admission/admission` tells it of each request. It knows those of this process only.
+`admission/permit` tells it of each request. It knows those of this process only.
 """
 
 from __future__ import annotations

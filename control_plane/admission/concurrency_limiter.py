@@ -11,7 +11,7 @@ one waits for. Once answers have taken so long that deadlines are in danger, or 
 sent only if it can be answered in time behind the work that Triton has; what waits is asked again when its
 turn comes. Then Triton gets no more than keeps it busy, too: who leaves while he waits here costs nothing.
 
-`admission/admission` has one for each model. This module knows tenants by name only, and no requests.
+`admission/model_slots` has one for each model. This module knows tenants by name only, and no requests.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class DataPlane:
             governance.access,
             self._inference.dispatch,
             self._inference.observations,
-            is_idle=lambda model: governance.admission.slots(model).are_idle,
+            is_idle=lambda model: governance.admission.slots.of(model).are_idle,
         )
         self._text_models = TextModels(self._inference.dispatch, fingerprints, governance.access)
         self._fingerprints = fingerprints
@@ -294,7 +294,7 @@ class DataPlane:
         uninterrupted = self._inference_with(replace(self._governance, admission=admission.in_background()), dispatch)
 
         def is_alone() -> bool:
-            return not below.admission.background.are_callers_present
+            return not below.admission.slots.background.are_callers_present
 
         yielding = Yielding(is_alone)
 

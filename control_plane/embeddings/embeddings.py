@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from control_plane.admission.admission import Permit
+from control_plane.admission.permit import Permit
 from control_plane.cache.keys import CacheScope
 from control_plane.cache.response_cache import ResponseCache
 from control_plane.core.algorithms.steps import Steps

@@ -1,6 +1,6 @@
 """Tells which models have a background lane, so that callers' requests interrupt what they compute for jobs.
 
-Asked by `admission/admission` before a piece of background work begins.
+Asked by `admission/permit` before a piece of background work begins.
 """
 
 from __future__ import annotations

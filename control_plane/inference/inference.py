@@ -15,7 +15,7 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from control_plane.admission.admission import Permit
+from control_plane.admission.permit import Permit
 from control_plane.auth.domain.authorization import Need
 from control_plane.core.errors import ControlPlaneError, LimitExceeded, ModelNotFound, Overloaded, PermissionDenied
 from control_plane.core.infer_call import Frontend, InferCall

@@ -1,7 +1,7 @@
 """Requests that start sequences and have not ended, for which the later requests of their sequences wait.
 
 Triton holds a start until another sequence has ended, and what follows it as well. Sent to Triton, those that follow would hold
-the slots of sequences under way (`admission/admission`) until their deadlines. Starts at other processes are not known here.
+the slots of sequences under way (`admission/model_slots`) until their deadlines. Starts at other processes are not known here.
 Called by `inference/inference`, with the models of a call that batch by sequences.
 """
 
@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from control_plane.admission.admission import Permit
+from control_plane.admission.permit import Permit
 from control_plane.core.errors import DeadlineExceeded
 from control_plane.core.infer_call import InferCall
 

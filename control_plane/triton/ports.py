@@ -42,7 +42,7 @@ class GrpcCall:
 
 
 class Slot(Protocol):
-    """Slot of an inference request in its model's concurrency limit; `admission/admission.Permit` implements
+    """Slot of an inference request in its model's concurrency limit; `admission/permit.Permit` implements
     it.
 
     A request with a slot whose caller leaves is waited for in the background, with the slot kept, until

@@ -129,7 +129,7 @@ async def test_what_waits_for_others_of_its_sequence_waits_in_the_waiting_room()
     gate, governed = Gate(), governance(waiting=WaitingLimits(requests=2, requests_per_tenant=2, size_bytes=10**6, bytes_per_tenant=10**6))
     async with frontend(gate.grpc, governed=governed) as it:
         it.upstream.http.config = b"{}"
-        room, call = governed.admission.room, it.stream()
+        room, call = governed.admission.slots.room, it.stream()
         for id_ in "abcd":
             await call.write(request(id_, sequence=7))
         refused = await read(call)

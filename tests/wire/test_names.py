@@ -167,7 +167,7 @@ async def test_names_that_no_model_has_share_the_slots_of_one_model() -> None:
         for name in (b"real", b"made-up-1", b"made-up-2"):
             await client.ask(infer_request(model=name))
             await client.ask(infer_request(model=name).replace(b"/infer", b"/generate"))
-    assert set(rights.admission.models) == {"real", UNKNOWN_MODEL}
+    assert set(rights.admission.slots.models) == {"real", UNKNOWN_MODEL}
 
 
 ADMIN_CALLS = [

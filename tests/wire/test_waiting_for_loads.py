@@ -45,7 +45,7 @@ async def cold_fleet(*, slots: int = 100) -> AsyncIterator[tuple[FleetBench, Gat
             for name in MODELS:
                 each.inference.models.answered(name)
         yield fleet, http, over_grpc
-    assert (rights.admission.room.requests, rights.admission.room.size_bytes) == (0, 0), "places that nobody has left"
+    assert (rights.admission.slots.room.requests, rights.admission.slots.room.size_bytes) == (0, 0), "places that nobody has left"
 
 
 def request(team: int, name: str, *, size: int = 0) -> bytes:
@@ -78,7 +78,7 @@ async def refusal(answer: asyncio.Task[Answer]) -> tuple[int, float]:
 
 async def settled(fleet: FleetBench, http: Gateway, waiting: int) -> None:
     async with asyncio.timeout(30):
-        while http.governed.admission.room.requests != waiting:
+        while http.governed.admission.slots.room.requests != waiting:
             await asyncio.sleep(0.001)
 
 
@@ -149,7 +149,7 @@ async def test_one_connection_with_many_calls_gets_no_more_than_its_tenants_plac
             async with asyncio.timeout(60):
                 while sum(codes.values()) < 36:
                     await asyncio.sleep(0.01)
-            assert http.governed.admission.room.requests == 4
+            assert http.governed.admission.slots.room.requests == 4
             for call in calls:
                 call.cancel()
         assert codes == {"RESOURCE_EXHAUSTED": 36}

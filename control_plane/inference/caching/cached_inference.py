@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from control_plane.admission.admission import Permit
+from control_plane.admission.permit import Permit
 from control_plane.cache.keys import CacheScope
 from control_plane.cache.response_cache import ResponseCache
 from control_plane.core.infer_call import CacheStatus, InferCall, Outcome

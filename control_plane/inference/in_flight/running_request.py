@@ -9,7 +9,7 @@ from math import inf
 from types import TracebackType
 from typing import Protocol
 
-from control_plane.admission.admission import Permit
+from control_plane.admission.permit import Permit
 from control_plane.core.errors import ControlPlaneError, ErrorCode, GatewayStopping
 from control_plane.core.infer_call import Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal

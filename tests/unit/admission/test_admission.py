@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from control_plane.admission.admission import Admission, Permit
+from control_plane.admission.admission import Admission
 from control_plane.admission.concurrency_limiter import SlotLimits
 from control_plane.admission.domain.fair_queue import QueueLimits
+from control_plane.admission.permit import Permit
 from control_plane.core.errors import LimitExceeded, Overloaded
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.telemetry.shed_reason import ShedReason
@@ -157,7 +158,7 @@ class TestKeeping:
         for _ in range(2):  # whichever of the two ends first
             permit.let_go()
             assert await goes_at_once(frontend)
-        assert frontend.slots("m").are_idle
+        assert frontend.slots.of("m").are_idle
 
     async def test_what_a_silent_server_goes_on_with_is_none_of_the_slots_time(self) -> None:
         frontend = admission()
@@ -170,7 +171,7 @@ class TestKeeping:
         assert await goes_at_once(frontend)
         await asyncio.sleep(10.0)
         permit.let_go()
-        assert frontend.slots("m")._service.answer_s(1.0, ahead=0.0) == pytest.approx(1.0)
+        assert frontend.slots.of("m")._service.answer_s(1.0, ahead=0.0) == pytest.approx(1.0)
 
     @pytest.mark.parametrize(("sent_s", "is_known"), [(float("-inf"), True), (9.0, True), (float("inf"), False)])
     async def test_its_service_time_begins_when_it_was_sent(self, sent_s: float, is_known: bool) -> None:
@@ -180,7 +181,7 @@ class TestKeeping:
         await asyncio.sleep(10.0)
         permit.release(sent_s=sent_s)
         expected_s = 10.0 if sent_s < 0 else 1.0
-        told_s = frontend.slots("m")._service.answer_s(1.0, ahead=0.0)
+        told_s = frontend.slots.of("m")._service.answer_s(1.0, ahead=0.0)
         assert told_s == (pytest.approx(expected_s) if is_known else None)
 
 
@@ -288,8 +289,8 @@ async def test_any_number_of_models_with_sequences_leaves_a_bounded_number_behin
         permit.continues_sequence = True
         await turn(permit, f"m{number}")
         permit.release()
-    assert len(frontend.sequences) <= 1025
-    assert frontend.models == {}
+    assert len(frontend.slots.sequences) <= 1025
+    assert frontend.slots.models == {}
 
 
 async def test_any_number_of_model_names_leaves_a_bounded_number_behind() -> None:
@@ -301,7 +302,7 @@ async def test_any_number_of_model_names_leaves_a_bounded_number_behind() -> Non
         permit = frontend.admit("")
         await turn(permit, f"m{number}")
         permit.release()
-    assert len(frontend.models) <= 1025
+    assert len(frontend.slots.models) <= 1025
     one_more, again = frontend.admit(""), frontend.admit("")
     await turn(one_more, "one more")
     ending.release()
@@ -384,6 +385,6 @@ class TestBackground:
         waits.release()
         below.release()
         assert await goes_at_once(frontend)
-        assert frontend.background.are_callers_present
+        assert frontend.slots.background.are_callers_present
         await asyncio.sleep(2.0)
-        assert not frontend.background.are_callers_present
+        assert not frontend.slots.background.are_callers_present

@@ -90,7 +90,7 @@ def test_a_model_with_sequences_leaves_connections_for_others(tmp_path: Path, au
 
     async def main() -> tuple[int, int]:
         async with open_request_services(load_settings(given), Servers()) as governing:
-            starts, later = governing.admission.slots("m"), governing.admission.slots("m", continues_sequence=True)
+            starts, later = governing.admission.slots.of("m"), governing.admission.slots.of("m", continues_sequence=True)
             return sum(starts.try_acquire("t") for _ in range(9)), sum(later.try_acquire("t") for _ in range(9))
 
     assert run(main()) == (of_all, of_sequences)

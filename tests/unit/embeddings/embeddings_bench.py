@@ -131,7 +131,7 @@ class Bench:
 
     @property
     def is_idle(self) -> bool:
-        return self.inference.in_flight == 0 and self.admission.slots("m").are_idle
+        return self.inference.in_flight == 0 and self.admission.slots.of("m").are_idle
 
 
 def with_bench(test: Callable[[Bench], Coroutine[Any, Any, None]], **more: Any) -> None:

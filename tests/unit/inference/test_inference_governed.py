@@ -42,7 +42,7 @@ async def test_all_names_that_nobody_knows_share_one_line() -> None:
         request.name, request.answered = f"made-up-{number}", Outcome.MODEL_NOT_FOUND
         await bench.service.infer(request)
     admission = bench.service.running.governance.admission
-    assert set(admission.models) == {UNKNOWN_MODEL}
+    assert set(admission.slots.models) == {UNKNOWN_MODEL}
 
 
 QUEUED_S, THERE_S = 3.0, 0.5
@@ -229,7 +229,7 @@ async def test_a_streams_length_is_not_its_models_service_time(is_streamed: bool
         request.may_answer.set()
     if is_streamed:
         answering.result().close()
-    (slots,) = bench.service._governance.admission.models.values()
+    (slots,) = bench.service._governance.admission.slots.models.values()
     assert slots._service.answer_s(3.0, ahead=0.0) == (None if is_streamed else pytest.approx(5.0))
 
 

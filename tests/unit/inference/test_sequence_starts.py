@@ -69,8 +69,8 @@ async def test_a_flood_of_later_requests_waits_for_slots_of_its_own() -> None:
             request.may_answer.set()
     assert all(len(request.timeouts_s) == 1 for request in flood), "each has its turn"
     admission = service._governance.admission
-    assert admission.slots("m").are_idle
-    assert admission.slots("m", continues_sequence=True).are_idle
+    assert admission.slots.of("m").are_idle
+    assert admission.slots.of("m", continues_sequence=True).are_idle
 
 
 @pytest.mark.parametrize("way", ["m", "e"])
@@ -93,7 +93,7 @@ async def test_what_follows_a_start_that_waits_in_triton_takes_no_slot_of_sequen
         assert sum(request.is_sent for request in flood) == 4
         for request in flood:
             request.may_answer.set()
-    assert service._governance.admission.room.requests == 0
+    assert service._governance.admission.slots.room.requests == 0
 
 
 async def test_it_waits_too_for_a_start_that_triton_goes_on_with_though_its_caller_has_left() -> None:
@@ -128,7 +128,7 @@ async def test_it_waits_until_its_deadline_at_most_and_no_longer_than_its_caller
         leaving.cancel()
         with suppress(asyncio.CancelledError):
             await leaving
-        assert service._governance.admission.room.requests == 0
+        assert service._governance.admission.slots.room.requests == 0
         start.may_answer.set()
     assert not late.is_sent
     assert not left.is_sent

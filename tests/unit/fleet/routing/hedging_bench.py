@@ -116,7 +116,7 @@ class Service:
 
     @property
     def slots_are_idle(self) -> bool:
-        return self.inference._governance.admission.slots("a").are_idle
+        return self.inference._governance.admission.slots.of("a").are_idle
 
     @property
     def hedges(self) -> Any:

@@ -68,7 +68,7 @@ async def test_one_that_has_only_one_server_so_far_goes_to_another(name: str) ->
 @pytest.mark.parametrize("policy", [None, TWICE], ids=["sent once", "hedged"])
 async def test_a_request_taken_back_leaves_no_slot_taken_and_its_model_in_no_danger(policy: HedgingPolicy | None) -> None:
     async with serving(policy=policy, is_on=False) as service:
-        slots = service.inference._governance.admission.slots("a")
+        slots = service.inference._governance.admission.slots.of("a")
         for _ in range(30):
             await service.ask()
         usual_s = slots._service.answer_s(1.0, ahead=0.0)

@@ -48,7 +48,7 @@ async def computing(*, tenant: Tenant = TEAM, budget_bytes: int = 1 << 20) -> As
         return InferenceService(servers=it.servers, recorder=it.recorder, governance=below, default_timeout_s=1.0)
 
     def is_alone() -> bool:
-        return not governed.admission.background.are_callers_present
+        return not governed.admission.slots.background.are_callers_present
 
     compute = JobCompute(
         inference_with,
@@ -78,7 +78,7 @@ async def test_its_usage_is_the_jobs_and_is_not_counted_when_it_ends() -> None:
 @pytest.mark.parametrize(("attempts", "marked"), [pytest.param(1, BACKGROUND_MARK[1], id="first"), pytest.param(2, None, id="second")])
 async def test_beside_callers_a_first_attempt_is_marked_so_that_a_model_lets_it_yield(attempts: int, marked: bytes | None) -> None:
     async with computing() as (it, compute, _):
-        gate = it.governed.admission.background
+        gate = it.governed.admission.slots.background
         gate.request_began()
         gate.request_ended()
         computed = await compute.compute(replace(JOB, attempts=attempts), INFER)
@@ -90,7 +90,7 @@ async def test_beside_callers_a_first_attempt_is_marked_so_that_a_model_lets_it_
 
 async def test_a_second_attempt_which_is_not_interrupted_waits_for_a_moment_without_callers_requests() -> None:
     async with computing() as (it, compute, _), asyncio.TaskGroup() as tasks:
-        gate = it.governed.admission.background
+        gate = it.governed.admission.slots.background
         gate.request_began()
         await compute.compute(JOB, INFER)
         waits = tasks.create_task(compute.compute(replace(JOB, attempts=2), INFER))
@@ -111,7 +111,7 @@ async def test_where_a_marked_attempt_was_in_vain_the_next_ones_are_for_callers_
             await compute.compute(JOB, INFER)
         it.upstream.http.answer = succeed
         await compute.compute(JOB, INFER)
-        gate = it.governed.admission.background
+        gate = it.governed.admission.slots.background
         gate.request_began()
         gate.request_ended()
         await compute.compute(JOB, INFER)
@@ -210,7 +210,7 @@ async def test_jobs_yield_to_requests_of_every_tenant() -> None:
 async def test_what_a_job_takes_beside_callers_is_not_told() -> None:
     async with computing() as (it, compute, _):
         assert (await compute.compute(JOB, INFER)).seconds is not None
-        gate = it.governed.admission.background
+        gate = it.governed.admission.slots.background
         gate.request_began()
         gate.request_ended()
         assert (await compute.compute(JOB, INFER)).seconds is None

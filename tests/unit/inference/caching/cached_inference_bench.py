@@ -138,7 +138,7 @@ class Bench:
 
     @property
     def slots_are_free(self) -> bool:
-        return self.admission.slots("m").are_idle and self.service.in_flight == 0
+        return self.admission.slots.of("m").are_idle and self.service.in_flight == 0
 
 
 def with_bench(test: Callable[[Bench], Coroutine[Any, Any, None]], **more: Any) -> None:

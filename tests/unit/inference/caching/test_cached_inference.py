@@ -66,7 +66,7 @@ def test_the_first_callers_leaving_ends_nothing_and_it_pays(leaves_after_s: floa
         await asyncio.sleep(leaves_after_s)
         first.cancel()
         await settle()
-        assert not bench.admission.slots("m").are_idle, "the computation holds its slot"
+        assert not bench.admission.slots.of("m").are_idle, "the computation holds its slot"
         assert bench.meter.events == [], "nor is it at an end for its first caller's tenant"
         assert await second == ":answer to x"
         assert bench.model.calls == ["x"]

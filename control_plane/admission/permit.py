@@ -1,0 +1,224 @@
+"""Permit of one request: its place in its tenant's limits and, from `acquire_slot` on, its slot at its model.
+
+`admission/admission` issues it. Whatever becomes of the request, its permit is released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from control_plane.admission.concurrency_limiter import ConcurrencyLimiter
+from control_plane.admission.domain.fair_queue import Ticket
+from control_plane.admission.domain.patience_lanes import lane_of
+from control_plane.admission.model_slots import ModelSlots
+from control_plane.admission.tenant_limits import TenantUsage
+from control_plane.admission.waiting_room import Place
+
+# Least cost of a request in compute units: the fair queue would never charge a tenant for requests of cost 0.
+_MIN_COST = 1e-3
+
+
+class Permit:
+    """Permit of an admitted request: holds its place in the tenant's limits and its slot at the model;
+    released exactly once.
+
+    It is the `triton/ports.Slot` of its request: the slot is kept beyond the release while Triton goes on.
+    """
+
+    __slots__ = (
+        "_account",
+        "_ahead",
+        "_cost",
+        "_deadline_s",
+        "_forsaken",
+        "_has_left",
+        "_held",
+        "_is_preempted",
+        "_is_released",
+        "_kept",
+        "_model",
+        "_sent_s",
+        "_slots",
+        "_started_s",
+        "_ticket",
+        "at_end",
+        "continues_sequence",
+        "held_bytes",
+        "is_waiting",
+    )
+
+    def __init__(self, slots: ModelSlots, account: TenantUsage) -> None:
+        self._slots = slots
+        self._account = account
+        self._held: ConcurrencyLimiter | None = None
+        """Limiter of the model at which it holds a slot."""
+        self._kept = self._forsaken = 0
+        self._ticket: Ticket | None = None
+        """Its ticket of the fair queue, if it had to wait for its slot."""
+        self._has_left = False
+        self._is_released = False
+        self.is_waiting = False
+        """Whether the request waits for a slot at a busy model."""
+        self.continues_sequence = False
+        """Whether the request goes on with a sequence, and needs a slot of those for such (`ModelSlots.of`)."""
+        self.at_end: Callable[[], object] | None = None
+        """Called once the permit is released and its slot is free, where it had one."""
+        self.held_bytes = 0
+        """Bytes that the request holds while it waits."""
+
+    @property
+    def priority(self) -> int:
+        """Priority of the request's tenant, lowered for work in the background."""
+        return self._slots.priority_of(self._account.tenant)
+
+    @property
+    def is_in_background(self) -> bool:
+        """Whether the request is work that yields to all other requests."""
+        return self._slots.is_in_background
+
+    @property
+    def yields(self) -> bool:
+        """Whether the request is work in the background that models may interrupt for callers."""
+        return self._slots.is_preempted is not None
+
+    def renewed(self) -> Permit:
+        """Return another permit of the same request, for a turn at another model; this one is to be released."""
+        self._account.in_flight += 1
+        permit = Permit(self._slots, self._account)
+        permit.held_bytes = self.held_bytes
+        return permit
+
+    async def acquire_slot(self, model: str, *, cost_units: float, deadline_s: float) -> None:
+        """Acquire a slot at the model, waiting for it where the model is busy; may be called once. Cancelled
+        it holds no slot.
+
+        Raises Overloaded: the request would not be answered before the loop's time `deadline_s`, or too many
+        wait. LimitExceeded: too many of its tenant do.
+        """
+        gate = self._slots.background
+        if self._slots.is_in_background:
+            asks = self._slots.is_preempted
+            is_preempted = self._is_preempted = asks is not None and await asks(model)
+            await gate.begin(is_preempted=is_preempted)
+            end: Callable[[], None] = partial(gate.end, is_preempted=is_preempted)
+        else:
+            gate.request_began()  # before it has its turn: what waits is not to be passed by work in the background
+            end = gate.request_ended
+        try:
+            if not self._try_acquire(model, cost_units, deadline_s, self._slots.now_s()):
+                cost = cost_units if cost_units > _MIN_COST else _MIN_COST
+                limiter = self._slots.of(model, continues_sequence=self.continues_sequence)
+                await self._wait(limiter, model, cost, deadline_s)
+                self._hold(limiter, model, cost, deadline_s, self._slots.now_s())
+        except BaseException:
+            end()
+            raise
+
+    def try_acquire_slot(self, model: str, *, cost_units: float, deadline_s: float, now_s: float) -> bool:
+        """Acquire a slot at the model if one is free now; False: `acquire_slot` waits for it."""
+        if self._slots.is_in_background or not self._try_acquire(model, cost_units, deadline_s, now_s):
+            return False
+        self._slots.background.request_began()
+        return True
+
+    def _try_acquire(self, model: str, cost_units: float, deadline_s: float, now_s: float) -> bool:
+        assert self._held is None, "a permit is for one turn"
+        assert not self._is_released, "the permit was released before"
+        cost = cost_units if cost_units > _MIN_COST else _MIN_COST
+        limiter = None if self.continues_sequence else self._slots.models.get(model)  # found without a call, as most are
+        limiter = limiter or self._slots.of(model, continues_sequence=self.continues_sequence)
+        if not limiter.try_acquire(self._account.tenant.name, cost, deadline_s, now_s):
+            return False
+        self._hold(limiter, model, cost, deadline_s, now_s)
+        return True
+
+    def _hold(self, limiter: ConcurrencyLimiter, model: str, cost: float, deadline_s: float, now_s: float) -> None:
+        self._held, self._model, self._cost, self._deadline_s = limiter, model, cost, deadline_s
+        self._ahead = limiter.work - cost
+        self._account.units_in_flight += cost
+        self._started_s = now_s
+
+    def release(self, *, sent_s: float = float("-inf"), now_s: float | None = None) -> None:
+        """Give back all that the permit holds, after the request has ended, however it did.
+
+        The request was sent to Triton at the loop's time `sent_s`, if that was after it got its slot: a fleet
+        may have had to load its model first. Infinity: it was not sent. `now_s` is the loop's time, if the caller
+        has just read it.
+        """
+        assert not self._is_released, "the permit was released before"
+        self._is_released = True
+        if self.at_end is not None and not self._kept:
+            self.at_end()
+        account = self._account
+        account.in_flight -= 1
+        if self._held is not None:
+            now_s = self._slots.now_s() if now_s is None else now_s
+            account.units_in_flight -= self._cost
+            account.units_ended += self._cost
+            background = self._slots.background
+            if self._slots.is_in_background:
+                background.end(is_preempted=self._is_preempted)
+            else:
+                background.request_ended(now_s)
+            self._sent_s = sent_s if sent_s > self._started_s else self._started_s
+            if not self._kept:
+                self._release_slot(self._held, now_s)
+            elif now_s < self._deadline_s:
+                self._deadline_s, self._has_left = now_s, True  # the caller gave it no more time than that
+
+    def enter_room(self, retry_after_s: float) -> Place:
+        """Take a place in the waiting room, in which the request waits for its model. Raises LimitExceeded, Overloaded."""
+        return self._slots.room.enter(self._account.tenant.name, self.held_bytes, retry_after_s=retry_after_s)
+
+    @property
+    def expected_s(self) -> float:
+        """Estimated seconds from when the request was sent until Triton ends it; 0 if nothing is known."""
+        return 0.0 if self._held is None else self._held.expected_s(self._cost, ahead=self._ahead)
+
+    @property
+    def is_superfluous(self) -> bool:
+        """False: a permit does not know of another server that has answered."""
+        return False
+
+    def keep(self) -> None:
+        """Keep the slot until `let_go`, for a request that Triton goes on computing though its caller has left."""
+        self._kept += 1
+
+    def let_go(self) -> None:
+        """End one `keep`: Triton has ended the request, or nobody waits for that any longer."""
+        if not self._kept:
+            self._forsaken -= 1
+            return
+        # Whichever send this ends: taken for the forsaken one's it could hold the slot until that has ended, too.
+        self._kept -= 1
+        if self._is_released and not self._kept and self._held is not None:
+            if self.at_end is not None:
+                self.at_end()
+            self._release_slot(self._held, self._slots.now_s())
+
+    def forsake(self) -> None:
+        """End each `keep` so far, ahead of its `let_go`: the server was silent, and the request is sent to another one.
+        Its slot is that of the other send now, and the other send's time is its own."""
+        self._forsaken, self._kept = self._forsaken + self._kept, 0
+
+    def _release_slot(self, limiter: ConcurrencyLimiter, now_s: float) -> None:
+        sent_s, tenant = self._sent_s, self._account.tenant.name
+        # By position: Python 3.11 calls by names take the slow way.
+        limiter.release(tenant, self._cost, now_s - sent_s, self._ahead, self._deadline_s - sent_s, self._has_left, self._ticket, now_s)
+        self._slots.forget_if_idle(self._model, self.continues_sequence)
+
+    async def _wait(self, limiter: ConcurrencyLimiter, model: str, cost: float, deadline_s: float) -> None:
+        """Wait for a slot in the fair queue. Raises Overloaded, LimitExceeded."""
+        tenant = self._account.tenant
+        place = self.enter_room(limiter.retry_after_s)
+        lane = lane_of(deadline_s - self._slots.now_s())
+        ticket = self._ticket = Ticket(tenant=tenant.name, weight=tenant.weight, priority=self.priority, cost=cost, lane=lane)
+        self.is_waiting = True
+        try:
+            reason = await limiter.acquire(ticket, deadline_s)
+        finally:
+            self.is_waiting = False
+            place.leave()
+        if reason is not None:
+            raise self._slots.overloaded(tenant.name, reason, model, limiter.retry_after_s)
