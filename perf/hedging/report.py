@@ -95,7 +95,7 @@ class Report(report.Report):
             found[f"{name}_p999_noise"] = max((max(each, 1 / each) for each in self._pairs(work, load, _p999)), default=math.nan)
             found[f"{name}_p999_beyond_noise"] = found[f"{name}_p999_over_off"] / found[f"{name}_p999_noise"]
             found[f"{name}_p999_foretold"] = self.over_rounds(on, off, lambda on, off: on.foretold_p999_ms / on.p999_ms)
-            found[f"{name}_extra_foretold"] = self.over_rounds(on, off, _extra_foretold)
+            found[f"{name}_extra_foretold"] = self._extra_foretold(on, off)
             for each in ("p999", "extra"):
                 found[f"{name}_{each}_foretold_error"] = abs(found[f"{name}_{each}_foretold"] - 1)
         return {name: value for name, value in found.items() if math.isfinite(value)}
@@ -167,6 +167,13 @@ class Report(report.Report):
         pairs = zip(self.runs.get(Case(work, load, OFF_AGAIN), ()), self.runs.get(Case(work, load, OFF), ()), strict=False)
         return [max(of(again), 1e-9) / max(of(off), 1e-9) for again, off in pairs]
 
+    def _extra_foretold(self, on: Case, off: Case) -> float:
+        """How many more executions the simulator foretold, times those that there were, in all rounds together: in one there are so
+        few that chance decides."""
+        rounds = list(zip(self.runs.get(on, ()), self.runs.get(off, ()), strict=False))
+        more = sum(_more_executions(*each) for each in rounds)
+        return sum(each.foretold_executions - 1 for each, _ in rounds) / more if more > 0 else math.nan
+
     def _over_off(self, work: str, load: float) -> list[float]:
         """The p99.9 with hedging, times the mean (geometric) of both without it, in each round."""
         ways = (WAYS[work][1], OFF, OFF_AGAIN)
@@ -188,12 +195,6 @@ def _executions(value: float) -> str:
 
 def _more_executions(on: Run, off: Run) -> float:
     return on.executions / off.executions - 1
-
-
-def _extra_foretold(on: Run, off: Run) -> float:
-    """How many more executions the simulator foretold, times those that there were."""
-    more = _more_executions(on, off)
-    return (on.foretold_executions - 1) / more if more > 0 else math.nan
 
 
 def _p999(run: Run) -> float:
