@@ -122,10 +122,14 @@ class AnswerLoop:
                 del request  # frees the body, which must not stay in memory while a slow client reads
             if not isinstance(answer, HttpAnswer):
                 await self._send_stream(answer, keep_alive=keep_alive, takes_chunks=takes_chunks, is_head=is_head)
-            elif is_head or len(answer.body) <= UNCOUNTED_BYTES:
-                self._writer.write_small(answer, keep_alive=keep_alive, is_head=is_head)
-            else:
+            elif is_head:
+                self._writer.write_head(answer, keep_alive=keep_alive)
+            elif len(answer.body) > UNCOUNTED_BYTES:
                 await self._writer.write_large(answer, keep_alive=keep_alive)
+            elif keep_alive:
+                self._writer.write_soon(answer.head + answer.body)
+            else:
+                self._writer.write_last(answer)
             self._is_answering, self.is_busy = False, bool(self._queue)
             # A client that pipelines requests and reads no answers has one of them here, not all.
             if not self._writer.may_write:

@@ -85,12 +85,16 @@ class AnswerWriter:
         if unsent and self._transport is not None and not self._transport.is_closing():
             self._transport.write(unsent)
 
-    def write_small(self, answer: HttpAnswer, *, keep_alive: bool, is_head: bool) -> None:
-        """Write an answer in one piece, to a HEAD request its head alone; if the connection closes after it, at once."""
+    def write_head(self, answer: HttpAnswer, *, keep_alive: bool) -> None:
+        """Write the head of an answer, alone: that is the answer to a HEAD request."""
         if keep_alive:
-            self.write_soon(answer.head if is_head else answer.head + answer.body)
+            self.write_soon(answer.head)
         else:
-            self.write(_closing(answer).head + (b"" if is_head else answer.body))
+            self.write(_closing(answer).head)
+
+    def write_last(self, answer: HttpAnswer) -> None:
+        """Write a small answer after which the connection closes, in one piece."""
+        self.write(_closing(answer).head + answer.body)
 
     async def write_large(self, answer: HttpAnswer, *, keep_alive: bool) -> None:
         """Write an answer in pieces, one in a turn of the loop, waiting for the client to read each."""
