@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from http import HTTPStatus
 from urllib.parse import unquote
 
@@ -21,9 +20,6 @@ from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.triton.ports import HttpStream
 
 _log = logging.getLogger(__name__)
-
-_ORIGIN = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
-"""Matches the start of a request target in absolute form, `http://HOST` (RFC 9112, 3.2.2)."""
 
 # Hop-by-hop headers, which `frontends/http/server` sets itself.
 _HOP_BY_HOP_HEADERS = (b"connection", b"transfer-encoding")
@@ -48,7 +44,7 @@ class AsgiBridge:
 
 def scope_of(request: HttpRequest) -> Scope:
     """Translate the request's head into an ASGI scope."""
-    path, _, query = _ORIGIN.sub(b"", request.target, count=1).partition(b"?")
+    path, _, query = request.target.partition(b"?")
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},

@@ -51,7 +51,7 @@ class Closing:
             return
         await self._shelf.end(batch, end)
         for number in range(len(batch.chunks)):
-            self._pruner.put(batch.job_id(number), keep="")
+            self._pruner.put(batch.job_id(number), tenant=batch.tenant, keep="", size_bytes=0)  # small; what came of it counts as files
         _log.info("batch %s is %s: %d lines completed, %d failed", batch.id, end.state, end.completed, end.failed)
 
     async def prune(self) -> None:

@@ -90,7 +90,10 @@ class Files:
         count, total = kept
         if count >= _MAX_FILES or total + self._arriving[tenant] > self._max_bytes:
             most = f"{_MAX_FILES} files and {self._max_bytes} bytes"
-            raise LimitExceeded(f"this tenant has {count} files with {total} bytes, and {most} are allowed; delete some first")
+            raise LimitExceeded(
+                f"this tenant has {count} files with {total} bytes, the inputs of open batches among them, and {most} are allowed; "
+                "delete some first"
+            )
 
     async def get(self, principal: Principal, file_id: str) -> StoredFile:
         """Return a file. Raises ObjectNotFound."""

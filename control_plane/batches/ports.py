@@ -27,7 +27,8 @@ class Shelf(Protocol):
         """Return a tenant's files, the newest first."""
 
     async def filled(self, tenant: str) -> tuple[int, int]:
-        """Return how many files a tenant has, and how many bytes of them, without a look into each."""
+        """Return how many files a tenant has, and how many bytes of them and of open batches' inputs, without a look into
+        each."""
 
     async def read_file(self, tenant: str, file_id: str) -> BlobReader | None: ...
 

@@ -35,6 +35,8 @@ _log = logging.getLogger(__name__)
 
 JOB_ID = re.compile(r"job-[0-9a-f]{32}")
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.02, 0.5
+_LOOKS_PER_S = 1000
+"""Most looks at the store for the callers of one tenant that wait: of more callers each looks less often."""
 _TICKET_S = 0.5
 """Longest wait of a caller for his job's ticket: a broker whose memory or disk is full takes none for minutes, and does not say so."""
 
@@ -96,6 +98,8 @@ class Jobs:
         self._slots = slots or UploadSlots()
         self._arriving: Counter[str] = Counter()
         """Bytes of each tenant's large bodies that are being received."""
+        self._waiting: Counter[str] = Counter()
+        """Callers of each tenant that wait for a job."""
         self.is_draining = False
         """Whether this process ends, so that those who wait should go elsewhere."""
         self.require_model: RequireModel | None = None
@@ -164,14 +168,20 @@ class Jobs:
     async def wait(self, job: Job, timeout_s: float) -> Job:
         """Wait until a job has ended, for at most `timeout_s`; return it as it is then. While this process drains, jobs that
         no runner has are not waited for."""
-        loop = asyncio.get_running_loop()
+        loop, tenant = asyncio.get_running_loop(), job.tenant
         until_s, pause_s = loop.time() + timeout_s, _FIRST_LOOK_S
-        while job.is_open and (left_s := until_s - loop.time()) > 0:
-            if self.is_draining and job.state is JobState.QUEUED:
-                break
-            await asyncio.sleep(min(pause_s, left_s))
-            pause_s = min(2 * pause_s, _LAST_LOOK_S)
-            job = await self._store.get(job.id) or job
+        self._waiting[tenant] += 1
+        try:
+            while job.is_open and (left_s := until_s - loop.time()) > 0:
+                if self.is_draining and job.state is JobState.QUEUED:
+                    break
+                await asyncio.sleep(min(max(pause_s, self._waiting[tenant] / _LOOKS_PER_S), left_s))
+                pause_s = min(2 * pause_s, _LAST_LOOK_S)
+                job = await self._store.get(job.id) or job
+        finally:
+            self._waiting[tenant] -= 1
+            if not self._waiting[tenant]:
+                del self._waiting[tenant]
         return job
 
     def drain(self) -> None:

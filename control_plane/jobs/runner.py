@@ -244,7 +244,8 @@ class JobRunner:
             _log.info("the result of job %s is dropped: the job was taken from this runner", job.id)
             return
         if ended.has_files:
-            self._pruner.put(job.id, keep=blob.name if blob.data is None else "")
+            body_bytes = job.body.size_bytes if job.body.data is None else 0
+            self._pruner.put(job.id, tenant=job.tenant, keep=blob.name if blob.data is None else "", size_bytes=body_bytes)
         self._charger.put(ended)
         self._on_end(ended)
 

@@ -208,11 +208,14 @@ def _files(tenant: Path) -> list[StoredFile]:
 
 
 def _filled(tenant: Path) -> tuple[int, int]:
-    sizes = []
-    for path in tenant.glob("file-*"):
-        with suppress(FileNotFoundError):  # one that is still received, or is being deleted
-            sizes.append((path / "content").stat().st_size)
-    return len(sizes), sum(sizes)
+    count, sizes = 0, dict[int, int]()  # an input is another name of its file, which may have been deleted since
+    for path in tenant.iterdir() if tenant.exists() else ():
+        is_file = path.name.startswith("file-")
+        with suppress(FileNotFoundError):  # one that is still received, or is being deleted; a batch that has ended
+            found = (path / ("content" if is_file else "input")).stat()
+            sizes[found.st_ino] = found.st_size
+            count += is_file
+    return count, sum(sizes.values())
 
 
 def _delete(own: Path) -> bool:

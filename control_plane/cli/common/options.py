@@ -43,19 +43,22 @@ def endpoint(name: str, state_dir: Path | None, given: str | None) -> str:
     the default.
 
     Raises:
-        InvalidRequest: this user runs several, and does not say which is meant.
+        InvalidRequest: this user runs several, and does not say which is meant; or none in the folder that was named.
     """
     if given:
         return given.rstrip("/")
     settings = locate_settings(state_dir)
-    defaults = {"http": settings.gateway.http_port, "admin": settings.admin.admin_port}
+    group, default = (settings.admin, settings.admin.admin_port) if name == "admin" else (settings.gateway, settings.gateway.http_port)
     found = read_endpoints(settings.process.state_dir)
     # The Unix socket is preferred, since it never uses TLS: the command needs neither a CA nor a client
     # certificate.
     url = found.get(f"{name}_socket") or found.get(name)
     if url is None:
-        url = f"http://127.0.0.1:{defaults[name]}"
+        url = f"http://127.0.0.1:{default}"
         where = f" in {settings.process.state_dir}" if _names_state_dir(settings) else ""
+        if where and f"{name}_port" not in group.model_fields_set:
+            # Whoever has the usual port is another one: it would be changed instead, and shown the caller's key.
+            raise InvalidRequest(f"you run no tidegate{where}; start it, or give the URL of another one")
         remark(f"you run no tidegate{where}; asking {url}")
     return url
 

@@ -26,7 +26,7 @@ from control_plane.host.exposure import AllowedHosts
 from control_plane.host.large_buffers import free_in_steps
 from control_plane.protocols.head_template import Http1Template
 from control_plane.protocols.http1 import Body, HttpRequest
-from control_plane.protocols.kserve.routes import authority_in
+from control_plane.protocols.kserve.routes import authority_in, origin_form
 
 _MAX_PIECES = 8
 """Pieces (a head, chunks) that are parsed in one go, before other connections get their turn."""
@@ -295,8 +295,9 @@ class RequestReader:
         framing = framing_of(request.headers)
         body_bytes, is_chunked = framing.body_bytes, framing.is_chunked
         wants_continue = framing.wants_continue and request.takes_chunks  # HTTP/1.0 has no interim answers (RFC 9110, 10.1.1)
+        authority, request.target = authority_in(request.target), origin_form(request.target)
         if self._hosts is not None:
-            self._check_host(self._hosts, framing.host, framing.fetch_site)
+            _check_host(self._hosts, framing.host, authority, framing.fetch_site)
         if (body_bytes or is_chunked) and self._parser.should_upgrade():
             self._body_head = body_head(request.headers)
         self._ends.begin_body(body_bytes, is_chunked=is_chunked)
@@ -323,12 +324,6 @@ class RequestReader:
         self.stream, self._stream_kind = BodyStream(self._sink.read_on), kind
         request.stream = self.stream
         self._sink.accept(request, keep_alive=self._keeps_alive())
-
-    def _check_host(self, allowed: AllowedHosts, host: bytes | None, fetch_site: bytes | None) -> None:
-        """Check the host in the head, and the one in a target of absolute form. Raises PermissionDenied."""
-        reason = allowed.refusal(host, fetch_site) or allowed.refusal(authority_in(self._request.target), None)
-        if reason is not None:
-            raise PermissionDenied(reason)
 
     def on_body(self, body: bytes) -> None:
         self._unparsed_line_bytes = 0
@@ -378,3 +373,10 @@ class RequestReader:
         keep-alive`.
         """
         return bool(self._parser.should_keep_alive()) and self._parser.get_http_version() == "1.1" and not self._parser.should_upgrade()
+
+
+def _check_host(allowed: AllowedHosts, host: bytes | None, authority: bytes | None, fetch_site: bytes | None) -> None:
+    """Check the host in the head, and the one in a target of absolute form. Raises PermissionDenied."""
+    reason = allowed.refusal(host, fetch_site) or allowed.refusal(authority, None)
+    if reason is not None:
+        raise PermissionDenied(reason)

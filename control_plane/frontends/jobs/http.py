@@ -121,8 +121,7 @@ class JobsHttp:
         webhook = webhook_of(request, b"tidegate-job-webhook", principal, self._webhooks)
         wanted = replace(_submission(request, route), webhook=webhook, output=self._output(request, principal))
         job = await self._accepted(request, wanted, principal)
-        # A body that came whole keeps its part of the memory for all bodies until it is answered, and a runner needs as much again.
-        if wait_s := _wait_s(request) if len(request.body) <= UNCOUNTED_BYTES else 0:
+        if wait_s := _wait_s(request):
             job = await self._jobs.wait(job, wait_s)
             if job.result is not None:
                 found, applied = await _result(self._jobs, job), b"Preference-Applied: wait=%d" % wait_s

@@ -35,14 +35,12 @@ class V2Route:
     """The methods that the path accepts; set for OPTIONS only."""
 
 
-_ORIGIN = re.compile("https?://[^/]+(?=/)")
+_AUTHORITY = re.compile(rb"https?://([^/?#]*)", re.IGNORECASE)
 """The scheme and host of a request target in absolute form, which a server must accept (RFC 9112, 3.2.2)."""
-
-_AUTHORITY = re.compile(rb"https?://([^/]*)", re.IGNORECASE)
 
 _KEPT_BYTES = 512
 """Longest target that is remembered once it was rewritten: 4096 of them, with what they became, take 4 MiB at most."""
-_AFTER_MODEL = re.compile(rb"\A.*?/v2/models/[^/?]+(?:/versions/[0-9]+)?", re.DOTALL)
+_AFTER_MODEL = re.compile(rb"\A/v2/models/[^/?]+(?:/versions/[0-9]+)?")
 _NO_SUCH_CALL = "there is no such call here: of OpenAI's API there are /v1/embeddings, /v1/models, /v1/files and /v1/batches"
 
 _MODEL = "/v2/models/(?P<model>[^/]+)"
@@ -105,7 +103,7 @@ _known_target_for = lru_cache(maxsize=4096)(_target_for)
 
 def is_openai(target: bytes) -> bool:
     """Whether answers to this target, errors included, take OpenAI's form."""
-    return target.startswith(b"/v1/") or (not target.startswith(b"/") and _path(target).startswith("/v1/"))
+    return target.startswith(b"/v1/")
 
 
 def authority_in(target: bytes) -> bytes | None:
@@ -114,6 +112,15 @@ def authority_in(target: bytes) -> bytes | None:
         return None
     found = _AUTHORITY.match(target)
     return None if found is None else found.group(1)
+
+
+def origin_form(target: bytes) -> bytes:
+    """The path and query of a target of absolute form, which is all that a server behind this one is sent (RFC 9112, 3.2.1): of
+    a host that it cannot read Triton closes the connection, as if it had died."""
+    if target.startswith(b"/"):
+        return target
+    found = _AUTHORITY.match(target)
+    return target if found is None or not found.group(1) else target[found.end() :]
 
 
 @lru_cache(maxsize=1024)
@@ -125,7 +132,7 @@ def read_route(method: bytes, target: bytes) -> V2Route:
         MethodNotAllowed: the path accepts other methods.
         InvalidRequest, in OpenAI's API ModelNotFound: no model can have the name or version in the path.
     """
-    path = _path(target)
+    path = target.partition(b"?")[0].decode("latin-1")
     # A fragment is no part of a request target (RFC 9112, 3.2), and Triton might see another model's name
     # than we do.
     if "#" in path:
@@ -138,12 +145,6 @@ def read_route(method: bytes, target: bytes) -> V2Route:
         if match is not None:
             return _choose(verb, actions, match.groupdict())
     raise RouteNotFound(_NO_SUCH_CALL if path.startswith("/v1/") else "Not Found")
-
-
-def _path(target: bytes) -> str:
-    whole = target.partition(b"?")[0].decode("latin-1")
-    origin = _ORIGIN.match(whole)
-    return whole if origin is None else whole[origin.end() :]
 
 
 def _choose(verb: str, actions: dict[str, Action], groups: dict[str, str | None]) -> V2Route:

@@ -11,10 +11,11 @@ import pytest
 from control_plane.core.errors import IdempotencyKeyReused, ModelNotFound, StoreUnavailable
 from control_plane.jobs.adapters.polled_tickets import PolledTickets
 from control_plane.jobs.domain.delivery import Delivery
-from control_plane.jobs.domain.job import Blob, JobState
+from control_plane.jobs.domain.job import Blob, Job, JobState
+from control_plane.jobs.domain.transitions import RetryPolicy
 from control_plane.jobs.jobs import Jobs, Submission
 from control_plane.jobs.ports import Bounds, Load
-from tests.fakes.jobs import ROOMY
+from tests.fakes.jobs import ROOMY, job
 from tests.unit.jobs.world import CALLER, WANTED, world
 
 
@@ -27,6 +28,28 @@ async def test_while_the_process_drains_a_job_that_nobody_has_begun_is_not_waite
             assert not waiting.done()
             jobs.drain()
             assert (await asyncio.wait_for(waiting, 60.0)).state is JobState.QUEUED
+
+
+@pytest.mark.virtual_time
+async def test_of_thousands_that_wait_each_looks_less_often(tmp_path: Path) -> None:
+    """Or a tenant whose callers only wait takes the processor from everybody."""
+    looks = dict[str, int]()
+
+    class Store:
+        async def get(self, job_id: str) -> Job:
+            looks[job_id] = looks.get(job_id, 0) + 1
+            return held[job_id]
+
+    parts: dict[str, Any] = {"store": Store(), "queue": None, "spool": None}
+    jobs = Jobs(**parts, bounds=ROOMY, policy=RetryPolicy(), expire_s=1e4)
+    crowds, other = replace(job(1), tenant="crowd"), replace(job(2), tenant="other")
+    held = {each.id: each for each in (crowds, other)}
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(10_000):
+            tasks.create_task(jobs.wait(crowds, 60.0))
+        tasks.create_task(jobs.wait(other, 60.0))
+    assert looks[crowds.id] <= 70_000, "six of each"
+    assert looks[other.id] > 110
 
 
 @pytest.mark.parametrize(

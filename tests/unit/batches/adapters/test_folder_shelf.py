@@ -105,6 +105,29 @@ def left(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
 
+def filled(folder: Path) -> tuple[int, int]:
+    found = []
+
+    async def look(shelf: FolderShelf) -> None:
+        found.append(await shelf.filled("team"))
+
+    do(folder, look)
+    return found[0]
+
+
+def test_the_input_of_an_open_batch_takes_room_once_also_without_its_file(tmp_path: Path) -> None:
+    """Or a tenant could fill the disk: a batch for each file, which is deleted then."""
+    assert filled(tmp_path) == (0, 0)
+    do(tmp_path, add_file)
+    assert filled(tmp_path) == (1, 4)
+    do(tmp_path, add_batch)
+    assert filled(tmp_path) == (1, 4)
+    do(tmp_path, delete)
+    assert filled(tmp_path) == (0, 4)
+    do(tmp_path, end)
+    assert filled(tmp_path) == (0, 0)
+
+
 def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     for folder in killed(tmp_path, (), add_file):
         file, *_ = seen(folder)

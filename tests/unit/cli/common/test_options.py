@@ -29,12 +29,22 @@ class TestEndpoint:
             assert endpoint("admin", told, None) == "http://127.0.0.1:2"
             assert endpoint("http", told, None) == "unix:/run/h.sock"
 
-    def test_where_none_runs_that_is_told_and_the_usual_port_asked(
+    def test_where_none_runs_that_is_told_and_the_port_that_was_named_asked(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("TIDEGATE_ADMIN_PORT", "8123")
         assert endpoint("admin", tmp_path, None) == "http://127.0.0.1:8123"
         assert capsys.readouterr().err == f"you run no tidegate in {tmp_path}; asking http://127.0.0.1:8123\n"
+
+    @pytest.mark.parametrize("name", ["admin", "http"])
+    def test_where_none_runs_in_the_folder_that_was_named_no_other_is_asked(
+        self, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It would be changed instead, and shown the key."""
+        for port in ("TIDEGATE_ADMIN_PORT", "TIDEGATE_HTTP_PORT"):
+            monkeypatch.delenv(port, raising=False)
+        with pytest.raises(InvalidRequest, match=f"you run no tidegate in {tmp_path}; start it"):
+            endpoint(name, tmp_path, None)
 
 
 class TestWhichOneIsMeant:
