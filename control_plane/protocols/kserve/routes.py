@@ -120,7 +120,10 @@ def origin_form(target: bytes) -> bytes:
     if target.startswith(b"/"):
         return target
     found = _AUTHORITY.match(target)
-    return target if found is None or not found.group(1) else target[found.end() :]
+    if found is None or not found.group(1):
+        return target
+    path = target[found.end() :]
+    return path if path.startswith(b"/") else b"/" + path
 
 
 @lru_cache(maxsize=1024)
