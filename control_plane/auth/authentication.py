@@ -36,7 +36,7 @@ ids exist.
 _NOTHING_SHOWN = "no API key or token was given; send one as `authorization: Bearer ...`, or a key as `x-api-key`"
 _NOT_BEARER = "the header authorization must be `Bearer` and one API key or token"
 _TWO_SHOWN = "authorization and x-api-key show two different keys; send one of them"
-_NO_TOKENS = "tokens are not accepted here; show an API key"
+_NO_TOKENS = f"this is no API key (one begins with {_KEY_START}), and tokens are not accepted here"
 _NOT_VALID = "the API key is not valid"
 _EXPIRED = "the API key has expired"
 _UNKNOWN_TENANT = "the token's tenant does not exist here"

@@ -10,6 +10,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -60,7 +62,7 @@ def command_line(*names: str) -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
     )
-    app.callback()(lambda: None)  # without one Typer takes an only command for the whole application
+    app.callback()(_options)  # without one Typer takes an only command for the whole application
     for name in names or _COMMANDS:
         module = import_module(f"{__name__}.{_COMMANDS[name]}")
         if isinstance(group := getattr(module, "app", None), typer.Typer):
@@ -68,6 +70,20 @@ def command_line(*names: str) -> typer.Typer:
         else:
             app.command(name=name)(getattr(module, name))
     return app
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"tidegate {version('tidegate')}")
+        raise typer.Exit
+
+
+def _options(
+    _is_asked: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
 
 
 def main() -> None:

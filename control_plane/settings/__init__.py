@@ -6,8 +6,9 @@ environment. Unknown `TIDEGATE_` variables are errors, so that a misspelt one ne
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -169,7 +170,14 @@ def _refuse_unknown(environment: Mapping[str, str]) -> None:
     known = {(ENV_PREFIX + name).upper() for group in _GROUPS.values() for name in group.model_fields}
     unknown = sorted(name for name in environment if name.upper().startswith(ENV_PREFIX) and name.upper() not in known)
     if unknown:
-        raise StartupError(f"unknown setting {', '.join(unknown)}; `tidegate config show` lists the ones there are")
+        named = ", ".join(name + _meant(name.upper(), known) for name in unknown)
+        raise StartupError(f"unknown setting {named}; unset it, or take one that `tidegate config show` lists")
+
+
+def _meant(name: str, known: Collection[str]) -> str:
+    ends = [each.removeprefix(ENV_PREFIX) for each in known]
+    found = difflib.get_close_matches(name.removeprefix(ENV_PREFIX), ends, n=1, cutoff=0.8)
+    return f" (did you mean {ENV_PREFIX}{found[0]}?)" if found else ""
 
 
 def _describe(error: Mapping[str, Any], given: Mapping[str, object], flags: Mapping[str, str]) -> str:

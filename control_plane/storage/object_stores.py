@@ -28,7 +28,7 @@ def open_object_store(url: str, *, setting: str) -> tuple[Any, str]:
         fs, root = url_to_fs(url, use_listings_cache=False, skip_instance_cache=True, **options)
     except ImportError as exc:
         extra = "; `make extras` installs what it needs" if parts.scheme in ("s3", "s3a") else ""
-        raise StartupError(f"{setting} {shown} needs a package that is missing ({exc.name}){extra}") from exc
+        raise StartupError(f"{setting} {shown} needs a package that is missing ({exc}){extra}") from exc
     except ValueError as exc:
         raise StartupError(f"{setting} {shown}: nothing here reads {parts.scheme}://") from exc
     return fs, str(root)

@@ -25,7 +25,7 @@ def blocks() -> Iterator[str]:
     )
     yield wrapped(
         "`-o json` and `-o yaml` print what the admin API has, with every field, for programs; tables are for people and change. "
-        "`tidegate --install-completion` completes commands and options in bash, zsh and fish."
+        "`tidegate --install-completion` completes commands and options in bash, zsh and fish; `tidegate --version` prints the version."
     )
     for name, command in sorted(commands().items()):
         yield from _command(f"tidegate {name}", command)

@@ -61,7 +61,8 @@ def assert_same(shown: str, promised: str) -> None:
 
 
 def _words(text: str) -> list[str]:
-    return re.sub(REAL_NUMBER, "R", text).split()
+    # NumPy writes a last number that is 0.0 as `0.  ]`, and another one as `0.01]`.
+    return re.sub(REAL_NUMBER, "R", text).replace("]", " ]").split()
 
 
 def run(command: list[str], tidegate: Tidegate) -> str:

@@ -33,6 +33,7 @@ from control_plane.core.scope import SCOPE_NAMES, Scope, parse_scope
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.objects import Objects
 from control_plane.settings import Settings
+from control_plane.storage.store_record import record_of
 
 app = typer.Typer(help="Make, list, rotate and revoke API keys.", no_args_is_help=True)
 
@@ -65,6 +66,7 @@ def create(
     if offline:
         settings = locate_store_settings(state_dir, state_url)
         scopes = [parse_scope(text) for text in scope]
+        stored = f", stored in {record_of(settings.state.state_url).place or settings.process.state_dir}"
         id_, text = asyncio.run(_create_offline(settings, tenant, scopes, lifetime_s, description, offline_actor(reason)))
     else:
         spec = {"tenant": tenant, "scopes": scope, "lifetime_s": lifetime_s, "description": description}
@@ -72,8 +74,8 @@ def create(
         if output is not Shape.TABLE:
             print_found(made, output, lambda: None)
             return
-        id_, text = made["id"], made["text"]
-    remark(f"key {id_} of tenant {tenant}; the following is shown only once")
+        stored, id_, text = "", made["id"], made["text"]
+    remark(f"key {id_} of tenant {tenant}{stored}; the following is shown only once")
     typer.echo(text)
 
 

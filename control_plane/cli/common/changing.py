@@ -156,7 +156,9 @@ def text_of(value: Any) -> str:
         case bool():
             return "yes" if value else "no"
         case list():
-            return ",".join(map(str, value))
+            return ",".join(map(text_of, value)) or NONE
+        case dict():
+            return " ".join(f"{name}={text_of(each)}" for name, each in sorted(value.items()) if each not in (None, ""))
         case float():
             return f"{value:.10g}"
     return str(value) or NONE

@@ -78,6 +78,8 @@ def locate_settings(
     if _names_state_dir(settings) or read_endpoints(usual):
         return settings
     found = running()
+    if len(found) > 1:  # a node has neither an admin API nor a store
+        found = [folder for folder in found if "node" not in read_endpoints(folder)] or found
     if len(found) > 1 and state_url is None:  # a Redis is its own place: the folder does not matter then
         raise InvalidRequest(f"you run {len(found)} tidegates; {_TELL_WHICH}: {', '.join(map(str, found))}")
     if len(found) != 1:

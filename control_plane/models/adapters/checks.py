@@ -73,7 +73,11 @@ def _require_backend(folder: Path, config: model_config_pb2.ModelConfig, backend
         return
     if any(folder.glob(f"**/libtriton_{backend}.so")):  # the model brings its backend along
         return
-    raise ModelLoadFailed(f"model {folder.name!r} needs the backend {backend!r}, and this Triton has {', '.join(sorted(backends))}")
+    there = ", ".join(sorted(backends))
+    raise ModelLoadFailed(
+        f"model {folder.name!r} needs the backend {backend!r}, and this Triton has {there}; "
+        "attach a Triton that has it (--triton-url), or export the model for one of these"
+    )
 
 
 def _versions_to_load(folder: Path, config: model_config_pb2.ModelConfig) -> list[Path]:

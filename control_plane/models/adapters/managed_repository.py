@@ -169,6 +169,11 @@ class ManagedRepository:
             remove(self.root / name)
         looked_in = ", ".join(map(str, self._sources))
         whose = f", which the ensemble {dependencies_of!r} needs," if dependencies_of else ""
+        for folder in (source / name for source in self._sources if _is_name(name)):
+            if folder.is_dir():
+                raise ModelNotFound(
+                    f"{folder} is no model: put its files into a version's folder, such as {folder}/1, or add a config.pbtxt"
+                )
         raise ModelNotFound(f"no model {name!r}{whose} in {looked_in}; `tidegate models list` shows those there are")
 
     def _with_composing(self, name: str, known: _Known | None = None) -> list[Path]:

@@ -41,6 +41,8 @@ _AUTHORITY = re.compile(rb"https?://([^/?#]*)", re.IGNORECASE)
 _KEPT_BYTES = 512
 """Longest target that is remembered once it was rewritten: 4096 of them, with what they became, take 4 MiB at most."""
 _AFTER_MODEL = re.compile(rb"\A/v2/models/[^/?]+(?:/versions/[0-9]+)?")
+_NO_FIRST_PROTOCOL = "KServe's v1 protocol is not served; send POST /v2/models/NAME/infer, as its v2 protocol has it"
+_FIRST_PROTOCOL = re.compile("/v1/models/[^/]+:(?:predict|explain)")
 _NO_SUCH_CALL = "there is no such call here: of OpenAI's API there are /v1/embeddings, /v1/models, /v1/files and /v1/batches"
 
 _MODEL = "/v2/models/(?P<model>[^/]+)"
@@ -143,6 +145,8 @@ def read_route(method: bytes, target: bytes) -> V2Route:
     verb = method.decode("latin-1")
     if (verb, path) == ("OPTIONS", "*"):
         return V2Route(Action.OPTIONS, allowed=("GET", "HEAD", "OPTIONS", "POST"))
+    if verb == "POST" and _FIRST_PROTOCOL.fullmatch(path):
+        raise RouteNotFound(_NO_FIRST_PROTOCOL)
     for pattern, actions in _TABLE:
         match = pattern.fullmatch(path)
         if match is not None:

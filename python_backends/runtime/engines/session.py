@@ -7,6 +7,7 @@ native backend gives each instance a thread per core; here the CPUs are divided 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -23,6 +24,9 @@ if not hasattr(ort, "InferenceSession"):
     # A stub's sys.path begins with the server's working directory, and the backend's own folder has the
     # library's name.
     raise ImportError(f"`import onnxruntime` found {list(ort.__path__)} and not the library: start tritonserver in another directory")
+
+_SOURCE = re.compile(r"Load model from .*? failed:(?:/\S+:\d+ .*?\) (?=[A-Z]))?")
+"""Of an error of a load: the file again, and the place and the C++ signature in ONNX Runtime's own source."""
 
 DEFAULT_FILENAME = "model.onnx"
 
@@ -162,7 +166,8 @@ def _load(path: Path, config: ModelConfig, options: ort.SessionOptions, provider
         return ort.InferenceSession(path, options, providers=providers)
     except Exception as exc:
         # ONNX Runtime's errors share no base class below Exception.
-        raise ConfigError(f"model '{config.name}': ONNX Runtime cannot load '{path}': {exc}") from exc
+        told = _SOURCE.sub("", str(exc))
+        raise ConfigError(f"model '{config.name}': ONNX Runtime {ort.__version__} cannot load '{path.resolve()}': {told}") from exc
 
 
 def _run_options(config: ModelConfig) -> ort.RunOptions | None:

@@ -187,7 +187,7 @@ async def test_tokens_are_refused_without_an_issuer_or_with_a_tenant_that_does_n
     bench.tokens.tenant = "other"
     assert str(bench.refusal(TOKEN)) == "the token's tenant does not exist here"
     bench.authentication = bench.make(None)
-    assert str(bench.refusal(TOKEN)) == "tokens are not accepted here; show an API key"
+    assert str(bench.refusal(TOKEN)) == "this is no API key (one begins with tg_), and tokens are not accepted here"
 
 
 # What must not be kept or told

@@ -19,6 +19,7 @@ TIDEGATE = Path(sys.executable).with_name("tidegate")
     ("line", "status"),
     [
         pytest.param(("--help",), 0, id="done"),
+        pytest.param(("--version",), 0, id="the version"),
         pytest.param(("models", "list", *NOWHERE), 1, id="nobody answers"),
         pytest.param(("keys", "create", "--tenant", "t", "--scope", "root", *NOWHERE), 1, id="refused"),
         pytest.param(("models", "lst"), 2, id="no such command"),

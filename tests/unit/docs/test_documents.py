@@ -47,6 +47,7 @@ FOREIGN = {
         "--load-model",
         "--grpc-max-connection-age",
         "--model-config-name",
+        "--trace-config",
     ),
     *("--build-arg", "--namespace", "--wait-s", "--server-side"),
     *("--no-deps", "--require-hashes", "--constraint", "--shm-size", "--unix-socket", "--list"),

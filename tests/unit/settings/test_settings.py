@@ -77,7 +77,13 @@ def test_a_drain_is_as_long_as_the_longest_deadline_unless_it_is_set() -> None:
 @pytest.mark.parametrize("name", ["TIDEGATE_HTPP_PORT", "TIDEGATE_", "TIDEGATE_GATEWAY__HOST", "tidegate_htpp_port"])
 def test_an_unknown_variable_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "1")
-    with pytest.raises(StartupError, match=f"unknown setting {name};"):
+    with pytest.raises(StartupError, match=f"unknown setting {name}\\b"):
+        load_settings()
+
+
+def test_a_misspelt_variable_is_told_the_right_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGATE_HTPT_PORT", "1")
+    with pytest.raises(StartupError, match=r"unknown setting TIDEGATE_HTPT_PORT \(did you mean TIDEGATE_HTTP_PORT\?\);"):
         load_settings()
 
 

@@ -81,7 +81,7 @@ class TestOffline:
         ended = subprocess.run([*command, "--state-dir", tmp_path / "new"], capture_output=True, text=True, timeout=200, check=True)
         match = _KEY_TEXT.fullmatch(ended.stdout.removesuffix("\n"))
         assert match is not None
-        assert f"key {match[1]} of tenant ops" in ended.stderr
+        assert ended.stderr == f"key {match[1]} of tenant ops, stored in {tmp_path / 'new'}; the following is shown only once\n"
         assert self.held(tmp_path / "new") == ([Tenant("ops")], [match[1]])
 
     def test_a_tenant_that_is_there_stays_as_it_is(self, tidegate: Tidegate, tmp_path: Path) -> None:

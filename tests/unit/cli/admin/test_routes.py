@@ -17,6 +17,13 @@ class TestRoutes:
         ]
         tidegate("routes", "delete", "r", *where)
 
+    def test_a_change_of_targets_is_told_in_words(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
+        tidegate("routes", "set", "r", "--model", "m", *where)
+        told = "model=n weight=500,model=o version=7 weight=25"
+        assert f"route r: targets none -> {told}\n" in tidegate("routes", "set", "r", "--target", "n=5", "--target", "o:7=0.25", *where).err
+        assert f"route r: targets {told} -> none\n" in tidegate("routes", "set", "r", "--target", "none", *where).err
+        tidegate("routes", "delete", "r", *where)
+
     @pytest.mark.parametrize("target", ["n", "n=many", "n=101", "m=5", "n=-1"])
     def test_what_is_no_target(self, tidegate: Tidegate, where: tuple[str, str], target: str) -> None:
         ended = tidegate("routes", "set", "r", "--model", "m", "--target", target, *where)

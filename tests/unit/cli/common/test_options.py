@@ -64,6 +64,13 @@ class TestWhichOneIsMeant:
         assert str(told.value) == "you run 2 tidegates; say which with --state-dir or TIDEGATE_STATE_DIR: /srv/a, /srv/b"
         assert locate_settings(Path("/srv/b"), running=lambda: both).process.state_dir == Path("/srv/b")
 
+    def test_a_node_is_not_asked_where_a_gateway_runs(self, tmp_path: Path) -> None:
+        with StateDir(tmp_path / "node") as node, StateDir(tmp_path / "gateway") as gateway:
+            node.write_endpoints({"node": "127.0.0.5:8500"})
+            gateway.write_endpoints(ENDPOINTS)
+            found = locate_settings(None, running=lambda: [gateway.path, node.path])
+        assert found.process.state_dir == gateway.path
+
     def test_with_a_redis_no_folder_matters(self) -> None:
         settings = locate_settings(None, "redis://h", running=lambda: [Path("/srv/a"), Path("/srv/b")])
         assert settings.process.state_dir == load_settings().process.state_dir

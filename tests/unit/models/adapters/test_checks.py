@@ -88,7 +88,11 @@ def test_what_triton_could_load_passes(tmp_path: Path, config: str | None, files
         pytest.param(f"{_PYTHON} input [", {"1/model.py": _CODE}, r"m/config\.pbtxt:1:\d+ : ", id="syntax of the configuration"),
         pytest.param(f"{_PYTHON} inptu [ ]", {"1/model.py": _CODE}, r"m/config\.pbtxt:1:19 : .*inptu", id="an unknown field"),
         pytest.param(f'{_PYTHON} name: "n"', {"1/model.py": _CODE}, "is for a model called 'n'; give that name to the folder", id="name"),
-        pytest.param('backend: "tensorrt"', {"1/model.plan": "x"}, "needs the backend 'tensorrt', and this Triton has onnx.*, ours, py"),
+        pytest.param(
+            'backend: "tensorrt"',
+            {"1/model.plan": "x"},
+            "needs the backend 'tensorrt', and this Triton has onnx.*, ours, py.*; attach a Triton that has it",
+        ),
         pytest.param('platform: "tensorrt_plan"', {"1/model.plan": "x"}, "needs the backend 'tensorrt'", id="backend by its platform"),
         pytest.param('backend: "pytorch"', {"1/model.py": _CODE}, r"m/1/model\.pt is missing", id="PyTorch without its file"),
         pytest.param(_PYTHON, {"1/model.py": ""}, r"model\.py is empty", id="empty"),

@@ -119,6 +119,15 @@ def test_a_model_in_no_source_is_not_found_and_nothing_is_harmed(lab: Lab, name:
     assert (lab.models / "echo" / "1" / "model.onnx").exists()
 
 
+def test_a_folder_that_is_no_model_is_told_what_makes_it_one(lab: Lab) -> None:
+    (lab.models / "flat").mkdir(parents=True)
+    (lab.models / "flat" / "model.onnx").touch()
+    with pytest.raises(
+        ModelNotFound, match=r"/flat is no model: put its files into a version's folder, such as .*/flat/1, or add a config"
+    ):
+        lab.repository.place("flat")
+
+
 def test_a_model_that_is_not_built_says_what_to_run(lab: Lab) -> None:
     lab.add("encoder", "build.py")
     lab.add_ensemble("pipeline", "encoder")

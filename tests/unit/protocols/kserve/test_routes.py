@@ -92,6 +92,12 @@ def test_unknown(method: bytes, target: str) -> None:
         read_route(method, target.encode())
 
 
+@pytest.mark.parametrize("verb", ["predict", "explain"])
+def test_kserves_first_protocol_is_told_the_second(verb: str) -> None:
+    with pytest.raises(RouteNotFound, match="KServe's v1 protocol is not served; send POST /v2/models/NAME/infer"):
+        read_route(b"POST", f"/v1/models/m:{verb}".encode())
+
+
 def test_another_call_of_openais_api_is_told_which_there_are() -> None:
     with pytest.raises(RouteNotFound, match="of OpenAI's API there are /v1/embeddings, /v1/models, /v1/files and /v1/batches"):
         read_route(b"POST", b"/v1/chat/completions")

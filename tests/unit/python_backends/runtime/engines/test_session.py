@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto
@@ -127,8 +128,24 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(b"not an onnx file")
 
-    with pytest.raises(ConfigError, match=f"model 'm': ONNX Runtime cannot load '{path}'"):
+    with pytest.raises(ConfigError, match=f"model 'm': ONNX Runtime [0-9.]+ cannot load '{path}'"):
         open_session(path, config(), kind="CPU", device_id=0)
+
+
+def test_a_model_of_an_unknown_opset_is_refused_without_the_runtimes_own_source(bag: Path, tmp_path: Path) -> None:
+    path, link = tmp_path / "later.onnx", tmp_path / "linked.onnx"
+    model = onnx.load(bag)
+    model.opset_import[0].version = 99
+    onnx.save(model, path)
+    link.symlink_to(path)
+
+    with pytest.raises(ConfigError) as refused:
+        open_session(link, config(), kind="CPU", device_id=0)
+    told = str(refused.value)
+    assert told.startswith(f"model 'm': ONNX Runtime {ort.__version__} cannot load '{path}': ")
+    assert "Opset 99" in told
+    assert "onnxruntime_src" not in told
+    assert "::" not in told
 
 
 def test_a_missing_custom_operator_library_is_refused(bag: Path) -> None:
