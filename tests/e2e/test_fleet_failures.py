@@ -169,10 +169,19 @@ def counted(fleet: Tidegate, metric: str, **labels: str) -> float:
 
 def triton_of(fleet: Tidegate, server: str) -> int:
     """Its process, by the state folder that it was started with."""
-    host = fleet.nodes[int(server.rpartition("-")[2])] if fleet.nodes else fleet
-    folder = f"{host.state_dir}/" if fleet.nodes else f"/servers/{server}/"
+    host = host_of(fleet, server)
     for pid in servers.descendants(host.process.pid):
-        line = command_line(pid).decode().split("\0")
-        if line[0].endswith("tritonserver") and any(folder in each for each in line):
+        if is_triton_of(fleet, server, pid):
             return pid
     raise AssertionError(f"no Triton of {server} is running")
+
+
+def is_triton_of(fleet: Tidegate, server: str, pid: int) -> bool:
+    folder = f"{host_of(fleet, server).state_dir}/" if fleet.nodes else f"/servers/{server}/"
+    line = command_line(pid).decode().split("\0")
+    return line[0].endswith("tritonserver") and any(folder in each for each in line)
+
+
+def host_of(fleet: Tidegate, server: str) -> Tidegate:
+    """Its node where it has one, else the gateway."""
+    return fleet.nodes[int(server.rpartition("-")[2])] if fleet.nodes else fleet
