@@ -19,7 +19,7 @@ from tests.e2e import tidegate as servers
 from tests.e2e.nodes import PLACES, fleet_on
 from tests.e2e.raw_http import status
 from tests.e2e.test_fleet import answer_of, ask, loaded, shown, write_models
-from tests.e2e.tidegate import Tidegate, command_line, run_cli, wait_for
+from tests.e2e.tidegate import COMPLETE, Tidegate, command_line, run_cli, wait_for
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -55,7 +55,7 @@ def repository(place: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def fleet(place: str, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
     env, root = {"TIDEGATE_LOAD_TIMEOUT_S": str(LIMIT_S)}, tmp_path_factory.mktemp("fleet")
-    with fleet_on(place, root, "--memory-budget", "50MiB", repository=repository, env=env) as (running, _):
+    with fleet_on(place, root, "--memory-budget", "50MiB", repository=repository, sources=(COMPLETE,), env=env) as (running, _):
         yield running
 
 

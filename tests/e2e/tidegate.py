@@ -26,6 +26,10 @@ from tests.unix_relay import UnixRelay
 
 SHARED_TRITON = {"TIDEGATE_TRITON_TRANSPORT": "tcp", "TIDEGATE_LOCK_MODEL_CONTROL": "false"}
 """Variables of one whose Triton other gateways attach to and load models into."""
+COMPLETE = "--triton-arg=--disable-auto-complete-config"
+"""Flag of a Triton whose models have complete configurations: by default each load of a Python model starts one more stub, which imports
+the model only to complete its configuration. Not for tests of a full fleet: as it expects shorter loads, more of them are late on a slow
+machine and begun a second time elsewhere."""
 FREE_PORTS = tuple(part for frontend in ("http", "grpc", "metrics", "admin") for part in (f"--{frontend}-port", "0"))
 LONG_S = 120.0
 """Far more than any one thing takes on a slow and busy machine; what is awaited ends sooner or fails."""
