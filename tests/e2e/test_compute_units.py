@@ -14,7 +14,7 @@ from tests.e2e import raw_http
 from tests.e2e.accounts import Administrator, make_first_key
 from tests.e2e.conftest import MODELS
 from tests.e2e.nodes import EMBEDDED, NODES, fleet_on
-from tests.e2e.tidegate import Tidegate, wait_for
+from tests.e2e.tidegate import COMPLETE, Tidegate, wait_for
 
 FLAGS = ("--authentication", "--memory-budget", "1GiB", "--load", "echo")
 SLEEPER = "slow"
@@ -49,7 +49,7 @@ class Site:
 def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     root, (place, workers) = tmp_path_factory.mktemp("units"), request.param
     key = make_first_key(root / "gateway")
-    with fleet_on(place, root, *FLAGS, "--workers", str(workers), repository=MODELS, count=1) as (gateway, _):
+    with fleet_on(place, root, *FLAGS, "--workers", str(workers), repository=MODELS, sources=(COMPLETE,), count=1) as (gateway, _):
         yield Site(gateway, Administrator(gateway, key))
 
 

@@ -23,7 +23,7 @@ from tests.e2e.raw_http import exchange, read_answer, status
 from tests.e2e.test_dead_stub import stubs_of
 from tests.e2e.test_fleet import loaded
 from tests.e2e.test_fleet_failures import counted, triton_of
-from tests.e2e.tidegate import LONG_S, Tidegate, living, wait_for
+from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, living, wait_for
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -80,7 +80,7 @@ def fleet(request: pytest.FixtureRequest, seen: Path, tmp_path_factory: pytest.T
         (root / name / "1/model.py").write_text(_CODE % code)
         (root / name / "config.pbtxt").write_text(_CONFIG % queue)
     flags = ("--memory-budget", "50MiB", "--load", "*")
-    with fleet_on(request.param, tmp_path_factory.mktemp("fleet"), *flags, repository=root, count=3) as (running, _):
+    with fleet_on(request.param, tmp_path_factory.mktemp("fleet"), *flags, repository=root, sources=(COMPLETE,), count=3) as (running, _):
         wait_for(lambda: all_are_ready(running), timeout_s=LONG_S, what="a copy of each model on each server")
         yield running
 

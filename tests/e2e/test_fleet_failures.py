@@ -19,7 +19,7 @@ from tests.e2e import tidegate as servers
 from tests.e2e.nodes import PLACES, fleet_on
 from tests.e2e.raw_http import status
 from tests.e2e.test_fleet import answer_of, ask, loaded, shown, write_models
-from tests.e2e.tidegate import Tidegate, command_line, run_cli, wait_for
+from tests.e2e.tidegate import COMPLETE, Tidegate, command_line, run_cli, wait_for
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -55,7 +55,7 @@ def repository(place: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def fleet(place: str, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
     env, root = {"TIDEGATE_LOAD_TIMEOUT_S": str(LIMIT_S)}, tmp_path_factory.mktemp("fleet")
-    with fleet_on(place, root, "--memory-budget", "50MiB", repository=repository, env=env) as (running, _):
+    with fleet_on(place, root, "--memory-budget", "50MiB", repository=repository, sources=(COMPLETE,), env=env) as (running, _):
         yield running
 
 
@@ -169,10 +169,19 @@ def counted(fleet: Tidegate, metric: str, **labels: str) -> float:
 
 def triton_of(fleet: Tidegate, server: str) -> int:
     """Its process, by the state folder that it was started with."""
-    host = fleet.nodes[int(server.rpartition("-")[2])] if fleet.nodes else fleet
-    folder = f"{host.state_dir}/" if fleet.nodes else f"/servers/{server}/"
+    host = host_of(fleet, server)
     for pid in servers.descendants(host.process.pid):
-        line = command_line(pid).decode().split("\0")
-        if line[0].endswith("tritonserver") and any(folder in each for each in line):
+        if is_triton_of(fleet, server, pid):
             return pid
     raise AssertionError(f"no Triton of {server} is running")
+
+
+def is_triton_of(fleet: Tidegate, server: str, pid: int) -> bool:
+    folder = f"{host_of(fleet, server).state_dir}/" if fleet.nodes else f"/servers/{server}/"
+    line = command_line(pid).decode().split("\0")
+    return line[0].endswith("tritonserver") and any(folder in each for each in line)
+
+
+def host_of(fleet: Tidegate, server: str) -> Tidegate:
+    """Its node where it has one, else the gateway."""
+    return fleet.nodes[int(server.rpartition("-")[2])] if fleet.nodes else fleet

@@ -18,8 +18,8 @@ import tritonclient.grpc
 from tests.e2e.nodes import EMBEDDED, fleet_on, on_either
 from tests.e2e.raw_http import exchange, status
 from tests.e2e.test_fleet import loaded, shown
-from tests.e2e.test_fleet_failures import events, triton_of
-from tests.e2e.tidegate import LONG_S, Tidegate, descendants, run_cli, wait_for
+from tests.e2e.test_fleet_failures import events, is_triton_of, triton_of
+from tests.e2e.tidegate import LONG_S, Tidegate, parent_of, run_cli, wait_for
 
 BUDGET = ("--memory-budget", "500MiB")
 SEQUENCES = range(1, 25)
@@ -124,7 +124,8 @@ class Told(NamedTuple):
 def server_of(fleet: Tidegate, stub: int) -> str:
     """The server whose Triton runs this process of a model."""
     names: list[str] = [server["name"] for server in shown(fleet)["servers"] if server["is_up"]]
-    return next(name for name in names if stub in descendants(triton_of(fleet, name)))
+    triton = parent_of(stub)
+    return next(name for name in names if is_triton_of(fleet, name, triton))
 
 
 def told(fleet: Tidegate, raw: bytes) -> Told:

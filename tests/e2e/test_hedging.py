@@ -20,7 +20,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.e2e.nodes import NODES, fleet_on
 from tests.e2e.test_fleet import loaded
-from tests.e2e.tidegate import LONG_S, Tidegate, run_cli, wait_for
+from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, run_cli, wait_for
 
 _LEARNT, _STRAGGLERS = 300, 3
 """Requests, and those of them that straggle: few enough that they and those of the tests are late, which is 2 % at most."""
@@ -119,7 +119,7 @@ def late(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Late]:
     (root / "late/1/model.py").write_text(_MODEL.replace("PLACE", json.dumps(str(knobs))))
     (root / "late/config.pbtxt").write_text(_CONFIG)
     flags = ("--hedging", "--load", "late")
-    with fleet_on(NODES, tmp_path_factory.mktemp("fleet"), *flags, repository=root) as (fleet, _):
+    with fleet_on(NODES, tmp_path_factory.mktemp("fleet"), *flags, repository=root, sources=(COMPLETE,)) as (fleet, _):
         made = Late(fleet, knobs)
         wait_for(lambda: all("late" in models for models in loaded(fleet).values()), what="a replica on each server")
         for number in range(_LEARNT):

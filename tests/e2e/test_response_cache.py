@@ -19,7 +19,7 @@ from tests.e2e import tidegate as servers
 from tests.e2e.cached_probe import SIX, Client, write_models
 from tests.e2e.conftest import Start
 from tests.e2e.nodes import EMBEDDED, NODES, PLACES, fleet_on
-from tests.e2e.tidegate import LONG_S, Tidegate, run_cli
+from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, run_cli
 from tests.redis_server import RedisServer, redis_server
 
 
@@ -32,17 +32,17 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[Tidegate]:
-    running = servers.start(tmp_path_factory.mktemp("state"), "--model-repository", str(models), "--load", "probe", "--load", "whole")
+    running = servers.start(
+        tmp_path_factory.mktemp("state"), "--model-repository", str(models), COMPLETE, "--load", "probe", "--load", "whole"
+    )
     yield running
     running.kill()
 
 
 @pytest.fixture(scope="module")
 def gateway_of_nodes(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[Tidegate]:
-    with fleet_on(NODES, tmp_path_factory.mktemp("nodes"), "--load", "probe", "--load", "whole", repository=models, count=1) as (
-        running,
-        _,
-    ):
+    root, loads = tmp_path_factory.mktemp("nodes"), ("--load", "probe", "--load", "whole")
+    with fleet_on(NODES, root, *loads, repository=models, sources=(COMPLETE,), count=1) as (running, _):
         yield running
 
 

@@ -26,7 +26,7 @@ from tests.e2e.nodes import EMBEDDED, NODES, fleet_on
 from tests.e2e.raw_http import exchange, read_answer, status
 from tests.e2e.test_fleet import answer_of, loaded, shown, write_models
 from tests.e2e.test_fleet_failures import counted, triton_of
-from tests.e2e.tidegate import LONG_S, Tidegate, run_cli, wait_for
+from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, run_cli, wait_for
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -53,7 +53,9 @@ def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             config.write("response_cache { enable: true }\n" if model == MODEL else "")
     place, workers = request.param
     root = tmp_path_factory.mktemp("fleet")
-    with fleet_on(place, root, "--workers", str(workers), "--memory-budget", "1GiB", repository=repository, count=3) as (running, _):
+    with fleet_on(
+        place, root, "--workers", str(workers), "--memory-budget", "1GiB", repository=repository, sources=(COMPLETE,), count=3
+    ) as (running, _):
         wait_for(lambda: all(models == {MODEL, ONCE} for models in loaded(running).values()), what="a copy on each")
         yield running
 

@@ -24,7 +24,7 @@ import tritonclient.grpc
 from tests.e2e import raw_http
 from tests.e2e.conftest import MODELS, Start
 from tests.e2e.test_workers import sample
-from tests.e2e.tidegate import LONG_S, Tidegate, descendants, living, shared_memory, wait_for
+from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, descendants, living, shared_memory, wait_for
 
 STOP_S = 30.0
 """Most that a stop takes beyond its pause and its drain, on a slow and busy machine; what it must not wait for takes a minute or more."""
@@ -69,7 +69,7 @@ def dripping(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def flags(workers: int, *, pause_s: float, drain_s: float) -> tuple[str, ...]:
     times = ("--drain-pause-s", str(pause_s), "--drain-timeout-s", str(drain_s))
-    return ("--workers", str(workers), "--model-repository", str(MODELS), "--load", "echo", "--load", "slow", *times)
+    return ("--workers", str(workers), "--model-repository", str(MODELS), COMPLETE, "--load", "echo", "--load", "slow", *times)
 
 
 def slow_request(seconds: float) -> bytes:

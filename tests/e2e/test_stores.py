@@ -15,7 +15,7 @@ from tests.e2e import bad_models
 from tests.e2e.nodes import PLACES, fleet_on
 from tests.e2e.raw_http import exchange, status
 from tests.e2e.test_fleet import answer_of, ask, loaded, shown, write_models
-from tests.e2e.tidegate import Tidegate, wait_for
+from tests.e2e.tidegate import COMPLETE, Tidegate, wait_for
 
 MIB = 2**20
 BUDGET = "300MiB"
@@ -43,7 +43,7 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     bad_models.write(store, "rotten")
     digest = hashlib.sha256(b"what its owner has put there").hexdigest()
     (store / "rotten/SHA256SUMS").write_text(f"{digest}  1/model.py\n")
-    sources = ("--model-store", str(store), "--warm-bytes", WARM_BYTES)
+    sources = ("--model-store", str(store), "--warm-bytes", WARM_BYTES, COMPLETE)
     with fleet_on(request.param, root, "--memory-budget", BUDGET, repository=root / "models", sources=sources, count=1) as (fleet, nodes):
         yield Site(fleet, (nodes[0].tidegate if nodes else fleet).state_dir / "warm", store)
 

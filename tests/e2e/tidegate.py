@@ -26,6 +26,10 @@ from tests.unix_relay import UnixRelay
 
 SHARED_TRITON = {"TIDEGATE_TRITON_TRANSPORT": "tcp", "TIDEGATE_LOCK_MODEL_CONTROL": "false"}
 """Variables of one whose Triton other gateways attach to and load models into."""
+COMPLETE = "--triton-arg=--disable-auto-complete-config"
+"""Flag of a Triton whose models have complete configurations: by default each load of a Python model starts one more stub, which imports
+the model only to complete its configuration. Not for tests of a full fleet: as it expects shorter loads, more of them are late on a slow
+machine and begun a second time elsewhere."""
 FREE_PORTS = tuple(part for frontend in ("http", "grpc", "metrics", "admin") for part in (f"--{frontend}-port", "0"))
 LONG_S = 120.0
 """Far more than any one thing takes on a slow and busy machine; what is awaited ends sooner or fails."""
@@ -181,18 +185,21 @@ def shared_memory(tidegate: Tidegate) -> set[str]:
 def descendants(pid: int) -> set[int]:
     """Every process beneath `pid`, by /proc."""
     children: dict[int, set[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        children.setdefault(parent, set()).add(int(stat.parent.name))
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            children.setdefault(parent_of(int(name)), set()).add(int(name))
     found, open_ = set(), [pid]
     while open_:
         below = children.get(open_.pop(), set())
         found |= below
         open_ += below
     return found
+
+
+def parent_of(pid: int) -> int:
+    """Raises OSError where there is no such process."""
+    with open(f"/proc/{pid}/stat") as stat:  # in half the time that a Path takes, for each process of the machine
+        return int(stat.read().rpartition(")")[2].split(maxsplit=2)[1])
 
 
 def command_line(pid: int) -> bytes:
