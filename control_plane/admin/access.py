@@ -31,7 +31,7 @@ class AdminAccess:
             return
         headers = Headers(scope=scope)
         origin, accept = headers.get("origin"), ", ".join(headers.getlist("accept"))
-        if origin is not None and not _is_own_page(origin, headers.get("host", "")):
+        if origin is not None and not _is_own_page(origin, headers.get("host", ""), needs_key=self._access.is_on):
             await render_foreign_origin(origin, accept)(scope, receive, send)
             return
         try:
@@ -63,15 +63,15 @@ def _whole(headers: Headers, name: str) -> str | None:
     return ", ".join(fields) if fields else None
 
 
-def _is_own_page(origin: str, host: str) -> bool:
-    """Whether the Origin is this API's own documentation page, not a site that a browser on this machine has
-    open.
+def _is_own_page(origin: str, host: str, *, needs_key: bool) -> bool:
+    """Whether the Origin is a page of this API, the console or the documentation, not a site that a browser on this machine
+    has open.
 
     A site whose name resolves to this machine (DNS rebinding) sends that name as Host too, so Host must be a
-    name of loopback.
+    name of loopback, unless callers show a key, which such a site has not.
     """
     try:
         name = urlsplit(f"//{host}").hostname
     except ValueError:
         return False
-    return origin.partition("://")[2] == host and is_loopback(name or "")
+    return origin.partition("://")[2] == host and (needs_key or is_loopback(name or ""))

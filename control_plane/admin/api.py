@@ -17,6 +17,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from control_plane.admin.access import AdminAccess
+from control_plane.admin.console.files import add_console
 from control_plane.admin.declared.paths import add_declared_paths
 from control_plane.admin.declared.service import Declared
 from control_plane.admin.described import Described
@@ -35,6 +36,7 @@ from control_plane.admin.paths.objects import add_price_paths, add_route_paths, 
 from control_plane.admin.paths.rollouts import add_rollout_paths
 from control_plane.admin.paths.usage import add_usage_path
 from control_plane.admin.paths.webhooks import add_webhook_paths
+from control_plane.admin.paths.whoami import add_whoami_path
 from control_plane.admin.references import References
 from control_plane.audit.domain.entry import Actor
 from control_plane.audit.trail import AuditTrail
@@ -116,11 +118,12 @@ def make_admin_api(
     rollouts: Rollouts,
     events: EventFeed,
     records: IdempotencyRecords,
+    console: bool = True,
 ) -> FastAPI:
     """Build the application, which has no state of its own.
 
     `degraded` returns the sentences of `ReadinessView`. `fleet` is None for a single Triton, `builds` without background builds, and
-    `jobs` where they are switched off.
+    `jobs` where they are switched off. `console` says whether the web console is served.
     """
     # FastAPI's redirects (trailing slash) would go to whatever host the caller sent as Host.
     app = FastAPI(title="Tidegate admin API", version=version, redirect_slashes=False, responses=_PAGE_ERRORS | _KEY_ERRORS)
@@ -130,6 +133,7 @@ def make_admin_api(
     answer_errors(app)
     with _without_pydantic_v1():
         _add_health_paths(app, servers, known, degraded, version)
+        add_whoami_path(app, version)
         add_model_paths(app, models, trail, fleet, builds)
         add_fleet_path(app, fleet)
         add_key_paths(app, keys)
@@ -145,6 +149,8 @@ def make_admin_api(
         add_job_paths(app, jobs, trail)
         add_audit_path(app, trail)
         add_event_path(app, events, access)
+        if console:
+            add_console(app)
     return app
 
 

@@ -269,6 +269,7 @@ class App:
             jobs=None if governing.jobs is None else governing.jobs.jobs,
             events=self._events,
             records=records,
+            console=self._settings.admin.console,
         )
         gateway, admin = self._settings.gateway, self._settings.admin
         hosts = allowed_hosts(admin.admin_host, gateway.allowed_hosts, authentication=access.is_on)

@@ -255,6 +255,10 @@ class AdminSettings(Group):
     once. Their file descriptors are set aside, so that busy data ports cannot take them. Too few let
     monitoring lock administrators out."""
 
+    console: bool = True
+    """Serve the web console on the admin port, at `/console`: static files, which show what the admin API answers to the key
+    that is typed in."""
+
     api_key_file: SecretFile | None = Field(None, exclude=True)
     """File whose first line is the `api_key`, ignored where `api_key` is given."""
 

@@ -29,6 +29,7 @@ _PACKAGES = {
     "nghttpd": "nghttp2-server",
     "redis-server": "redis-server",
     "rabbitmq-server": "rabbitmq-server",
+    "chromium": "chromium",
 }
 
 

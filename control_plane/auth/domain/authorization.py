@@ -70,7 +70,9 @@ _READ, _RUN, _ADMIN = Need(Right.VIEWER), Need(Right.OPERATOR), Need(Right.ADMIN
 _OF_ADMIN_PATH: Mapping[str, tuple[Need | None, Need | None]] = {
     "health": (None, None),
     "version": (None, None),
+    "console": (None, _ADMIN),
     "models": (Need(Right.VIEWER, also=(Right.REPOSITORY,)), Need(Right.OPERATOR, also=(Right.REPOSITORY,))),
+    "whoami": (Need(Right.VIEWER, also=(Right.REPOSITORY,)), _ADMIN),
     "fleet": (Need(Right.VIEWER, also=(Right.REPOSITORY,)), _ADMIN),
     "rollouts": (_READ, _RUN),
     "dead-jobs": (_READ, _RUN),

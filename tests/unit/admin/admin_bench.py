@@ -61,6 +61,7 @@ class Bench:
     usage: FakeUsageStore = field(default_factory=FakeUsageStore)
     records: FakeIdempotencyRecords = field(default_factory=FakeIdempotencyRecords)
     clock: Clock = field(default_factory=Clock)
+    console: bool = True
     degraded: list[str] = field(default_factory=list)
     loop: asyncio.AbstractEventLoop | None = None
     """The loop that serves it, where it is on a real port."""
@@ -95,6 +96,7 @@ class Bench:
             rollouts=self.rollouts,
             events=self.events,
             records=self.records,
+            console=self.console,
         )
 
     async def _reading(self, model: str) -> FakeUpstream:

@@ -308,6 +308,7 @@ STATUSES = {
     "GET /health/live": ALWAYS,
     "GET /health/ready": STORED,
     "GET /version": ALWAYS,
+    "GET /whoami": ALWAYS,
     "GET /models": TRITON | {"400"},
     "GET /fleet": ALWAYS | {"404"},
     "GET /models/{name}": MODEL,
