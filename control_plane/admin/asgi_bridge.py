@@ -92,6 +92,6 @@ class _Exchange:
         lines = [b"HTTP/1.1 %d %b" % (status, HTTPStatus(status).phrase.encode())]
         names = {name.lower() for name, _ in self._start["headers"]}
         lines += [name + b": " + value for name, value in self._start["headers"] if name.lower() not in _HOP_BY_HOP_HEADERS]
-        if b"content-length" not in names and status != HTTPStatus.NO_CONTENT:
+        if b"content-length" not in names and status not in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
             lines.append(b"content-length: %d" % len(body))
         return HttpAnswer(status, b"\r\n".join(lines) + b"\r\n\r\n", body)

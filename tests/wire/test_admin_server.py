@@ -66,6 +66,15 @@ def test_paths_queries_and_bodies_arrive_as_they_were_sent(client: httpx.Client)
     assert client.get("/health/live").status_code == 200, "the connection goes on"
 
 
+def test_the_console_is_sent_once_and_asked_for_by_its_etag(client: httpx.Client) -> None:
+    head, whole = client.head("/console"), client.get("/console")
+    assert (head.status_code, head.content, head.headers["content-length"]) == (200, b"", str(len(whole.content)))
+    kept = client.get("/console", headers={"if-none-match": whole.headers["etag"]})
+    assert (kept.status_code, kept.content) == (304, b"")
+    assert "content-length" not in kept.headers, "it would be that of the file"
+    assert client.get("/console/main.js").status_code == 200, "the connection goes on"
+
+
 @pytest.mark.parametrize("announced", [True, False])
 def test_a_body_that_is_too_large_ends_the_connection(client: httpx.Client, announced: bool) -> None:
     body = b" " * (MAX_BODY_BYTES + 1)
