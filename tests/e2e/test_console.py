@@ -60,7 +60,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 @pytest.fixture(scope="module")
 def browser(place: Place) -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=program("chromium"), args=["--no-sandbox"])
+        made = playwright.chromium.launch(executable_path=program("chromium"), args=["--no-sandbox", "--disable-dev-shm-usage"])
         yield made
         made.close()
 
@@ -139,6 +139,7 @@ def test_a_load_is_confirmed_by_name_and_seen_as_it_happens_and_markup_in_an_err
     events.get_by_role("navigation").get_by_role("link", name="Events").click()
     expect(events.get_by_text("Live")).to_be_visible()
 
+    page.bring_to_front()  # one behind another draws once a second, and a click waits for that
     page.get_by_role("link", name="Models").click()
     page.get_by_label("Filter by name or error").fill("MARK")
     expect(page.get_by_role("link", name="good")).to_have_count(0)
@@ -163,6 +164,22 @@ def test_a_load_is_confirmed_by_name_and_seen_as_it_happens_and_markup_in_an_err
     expect(events.get_by_role("row").filter(has_text="model.loaded").filter(has_text="other")).to_be_visible()
     page.get_by_role("link", name="Audit").click()
     expect(page.get_by_text("tried für the console").first).to_be_visible()
+
+
+def test_a_rollout_is_paused_and_aborted_by_name(page: Page, place: Place) -> None:
+    administrator = Administrator(place.gateway, place.admin)
+    administrator.do("PUT", "/routes/plain", {"model": "good"})
+    administrator.do("POST", "/models/other/load")
+    administrator.do("POST", "/rollouts/plain", {"model": "other", "steps": [{"weight": 5000, "samples": 1000}]})
+    sign_in(page, place, place.admin)
+    page.get_by_role("navigation").get_by_role("link", name="Rollouts").click()
+    shown, dialog = page.get_by_role("region", name="plain", exact=True), page.get_by_role("dialog")
+    for verb, then in {"Pause": re.compile(", paused"), "Resume": re.compile("canary$"), "Abort": "aborted"}.items():
+        shown.get_by_role("button", name=verb).click()
+        expect(dialog.get_by_role("heading")).to_have_text(f"{verb} the rollout of plain?")
+        dialog.get_by_role("button", name=verb).click()
+        expect(shown.locator(".top").get_by_text(then)).to_be_visible()
+    expect(shown.get_by_role("button")).to_have_count(0)
 
 
 def test_a_gateway_that_is_away_is_told_and_the_page_heals_by_itself(page: Page, place: Place) -> None:

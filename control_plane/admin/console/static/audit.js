@@ -30,7 +30,7 @@ const columns = [
   { title: "At", kind: "nowrap", cell: (each) => when(each.at_s) },
   { title: "Who", kind: "name", cell: (each) => each.change.who },
   { title: "Action", cell: (each) => each.change.action },
-  { title: "Object", kind: "name", cell: (each) => [el("span", { class: "dim" }, `${each.change.kind} `), each.change.name] },
+  { title: "Object", kind: "name", cell: (each) => el("span", {}, el("span", { class: "dim" }, `${each.change.kind} `), each.change.name) },
   { title: "Why", kind: "text", cell: (each) => each.change.reason },
   { title: "Change", kind: "text", cell: (each) => changed(each) },
 ];

@@ -99,5 +99,5 @@ export function table(label, columns, rows, order) {
   return el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": label, "data-focus": label },
     el("table", {},
       el("thead", {}, el("tr", {}, columns.map((each) => el("th", { class: each.kind, scope: "col", "aria-sort": sorted(each) }, title(each))))),
-      el("tbody", {}, rows.map((row) => el("tr", {}, columns.map((each) => el("td", { class: each.kind }, each.cell(row) ?? "")))))));
+      el("tbody", {}, rows.map((row) => el("tr", {}, columns.map((each) => el("td", { class: each.kind, "data-title": each.title }, each.cell(row) || null)))))));
 }

@@ -39,7 +39,7 @@ function list({ place, signal, failed, fine }) {
     if (all === null) return;
     const wanted = kept.text.trim().toLowerCase();
     const fits = all.filter((each) => (!wanted || each.name.toLowerCase().includes(wanted) || each.reason.toLowerCase().includes(wanted))
-      && (!kept.state || (kept.state === "failed" ? each.reason !== "" && each.state === "UNAVAILABLE" : each.state === kept.state)));
+      && (!kept.state || (kept.state === "failed" ? hasFailed(each) : each.state === kept.state)));
     const value = VALUES[kept.key];
     fits.sort((one, other) => (compare(value(one), value(other)) || compare(one.name, other.name)) * (kept.down ? -1 : 1));
     const pages = Math.max(1, Math.ceil(fits.length / PAGE));
@@ -72,10 +72,10 @@ const columns = (all) => [
   ] : []),
   { title: "Memory", kind: "num", sort: "memory", cell: (each) => bytes(each.memory_bytes) },
   ...(all.some((each) => each.variant !== null) ? [{ title: "Variant", sort: "variant", cell: (each) => each.variant }] : []),
-  { title: "Last error or build", kind: "text", cell: (each) => el("div", { class: "clip", title: said(each) || null }, said(each)) },
+  { title: "Last error or build", kind: "text", cell: (each) => said(each) && el("div", { class: "clip", title: said(each) }, said(each)) },
 ];
 
-const said = (each) => [each.reason, each.build].filter(Boolean).join(" · ");
+const said = (each) => [each.reason === "unloaded" ? "" : each.reason, each.build].filter(Boolean).join(" · ");
 const hasFailed = (each) => each.state === "UNAVAILABLE" && each.reason !== "" && each.reason !== "unloaded";
 
 function modelState(each) {
@@ -94,12 +94,12 @@ function pager(number, pages, turn) {
 function detail({ place, signal, failed, fine, may }, name) {
   let hasFleet = true;
   const act = async (verb) => {
-    const wasMade = await confirmed({
+    await confirmed({
       title: `${verb === "load" ? "Load" : "Unload"} ${name}?`,
       advice: verb === "load" ? "It is loaded, or loaded again if its files changed. This may take minutes." : "Requests in flight finish first; later ones are refused until it is loaded again.",
       verb: verb === "load" ? "Load" : "Unload", isDanger: verb === "unload", path: `models/${encodeURIComponent(name)}/${verb}`,
     });
-    if (wasMade) askNow();
+    askNow();  // also after a load that failed: the model's last error is another one now
   };
   const askNow = poll(async () => {
     const model = await get(`models/${encodeURIComponent(name)}`, signal);
@@ -137,6 +137,7 @@ function facts_(model, facts) {
   if (model.build) found.push(["Build", model.build]);
   if (model.tier) found.push(["Tier", model.tier]);
   if (facts === null) return found;
+  if (model.memory_bytes === null && facts.resident_bytes > 0) found.push(["Memory", `${bytes(facts.resident_bytes)} on each server`]);
   found.push(["Replicas allowed", `${facts.min_replicas} to ${facts.max_replicas ?? "any number"}`],
     ["Expected load", `${seconds(facts.load_s)}${facts.fetch_s > 0 ? `, ${seconds(facts.fetch_s)} of it the fetch` : ""}`],
     ["Expected demand", `${decimal(facts.uses_per_s)} requests/s`]);

@@ -42,7 +42,7 @@ const usageColumns = (of) => [
 ];
 
 const tenantTable = (data) => table("Tenants", [
-  { title: "Tenant", kind: "name", cell: (each) => each.name === "" ? el("span", { class: "dim" }, "without a tenant") : [each.name, each.isGone ? el("span", { class: "dim" }, " (deleted)") : ""] },
+  { title: "Tenant", kind: "name", cell: (each) => each.name === "" ? el("span", { class: "dim" }, "without a tenant") : el("span", {}, each.name, each.isGone ? el("span", { class: "dim" }, " (deleted)") : null) },
   ...usageColumns((each) => each.used),
   { title: "Requests/s", kind: "num", cell: (each) => limit(each.requests_per_s) },
   { title: "In flight", kind: "num", cell: (each) => limit(each.concurrency) },
