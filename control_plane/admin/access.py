@@ -74,4 +74,4 @@ def _is_own_page(origin: str, host: str, *, needs_key: bool) -> bool:
         name = urlsplit(f"//{host}").hostname
     except ValueError:
         return False
-    return origin.partition("://")[2] == host and (needs_key or is_loopback(name or ""))
+    return bool(name) and origin.partition("://")[2] == host and (needs_key or is_loopback(name or ""))

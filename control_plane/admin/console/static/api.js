@@ -102,11 +102,12 @@ const visible = (signal) => document.visibilityState === "visible" ? null : new 
 // Calls `ask` again and again until `signal` is aborted, one at a time, while the tab is visible. What takes the gateway long
 // is asked for less often: a twentieth of the time at most. Returns a function that has it ask at once.
 export function poll(ask, signal, { everyMs = 3000, failed = () => {} } = {}) {
-  let wake = () => {};
+  let wake = () => {}, isWanted = false;
   const run = async () => {
     while (!signal.aborted) {
       await visible(signal);
       if (signal.aborted) return;
+      isWanted = false;
       const beganMs = performance.now();
       try {
         await ask();
@@ -115,6 +116,7 @@ export function poll(ask, signal, { everyMs = 3000, failed = () => {} } = {}) {
         failed(error);
       }
       const restMs = isAway ? 2000 : Math.max(everyMs, Math.min(60_000, 20 * (performance.now() - beganMs)));
+      if (isWanted) continue;
       const nap = new AbortController();
       const woken = new Promise((done) => { wake = done; });
       await Promise.race([pause(restMs, AbortSignal.any([signal, nap.signal])), woken]);
@@ -122,5 +124,5 @@ export function poll(ask, signal, { everyMs = 3000, failed = () => {} } = {}) {
     }
   };
   void run();
-  return () => wake();
+  return () => { isWanted = true; wake(); };
 }

@@ -88,6 +88,7 @@ function open() {
   if (caller === null) return;
   leave.abort();
   leave = new AbortController();
+  at("dialog").close();
   const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("/");
   const [title, view] = VIEWS[name] ?? VIEWS.overview;
   at("nav").replaceChildren(...Object.entries(VIEWS).map(([each, [text]]) =>
@@ -109,7 +110,12 @@ function open() {
         told.className = "notice bad";
         told.textContent = error.message;
         if (!place.childElementCount) place.replaceChildren(head(title));
-      } else if (!(error instanceof Away)) throw error;
+      } else if (!(error instanceof Away)) {
+        console.error(error);
+        told.hidden = false;
+        told.className = "notice bad";
+        told.textContent = `This view has a defect: ${error.message}`;
+      }
     },
     fine: () => { told.hidden = true; },
   });
