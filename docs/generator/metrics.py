@@ -16,16 +16,22 @@ from control_plane.fleet.adapters.metrics import FleetMetrics
 from control_plane.fleet.domain.counts import LOADING, FleetCounts
 from control_plane.fleet.domain.fleet import Fleet, Server
 from control_plane.fleet.domain.placement.placement import Obstacle
+from control_plane.inference.retries.retry_budget import RetryKind
+from control_plane.jobs.domain.delivery import DeliveryKind, DeliveryState
 from control_plane.models.domain.description import Tier
 from control_plane.settings import PROJECT_ROOT
 from control_plane.telemetry.adapters.prometheus import OwnMetrics
 from control_plane.telemetry.request_counts import (
     BUCKETS_S,
     CacheStatusCount,
+    Copied,
+    CopiedCount,
+    DeliveryCount,
     DurationHistogram,
     FleetRefusalCount,
     OutcomeCount,
     RequestCounts,
+    RetryCount,
     ShedCount,
 )
 from control_plane.telemetry.shared_cache_counts import SharedCacheCounts
@@ -52,12 +58,16 @@ def blocks() -> Iterator[str]:
 
 def _own_page() -> str:
     frontends, name = [*Frontend], "any"
+    attempts = [state for state in DeliveryState if state is not DeliveryState.WAITING]
     counts = RequestCounts(
         ended=tuple(OutcomeCount(name, frontend, outcome, 1) for frontend, outcome in product(frontends, Outcome)),
         took=tuple(DurationHistogram(name, frontend, (0,) * (len(BUCKETS_S) + 1), 1.0) for frontend in frontends),
         shed=tuple(ShedCount(name, reason, 1) for reason in ShedReason),
         cached=tuple(CacheStatusCount(name, status, 1) for status in CacheStatus),
         shared_cache=SharedCacheCounts(),
+        retries=tuple(RetryCount(kind, is_allowed, 1) for kind, is_allowed in product(RetryKind, (True, False))),
+        copied=tuple(CopiedCount(result, 1) for result in Copied),
+        deliveries=tuple(DeliveryCount(kind, state, 1) for kind, state in product(DeliveryKind, attempts)),
     )
     own = OwnMetrics(
         version=name,

@@ -21,7 +21,7 @@ _LOWEST_PORT = 20_000
 _END_TIMEOUT_S = 15.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
-# Debian's packages of the programs that scenarios run; the Makefile installs them.
+# Debian's packages of the programs that scenarios and tests run; the Makefile installs them.
 _PACKAGES = {
     "wrk": "wrk",
     "nginx": "nginx-light",
@@ -30,6 +30,7 @@ _PACKAGES = {
     "redis-server": "redis-server",
     "rabbitmq-server": "rabbitmq-server",
     "chromium": "chromium",
+    "prometheus": "prometheus",
 }
 
 

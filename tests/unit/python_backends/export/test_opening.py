@@ -35,7 +35,7 @@ def test_it_runs_as_it_will_be_served(tmp_path: Path) -> None:
 def test_a_file_that_no_runtime_can_open_is_an_error_of_ours(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"no model")
 
-    with pytest.raises(BuildError, match=r"ONNX Runtime cannot load "), opened(target(tmp_path), tmp_path):
+    with pytest.raises(BuildError, match=r"ONNX Runtime .* cannot load "), opened(target(tmp_path), tmp_path):
         pytest.fail("it was opened")
 
 
