@@ -72,7 +72,7 @@ class Spans(SpanSink, Protocol):
 
     @property
     def lost(self) -> int:
-        """Spans that the collector did not take."""
+        """Spans that the collector did not take, or not soon enough."""
 
     def close(self) -> None:
         """Send what waits, for two seconds at most; to be called in a thread."""

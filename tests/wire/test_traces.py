@@ -142,6 +142,30 @@ class TestHttp:
         assert not any("made-up" in str(value) for each in servers for value in (each.attributes or {}).values())
         assert len(of(servers[0], "tidegate.request_id")) == 128
 
+    @pytest.mark.parametrize("path", [b"generate", b"generate_stream"])
+    async def test_an_answer_that_may_be_streamed(self, path: bytes) -> None:
+        spans = Spans()
+        async with gateway() as it:
+            it.inference.tracer = spans.tracer
+            it.inference.models.answered("m")
+            client, body = await it.connect(), b'{"X":1}'
+            head = b"POST /v2/models/m/%b HTTP/1.1\r\nHost: localhost\r\n%bContent-Length: %d\r\n\r\n"
+            assert (await client.ask(head % (path, line(SAMPLED), len(body)) + body)).status == 200
+            (request,) = it.upstream.http.requests
+        server, (attempt,), _ = spans.by_name()
+        assert request.header(b"traceparent") == child_of(attempt)
+        assert (server.name, of(server, "tidegate.outcome")) == ("infer m", "answered")
+
+    async def test_a_call_of_embeddings_has_a_span(self) -> None:
+        spans = Spans()
+        async with gateway() as it:
+            it.inference.tracer = spans.tracer
+            body = b'{"model":"made-up","input":"x"}'
+            head = b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\n%bContent-Length: %d\r\n\r\n"
+            assert (await (await it.connect()).ask(head % (line(SAMPLED), len(body)) + body)).status >= 400
+        server, attempts, _ = spans.by_name()
+        assert (server.name, parent(server), attempts) == (f"infer {UNKNOWN_MODEL}", int(PARENT, 16), [])
+
     async def test_a_caller_that_leaves(self) -> None:
         spans = Spans()
         async with gateway() as it:

@@ -57,13 +57,19 @@ class OtlpSpans:
         )
         self._resource = Resource.create({"service.name": "tidegate"})
         self._now_s, self._today_s = now_s, today_s
+        self._made = self._dropped = 0
 
     @property
     def lost(self) -> int:
-        """Spans that the collector did not take."""
-        return self._counting.lost
+        """Spans that the collector did not take, or not soon enough."""
+        return self._dropped + self._counting.lost
 
     def export(self, trace: RequestTrace, ended: TracedEnd) -> None:
+        spans = 1 + len(trace.parts)
+        if self._made + spans - self._counting.seen > _QUEUE:
+            self._dropped += spans
+            return
+        self._made += spans
         try:
             for span in self._spans(trace, ended):
                 self._processor.on_end(span)
@@ -143,9 +149,10 @@ class _Counting(SpanExporter):
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
         self._has_failed = False
-        self.lost = 0
+        self.seen = self.lost = 0
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.seen += len(spans)
         try:
             result = self._exporter.export(spans)
         except Exception:  # whatever it is, the SDK's thread has to go on

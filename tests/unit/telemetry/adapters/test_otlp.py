@@ -144,6 +144,25 @@ def test_a_collector_that_hangs_holds_up_the_stop_for_two_seconds(caplog: pytest
     free.set()
 
 
+def test_a_collector_that_hangs_costs_no_more_memory_than_the_queue() -> None:
+    free, taken = threading.Event(), []
+
+    class Hanging(Failing):
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            free.wait()
+            taken.extend(spans)
+            return SpanExportResult.SUCCESS
+
+    spans = OtlpSpans(Hanging(raises=False))
+    tracer = Tracer(spans, 1.0, time.monotonic)
+    for _ in range(5000):
+        begun(tracer).end(ended())
+    assert 5000 - 2048 - 512 <= spans.lost <= 5000 - 2048
+    free.set()
+    spans.close()
+    assert len(taken) + spans.lost == 5000
+
+
 def test_a_collector_that_is_not_there_harms_nothing(caplog: pytest.LogCaptureFixture) -> None:
     spans = open_otlp_spans("http://127.0.0.1:9")
     begun(Tracer(spans, 1.0, time.monotonic)).end(ended())
