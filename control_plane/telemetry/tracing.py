@@ -108,11 +108,10 @@ class RequestTrace:
 
     def begin_attempt(self, server: str) -> TracePart:
         """Record that the request is sent to a server now, and before it the wait for that server: a load, or a restart."""
-        now_s = self._now_s()
         if not self._running_attempts and self._free_s:
             self.waited("wait for server", self._free_s)
         self._running_attempts += 1
-        attempt = TracePart("attempt", now_s, span_id=self._new_id(64), is_attempt=True, server=server)
+        attempt = TracePart("attempt", self._now_s(), span_id=self._new_id(64), is_attempt=True, server=server)
         self._keep(attempt)
         return attempt
 

@@ -99,7 +99,7 @@ class TestHttp:
 
         def lost(_: object) -> Any:
             it.servers.down("ended")
-            it.servers.up(second)
+            asyncio.get_running_loop().call_later(0.05, it.servers.up, second)
             raise UpstreamUnavailable("lost", is_not_sent=True)
 
         first.http.answer, second = lost, FakeUpstream()
@@ -107,9 +107,30 @@ class TestHttp:
             it.inference.tracer = spans.tracer
             assert (await (await it.connect()).ask(infer_request(headers=line(SAMPLED)))).status == 200
             sent = [each.header(b"traceparent") for each in (*first.http.requests, *second.http.requests)]
-        _, attempts, _ = spans.by_name()
+        _, attempts, (wait,) = spans.by_name()
+        assert (wait.name, wait.start_time) == ("wait for server", attempts[0].end_time)
+        assert (wait.end_time or 0) <= (attempts[1].start_time or 0)
         assert [of(each, "tidegate.result") for each in attempts] == ["UpstreamUnavailable", "answered"]
         assert sent == [child_of(each) for each in attempts]
+
+    async def test_the_wait_for_a_slot_is_a_span(self) -> None:
+        spans = Spans()
+        async with gateway(governed=governance(max_in_flight_per_model=1)) as it:
+            it.upstream.http.calls.may_answer.clear()
+            first, second = await it.connect(), await it.connect()
+            await first.send(infer_request())
+            while not it.upstream.http.requests:
+                await asyncio.sleep(0.001)
+            it.inference.tracer = spans.tracer
+            await second.send(infer_request(headers=line(SAMPLED)))
+            await asyncio.sleep(0.05)
+            it.upstream.http.calls.may_answer.set()
+            assert [(await each.answer()).status for each in (first, second)] == [200, 200]
+        server, (attempt,), (queue,) = spans.by_name()
+        assert (queue.name, parent(queue)) == ("queue", server.get_span_context().span_id)
+        assert queue.end_time is not None
+        assert attempt.start_time is not None
+        assert queue.end_time <= attempt.start_time
 
     async def test_a_hit_has_no_attempt(self) -> None:
         spans, fingerprints = Spans(ratio=0.0), Fingerprints()
