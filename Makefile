@@ -79,7 +79,7 @@ format: $(VENV)/.dev ## Put every file into the house format
 models: $(VENV)/.torch $(WHEELS)/.verified ## Build every variant whose recipe or inputs changed, also PyTorch's
 	@$(BUILD_MODELS)
 
-extras: $(VENV)/.extras ## Packages for models from s3://, for GPU memory of models and for the plot of `tidegate tune`
+extras: $(VENV)/.extras ## Packages for models from s3://, GPU memory of models, the plot of `tidegate tune`, spans of requests
 
 lock: $(VENV)/.dev ## Pin what pyproject.toml asks for, with digests, in constraints.txt (ARGS=--upgrade: anew)
 	@$(BIN)/python -m dependencies.lock $(ARGS)

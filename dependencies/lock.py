@@ -32,8 +32,8 @@ HEADER = """\
 EXTRAS: dict[str, Sequence[str]] = {
     "serve": ["build"],
     "torch": ["build", "torch"],
-    "extras": ["build", "s3", "nvml", "tune"],
-    "dev": ["build", "torch", "s3", "nvml", "tune", "dev", "perf", "docs"],
+    "extras": ["build", "s3", "nvml", "tune", "otel"],
+    "dev": ["build", "torch", "s3", "nvml", "tune", "otel", "dev", "perf", "docs"],
     "gpu": ["build", "gpu"],
 }
 

@@ -21,7 +21,7 @@ SECTIONS = {
     "torch": "what PyTorch's own variants and their tests need beside PyTorch itself",
     "torch-cpu": "PyTorch's CPU build, which no package index but its own has: for machines that have it at hand",
     "torch-cuda": "PyTorch as package indexes have it, with what its CUDA build needs; in place of torch-cpu",
-    "extras": "models in S3, GPU memory of models, and the plot of `tidegate tune`",
+    "extras": "models in S3, GPU memory of models, the plot of `tidegate tune`, and spans of requests",
     "dev": "tests, measurements, and the documents as a site",
     "gpu": "what TensorRT's variants need beside `serve`, on a machine with an NVIDIA GPU; no target of the Makefile installs it",
 }

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from control_plane.app.jobs import JobServices
+from control_plane.app.limits import body_limits, grpc_limits, http_limits
+from control_plane.app.spans import open_spans
 from control_plane.app.upstreams import forwarding_of
-from control_plane.auth.access import Access
 from control_plane.cache.response_cache import ResponseCache
 from control_plane.embeddings.embeddings import Embeddings
 from control_plane.embeddings.text_models import TextModels
@@ -28,9 +30,7 @@ from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.common.read_scheduler import ReadScheduler
 from control_plane.frontends.common.status import client_status_of
 from control_plane.frontends.data_http import DataHttp
-from control_plane.frontends.grpc.connection import GrpcLimits
 from control_plane.frontends.grpc.server import GrpcServer
-from control_plane.frontends.http.limits import HttpLimits
 from control_plane.frontends.http.request_sink import streams_none
 from control_plane.frontends.http.server import HttpServer
 from control_plane.frontends.jobs.compute import JobCompute
@@ -55,7 +55,6 @@ from control_plane.inference.retries.queries_of_death import QueriesOfDeath
 from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.ports import ModelAdministration
-from control_plane.protocols.kserve.body_limits import BodyLimits
 from control_plane.rollout.shadow import ShadowCopies
 from control_plane.settings import AdminSettings, GatewaySettings
 from control_plane.telemetry.adapters.request_counter import RequestCounter
@@ -71,6 +70,7 @@ from control_plane.telemetry.request_counts import (
     ShedCount,
     WaitHistogram,
 )
+from control_plane.telemetry.tracing import Tracer
 from control_plane.triton.servers import Servers
 
 _FIRST_LIST_TIMEOUT_S = 1.0
@@ -104,7 +104,7 @@ class DataPlane:
         dispatch: FleetDispatcher | None = None,
         jobs: JobServices | None = None,
     ) -> None:
-        """Wire everything; `gateway` has this process's share of the limits, within its file descriptors."""
+        """Wire everything; `gateway` has this process's share of the limits, within its file descriptors. Raises StartupError."""
         self._gateway = gateway
         self._jobs = jobs
         self._sockets = sockets
@@ -117,6 +117,9 @@ class DataPlane:
         self._cache = cache
         self._cached = CachedInference(cache)
         self._inference = self._inference_with(governance, dispatch)
+        self._spans = open_spans(gateway)
+        if self._spans is not None:
+            self._inference.tracer = Tracer(self._spans, gateway.trace_ratio, time.monotonic)
         self._shadow = self._inference.shadow = ShadowCopies(
             governance.access,
             self._inference.dispatch,
@@ -174,6 +177,8 @@ class DataPlane:
         jobs = () if self._jobs is None else (self._jobs.drain(timeout_s),)
         await asyncio.gather(self._http.drain(timeout_s), self._grpc.drain(timeout_s), *jobs)
         self._inference.flush_counts()
+        if self._spans is not None:
+            await asyncio.to_thread(self._spans.close)
 
     @property
     def deaths(self) -> QueriesOfDeath:
@@ -215,6 +220,7 @@ class DataPlane:
             deliveries=() if deliveries is None else tuple(DeliveryCount(*key, count) for key, count in deliveries.outcomes.items()),
             shed=tuple(ShedCount(*key, count) for key, count in admission.counts.items()),
             unmetered=self._governance.meter.dropped,
+            spans_lost=0 if self._spans is None else self._spans.lost,
             cached=tuple(CacheStatusCount(*key, count) for key, count in self._cache.counts.items()),
             holding=self._cache.holding,
             shared_cache=replace(shared.counts) if shared is not None else None,
@@ -339,46 +345,8 @@ class DataPlane:
             read_timeout_s=gateway.request_timeout_s,
             allow_shared_memory=gateway.allow_shared_memory,
         )
-        limits = _grpc_limits(gateway, self._governance.access)
+        limits = grpc_limits(gateway, self._governance.access)
         return GrpcServer(application, limits, budget, hosts=self._hosts, reads=self._reads)
-
-
-def body_limits(gateway: GatewaySettings) -> BodyLimits:
-    """Limits on one request's body, the same for HTTP and gRPC."""
-    return BodyLimits(
-        max_body_bytes=gateway.max_body_bytes,
-        max_inflate_ratio=gateway.max_inflate_ratio,
-        max_json_bytes=gateway.max_json_bytes,
-        max_elements=gateway.max_elements,
-        max_fields=gateway.max_message_fields,
-    )
-
-
-def http_limits(gateway: GatewaySettings, access: Access) -> HttpLimits:
-    """Limits that an HTTP server sets to its clients."""
-    return HttpLimits(
-        source_share=gateway.source_share,
-        trusted_proxies=access.trusted_proxies,
-        max_body_bytes=gateway.max_body_bytes,
-        max_header_bytes=gateway.max_header_bytes,
-        max_connections=gateway.max_connections,
-        header_timeout_s=gateway.header_timeout_s,
-        body_timeout_s=gateway.body_timeout_s,
-        idle_timeout_s=gateway.idle_timeout_s,
-    )
-
-
-def _grpc_limits(gateway: GatewaySettings, access: Access) -> GrpcLimits:
-    return GrpcLimits(
-        source_share=gateway.source_share,
-        trusted_proxies=access.trusted_proxies,
-        max_message_bytes=gateway.max_body_bytes,
-        max_connections=gateway.max_connections,
-        max_header_bytes=gateway.max_header_bytes,
-        header_timeout_s=gateway.header_timeout_s,
-        body_timeout_s=gateway.body_timeout_s,
-        idle_timeout_s=gateway.idle_timeout_s,
-    )
 
 
 def connection_caps(gateway: GatewaySettings, admin: AdminSettings, *, servers: int) -> ConnectionCaps:

@@ -36,6 +36,7 @@ from control_plane.inference.retries.faults import model_fault_of_error
 from control_plane.inference.route_targets import Arm, Assignee
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.objects.domain.route import Route, timeout_s_of
+from control_plane.telemetry.tracing import TRACEPARENT
 
 _TEXTS_PER_STEP, _BYTES_PER_STEP = 128, 2**20
 """Looking up or storing this much takes about 1 ms; then the event loop gets a turn."""
@@ -142,6 +143,8 @@ class Embeddings:
             UpstreamUnavailable, UpstreamFailed.
         """
         with self._inference.running.begin(request.frontend, request.principal, request) as begun:
+            if self._inference.tracer is not None:
+                begun.trace = self._inference.tracer.begin(request.field(TRACEPARENT))
             # Admission comes before parsing: a caller over its limits must not cost the time to read its
             # body.
             admitted = begun.admit() or await begun.admit_when_synced()

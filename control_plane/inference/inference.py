@@ -46,9 +46,11 @@ from control_plane.inference.sequence_starts import SequenceStarts
 from control_plane.inference.sequence_types import SequenceTypes
 from control_plane.inference.shadowing import Shadow
 from control_plane.inference.single_server import SingleServerDispatch
+from control_plane.inference.traced_request import traced
 from control_plane.objects.domain.route import WHOLE, Route, timeout_s_of
 from control_plane.protocols.http1 import HttpAnswer
 from control_plane.telemetry.ports import RequestRecorder
+from control_plane.telemetry.tracing import Tracer
 from control_plane.triton.ports import HttpStream
 from control_plane.triton.servers import Servers
 
@@ -97,6 +99,8 @@ class InferenceService:
         """What became of requests that a rollout has assigned, for the gateway to judge."""
         self.shadow: Shadow | None = None
         """Copies answered requests to another model; None where nothing is copied."""
+        self.tracer: Tracer | None = None
+        """Samples requests to make spans of; None where none are made."""
         self._cached = cached
         self.dispatch: Dispatch = dispatch or SingleServerDispatch(servers, now_s=now_s)
         """Routes inference requests, and calls that only read metadata."""
@@ -131,6 +135,8 @@ class InferenceService:
             NotSupported, ModelNotFound, DeadlineExceeded, UpstreamUnavailable.
         """
         with self.running.begin(request.frontend, request.principal, request) as begun:
+            if self.tracer is not None:
+                request = traced(self.tracer, request, begun)
             # Admission comes before parsing: a caller over its limits must not cost the time to read its
             # body.
             admitted = begun.admit() or await begun.admit_when_synced()
@@ -221,6 +227,8 @@ class InferenceService:
         A streamed answer is recorded when it ends, and must be closed.
         """
         with self.running.begin(request.frontend, request.principal, request) as begun:
+            if self.tracer is not None:
+                request = traced(self.tracer, request, begun)
             admitted = begun.admit() or await begun.admit_when_synced()
             parsed = request.read_at_once()
             if parsed is None:
@@ -342,7 +350,8 @@ class InferenceService:
             await self._sequence_starts.wait(call, batching, permit, deadline_s)
 
     async def _wait_for_slot(self, running: AuthorizedRequest, permit: Permit, timeout_s: float) -> float:
-        deadline_s = self._now_s() + timeout_s
+        began_s = self._now_s()
+        deadline_s = began_s + timeout_s
         model = self.models.name_of(running.model_name)
         try:
             await permit.acquire_slot(model, cost_units=running.expected_units, deadline_s=deadline_s)
@@ -350,6 +359,9 @@ class InferenceService:
             # What waits for the model's load leaves no sooner than when it is loaded.
             exc.retry_after_s = max(exc.retry_after_s or 0.0, self.dispatch.ready_in_s(running.model_name))
             raise
+        finally:
+            if running.trace is not None:
+                running.trace.waited("queue", began_s)
         return deadline_s - self._now_s()
 
     def _try_acquire_slot(self, running: AuthorizedRequest, permit: Permit, timeout_s: float) -> bool:

@@ -7,7 +7,7 @@ and the dispatchers call them.
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from control_plane.core.algorithms.steps import Steps
 from control_plane.core.infer_call import Frontend, InferCall, Outcome
@@ -49,6 +49,9 @@ class FrontendRequest(Source, Assignee, Protocol):
 
     def choose(self, model_name: str) -> None:
         """Note the model that a route with targets has chosen for it, which its answer is to name."""
+
+    def with_traceparent(self, value: bytes) -> Self:
+        """Return a copy that tells the server this `traceparent` (W3C Trace Context) in place of the caller's."""
 
 
 class ServerRequest(Hashable, Protocol[AnswerT]):

@@ -107,6 +107,21 @@ def _without_credentials(url: str) -> str:
     return url
 
 
+def _require_collector(url: str) -> str:
+    """Return a collector's URL as it is. Raises: it is no URL of HTTP, or holds more than host, port and path."""
+    parts = urlsplit(url)
+    try:
+        is_plain = "@" not in parts.netloc and (":" not in parts.netloc.rpartition("]")[2] or parts.port is not None)
+    except ValueError:
+        is_plain = False
+    if parts.scheme not in ("http", "https") or not parts.hostname or not is_plain or parts.query or parts.fragment:
+        raise PydanticCustomError(
+            HAS_SECRETS,
+            "expected such as http://localhost:4318, without a user, a password or a query: OTEL_EXPORTER_OTLP_HEADERS is for secrets",
+        )
+    return url
+
+
 def is_utf8_encodable(text: str) -> bool:
     """Whether the text can be encoded as UTF-8 for other processes.
 
@@ -154,6 +169,7 @@ VariableList = Annotated[list[Annotated[str, AfterValidator(_require_variable)]]
 StoreList = Annotated[list[Annotated[str, AfterValidator(_without_credentials)]], NoDecode, BeforeValidator(_split_commas)]
 ByteCountOrZero = Annotated[ByteSize, Field(le=MAX_SIZE_BYTES), WrapValidator(_count_bytes)]
 ByteCount = Annotated[ByteSize, Field(gt=0, le=MAX_SIZE_BYTES), WrapValidator(_count_bytes)]
+CollectorUrl = Annotated[str, AfterValidator(_require_collector)]
 SecretFile = Annotated[Path, AfterValidator(_require_first_line)]
 PathList = Annotated[list[Path], NoDecode, BeforeValidator(_split_commas)]
 ModelParameters = Annotated[dict[str, dict[str, str]], NoDecode, BeforeValidator(_parse_parameters)]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, ByteSize, Field, SecretStr, ValidationInfo, field_validator
 
-from control_plane.settings.fields import ByteCount, Group, HostList, NetworkList, Port, Seconds, SecretFile, first_line
+from control_plane.settings.fields import ByteCount, CollectorUrl, Group, HostList, NetworkList, Port, Seconds, SecretFile, first_line
 
 
 def _require_re2_pattern(pattern: str) -> str:
@@ -150,6 +150,15 @@ class GatewaySettings(Group):
     max_metric_models: int = Field(1000, ge=1)
     """Models, and as many tenants, that have metrics of their own; further ones are counted together as
     `(other)`. Each adds up to 4 KB to the metrics page and some 50 us to every scrape."""
+
+    otlp_endpoint: CollectorUrl | None = None
+    """URL of an OpenTelemetry collector that takes OTLP over HTTP, such as `http://localhost:4318`; `/v1/traces` is added where
+    it is missing. Each process sends it spans of sampled requests. Header fields with secrets go into
+    `OTEL_EXPORTER_OTLP_HEADERS`. Needs the packages of the extra `otel`. Not given: no spans."""
+
+    trace_ratio: float = Field(0.001, ge=0, le=1)
+    """Part (0 to 1) of the requests without a `traceparent` that get spans at `otlp_endpoint`; of the others the
+    caller's flag decides. At 1 each request costs the gateway some 0.1 ms more."""
 
     request_timeout_s: Seconds = 30.0
     """Deadline, in seconds, of a request that names none itself (header `tidegate-timeout-ms`, or gRPC's own

@@ -186,6 +186,8 @@ class RequestCounts:
     computed: tuple[ComputedCount, ...] = ()
     unmetered: int = 0
     """Requests whose usage was dropped, since too many sums waited to be written."""
+    spans_lost: int = 0
+    """Spans that could not be sent to the collector (`otlp_endpoint`)."""
     cached: tuple[CacheStatusCount, ...] = ()
     holding: CacheSize = CacheSize()
     shared_cache: SharedCacheCounts | None = None
@@ -226,6 +228,7 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
         shed=_sum_rows(ShedCount, (part.shed for part in parts)),
         computed=_sum_rows(ComputedCount, (part.computed for part in parts)),
         unmetered=sum(part.unmetered for part in parts),
+        spans_lost=sum(part.spans_lost for part in parts),
         cached=_sum_rows(CacheStatusCount, (part.cached for part in parts)),
         holding=reduce(_sum, (part.holding for part in parts), CacheSize()),
         shared_cache=reduce(_sum, shared) if shared else None,

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from copy import copy
+from typing import Self
+
 
 class FakeSource:
     """`inference/in_flight/running_request.Source`: what can be seen of a request before it has been read."""
 
     seen_name = "m"
     seen_id = ""
+    traceparents: tuple[bytes, ...] = ()
+    slot: object = None
 
     def name_seen(self) -> str:
         return self.seen_name
@@ -24,3 +29,7 @@ class FakeSource:
 
     def content(self, call: object) -> tuple[bytes, ...]:
         return (str(id(self)).encode(),)
+
+    def with_traceparent(self, value: bytes) -> Self:
+        self.traceparents = (*self.traceparents, value)
+        return copy(self)

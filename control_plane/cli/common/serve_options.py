@@ -39,7 +39,7 @@ _PANELS: Mapping[str, Sequence[str]] = {
         "model_parameter",
         "build_models",
     ),
-    "State and logs": ("state_dir", "state_url", "state_url_file", "request_log", "log_format"),
+    "State and logs": ("state_dir", "state_url", "state_url_file", "request_log", "log_format", "otlp_endpoint"),
     "Triton": (
         "triton_url",
         "triton_ca",

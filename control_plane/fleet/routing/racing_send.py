@@ -62,6 +62,11 @@ class RacingSend(Generic[AnswerT]):
             request.slot = was
 
     @property
+    def server(self) -> str:
+        """Name of the server that it goes to."""
+        return self.reservation.server.name
+
+    @property
     def result(self) -> AnswerT | Exception | None:
         """Its answer or error; None while there is none, and where it was cancelled."""
         return self.task.result() if self.task.done() and not self.task.cancelled() else None

@@ -7,7 +7,8 @@ Made by `frontends/kserve/grpc` and `frontends/kserve/grpc_stream`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from control_plane.auth.access import Access
@@ -52,6 +53,7 @@ from control_plane.protocols.protobuf_fields import fields
 from control_plane.triton.ports import GrpcCall, Slot, Upstream
 
 _KIND = b"grpc"
+_TRACEPARENT = b"traceparent"
 _ID = 3 << 3 | 2
 """Tag of `id` in a ModelInferRequest."""
 _MAX_ID_BYTES = 1024
@@ -226,6 +228,12 @@ class GrpcInferRequest(InferMessage):
 
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[GrpcAnswer]:
         return server.grpc.unary(GrpcCall(self.head, self.frame), timeout_s=timeout_s, slot=self.slot)
+
+    def with_traceparent(self, value: bytes) -> GrpcInferRequest:
+        own = copy(self)
+        rest = (each for each in self.head.metadata if each[0] != _TRACEPARENT)
+        own.head = replace(self.head, metadata=(*rest, (_TRACEPARENT, value)))
+        return own
 
     def outcome(self, answer: GrpcAnswer) -> Outcome:
         return outcome_of_code(answer.code)

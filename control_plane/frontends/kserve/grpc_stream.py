@@ -51,6 +51,7 @@ from control_plane.protocols.grpc import (
 )
 from control_plane.protocols.kserve.body_limits import BodyLimits
 from control_plane.protocols.kserve.stream_answer import stream_answer
+from control_plane.telemetry.tracing import TRACEPARENT
 from control_plane.triton.ports import GrpcCall, GrpcStream, Upstream
 from control_plane.triton.servers import Servers
 
@@ -214,6 +215,8 @@ class _StreamCall:
         """
         inference, size_bytes = self._relay.inference, message.body_bytes()
         with inference.running.begin_within_stream(message.principal, message) as begun:
+            if inference.tracer is not None:
+                begun.trace = inference.tracer.begin(message.field(TRACEPARENT))
             admitted = begun.admit() or await begun.admit_when_synced()
             named = message.read_at_once()
             if named is None:

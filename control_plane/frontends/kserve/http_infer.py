@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 
 from control_plane.auth.access import Access
@@ -42,6 +43,7 @@ from control_plane.triton.ports import HttpStream, Slot, Upstream
 MAX_CACHEABLE_REQUEST_BYTES = 2**20
 """Largest request whose answer is cached: hashing so much for a key takes most of a millisecond."""
 _KIND = b"http"
+_TRACEPARENT = b"traceparent"
 _JSON_LENGTH = b"inference-header-content-length"
 _GENERATE, _ANSWERED = Action.GENERATE, Outcome.ANSWERED  # once: in Python 3.11 to look up a member of an enum takes as long as a call
 
@@ -137,6 +139,12 @@ class HttpInferRequest:
 
     def head_with_model(self, head: bytes) -> bytes:
         return b"%b%b: %b\r\n\r\n" % (head[:-2], MODEL_HEADER.encode(), self._chosen.encode())
+
+    def with_traceparent(self, value: bytes) -> HttpInferRequest:
+        own, http = copy(self), self.http
+        headers = [each for each in http.headers if each[0].lower() != _TRACEPARENT]
+        own.http = HttpRequest(http.method, http.target, [*headers, (_TRACEPARENT, value)], http.body)
+        return own
 
     def field(self, name: str) -> str | None:
         return self.http.text_header(name.encode())

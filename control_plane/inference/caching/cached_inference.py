@@ -186,10 +186,14 @@ class CachedInference:
         """Decode a cached answer for this request, and mark the request as a hit, which is not charged."""
         assert kept is not None, "a flight ends with an answer or with a cached one"
         running.is_cache_hit = True
+        if running.trace is not None:
+            running.trace.cache = status
         self.cache.counts[running.model_name, status] += 1
         return request.restore(kept, status)
 
     def _marked(self, request: CacheableRequest[AnswerT], running: AuthorizedRequest, answer: AnswerT, status: CacheStatus) -> AnswerT:
+        if running.trace is not None:
+            running.trace.cache = status
         self.cache.counts[running.model_name, status] += 1
         return request.mark(answer, status)
 

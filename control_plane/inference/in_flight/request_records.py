@@ -19,6 +19,7 @@ from control_plane.inference.in_flight.running_request import AuthorizedRequest,
 from control_plane.inference.model_names import ModelNames
 from control_plane.metering.domain.usage import MOST, ClientStatus, UsageEvent
 from control_plane.telemetry.ports import RequestRecorder
+from control_plane.telemetry.tracing import RequestTrace, TracedEnd
 from control_plane.triton.compute_time import Ending
 
 # Looked up once: in Python 3.11 to look up a member of an enum takes as long as a call.
@@ -76,6 +77,8 @@ class RequestRecords:
             self._recorder.record_computed(model)
         if request.is_metered:
             self._add(request, model, ended_s)
+        if request.trace is not None:
+            self._end_trace(request.trace, request, model, ended_s)
 
     def hits(self, frontend: Frontend, principal: Principal, call: InferCall, count: int) -> None:
         """Record `count` equal requests that were answered from the verbatim cache, which takes no time."""
@@ -89,7 +92,7 @@ class RequestRecords:
     def _model_seen_in(self, request: RunningRequest, source: Source) -> str:
         """The model of a request that was refused before it was parsed, as far as its head and bytes show
         it."""
-        if self.has_log:
+        if self.has_log or request.trace is not None:
             request.request_id = source.header_id()
         request.model_name = request.model_name or source.name_seen()
         route = self._access.route(request.model_name)
@@ -125,9 +128,26 @@ class RequestRecords:
         # time at Triton.
         return min(request.table_units, at_triton_ms) if ending is _FAILED_THERE else request.table_units
 
+    def _end_trace(self, trace: RequestTrace, request: RunningRequest, model: str, ended_s: float) -> None:
+        named = request.named_model or request.model_name
+        trace.end(
+            TracedEnd(
+                model=model,
+                route=named if self._access.route(named) is not None else "",
+                tenant=request.principal.tenant,
+                frontend=request.frontend,
+                outcome=request.outcome,
+                status=_told(request).status,
+                server=request.server if isinstance(request, AuthorizedRequest) else "",
+                request_id=request.request_id[:_MAX_ID_CHARS],
+                began_s=request.started_s,
+                ended_s=ended_s,
+            )
+        )
+
     def _event(self, request: RunningRequest, model: str, *, rows: int, units: float | None, duration_s: float) -> UsageEvent:
         authorized = request if isinstance(request, AuthorizedRequest) else None
-        told = request.told or (_OK_STATUS[request.frontend] if request.outcome is _ANSWERED else ClientStatus(None))
+        told = _told(request)
         named = request.named_model or request.model_name
         return UsageEvent(
             ended_s=self._today_s(),
@@ -147,6 +167,10 @@ class RequestRecords:
             error=told.error[:_MAX_ERROR_CHARS],  # an upstream's error text may repeat the request
             request_id=request.request_id[:_MAX_ID_CHARS],
         )
+
+
+def _told(request: RunningRequest) -> ClientStatus:
+    return request.told or (_OK_STATUS[request.frontend] if request.outcome is _ANSWERED else ClientStatus(None))
 
 
 def _expected(request: AuthorizedRequest, by_table: float, at_triton_s: float) -> float | None:

@@ -17,6 +17,7 @@ from control_plane.inference.governance import Governance
 from control_plane.inference.retries.server_fault import client_status_in
 from control_plane.metering.domain.usage import ClientStatus
 from control_plane.objects.domain.route import HedgingPolicy
+from control_plane.telemetry.tracing import RequestTrace
 
 _OUTCOMES = {
     ErrorCode.UPSTREAM_UNAVAILABLE: Outcome.UNAVAILABLE,
@@ -121,6 +122,7 @@ class RunningRequest:
         "steps",
         "table_units",
         "told",
+        "trace",
         "units",
     )
 
@@ -141,6 +143,8 @@ class RunningRequest:
         self.named_model = ""
         """The model or route as the caller wrote it; empty before the call is authorised."""
         self.told: ClientStatus | None = None
+        self.trace: RequestTrace | None = None
+        """Of a sampled request."""
         self.request_id = ""
         self.outcome = _FAILED
         self.started_s = started_s
@@ -178,7 +182,7 @@ class RunningRequest:
         """Note what was asked for, for the records, whether or not it is authorised; `named` is the model or route as
         the caller wrote it."""
         self.named_model, self.model_name = named, call.model_name
-        if self.source is not None and self._all.has_log:
+        if self.source is not None and (self._all.has_log or self.trace is not None):
             self.request_id = call.request_id or self.source.header_id()
         self.source = None  # frees the body, which may be megabytes
 
@@ -186,14 +190,14 @@ class RunningRequest:
         """Note a server's answer, its own or that of the flight it joined, and the outcome that it amounts
         to."""
         self.outcome = outcome
-        if self._all.has_log:
+        if self._all.has_log or self.trace is not None:
             self.told = client_status_in(answer)
 
     def fail(self, error: BaseException) -> None:
         """Note the error that it ends with, unless it is answered after all."""
         error = _error_for_caller(error)
         self.outcome = outcome_of(error)
-        if self._all.has_log:
+        if self._all.has_log or self.trace is not None:
             self.told = self._all.client_status_of(self.frontend, error)
 
     def mark_broken_off(self, error: BaseException) -> None:

@@ -163,5 +163,6 @@ class _Requests(Collector):
             "Requests served but not metered, since too many usage sums waited to be written.",
             value=counts.unmetered,
         )
+        yield CounterMetricFamily("tidegate_spans_lost", "OpenTelemetry spans that the collector did not take.", value=counts.spans_lost)
         yield from _retries(counts)
         yield GaugeMetricFamily("tidegate_requests_in_flight", "Inference requests in flight now.", value=counts.in_flight)

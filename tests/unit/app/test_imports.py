@@ -17,7 +17,9 @@ DATA_PLANE = ("control_plane.embeddings", "control_plane.fleet.routing", "contro
         pytest.param("control_plane.app.node", (*DATA_PLANE, "fastapi", "numpy", "redis", "tritonclient.grpc", "uvicorn"), id="node"),
         # They took a tenth of a gateway's start; who configures one of them imports it then.
         pytest.param(
-            "control_plane.app.application", ("aio_pika", "cryptography", "fsspec", "jwt", "redis", "tritonclient.grpc"), id="gateway"
+            "control_plane.app.application",
+            ("aio_pika", "cryptography", "fsspec", "jwt", "opentelemetry.exporter", "opentelemetry.sdk", "redis", "tritonclient.grpc"),
+            id="gateway",
         ),
     ],
 )

@@ -164,3 +164,27 @@ def test_the_triton_that_a_node_attaches_to(tmp_path: Path, attach: str, expecte
 def test_a_triton_that_is_not_beside_the_node_is_not_attached_to(attach: str) -> None:
     with pytest.raises(StartupError, match="--attach"):
         load_settings({"attach": attach}).node.attached  # noqa: B018 - the error is meant
+
+
+@pytest.mark.parametrize("url", ["http://localhost:4318", "https://collector.internal/otlp/v1/traces", "http://[::1]:4318"])
+def test_url_of_a_collector(url: str) -> None:
+    assert load_settings({"otlp_endpoint": url}).gateway.otlp_endpoint == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "localhost:4318",
+        "grpc://localhost:4317",
+        "http://",
+        "http://user:hush@h:4318",
+        "http://hush@h",
+        "http://h:hush",
+        "http://h/v1/traces?key=hush",
+        "http://h/#hush",
+    ],
+)
+def test_a_collectors_url_has_no_secrets(url: str) -> None:
+    with pytest.raises(StartupError, match=r"^--otlp-endpoint: expected such as http://localhost:4318") as caught:
+        load_settings({"otlp_endpoint": url})
+    assert "hush" not in str(caught.value)

@@ -1,0 +1,122 @@
+"""One trace from the caller through the gateway to the real Triton, at a collector that decodes what both send it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import grpc
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
+from tritonclient.grpc import service_pb2
+
+from tests.e2e import raw_http
+from tests.e2e.conftest import MODELS, Start
+from tests.e2e.tidegate import wait_for
+from tests.wire.grpc_frontend import INFER as INFER_METHOD
+
+TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+@dataclass(frozen=True)
+class Span:
+    service: str
+    name: str
+    trace: str
+    id: str
+    parent: str
+
+
+@dataclass
+class Collector:
+    """Collector of OTLP over HTTP."""
+
+    url: str = ""
+    spans: list[Span] = field(default_factory=list)
+    headers: list[str | None] = field(default_factory=list)
+
+    def of(self, trace: str) -> list[Span]:
+        return [each for each in self.spans if each.trace == trace]
+
+
+@contextmanager
+def collector() -> Iterator[Collector]:
+    own = Collector()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            own.headers.append(self.headers["x-secret"])
+            if self.headers["Content-Encoding"] == "gzip":
+                body = gzip.decompress(body)
+            own.spans += read_json(body) if "json" in self.headers["Content-Type"] else read_protobuf(body)
+            answer = ExportTraceServiceResponse().SerializeToString()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        own.url = f"http://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield own
+        server.shutdown()
+
+
+def read_protobuf(body: bytes) -> Iterator[Span]:
+    for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+        (service,) = [each.value.string_value for each in resource.resource.attributes if each.key == "service.name"]
+        for scope in resource.scope_spans:
+            for span in scope.spans:
+                yield Span(service, span.name, span.trace_id.hex(), span.span_id.hex(), span.parent_span_id.hex())
+
+
+def read_json(body: bytes) -> Iterator[Span]:
+    for resource in json.loads(body)["resourceSpans"]:
+        names = [each["value"]["stringValue"] for each in resource["resource"]["attributes"] if each["key"] == "service.name"]
+        for scope in resource["scopeSpans"]:
+            for span in scope["spans"]:
+                yield Span(names[0], span["name"], span["traceId"].lower(), span["spanId"].lower(), span.get("parentSpanId", "").lower())
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_caller_gateway_attempt_and_triton_are_one_trace(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-secret=hush")
+    monkeypatch.setenv("TIDEGATE_TRACE_RATIO", "0")
+    with collector() as it:
+        tracing = ("mode=opentelemetry", "level=TIMESTAMPS", "rate=1000000000", f"opentelemetry,url={it.url}/v1/traces")
+        flags = [f"--triton-arg=--trace-config={each}" for each in tracing]
+        running = start(
+            tmp_path, "--model-repository", str(MODELS), "--load", "echo", "--otlp-endpoint", it.url, "--workers", workers, *flags
+        )
+        body = {"inputs": [{"name": "INPUT0", "shape": [1, 4], "datatype": "FP32", "data": [1, 2.5, -3, 4e10]}]}
+        raw_http.infer(running.port("http"), "echo", body)  # not sampled: by the ratio
+        answer = raw_http.infer(running.port("http"), "echo", body, fields=[("traceparent", f"00-{TRACE}-{CALLER}-01")])
+        assert raw_http.status(answer) == 200, answer
+        with grpc.insecure_channel(running.address("grpc")) as channel:
+            request = service_pb2.ModelInferRequest(model_name="echo", raw_input_contents=[bytes(16)])
+            request.inputs.add(name="INPUT0", datatype="FP32", shape=[1, 4])
+            traceparent = (("traceparent", f"00-{TRACE[::-1]}-{CALLER}-01"),)
+            channel.unary_unary(INFER_METHOD)(request.SerializeToString(), metadata=traceparent, timeout=60)
+        for trace in (TRACE, TRACE[::-1]):
+            wait_for(lambda trace=trace: len({each.service for each in it.of(trace)}) == 2, what="the spans of both", timeout_s=60)
+            spans = it.of(trace)
+            (server,) = [each for each in spans if each.name == "infer echo"]
+            (attempt,) = [each for each in spans if each.name == "attempt"]
+            tops = [each for each in spans if each.service != "tidegate" and each.parent == attempt.id]
+            assert (server.parent, attempt.parent) == (CALLER, server.id)
+            assert tops, spans
+        assert {each.trace for each in it.spans} == {TRACE, TRACE[::-1]}
+        assert "hush" in it.headers
+        assert "hush" not in running.said()
+        assert running.stop() == 0, running.said()
