@@ -214,6 +214,41 @@ class JobClient:
         self._client.close()
 
 
+class ModelClient:
+    """Client of one model on the data port; keeps one connection open. Raises as AdminClient does."""
+
+    def __init__(self, url: str, model: str, api_key: str | None = None) -> None:
+        """`url` may be `unix:PATH`. Raises as AdminClient does."""
+        self._url = url
+        self._model = model
+        self._client = _client(url, _INFER_TIMEOUT_S, _authorization(api_key), _trusted_at(url))
+
+    def ping(self) -> None:
+        """Ask for nothing."""
+        self._client.get("/v2/health/live")
+
+    def metadata(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._ask("v2", "models", self._model)
+        return found
+
+    def config(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._ask("v2", "models", self._model, "config")
+        return found
+
+    def statistics(self, model: str) -> Any:
+        return self._ask("v2", "models", model, "stats")
+
+    def infer(self, request: Mapping[str, Any]) -> None:
+        """Have a request computed; its answer is dropped."""
+        _content(self._url, lambda: self._client.post(_path(("v2", "models", self._model, "infer")), content=json.dumps(request)))
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _ask(self, *segments: str) -> Any:
+        return _content(self._url, lambda: self._client.get(_path(segments)))
+
+
 def embeddings_in(answer: Any, model: str, texts: int) -> list[list[float]]:
     """Return the embeddings in the answer of `model` to so many texts, one for each. Raises InvalidRequest: it has answered otherwise."""
     try:

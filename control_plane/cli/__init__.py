@@ -43,6 +43,7 @@ _COMMANDS: Mapping[str, str] = {
     "webhooks": "admin.webhooks",
     "usage": "admin.usage",
     "embed": "embed",
+    "profile": "planning.profile",
     "tune": "planning.tune",
     "simulate": "planning.simulate",
     "doctor": "doctor",

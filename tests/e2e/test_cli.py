@@ -115,6 +115,20 @@ def test_embed_does_the_main_job(tidegate: Tidegate, tmp_path: Path) -> None:
     assert "70 texts, 384 dimensions" in run_cli("embed", "--file", str(lines), *where).stdout
 
 
+def test_profile_says_where_the_time_of_a_request_goes(tidegate: Tidegate, tmp_path: Path) -> None:
+    where = ("--state-dir", str(tidegate.state_dir), "--requests", "20")
+    found = json.loads(run_cli("profile", "text_embedding", "-o", "json", *where).stdout)
+    ms = {each["name"]: each["ms"] for each in found["stages"]}
+    assert ms["text_encoder: computing"] > 0.1
+    assert sum(ms.values()) == pytest.approx(found["total_ms"], rel=0.1)
+    own = tmp_path / "request.json"
+    own.write_text('{"inputs": [{"name": "TEXT", "shape": [1, 1], "datatype": "BYTES", "data": ["always the same"]}]}')
+    table = run_cli("profile", "text_embedding", "--data", str(own), *where)
+    assert "all, at its client" in table.stdout
+    own.write_text("[]")
+    assert 'needs "inputs"' in run_cli("profile", "text_embedding", "--data", str(own), *where).stderr
+
+
 def test_commands_say_when_nobody_is_there(tmp_path: Path) -> None:
     done = run_cli("embed", "x", "--url", "http://127.0.0.1:9", "--state-dir", str(tmp_path))
     assert done.returncode == 1

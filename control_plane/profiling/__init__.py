@@ -1,0 +1,1 @@
+"""`tidegate profile`: says where the time of a model's requests goes, through a gateway that runs."""

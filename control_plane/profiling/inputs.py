@@ -1,0 +1,44 @@
+"""Makes inference requests for a model of which only the metadata is known, each with other contents. Pure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+from control_plane.core.errors import InvalidRequest
+
+_TEXT = "the tide waits for no one, not for number {number:d}"
+_NUMBERS = 10**9
+_MOST_ELEMENTS = 2**20
+"""Most elements of one made-up tensor."""
+_MOST_INTEGER = 100
+"""Integers are small: they may be ids of tokens or classes."""
+
+
+def request_for(metadata: Mapping[str, Any], draw: random.Random) -> dict[str, Any]:
+    """Return the JSON of one request to a model; dimensions that are open are 1, texts and numbers are made up.
+
+    Raises InvalidRequest: its inputs cannot be made up.
+    """
+    return {"inputs": [_tensor(each, draw) for each in metadata.get("inputs", [])]}
+
+
+def _tensor(spec: Mapping[str, Any], draw: random.Random) -> dict[str, Any]:
+    name, datatype = spec["name"], spec["datatype"]
+    shape = [max(1, int(each)) for each in spec["shape"]]
+    count = prod(shape)
+    if count > _MOST_ELEMENTS:
+        raise InvalidRequest(f"input {name!r} has {count} elements; give a request of your own with --data FILE")
+    if datatype == "BYTES":
+        data: list[object] = [_TEXT.format(number=draw.randrange(_NUMBERS)) for _ in range(count)]
+    elif datatype == "BOOL":
+        data = [draw.random() < 0.5 for _ in range(count)]
+    elif datatype.startswith("FP"):
+        data = [round(draw.random(), 6) for _ in range(count)]
+    elif datatype.startswith(("INT", "UINT")):
+        data = [draw.randrange(_MOST_INTEGER) for _ in range(count)]
+    else:  # FP16 begins like the others, and Triton says itself that it takes none in JSON
+        raise InvalidRequest(f"input {name!r} is {datatype}, which JSON cannot carry; give a request of your own with --data FILE")
+    return {"name": name, "shape": shape, "datatype": datatype, "data": data}

@@ -1,0 +1,74 @@
+"""Measures the requests of one model, one after the other, and what Triton counts meanwhile; `cli/planning/profile` prints it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, Protocol
+
+from control_plane.profiling.stages import Counted, Stage, stages
+
+_PINGS = 50
+_REPEATS = 20
+
+
+class Gateway(Protocol):
+    """Port to a running gateway, as a client of one model sees it."""
+
+    def ping(self) -> None:
+        """Ask for nothing."""
+
+    def infer(self, request: Mapping[str, Any]) -> None:
+        """Have a request computed."""
+
+    def config(self) -> Mapping[str, Any]:
+        """The model's configuration."""
+
+    def statistics(self, model: str) -> Any:
+        """What Triton has counted of a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Where the time of a model's requests went."""
+
+    requests: int
+    total_ms: float
+    """Mean of one request at its client."""
+    stages: list[Stage]
+    computed: int
+    """Requests of the model that Triton computed meanwhile: fewer where some were answered from a cache, more where others asked."""
+    repeat_ms: float | None
+    """Mean of a request that is sent again, where it is answered from a cache; None: it is computed again."""
+
+
+def measure(gateway: Gateway, model: str, requests: Iterable[Mapping[str, Any]]) -> Profile:
+    """Send the requests, of which the first only warms up. Raises as the gateway does."""
+    sent = list(requests)
+    gateway.infer(sent[0])
+    network_ms = _mean_ms(gateway.ping, _PINGS)
+    steps = list(dict.fromkeys(each["model_name"] for each in gateway.config().get("ensemble_scheduling", {}).get("step", [])))
+    names = [model, *steps]
+    before = {name: Counted.of(gateway.statistics(name)) for name in names}
+    pending = iter(sent[1:])
+    total_ms = _mean_ms(lambda: gateway.infer(next(pending)), len(sent) - 1)
+    counted = {name: Counted.of(gateway.statistics(name)).since(before[name]) for name in names}
+    found = stages(total_ms=total_ms, network_ms=network_ms, model=counted[model], steps=[(step, counted[step]) for step in steps])
+    return Profile(len(sent) - 1, total_ms, found, counted[model].requests, _repeat_ms(gateway, model, sent[-1]))
+
+
+def _repeat_ms(gateway: Gateway, model: str, request: Mapping[str, Any]) -> float | None:
+    before = Counted.of(gateway.statistics(model)).requests
+    ms = _mean_ms(lambda: gateway.infer(request), _REPEATS)
+    return ms if Counted.of(gateway.statistics(model)).requests - before < _REPEATS else None
+
+
+def _mean_ms(call: Callable[[], None], times: int) -> float:
+    def took_s() -> float:
+        began_s = time.perf_counter()
+        call()
+        return time.perf_counter() - began_s
+
+    return 1e3 * fmean([took_s() for _ in range(times)])

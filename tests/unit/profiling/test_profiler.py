@@ -1,0 +1,61 @@
+"""Profiles of requests, over a gateway that counts as Triton does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from control_plane.profiling.profiler import measure
+from tests.unit.profiling.test_stages import statistics
+
+
+class Gateway:
+    """Gateway before an ensemble of two steps; with `caches` it computes equal requests once."""
+
+    def __init__(self, *, caches: bool = False, steps: tuple[str, ...] = ("a", "b"), others: int = 0) -> None:
+        self.caches = caches
+        self.steps = steps
+        self.others = others
+        self.pings = self.computed = 0
+        self.asked: list[Mapping[str, Any]] = []
+        self.asked_about: list[str] = []
+
+    def ping(self) -> None:
+        self.pings += 1
+
+    def infer(self, request: Mapping[str, Any]) -> None:
+        self.computed += not (self.caches and request in self.asked)
+        self.asked.append(request)
+
+    def config(self) -> Mapping[str, Any]:
+        return {"ensemble_scheduling": {"step": [{"model_name": name} for name in self.steps]}} if self.steps else {}
+
+    def statistics(self, model: str) -> Any:
+        self.asked_about.append(model)
+        self.computed += self.others
+        each = dict.fromkeys(("queue", "compute_input", "compute_infer", "compute_output"), 0.0)
+        return statistics(self.computed, 0.001 * self.computed, **each)
+
+
+def requests(count: int) -> list[dict[str, Any]]:
+    return [{"inputs": [number]} for number in range(count)]
+
+
+def test_the_first_request_warms_up_and_each_other_counts() -> None:
+    gateway = Gateway()
+    found = measure(gateway, "m", requests(11))
+    assert (found.requests, found.computed, found.repeat_ms) == (10, 10, None)
+    assert gateway.asked[:11] == requests(11)
+    assert {"m", "a", "b"} == set(gateway.asked_about)
+    assert [each.name for each in found.stages if each.name.startswith("b: ")] == ["b: queue", "b: inputs", "b: computing", "b: outputs"]
+    assert found.total_ms > 0
+    assert gateway.pings > 1
+
+
+def test_what_is_sent_again_is_timed_where_a_cache_answers() -> None:
+    assert (measure(Gateway(caches=True), "m", requests(3)).repeat_ms or 0) > 0
+
+
+def test_requests_of_others_and_of_the_cache_show_in_what_was_computed() -> None:
+    assert measure(Gateway(steps=(), others=4), "m", requests(6)).computed == 5 + 4
+    assert measure(Gateway(steps=(), caches=True), "m", [{"inputs": []}] * 6).computed == 0
