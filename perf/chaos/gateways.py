@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from control_plane.admin.client import AdminClient
+from control_plane.workers.adapters.process import WORKER_MODULE
 from perf.servers.processes import PROJECT, free_port, tree
 
 PROTOCOLS = ("http", "grpc")
@@ -112,7 +113,7 @@ class Gateway:
         return [pid for pid, line in self._processes() if line[0].endswith(b"tritonserver")]
 
     def workers(self) -> list[int]:
-        return [pid for pid, line in self._processes() if b"control_plane.app.worker" in line]
+        return [pid for pid, line in self._processes() if WORKER_MODULE.encode() in line]
 
     def stubs(self, model: str) -> list[int]:
         """The Python processes that compute a model."""
