@@ -29,17 +29,17 @@ class Query:
 
 
 def dashboards() -> dict[str, Any]:
-    """Each by the name of its file."""
+    """Return each dashboard by the name of its file."""
     return {path.name: json.loads(path.read_text()) for path in sorted(MONITORING.glob("*.json"))}
 
 
 def panels(dashboard: Mapping[str, Any]) -> list[Any]:
-    """Those that show something: no headings of rows."""
+    """Return the panels of a dashboard, without those that are only the heading of a row."""
     return [each for each in dashboard["panels"] if each["type"] != "row"]
 
 
 def queries() -> list[Query]:
-    """Of all panels of all dashboards."""
+    """Return the queries of all panels of all dashboards."""
     return [
         Query(panel["title"], target["expr"], target["legendFormat"])
         for dashboard in dashboards().values()

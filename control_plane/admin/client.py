@@ -224,7 +224,7 @@ class ModelClient:
         self._client = _client(url, _INFER_TIMEOUT_S, _authorization(api_key), _trusted_at(url))
 
     def ping(self) -> None:
-        """Ask for nothing."""
+        """Send a request that no model computes."""
         self._client.get("/v2/health/live")
 
     def metadata(self) -> dict[str, Any]:

@@ -272,8 +272,7 @@ class App:
             records=records,
             console=self._settings.admin.console,
         )
-        gateway, admin = self._settings.gateway, self._settings.admin
-        hosts = allowed_hosts(admin.admin_host, gateway.allowed_hosts, authentication=access.is_on)
+        hosts = allowed_hosts(self._settings.admin.admin_host, self._settings.gateway.allowed_hosts, authentication=access.is_on)
         return make_admin_server(api, access, self._service_limits(access), hosts)
 
     def _make_events(self, governing: RequestServices) -> EventFeed:

@@ -18,16 +18,16 @@ class Gateway(Protocol):
     """Port to a running gateway, as a client of one model sees it."""
 
     def ping(self) -> None:
-        """Ask for nothing."""
+        """Send a request that no model computes."""
 
     def infer(self, request: Mapping[str, Any]) -> None:
         """Have a request computed."""
 
     def config(self) -> Mapping[str, Any]:
-        """The model's configuration."""
+        """Return the model's configuration."""
 
     def statistics(self, model: str) -> Any:
-        """What Triton has counted of a model."""
+        """Return Triton's statistics of a model, as the statistics extension answers them."""
 
 
 @dataclass(frozen=True, slots=True)

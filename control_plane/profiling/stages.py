@@ -39,7 +39,7 @@ class Counted:
             raise InvalidRequest("the gateway has no statistics of that model, as Triton gives them") from exc
 
     def since(self, earlier: Counted) -> Counted:
-        """What was counted after `earlier`."""
+        """Return the difference to counts that were read earlier."""
         phases_ns = {phase: ns - earlier.phases_ns[phase] for phase, ns in self.phases_ns.items()}
         return Counted(self.requests - earlier.requests, self.success_ns - earlier.success_ns, phases_ns)
 

@@ -38,13 +38,13 @@ class TracePart:
     is_attempt: bool = False
     server: str = ""
     result: str = ""
-    """What came of an attempt: an outcome, or the name of the error."""
+    """Result of an attempt: an outcome (`core/infer_call.Outcome`), or the name of the error that ended it."""
     is_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TracedEnd:
-    """What is known of a traced request once it has ended."""
+    """Attributes of a traced request that has ended, from which its server span is made."""
 
     model: str
     """Name of a model that exists, or `core/model.UNKNOWN_MODEL`."""

@@ -41,11 +41,16 @@ class Report(report.Report):
         for drill in self._drills():
             run = self.median(Case(drill.name))
             found |= {f"{drill.key}_{name}": getattr(run, name) for name in Run.__dataclass_fields__}
-        failed = {"repeatable_failed": sum(found[f"{drill.key}_failed_repeatable"] for drill in self._drills())} if found else {}
+        failed: dict[str, float] = (
+            {"repeatable_failed": sum(found[f"{drill.key}_failed_repeatable"] for drill in self._drills())} if found else {}
+        )
+        failed["not_carried_out"] = len(self.result.more.get("not_carried_out", {}))
         return {name: value for name, value in (found | failed).items() if not math.isnan(value)}
 
     def targets(self) -> Sequence[Target]:
-        return [target for drill in self._drills() for target in _targets(drill)]
+        # A drill that finds nothing to break proves nothing.
+        carried_out = Target("not_carried_out", "drills that were not carried out", 0.0, at_least=False)
+        return [carried_out, *(target for drill in self._drills() for target in _targets(drill))]
 
     def summary(self) -> str:
         head = (

@@ -49,7 +49,7 @@ def profile(
 
 
 def _remark(found: Profile) -> str:
-    """What a reader of the figures must know, if anything."""
+    """Return a warning where Triton computed more or fewer requests than were sent; empty otherwise."""
     if found.computed > found.requests:
         return f"others had {found.computed - found.requests} requests computed meanwhile: Triton's parts are means over theirs, too"
     if found.computed < found.requests:

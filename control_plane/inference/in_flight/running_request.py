@@ -144,7 +144,7 @@ class RunningRequest:
         """The model or route as the caller wrote it; empty before the call is authorised."""
         self.told: ClientStatus | None = None
         self.trace: RequestTrace | None = None
-        """Of a sampled request."""
+        """Trace from which spans are made at the request's end; None where the request is not sampled."""
         self.request_id = ""
         self.outcome = _FAILED
         self.started_s = started_s

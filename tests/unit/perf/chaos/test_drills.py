@@ -42,6 +42,14 @@ def test_a_pause_that_was_not_measured_is_no_success() -> None:
     assert report(DRILLS["Triton freezes"]).verdict(DRILLS["Triton freezes"]) == "**not met**"
 
 
+def test_a_drill_that_is_not_carried_out_is_a_target_missed() -> None:
+    done = report(DRILLS["Triton dies"])
+    assert done.figures()["not_carried_out"] == 0
+    done.result.more["not_carried_out"] = {"worker dies": "there is no such process"}
+    missed = next(target for target in done.targets() if target.figure == "not_carried_out")
+    assert not missed.is_met(done.figures()["not_carried_out"])
+
+
 def test_names_of_figures_are_unique() -> None:
     assert len({drill.key for drill in DRILLS.values()}) == len(DRILLS)
 
