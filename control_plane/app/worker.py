@@ -41,32 +41,33 @@ from control_plane.triton.index_elsewhere import UpstreamWithIndex
 from control_plane.triton.servers import Servers
 from control_plane.workers.adapters.link import WorkerLink
 from control_plane.workers.fleet_follower import FleetFollower
-from control_plane.workers.messages import (
+from control_plane.workers.messages.between_workers import FindingShared, LoadReported
+from control_plane.workers.messages.from_workers import (
     Alive,
-    AnnounceDrain,
     ArmsObserved,
-    Changed,
     Charges,
+    CountsReported,
+    Drained,
+    FingerprintsAcknowledged,
+    Listening,
+    StartFailed,
+    Suspect,
+)
+from control_plane.workers.messages.to_workers import (
+    AnnounceDrain,
+    Changed,
     CollectCharges,
     Configure,
-    CountsReported,
     Drain,
-    Drained,
-    FindingShared,
-    FingerprintsAcknowledged,
     FingerprintsChanged,
     IndexRead,
     Listen,
-    Listening,
-    LoadReported,
     ModelsChanged,
     ReloadTls,
     RelyUntil,
     ReplicasChanged,
     RolloutGivenUp,
     ServersChanged,
-    StartFailed,
-    Suspect,
     TokensDrawn,
     TurnGiven,
     UnderRepair,

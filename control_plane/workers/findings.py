@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from control_plane.inference.domain.queries_of_death import Finding, Suspects
-from control_plane.workers.messages import FindingShared
+from control_plane.workers.messages.between_workers import FindingShared
 
 
 class Findings:

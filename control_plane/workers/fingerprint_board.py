@@ -13,7 +13,8 @@ from math import inf
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.workers.live_workers import LiveWorkers
-from control_plane.workers.messages import FingerprintsChanged, RelyUntil, ToWorker
+from control_plane.workers.messages import ToWorker
+from control_plane.workers.messages.to_workers import FingerprintsChanged, RelyUntil
 from control_plane.workers.worker import Worker
 
 _log = logging.getLogger(__name__)

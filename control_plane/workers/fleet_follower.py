@@ -22,7 +22,8 @@ from control_plane.fleet.view.catalogue import FleetCatalogue
 from control_plane.fleet.view.mirror import FleetMirror
 from control_plane.fleet.view.state import FleetState
 from control_plane.triton.servers import Servers
-from control_plane.workers.messages import LoadReported, ModelsChanged, ReplicasChanged, ServersChanged, WorkedOnElsewhere
+from control_plane.workers.messages.between_workers import LoadReported
+from control_plane.workers.messages.to_workers import ModelsChanged, ReplicasChanged, ServersChanged, WorkedOnElsewhere
 
 _TICK_S = 0.5
 

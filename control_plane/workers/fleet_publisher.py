@@ -21,12 +21,12 @@ from control_plane.fleet.ownership.reports import ReportCollector
 from control_plane.fleet.view.state import FleetState
 from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Servers
-from control_plane.workers.messages import (
-    LoadReported,
+from control_plane.workers.messages import ToWorker
+from control_plane.workers.messages.between_workers import LoadReported
+from control_plane.workers.messages.to_workers import (
     ModelsChanged,
     ReplicasChanged,
     ServersChanged,
-    ToWorker,
     UpstreamDown,
     UpstreamSilence,
     UpstreamUp,

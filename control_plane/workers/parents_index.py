@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.core.model import ModelState, ModelVersion
-from control_plane.workers.messages import IndexRead, ReadIndex
+from control_plane.workers.messages.from_workers import ReadIndex
+from control_plane.workers.messages.to_workers import IndexRead
 from control_plane.workers.replies import Replies
 
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from control_plane.core.errors import ControlPlaneError, ModelLoadFailed
 from control_plane.core.model import ModelOverride
-from control_plane.workers.messages import Changed, LoadModel, UnloadModel
+from control_plane.workers.messages.from_workers import LoadModel, UnloadModel
+from control_plane.workers.messages.to_workers import Changed
 from control_plane.workers.replies import Replies
 
 _ERRORS = {kind.code.value: kind for kind in ControlPlaneError.__subclasses__() if kind.__module__ == ControlPlaneError.__module__}

@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 from control_plane.inference.domain.queries_of_death import Finding
 from control_plane.inference.domain.suspect_lanes import SuspectLanes
-from control_plane.workers.messages import AskTurn, EndTurn, TurnGiven
+from control_plane.workers.messages.from_workers import AskTurn, EndTurn
+from control_plane.workers.messages.to_workers import TurnGiven
 
 Send = Callable[[TurnGiven], None]
 

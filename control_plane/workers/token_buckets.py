@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 
 from control_plane.admission.domain.rate_limit import Draw, RateLimit, RateState, draw
-from control_plane.workers.messages import DrawTokens, TokensDrawn
+from control_plane.workers.messages.from_workers import DrawTokens
+from control_plane.workers.messages.to_workers import TokensDrawn
 from control_plane.workers.replies import Replies
 
 _MAX_BUCKETS = 10_000

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.triton.ports import Upstream
-from control_plane.workers.messages import ToWorker, UnderRepair, UpstreamDown, UpstreamSilence, UpstreamUp
+from control_plane.workers.messages import ToWorker
+from control_plane.workers.messages.to_workers import UnderRepair, UpstreamDown, UpstreamSilence, UpstreamUp
 
 
 class UpstreamRelay:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from control_plane.workers.messages import Sent, WorkedOnElsewhere
+from control_plane.workers.messages.from_workers import Sent
+from control_plane.workers.messages.to_workers import WorkedOnElsewhere
 
 
 def worked_on(requests: Iterable[Sent]) -> WorkedOnElsewhere:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from control_plane.core.algorithms.silence import SilenceDetector, SilenceLimits
 from control_plane.telemetry.request_counts import RequestCounts
-from control_plane.workers.messages import Drain, Sent, WorkedOnElsewhere
+from control_plane.workers.messages.from_workers import Sent
+from control_plane.workers.messages.to_workers import Drain, WorkedOnElsewhere
 from control_plane.workers.ports import WorkerProcess
 from control_plane.workers.worked_on import worked_on
 

@@ -26,32 +26,26 @@ from control_plane.workers.findings import Findings
 from control_plane.workers.fingerprint_board import WorkersFingerprintBoard
 from control_plane.workers.fleet_publisher import FleetPublisher
 from control_plane.workers.live_workers import LiveWorkers
-from control_plane.workers.messages import (
+from control_plane.workers.messages import FromWorker
+from control_plane.workers.messages.between_workers import FindingShared, LoadReported
+from control_plane.workers.messages.from_workers import (
     Alive,
-    AnnounceDrain,
     ArmsObserved,
     AskTurn,
     Charges,
-    CollectCharges,
     CountsReported,
-    Drain,
     Drained,
     DrawTokens,
     EndTurn,
-    FindingShared,
     FingerprintsAcknowledged,
-    FromWorker,
-    Listen,
     Listening,
     LoadModel,
-    LoadReported,
     ReadIndex,
-    ReloadTls,
-    RolloutGivenUp,
     StartFailed,
     Suspect,
     UnloadModel,
 )
+from control_plane.workers.messages.to_workers import AnnounceDrain, CollectCharges, Drain, Listen, ReloadTls, RolloutGivenUp
 from control_plane.workers.pending_changes import PendingChanges, carry_out, read_index
 from control_plane.workers.ports import WorkerLauncher
 from control_plane.workers.suspect_turns import WorkersTurns

@@ -6,7 +6,9 @@ from typing import TypeVar
 
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.model import ModelOverride
-from control_plane.workers.messages import FingerprintsAcknowledged, FingerprintsChanged, FromWorker, ToWorker
+from control_plane.workers.messages import FromWorker, ToWorker
+from control_plane.workers.messages.from_workers import FingerprintsAcknowledged
+from control_plane.workers.messages.to_workers import FingerprintsChanged
 
 MessageT = TypeVar("MessageT")
 

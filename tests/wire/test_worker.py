@@ -25,24 +25,18 @@ from control_plane.inference.domain.queries_of_death import Verdict
 from control_plane.models.domain.description import ModelSpec, Tier
 from control_plane.settings import load_settings
 from control_plane.workers.adapters.process import RunningWorker, WorkerProcessLauncher
-from control_plane.workers.messages import (
+from control_plane.workers.messages import FromWorker
+from control_plane.workers.messages.between_workers import FindingShared, LoadReported
+from control_plane.workers.messages.from_workers import CountsReported, Drained, FingerprintsAcknowledged, Listening, LoadModel, StartFailed
+from control_plane.workers.messages.to_workers import (
     AnnounceDrain,
     Changed,
-    CountsReported,
     Drain,
-    Drained,
-    FindingShared,
-    FingerprintsAcknowledged,
     FingerprintsChanged,
-    FromWorker,
     Listen,
-    Listening,
-    LoadModel,
-    LoadReported,
     ModelsChanged,
     ReplicasChanged,
     ServersChanged,
-    StartFailed,
     UpstreamDown,
     UpstreamUp,
 )

@@ -23,7 +23,8 @@ from control_plane.host.listening import bind_shared_tcp
 from control_plane.host.unix_socket import UnixSocket
 from control_plane.settings import GatewaySettings, Settings, to_plain
 from control_plane.workers.adapters.link import WorkerLink
-from control_plane.workers.messages import Configure, FromWorker, ToWorker
+from control_plane.workers.messages import FromWorker, ToWorker
+from control_plane.workers.messages.to_workers import Configure
 
 WORKER_MODULE = "control_plane.app.worker_program"
 

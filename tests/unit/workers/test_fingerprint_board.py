@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from control_plane.workers.messages import FingerprintsAcknowledged, FingerprintsChanged, Listen
+from control_plane.workers.messages.from_workers import FingerprintsAcknowledged
+from control_plane.workers.messages.to_workers import FingerprintsChanged, Listen
 from control_plane.workers.workers import Workers
 from tests.aio import settle
 from tests.fakes import FakeWorkers

@@ -12,7 +12,7 @@ from control_plane.fleet.domain.memory import DesiredState
 from control_plane.fleet.ownership.leader_requests import LeaderForwarding
 from control_plane.fleet.ownership.reports import ReportBuilder
 from control_plane.models.domain.description import Tier
-from control_plane.workers.messages import ModelsChanged, UpstreamSilence
+from control_plane.workers.messages.to_workers import ModelsChanged, UpstreamSilence
 from tests.fakes import FakeUpstream
 from tests.fakes.leader_channel import FakeLeaderChannel
 from tests.unit.fleet.fleet_bench import READY, TimedControl, call, model

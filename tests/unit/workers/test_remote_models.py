@@ -6,7 +6,8 @@ import pytest
 
 from control_plane.core.errors import ControlPlaneError, ModelLoadFailed
 from control_plane.core.model import ModelOverride
-from control_plane.workers.messages import Changed, LoadModel, UnloadModel
+from control_plane.workers.messages.from_workers import LoadModel, UnloadModel
+from control_plane.workers.messages.to_workers import Changed
 from control_plane.workers.remote_models import RemoteModels
 from tests.aio import settle
 

@@ -9,7 +9,8 @@ from math import inf
 import pytest
 
 from control_plane.inference.domain.queries_of_death import Finding, Record, Verdict
-from control_plane.workers.messages import AskTurn, EndTurn, TurnGiven
+from control_plane.workers.messages.from_workers import AskTurn, EndTurn
+from control_plane.workers.messages.to_workers import TurnGiven
 from control_plane.workers.suspect_turns import RemoteTurns, WorkersTurns
 from tests.aio import settle
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from control_plane.admission.domain.rate_limit import Draw, RateLimit
-from control_plane.workers.messages import DrawTokens
+from control_plane.workers.messages.from_workers import DrawTokens
 from control_plane.workers.token_buckets import RemoteTokenBuckets, TokenBuckets
 from tests.aio import settle
 

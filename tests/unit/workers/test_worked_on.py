@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from control_plane.core.errors import DeadlineExceeded
-from control_plane.workers.messages import WorkedOnElsewhere
+from control_plane.workers.messages.to_workers import WorkedOnElsewhere
 from control_plane.workers.worked_on import worked_on
 from tests.unit.fleet.fleet_bench import READY
 from tests.unit.fleet.routing.test_overdue_watch import Wedged, keep_asking

@@ -8,15 +8,8 @@ import pytest
 
 from control_plane.inference.domain.observation import Observation
 from control_plane.triton.compute_time import OpenCharge
-from control_plane.workers.messages import (
-    AnnounceDrain,
-    ArmsObserved,
-    Charges,
-    CountsReported,
-    Drain,
-    Drained,
-    RolloutGivenUp,
-)
+from control_plane.workers.messages.from_workers import ArmsObserved, Charges, CountsReported, Drained
+from control_plane.workers.messages.to_workers import AnnounceDrain, Drain, RolloutGivenUp
 from tests.aio import settle
 from tests.unit.workers.test_workers import _speaking, counted
 from tests.unit.workers.workers_bench import opened

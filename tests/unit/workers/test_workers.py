@@ -15,26 +15,28 @@ from control_plane.core.model import ModelOverride
 from control_plane.inference.domain.queries_of_death import Finding, Record, Verdict
 from control_plane.telemetry.request_counts import OutcomeCount, RequestCounts
 from control_plane.triton.compute_time import OpenCharge
-from control_plane.workers.messages import (
+from control_plane.workers.messages.between_workers import FindingShared
+from control_plane.workers.messages.from_workers import (
     Alive,
     AskTurn,
-    Changed,
     Charges,
-    CollectCharges,
     CountsReported,
-    Drain,
     DrawTokens,
     EndTurn,
-    FindingShared,
-    FingerprintsChanged,
-    Listen,
     Listening,
     LoadModel,
-    ReloadTls,
     StartFailed,
+    UnloadModel,
+)
+from control_plane.workers.messages.to_workers import (
+    Changed,
+    CollectCharges,
+    Drain,
+    FingerprintsChanged,
+    Listen,
+    ReloadTls,
     TokensDrawn,
     TurnGiven,
-    UnloadModel,
     UpstreamDown,
     UpstreamSilence,
     UpstreamUp,

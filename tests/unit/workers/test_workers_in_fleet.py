@@ -13,16 +13,15 @@ from control_plane.fleet.ownership.reports import ReportCollector
 from control_plane.fleet.view.state import FleetState
 from control_plane.triton.servers import Servers
 from control_plane.workers.fleet_publisher import FleetPublisher
-from control_plane.workers.messages import (
-    Alive,
+from control_plane.workers.messages.between_workers import LoadReported
+from control_plane.workers.messages.from_workers import Alive, UnloadModel
+from control_plane.workers.messages.to_workers import (
     Changed,
     FingerprintsChanged,
     Listen,
-    LoadReported,
     ModelsChanged,
     ReplicasChanged,
     ServersChanged,
-    UnloadModel,
     UpstreamDown,
     UpstreamUp,
     WorkedOnElsewhere,

@@ -15,13 +15,12 @@ from control_plane.triton.servers import Servers
 from control_plane.workers.codec import LENGTH_BYTES, decode, encode
 from control_plane.workers.fleet_follower import FleetFollower
 from control_plane.workers.fleet_publisher import FleetPublisher
-from control_plane.workers.messages import (
-    LoadReported,
-    Message,
+from control_plane.workers.messages import Message, ToWorker
+from control_plane.workers.messages.between_workers import LoadReported
+from control_plane.workers.messages.to_workers import (
     ModelsChanged,
     ReplicasChanged,
     ServersChanged,
-    ToWorker,
     UpstreamDown,
     UpstreamSilence,
     UpstreamUp,

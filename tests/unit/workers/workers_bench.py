@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from control_plane.core.algorithms.backoff import RestartLimits
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.triton.compute_time import OpenCharge
-from control_plane.workers.messages import Listening
+from control_plane.workers.messages.from_workers import Listening
 from control_plane.workers.workers import Workers
 from tests.aio import settle
 from tests.fakes import FakeModels, FakeWorker, FakeWorkers

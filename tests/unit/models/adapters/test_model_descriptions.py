@@ -10,10 +10,11 @@ from control_plane.core.algorithms.closure import MAX_MODELS
 from control_plane.core.names import MAX_SIZE_BYTES
 from control_plane.fleet.adapters import memory_text as fleet_memory
 from control_plane.fleet.domain.memory import DesiredState
+from control_plane.fleet.domain.snapshot import ModelSnapshot
 from control_plane.models.adapters.model_descriptions import ModelDescriptionFiles
 from control_plane.models.domain.description import DescribedModel, ModelSpec, Tier
 from control_plane.workers.codec import encode
-from control_plane.workers.messages import ModelsChanged, ModelSnapshot
+from control_plane.workers.messages.to_workers import ModelsChanged
 
 MIB = 2**20
 

@@ -4,7 +4,8 @@ import asyncio
 import socket
 
 from control_plane.workers.adapters.link import WorkerLink
-from control_plane.workers.messages import Drain, Listen, Listening, LoadModel
+from control_plane.workers.messages.from_workers import Listening, LoadModel
+from control_plane.workers.messages.to_workers import Drain, Listen
 
 
 async def pair() -> tuple[WorkerLink, WorkerLink]:

@@ -1,0 +1,98 @@
+"""Messages between the parent process and its workers; `workers/codec` frames them.
+
+They run between processes of one version on one machine, over a socket pair that nobody else holds, so the
+protocol has no version and is not negotiated.
+"""
+
+from __future__ import annotations
+
+from control_plane.workers.messages.between_workers import (
+    FindingShared,
+    LoadReported,
+)
+from control_plane.workers.messages.from_workers import (
+    Alive,
+    ArmsObserved,
+    AskTurn,
+    Charges,
+    CountsReported,
+    Drained,
+    DrawTokens,
+    EndTurn,
+    FingerprintsAcknowledged,
+    Listening,
+    LoadModel,
+    ReadIndex,
+    StartFailed,
+    Suspect,
+    UnloadModel,
+)
+from control_plane.workers.messages.to_workers import (
+    AnnounceDrain,
+    Changed,
+    CollectCharges,
+    Configure,
+    Drain,
+    FingerprintsChanged,
+    IndexRead,
+    Listen,
+    ModelsChanged,
+    ReloadTls,
+    RelyUntil,
+    ReplicasChanged,
+    RolloutGivenUp,
+    ServersChanged,
+    TokensDrawn,
+    TurnGiven,
+    UnderRepair,
+    UpstreamDown,
+    UpstreamSilence,
+    UpstreamUp,
+    WorkedOnElsewhere,
+)
+
+ToWorker = (
+    Configure
+    | UpstreamUp
+    | UpstreamDown
+    | UnderRepair
+    | UpstreamSilence
+    | ServersChanged
+    | ReplicasChanged
+    | ModelsChanged
+    | LoadReported
+    | WorkedOnElsewhere
+    | FindingShared
+    | TurnGiven
+    | Listen
+    | ReloadTls
+    | CollectCharges
+    | TokensDrawn
+    | AnnounceDrain
+    | Drain
+    | Changed
+    | FingerprintsChanged
+    | RelyUntil
+    | IndexRead
+    | RolloutGivenUp
+)
+FromWorker = (
+    Listening
+    | Alive
+    | Drained
+    | StartFailed
+    | CountsReported
+    | Charges
+    | ArmsObserved
+    | DrawTokens
+    | LoadReported
+    | FindingShared
+    | AskTurn
+    | EndTurn
+    | Suspect
+    | LoadModel
+    | UnloadModel
+    | ReadIndex
+    | FingerprintsAcknowledged
+)
+Message = ToWorker | FromWorker
