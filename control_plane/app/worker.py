@@ -41,7 +41,7 @@ from control_plane.triton.index_elsewhere import UpstreamWithIndex
 from control_plane.triton.servers import Servers
 from control_plane.workers.adapters.link import WorkerLink
 from control_plane.workers.fleet_follower import FleetFollower
-from control_plane.workers.messages.between_workers import FindingShared, LoadReported
+from control_plane.workers.messages.between_workers import FindingShared, HangSuspected, LoadReported
 from control_plane.workers.messages.from_workers import (
     Alive,
     ArmsObserved,
@@ -186,7 +186,7 @@ class Worker:
                 case UpstreamSilence(is_silent, server):
                     member = self._servers.members[server]
                     (member.fell_silent if is_silent else member.heard)()
-                case WorkedOnElsewhere() if self._fleet is not None:
+                case WorkedOnElsewhere() | HangSuspected() if self._fleet is not None:
                     self._fleet.apply(message)
                 case ServersChanged() | ModelsChanged() | ReplicasChanged() | LoadReported() if self._fleet is not None:
                     self._fleet.apply(message)

@@ -22,7 +22,7 @@ from control_plane.fleet.view.catalogue import FleetCatalogue
 from control_plane.fleet.view.mirror import FleetMirror
 from control_plane.fleet.view.state import FleetState
 from control_plane.triton.servers import Servers
-from control_plane.workers.messages.between_workers import LoadReported
+from control_plane.workers.messages.between_workers import HangSuspected, LoadReported
 from control_plane.workers.messages.to_workers import ModelsChanged, ReplicasChanged, ServersChanged, WorkedOnElsewhere
 
 _TICK_S = 0.5
@@ -35,7 +35,7 @@ class FleetFollower:
         self,
         servers: Servers,
         *,
-        send: Callable[[LoadReported], None],
+        send: Callable[[LoadReported | HangSuspected], None],
         wait_s: float,
         process: str,
         hedging: bool = True,
@@ -54,7 +54,8 @@ class FleetFollower:
         own = ReportBuilder(self.state, servers, process=process, without=self._others)
         self._forwarding = LeaderForwarding(_Link(send), self.state, own=own, is_leader=lambda: False)
         self.router = ModelRouter(self.state, ReplicaLoader(self.state, {}, leader=self._forwarding), wait_s=wait_s)
-        self.dispatch = FleetDispatcher(self.router, catalogue=FleetCatalogue(self.state, servers), hedging=hedging)
+        self.dispatch = FleetDispatcher(self.router, catalogue=FleetCatalogue(self.state, servers), hedging=hedging, now_s=now_s)
+        self.dispatch.hung.tell = lambda digest, until_s: send(HangSuspected(*digest, until_s))
 
     async def run(self) -> None:
         """Send load reports and requests for models until cancelled."""
@@ -73,7 +74,7 @@ class FleetFollower:
                 await asyncio.sleep(0)  # thousands of replicas take milliseconds
             self.state.changed()  # wakes waiting requests, which ask for their models again
 
-    def apply(self, message: ServersChanged | ModelsChanged | ReplicasChanged | LoadReported | WorkedOnElsewhere) -> None:
+    def apply(self, message: ServersChanged | ModelsChanged | ReplicasChanged | LoadReported | WorkedOnElsewhere | HangSuspected) -> None:
         """Apply a message from the parent."""
         match message:
             case ServersChanged(servers):
@@ -89,6 +90,9 @@ class FleetFollower:
                 return  # no request waits for another process's load: nobody is woken
             case WorkedOnElsewhere(requests):
                 self.state.doubts.others_work_on(requests)
+                return
+            case HangSuspected(model, digest, until_s):
+                self.dispatch.hung.learn((model, digest), until_s)
                 return
         self.state.changed()
 

@@ -27,7 +27,7 @@ from control_plane.workers.fingerprint_board import WorkersFingerprintBoard
 from control_plane.workers.fleet_publisher import FleetPublisher
 from control_plane.workers.live_workers import LiveWorkers
 from control_plane.workers.messages import FromWorker
-from control_plane.workers.messages.between_workers import FindingShared, LoadReported
+from control_plane.workers.messages.between_workers import FindingShared, HangSuspected, LoadReported
 from control_plane.workers.messages.from_workers import (
     Alive,
     ArmsObserved,
@@ -287,6 +287,11 @@ class Workers:
             while (message := await _within(_MAX_SILENCE_S, worker.process.receive())) is not None:
                 self._take(number, worker, message, pending)
 
+    def _tell_others(self, worker: Worker, message: FindingShared | HangSuspected) -> None:
+        for other in self._live:
+            if other is not worker:
+                other.process.send(message)
+
     def _take(self, number: int, worker: Worker, message: FromWorker, pending: PendingChanges) -> None:
         worker.messages += 1
         match message:
@@ -323,9 +328,9 @@ class Workers:
             case FindingShared():
                 self.findings.take(message)
                 self._turns.found(message.finding)
-                for other in self._live:
-                    if other is not worker:
-                        other.process.send(message)
+                self._tell_others(worker, message)
+            case HangSuspected():
+                self._tell_others(worker, message)
             case AskTurn() | EndTurn():
                 self._turns.take(message, worker.process.send)
             case Suspect(server, model, since_s):

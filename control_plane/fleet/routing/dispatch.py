@@ -67,8 +67,8 @@ class FleetDispatcher:
         self._router = router
         self._resending = Resending(router, self.retries, now_s=now_s)
         self.hedging = Hedging(router, self.retries, self._resending, is_on=hedging)
-        self._hung = HungRequests(self.deaths, doubted=router.state.doubts.avoided)
-        self.overdue = OverdueWatch(router, self._hung)
+        self.hung = HungRequests(self.deaths, doubted=router.state.doubts.avoided)
+        self.overdue = OverdueWatch(router, self.hung)
         self._workloads = RequestClassifier(router.state.fleet)
         self._now_s = now_s
 
@@ -89,8 +89,8 @@ class FleetDispatcher:
             running.is_repeatable = True
         hint.may_probe = is_repeatable(call, running)
         while True:
-            if self._hung.watches(call.model_name):
-                await self._hung.verdict(request, call, deadline_s=deadline_s)
+            if self.hung.watches(call.model_name):
+                await self.hung.verdict(request, call, deadline_s=deadline_s)
             if self.deaths.watches(call.model_name):
                 attempt = await self._attempt_in_turn(request, call, running, deadline_s=deadline_s, hint=hint)
             else:
@@ -161,7 +161,7 @@ class FleetDispatcher:
             attempt.reservation.release(answered=attempt.fault is None)
             self._learn(call, attempt)
             if attempt.fault is Fault.TIMED_OUT:
-                self._hung.gave_up(request, call, attempt.reservation, suspect, self._now_s())
+                self.hung.gave_up(request, call, attempt.reservation, suspect, self._now_s())
         return attempt
 
     async def _attempt_stream(
@@ -231,8 +231,8 @@ class FleetDispatcher:
             async with self._reserved(call, running, deadline_s=deadline_s, hint=hint) as (upstream, _):
                 yield upstream
             return
-        if self._hung.watches(call.model_name):
-            await self._hung.verdict(request, call, deadline_s=deadline_s)
+        if self.hung.watches(call.model_name):
+            await self.hung.verdict(request, call, deadline_s=deadline_s)
         async with self.deaths.turn_if_watched(request, call, timeout_s=deadline_s - self._now_s()) as suspect:
             if suspect is not None:
                 hint.avoid = self._resending.avoided(call.model_name)
@@ -245,14 +245,14 @@ class FleetDispatcher:
                 if attempt is not None:
                     # Parts of it may have been answered, so it is no failure of the server.
                     self._router.gave_up(attempt.reservation, may_be_failure=False)
-                    self._hung.gave_up(request, call, attempt.reservation, suspect, self._now_s())
+                    self.hung.gave_up(request, call, attempt.reservation, suspect, self._now_s())
                 raise
             except ControlPlaneError as exc:
                 if attempt is None:
                     raise
                 attempt.error, attempt.fault = exc, fault_of_error(exc)
                 if attempt.fault is Fault.TIMED_OUT:
-                    self._hung.gave_up(request, call, attempt.reservation, suspect, self._now_s())
+                    self.hung.gave_up(request, call, attempt.reservation, suspect, self._now_s())
                 await self._judge(request, call, attempt, suspect)
                 raise
             await self._judge(request, call, attempt, suspect)

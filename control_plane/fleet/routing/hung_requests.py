@@ -2,7 +2,8 @@
 
 A stub that computes nothing is ended (`models/revivals`), mostly after the caller of what it hangs in has left. So the
 requests that are given up at a silent replica are remembered until the replica answers, or is ended: then they are suspect,
-as those under which a stub dies. Until then equal ones wait, so that one replica hangs at a time and not all of them.
+as those under which a stub dies. Until then equal ones wait, so that one replica hangs at a time and not all of them, also where
+they reach other workers of the gateway: workers tell each other for which to wait (`workers/messages/between_workers`).
 `fleet/routing/dispatch` tells of what is given up.
 """
 
@@ -12,6 +13,7 @@ import asyncio
 from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 
 from control_plane.core.errors import DeadlineExceeded, QueryOfDeath
 from control_plane.core.infer_call import InferCall
@@ -19,7 +21,7 @@ from control_plane.fleet.domain.health.overdue import is_silent, may_hang
 from control_plane.fleet.view.recalls import MOST_SUSPECTS
 from control_plane.fleet.view.reservations import Reservation
 from control_plane.inference.domain.queries_of_death import Digest
-from control_plane.inference.retries.queries_of_death import Hashable, QueriesOfDeath, Suspect, digest_of
+from control_plane.inference.retries.queries_of_death import Hashable, QueriesOfDeath, Suspect, digest_at_once, digest_of
 
 _VERDICT_S = 5.0
 """Longest time from when a request was given up for which equal ones wait: a stub that hangs is ended sooner."""
@@ -36,6 +38,11 @@ class _GivenUp:
     """Taken while the request lives, since that of a compressed message is another one later; None: it has been digested."""
     call: InferCall
     digest: Digest | None
+
+    @property
+    def until_s(self) -> float:
+        """When equal ones wait no longer."""
+        return self.at_s + _VERDICT_S
 
     @property
     def has_hung(self) -> bool:
@@ -56,7 +63,8 @@ class _GivenUp:
         """Whether it will soon be known if the replica hangs in it, by those who wait there or probe it, and there is reason to
         wait for that: it is suspect, or the replica has been silent for too long."""
         replica = self.reservation.replica
-        if now_s >= self.at_s + _VERDICT_S or not (replica.waiting or is_doubted):
+        is_awaited = replica.waiting or is_doubted or replica.worked_on_elsewhere_s != inf
+        if now_s >= self.until_s or not is_awaited:
             return False
         return self.was_suspect or is_silent(replica, sent_s=self.reservation.started_s, now_s=now_s)
 
@@ -73,36 +81,52 @@ class HungRequests:
 
     def __init__(self, deaths: QueriesOfDeath, *, doubted: Callable[[str], Container[str]]) -> None:
         """`doubted` returns the servers of which the replicas of a model are in doubt."""
+        self.tell: Callable[[Digest, float], None] = lambda digest, until_s: None
+        """Told until when requests equal to one of this process are to wait in the others; 0: no longer."""
         self._deaths = deaths
         self._doubted = doubted
         self._given_up: dict[tuple[str, str], list[_GivenUp]] = {}
         """(Server, model) -> the requests."""
+        self._told = set[Digest]()
+        self._suspected_elsewhere: dict[Digest, float] = {}
+        """Requests that were given up in other processes -> until when equal ones wait."""
         self._looked = asyncio.Event()
         """Set, and replaced by another, with each look."""
 
     def watches(self, model: str) -> bool:
         """Whether requests of this model have to await a `verdict`."""
         # Every request asks.
-        return bool(self._given_up) and any(each == model for _, each in self._given_up)
+        if not self._given_up and not self._suspected_elsewhere:
+            return False
+        return any(each == model for _, each in self._given_up) or any(each == model for each, _ in self._suspected_elsewhere)
 
     async def verdict(self, request: Hashable, call: InferCall, *, deadline_s: float) -> None:
         """Wait while a replica may hang in an equal request. Raises DeadlineExceeded: until the deadline."""
         digest: Digest | None = None
         try:
             async with asyncio.timeout_at(deadline_s):
-                while judged := self._being_judged(call.model_name):
+                while self.watches(call.model_name):
                     if digest is None:
                         digest = await digest_of(request.content(call), call)
-                    if digest not in [await each.digested() for each in judged]:
+                    if digest not in self._suspected_elsewhere and digest not in await self._being_judged(call.model_name):
                         return
                     await self._looked.wait()
         except TimeoutError as exc:
             raise DeadlineExceeded("it was not sent to Triton: an equal request may have hung one of the model's copies") from exc
 
-    def _being_judged(self, model: str) -> list[_GivenUp]:
+    def learn(self, digest: Digest, until_s: float) -> None:
+        """Have requests of this digest wait until then, as another process of the gateway says; 0: no longer."""
+        if until_s:
+            self._suspected_elsewhere[digest] = until_s
+        else:
+            self._suspected_elsewhere.pop(digest, None)
+
+    async def _being_judged(self, model: str) -> dict[Digest, float]:
+        """Return the model's requests of this process for which equal ones wait, and until when."""
         now_s, doubted = asyncio.get_running_loop().time(), self._doubted(model)
         of_model = [(server, here) for (server, name), here in self._given_up.items() if name == model]
-        return [each for server, here in of_model for each in here if each.may_be_judged(now_s, is_doubted=server in doubted)]
+        judged = [each for server, here in of_model for each in here if each.may_be_judged(now_s, is_doubted=server in doubted)]
+        return {await each.digested(): each.until_s for each in judged}
 
     def gave_up(self, request: Hashable, call: InferCall, reservation: Reservation, suspect: Suspect | None, now_s: float) -> None:
         """Note that a request was not answered before its caller gave it up."""
@@ -114,7 +138,19 @@ class HungRequests:
         # Not the first alone: others that are given up sooner would hide what the replica hangs in.
         if len(here) < MOST_SUSPECTS:
             content, digest = (request.content(call), None) if suspect is None else (None, suspect.digest)
-            here.append(_GivenUp(reservation, now_s, suspect is not None, content, call, digest))
+            given_up = _GivenUp(reservation, now_s, suspect is not None, content, call, digest)
+            here.append(given_up)
+            if given_up.may_be_judged(now_s, is_doubted=reservation.server.name in self._doubted(replica.model)):
+                self._tell_at_once(given_up)
+
+    def _tell_at_once(self, given_up: _GivenUp) -> None:
+        """Tell other processes, before the caller tries again there. Of a large request they are told with the next look."""
+        if given_up.digest is None:
+            assert given_up.content is not None
+            given_up.digest = digest_at_once(given_up.content, given_up.call)
+        if given_up.digest is not None:
+            self._told.add(given_up.digest)
+            self.tell(given_up.digest, given_up.until_s)
 
     async def look(self) -> None:
         """Blame what replicas were found to hang in, and forget what others have answered after: to be called several
@@ -133,5 +169,20 @@ class HungRequests:
             for digest, was_suspect in blamed.items():
                 with suppress(QueryOfDeath):
                     self._deaths.hung(digest, server, was_suspect=was_suspect)
+        await self._tell_changes()
         looked, self._looked = self._looked, asyncio.Event()
         looked.set()
+
+    async def _tell_changes(self) -> None:
+        """Tell other processes for which requests to wait, and for which no longer."""
+        now_s = asyncio.get_running_loop().time()
+        judged = dict[Digest, float]()
+        for model in {model for _, model in self._given_up}:
+            judged |= await self._being_judged(model)
+        told, self._told = self._told, set(judged)
+        for digest in judged.keys() - told:
+            self.tell(digest, judged[digest])
+        for digest in told - judged.keys():
+            self.tell(digest, 0)
+        for digest in [each for each, until_s in self._suspected_elsewhere.items() if now_s >= until_s]:
+            del self._suspected_elsewhere[digest]

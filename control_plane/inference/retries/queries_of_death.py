@@ -193,10 +193,17 @@ class QueriesOfDeath:
 
 async def digest_of(content: Sequence[bytes], call: InferCall) -> Digest:
     """Return what a request of this content is known by, here and to other processes."""
-    parts = [call.model_version.encode(), *content]
-    if sum(map(len, parts)) <= _AT_ONCE_BYTES:
-        return call.model_name, identity_of(*parts)
-    return call.model_name, await asyncio.to_thread(identity_of, *parts)
+    known = digest_at_once(content, call)
+    return await asyncio.to_thread(_digest, content, call) if known is None else known
+
+
+def digest_at_once(content: Sequence[bytes], call: InferCall) -> Digest | None:
+    """As `digest_of`; None where that takes too long to wait for it."""
+    return _digest(content, call) if sum(map(len, content)) <= _AT_ONCE_BYTES else None
+
+
+def _digest(content: Sequence[bytes], call: InferCall) -> Digest:
+    return call.model_name, identity_of(call.model_version.encode(), *content)
 
 
 def _deaths_text(digest: Digest, record: Record) -> str:

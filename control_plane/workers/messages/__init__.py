@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from control_plane.workers.messages.between_workers import (
     FindingShared,
+    HangSuspected,
     LoadReported,
 )
 from control_plane.workers.messages.from_workers import (
@@ -63,6 +64,7 @@ ToWorker = (
     | LoadReported
     | WorkedOnElsewhere
     | FindingShared
+    | HangSuspected
     | TurnGiven
     | Listen
     | ReloadTls
@@ -87,6 +89,7 @@ FromWorker = (
     | DrawTokens
     | LoadReported
     | FindingShared
+    | HangSuspected
     | AskTurn
     | EndTurn
     | Suspect

@@ -30,6 +30,15 @@ class FindingShared:
 
 
 @dataclass(frozen=True, slots=True)
+class HangSuspected:
+    """A replica may hang in a request: equal ones wait until then, on the machine's monotonic clock; 0: no longer."""
+
+    model: str
+    digest: Base64Bytes
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class LoadReported:
     """A worker's load report in a fleet; the parent forwards it to the other workers without its wanted
     models."""

@@ -16,7 +16,7 @@ from control_plane.telemetry.request_counts import DurationHistogram, OutcomeCou
 from control_plane.triton.compute_time import OpenCharge
 from control_plane.workers.codec import LENGTH_BYTES, decode, encode
 from control_plane.workers.messages import FromWorker, Message, ToWorker
-from control_plane.workers.messages.between_workers import FindingShared, LoadReported
+from control_plane.workers.messages.between_workers import FindingShared, HangSuspected, LoadReported
 from control_plane.workers.messages.from_workers import (
     Alive,
     ArmsObserved,
@@ -96,6 +96,7 @@ MESSAGES: list[Message] = [
     Suspect("triton-1", "a", 12.5),
     FindingShared("a", bytes(range(224, 256)), Record(("triton-0", "triton-1"), 72.5, Verdict.GUILTY), is_stub=True),
     FindingShared("a", b"d", None),
+    HangSuspected("a", b"d", 12.5),
     AskTurn(3, "a"),
     TurnGiven(3),
     EndTurn(3, True),

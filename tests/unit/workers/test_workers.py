@@ -15,7 +15,7 @@ from control_plane.core.model import ModelOverride
 from control_plane.inference.domain.queries_of_death import Finding, Record, Verdict
 from control_plane.telemetry.request_counts import OutcomeCount, RequestCounts
 from control_plane.triton.compute_time import OpenCharge
-from control_plane.workers.messages.between_workers import FindingShared
+from control_plane.workers.messages.between_workers import FindingShared, HangSuspected
 from control_plane.workers.messages.from_workers import (
     Alive,
     AskTurn,
@@ -132,6 +132,14 @@ class TestQueriesOfDeath:
             await settle()
             assert [worker.client_status_of(FindingShared) for worker in bench.started] == [found, [], found]
             assert heard == [each.finding for each in found]
+
+    async def test_what_one_gives_up_at_a_silent_replica_the_others_are_told(self) -> None:
+        async with opened(3) as bench:
+            suspected = [HangSuspected("a", b"x", 12.5), HangSuspected("a", b"x", 0)]
+            for each in suspected:
+                bench.started[1].say(each)
+            await settle()
+            assert [worker.client_status_of(HangSuspected) for worker in bench.started] == [suspected, [], suspected]
 
     async def test_suspects_are_sent_one_at_a_time_over_all_and_none_for_one_that_ends_or_freezes(self) -> None:
         async with opened(3) as bench, _speaking(bench.started[2]):

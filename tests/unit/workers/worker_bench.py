@@ -16,7 +16,7 @@ from control_plane.workers.codec import LENGTH_BYTES, decode, encode
 from control_plane.workers.fleet_follower import FleetFollower
 from control_plane.workers.fleet_publisher import FleetPublisher
 from control_plane.workers.messages import Message, ToWorker
-from control_plane.workers.messages.between_workers import LoadReported
+from control_plane.workers.messages.between_workers import HangSuspected, LoadReported
 from control_plane.workers.messages.to_workers import (
     ModelsChanged,
     ReplicasChanged,
@@ -65,14 +65,19 @@ class Worker:
                 self.servers.members[server].down(reason)
             case UpstreamSilence(is_silent, server):
                 (self.servers.members[server].fell_silent if is_silent else self.servers.members[server].heard)()
-            case ServersChanged() | ModelsChanged() | ReplicasChanged() | LoadReported() | WorkedOnElsewhere() as seen:
+            case ServersChanged() | ModelsChanged() | ReplicasChanged() | LoadReported() | WorkedOnElsewhere() | HangSuspected() as seen:
                 self.fleet.apply(seen)
 
-    def _send(self, message: LoadReported) -> None:
-        if self.is_alive:
-            received = over_the_link(message)
-            assert isinstance(received, LoadReported)
-            self.parent.for_workers.reported(received.report)
+    def _send(self, message: LoadReported | HangSuspected) -> None:
+        if not self.is_alive:
+            return
+        match over_the_link(message):
+            case LoadReported(report):
+                self.parent.for_workers.reported(report)
+            case HangSuspected() as suspected:
+                for other in self.parent.workers:
+                    if other is not self:
+                        other.take(suspected)
 
     def server(self, name: str = "s0") -> Server:
         return self.fleet.state.fleet.servers[name]

@@ -11,6 +11,7 @@ import pytest
 
 from control_plane.core.errors import DeadlineExceeded, QueryOfDeath
 from control_plane.core.infer_call import InferCall
+from control_plane.fleet.routing.dispatch import FleetDispatcher
 from control_plane.triton.copy_silence import HUNG
 from control_plane.triton.ports import Upstream
 from tests.unit.fleet.fleet_bench import LOADING, READY, FleetBench
@@ -33,10 +34,10 @@ class Mended(Wedged):
         self.ended_after_s = ENDED_AFTER_S
         self.wedged = list[str]()
 
-    async def send(self, text: str, *, timeout_s: float = 2.0) -> Any:
+    async def send(self, text: str, *, timeout_s: float = 2.0, dispatch: FleetDispatcher | None = None) -> Any:
         request = _Text(self, text)
         try:
-            return await send(self.bench, request, timeout_s=timeout_s)
+            return await send(self.bench, request, timeout_s=timeout_s, dispatch=dispatch)
         finally:
             request.is_inflated = False
 
@@ -71,7 +72,7 @@ class _Text(Request):
     async def send(self, server: Upstream, *, timeout_s: float) -> Any:
         try:
             async with asyncio.timeout(timeout_s):
-                await self.servers.compute(server, TAKES_S.get(self.text, 0.01))
+                await self.servers.compute(server, TAKES_S.get(self.text.strip(), 0.01))
         except TimeoutError:
             raise DeadlineExceeded("Triton did not answer within the request's deadline") from None
         return OK
@@ -142,17 +143,17 @@ async def keep_sending(servers: Mended, text: str, *, times: int, way: Any = Men
 
 
 @asynccontextmanager
-async def crowd(servers: Mended) -> AsyncIterator[list[float]]:
+async def crowd(servers: Mended, *dispatches: FleetDispatcher) -> AsyncIterator[list[float]]:
     """Callers of whom each replica has some; yields how long each answer has taken."""
     told = list[float]()
 
-    async def ask() -> None:
+    async def ask(dispatch: FleetDispatcher) -> None:
         while True:
             began_s = servers.bench.now_s()
-            assert status(await servers.send("innocent", timeout_s=30.0)) == 200
+            assert status(await servers.send("innocent", timeout_s=30.0, dispatch=dispatch)) == 200
             told.append(servers.bench.now_s() - began_s)
 
-    callers = [asyncio.get_running_loop().create_task(ask()) for _ in range(6)]
+    callers = [asyncio.get_running_loop().create_task(ask(each)) for each in dispatches or [servers.bench.dispatch] for _ in range(6)]
     try:
         yield told
     finally:
@@ -256,7 +257,7 @@ async def test_what_was_given_up_is_forgotten_with_a_replica_that_is_unloaded() 
         await given_up(servers.send("slow"))
         servers.bench.state.drop(servers.bench.server(), servers.bench.replica("a"))
         await asyncio.sleep(1.0)
-        assert not servers.bench.dispatch._hung._given_up
+        assert not servers.bench.dispatch.hung._given_up
 
 
 async def test_one_is_not_blamed_where_the_stub_dies_by_itself() -> None:
