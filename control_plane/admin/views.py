@@ -16,7 +16,7 @@ from control_plane.core.model import MODEL_NAME, NAME_GLOB, NAME_RULE
 from control_plane.core.scope import Scope, parse_scope
 from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.price import Price
-from control_plane.objects.domain.route import WHOLE, CachePolicy, HedgingPolicy, Route, Target
+from control_plane.objects.domain.route import WHOLE, CachePolicy, FasterModel, HedgingPolicy, Route, Target
 from control_plane.objects.domain.stored_objects import (
     CURRENCY,
     KEY_ID,
@@ -140,6 +140,14 @@ class TargetSpec(Spec):
     """Version of the model; empty: the model's version policy chooses."""
 
 
+class FasterSpec(Spec):
+    """A model that is faster than a route's own and less accurate."""
+
+    model: _NameText
+    version: str = Field("", pattern=f"^{VERSION.pattern}$")
+    """Version of the model; empty: the model's version policy chooses."""
+
+
 class RouteSpec(Spec):
     """The model behind a public name, and how it is served under that name."""
 
@@ -166,6 +174,10 @@ class RouteSpec(Spec):
     is_repeatable: bool = False
     """Whether requests may be computed twice, also where responses are not cached: then the route's own model stands in for a
     target that fails."""
+    faster: list[FasterSpec] = Field(default_factory=list, max_length=MAX_TARGETS)
+    """Models that answer where the route's own would take longer than a request's latency budget, the most accurate first."""
+    latency_budget_s: Annotated[_Limit, Field(ge=1e-3)] | None = None
+    """Latency budget in seconds of requests that name none (`tidegate-latency-budget-ms`); null: none."""
 
     def named(self, name: str) -> Route:
         tenants = None if self.tenants is None else tuple(self.tenants)
@@ -183,11 +195,17 @@ class RouteSpec(Spec):
             sticky=self.sticky,
             salt=self.salt,
             is_repeatable=self.is_repeatable,
+            faster=_faster(self.faster),
+            latency_budget_s=self.latency_budget_s,
         )
 
 
 def _targets(specs: list[TargetSpec]) -> tuple[Target, ...]:
     return tuple(Target(**spec.model_dump()) for spec in specs)
+
+
+def _faster(specs: list[FasterSpec]) -> tuple[FasterModel, ...]:
+    return tuple(FasterModel(**spec.model_dump()) for spec in specs)
 
 
 class RoutePatch(RouteSpec):
@@ -206,6 +224,8 @@ class RoutePatch(RouteSpec):
             changes["hedging"] = replace(route.hedging, **changes["hedging"])
         if "targets" in changes:
             changes["targets"] = _targets(self.targets)
+        if "faster" in changes:
+            changes["faster"] = _faster(self.faster)
         return replace(route, **changes)
 
 
@@ -218,6 +238,7 @@ class RouteView(RouteSpec, _Object[Route]):
         view.cache = CacheSpec.model_construct(**asdict(held.value.cache))
         view.hedging = HedgingSpec.model_construct(**asdict(held.value.hedging))
         view.targets = [TargetSpec.model_construct(**asdict(target)) for target in held.value.targets]
+        view.faster = [FasterSpec.model_construct(**asdict(each)) for each in held.value.faster]
         return view
 
 

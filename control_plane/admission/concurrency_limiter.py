@@ -200,6 +200,16 @@ class ConcurrencyLimiter:
         """
         return self._service.answer_s(cost, ahead=ahead) or 0.0
 
+    def answer_s(self, cost: float) -> float:
+        """Estimate the seconds from now until the answer of a request that comes now, behind all that is here; 0 if nothing was
+        measured yet, or all of that is in doubt."""
+        now_s = self._now_s()
+        if self._service.is_in_doubt(now_s):
+            return 0.0
+        if self._waiting or self._taken >= self._limit_at(now_s):
+            return self._service.queued_answer_s(cost, queued=self._queue.cost, at_triton=self.work) or 0.0
+        return self._service.answer_s(cost, ahead=self.work) or 0.0
+
     def _note_urgency(self, ticket: Ticket, deadline_s: float, now_s: float) -> None:
         """Note how much time a request has, unless even an idle model would answer it too late: then it gains nothing by
         what others may not send, and a tenant could hold all others back by deadlines that are not meant.

@@ -59,6 +59,7 @@ from control_plane.rollout.shadow import ShadowCopies
 from control_plane.settings import AdminSettings, GatewaySettings
 from control_plane.telemetry.adapters.request_counter import RequestCounter
 from control_plane.telemetry.request_counts import (
+    BudgetCount,
     CacheStatusCount,
     CopiedCount,
     DeliveryCount,
@@ -217,6 +218,7 @@ class DataPlane:
             hedges=tuple(HedgeCount(*each) for each in fleet.hedges.items()),
             hedged_units=fleet.hedged_units,
             copied=tuple(CopiedCount(*each) for each in self._shadow.totals.items()),
+            budgets=tuple(BudgetCount(*key, count) for key, count in self._inference.dial.totals.items()),
             deliveries=() if deliveries is None else tuple(DeliveryCount(*key, count) for key, count in deliveries.outcomes.items()),
             shed=tuple(ShedCount(*key, count) for key, count in admission.counts.items()),
             unmetered=self._governance.meter.dropped,

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from control_plane.admission.permit import Permit
 from control_plane.auth.domain.authorization import Need
-from control_plane.core.errors import ControlPlaneError, LimitExceeded, ModelNotFound, Overloaded, PermissionDenied
+from control_plane.core.errors import ControlPlaneError, LimitExceeded, Overloaded, PermissionDenied
 from control_plane.core.infer_call import Frontend, InferCall
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.scope import Right
@@ -37,6 +37,7 @@ from control_plane.inference.in_flight.running_request import (
     Source,
 )
 from control_plane.inference.in_flight.running_requests import RunningRequests, unknown_client_status
+from control_plane.inference.latency_dial import AdmissionForecast, LatencyDial
 from control_plane.inference.model_names import ModelNames
 from control_plane.inference.requests import FrontendRequest, GenerateRequest, InferRequest
 from control_plane.inference.retries.faults import FAULTS, Fault, Resend, model_fault_in, model_fault_of_error
@@ -56,8 +57,6 @@ from control_plane.triton.servers import Servers
 
 AnswerT = TypeVar("AnswerT")
 
-_REQUIRE_S = 5.0
-"""Seconds for which a caller that hands in work for later waits to hear whether there is its model."""
 _MAX_OWED = 20
 """Requests that the retry budget may owe for those that a route's own model answers in place of a target."""
 
@@ -94,7 +93,6 @@ class InferenceService:
         self.running = RunningRequests(recorder, governance, self.models, client_status_of=client_status_of, now_s=now_s, today_s=today_s)
         self._verbatim_caches: dict[Frontend, VerbatimCache[Any]] = {}
         self._governance = governance
-        self._targets = RouteTargets(governance.access)
         self.observations = ArmObservations(governance.access)
         """What became of requests that a rollout has assigned, for the gateway to judge."""
         self.shadow: Shadow | None = None
@@ -104,6 +102,8 @@ class InferenceService:
         self._cached = cached
         self.dispatch: Dispatch = dispatch or SingleServerDispatch(servers, now_s=now_s)
         """Routes inference requests, and calls that only read metadata."""
+        self.dial = LatencyDial(AdmissionForecast(governance, self.models, self.dispatch.ready_in_s))
+        self._targets = RouteTargets(governance.access, self.dial)
         self.classes = Classes(self.dispatch)
         self.sequence_types = SequenceTypes(self.dispatch)
         self._sequence_starts = SequenceStarts()
@@ -190,12 +190,15 @@ class InferenceService:
     def observe_and_may_fall_back(self, arm: Arm, fault: Fault | None, running: AuthorizedRequest, deadline_s: float) -> bool:
         """Observe what became of a request, and return whether the route's own model is to answer it after this fault of
         another, which is then taken from the retry budget."""
-        self.observations.add(arm, running, fault, now_s=self._now_s())
+        now_s = self._now_s()
+        self.observations.add(arm, running, fault, now_s=now_s)
+        if arm.by_budget is not None and fault in (None, Fault.TIMED_OUT) and not running.is_cache_hit:
+            self.dial.answered(arm.route.name, arm.name, arm.by_budget, took_s=now_s - running.started_s)
         if fault is None or arm.is_stable or not arm.is_assigned or fault is Fault.TIMED_OUT:
             return False
         policy = FAULTS[fault]
         is_repeatable = running.is_repeatable and not running.call.sequence_id
-        if (policy.resend is not Resend.ALWAYS and not is_repeatable) or running.has_flight or self._now_s() >= deadline_s:
+        if (policy.resend is not Resend.ALWAYS and not is_repeatable) or running.has_flight or now_s >= deadline_s:
             return False
         if not policy.is_budgeted:
             return True
@@ -282,7 +285,7 @@ class InferenceService:
             access.require_inference(principal, call.model_name, route)
         if route is None:
             return call, None, None
-        if route.targets or (call.sequence_id and self._targets.remembers(route, call, principal.tenant)):
+        if route.targets or route.faster or (call.sequence_id and self._targets.remembers(route, call, principal.tenant)):
             arm = self._targets.choose(route, call, principal, request)
             return arm.call, route, arm
         return replace(call, model_name=route.model, model_version=call.model_version or route.version), route, None
@@ -318,11 +321,7 @@ class InferenceService:
     async def require_model(self, name: str) -> None:
         """Require that there is a model of this name, loaded or not, or a route to one. Raises ModelNotFound, in Triton's words."""
         route = self._governance.access.route(name)
-        models = (name,) if route is None else route.models
-        for model in models:
-            if not await self.models.is_missing(model, timeout_s=_REQUIRE_S):
-                return
-        raise ModelNotFound(f"Request for unknown model: '{models[0]}' is not found")
+        await self.models.require_any((name,) if route is None else route.models)
 
     async def acquire_slot(self, running: AuthorizedRequest, *, timeout_s: float) -> float:
         """Wait for the model's in-flight slot, and before for the start of its sequence; return the seconds that are left of
@@ -394,4 +393,6 @@ class InferenceService:
             request.readdress(call.model_name, call.model_version)
         if arm is not None:
             request.choose(arm.name)
-        return admitted.authorize(call, named=parsed.model_name), route, arm
+        running = admitted.authorize(call, named=parsed.model_name)
+        running.is_elsewhere = arm is not None and arm.is_makeshift
+        return running, route, arm

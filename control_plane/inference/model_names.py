@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from control_plane.core.errors import ControlPlaneError
+from control_plane.core.errors import ControlPlaneError, ModelNotFound
 from control_plane.core.model import MODEL_NAME, UNKNOWN_MODEL
 from control_plane.protocols.http1 import HttpRequest
 from control_plane.triton.ports import ModelControl
@@ -23,6 +23,8 @@ from control_plane.triton.servers import Servers
 _log = logging.getLogger(__name__)
 
 _READ_EVERY_S = 5.0
+_REQUIRE_S = 5.0
+"""Seconds for which a caller that hands in work for later waits to hear whether there is its model."""
 _MIN_READ_INTERVAL_S = 1.0
 """Shortest time between two reads of the index: a flood of made-up names must not become a flood of index
 calls."""
@@ -67,6 +69,13 @@ class ModelNames:
         if answer.status == 200:
             self.answered(name)
         return answer.status in (400, 404)  # Triton answers some GET calls about an unknown model with 400
+
+    async def require_any(self, names: Sequence[str]) -> None:
+        """Require that there is a model of one of these names, loaded or not. Raises ModelNotFound, in Triton's words."""
+        for name in names:
+            if not await self.is_missing(name, timeout_s=_REQUIRE_S):
+                return
+        raise ModelNotFound(f"Request for unknown model: '{names[0]}' is not found")
 
     def answered(self, name: str) -> None:
         """Learn a name from an answer: a model of that name has answered a request, so it exists."""

@@ -16,6 +16,7 @@ from control_plane.core.errors import InvalidRequest
 from control_plane.core.infer_call import InferCall
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.inference.domain.assignment import target_of, unit_digest
+from control_plane.inference.latency_dial import BUDGET_HEADER, BudgetChoice, LatencyDial, budget_s_of
 from control_plane.objects.domain.route import WHOLE, Route, arm_name
 
 TARGET_HEADER = "tidegate-target"
@@ -53,13 +54,15 @@ class Arm:
     """Digest of what a caller is assigned by: requests of one digest are not independent of each other."""
     is_assigned: bool = True
     """False where the caller chose the target, which says nothing of other requests."""
+    by_budget: BudgetChoice | None = None
+    """The choice by the request's latency budget; None: it has none, or was assigned by something else."""
 
     def beside(self, other: Arm) -> Arm:
         """Return the assignment of this call to the model that `other`, of the same route, was assigned to, if that is one
         of its models yet."""
         if not (self.is_assigned and other.is_assigned) or _is_to(self.call, other.place) or other.place not in self.route.arms:
             return self
-        return replace(self, call=_sent_to(self.call, self.stable, other.place, self.route))
+        return replace(self, call=_sent_to(self.call, self.stable, other.place, self.route), by_budget=None)
 
     @property
     def place(self) -> tuple[str, str]:
@@ -82,6 +85,11 @@ class Arm:
         """Whether the route's own model was chosen."""
         return self.call is self.stable
 
+    @property
+    def is_makeshift(self) -> bool:
+        """Whether a faster model was chosen, only for now: an equal request later may go to a better one."""
+        return self.by_budget is not None and not self.is_stable
+
 
 def ends_of(body: bytes | bytearray | memoryview) -> tuple[bytes, ...]:
     """Return the two ends and the length of a body that is too large to be hashed as a whole."""
@@ -92,8 +100,9 @@ def ends_of(body: bytes | bytearray | memoryview) -> tuple[bytes, ...]:
 class RouteTargets:
     """Chooser of targets, of one process."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, dial: LatencyDial) -> None:
         self._access = access
+        self._dial = dial
         self._sequences = BoundedCache[int, tuple[str, str]].of_entries(_MAX_SEQUENCES)
         """Model and version of the sequences under way, by the digest of route, tenant and sequence id."""
 
@@ -114,6 +123,10 @@ class RouteTargets:
         chosen = stable if target is None else replace(call, model_name=target.model, model_version=target.version)
         if call.sequence_id:
             chosen = self._where_it_began(route, call, stable, chosen, principal.tenant)
+        elif target is None and route.faster and (budget_s := budget_s_of(request.field(BUDGET_HEADER), route)) is not None:
+            faster = (replace(call, model_name=each.model, model_version=each.version) for each in route.faster)
+            choice = self._dial.choose([stable, *faster], budget_s)
+            return Arm(route, choice.call, stable, digest, by_budget=choice)
         return Arm(route, chosen, stable, digest)
 
     def remembers(self, route: Route, call: InferCall, tenant: str) -> bool:

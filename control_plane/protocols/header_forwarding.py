@@ -58,6 +58,7 @@ _NEVER = frozenset(
         b"set-cookie",
         b"te",
         b"tidegate-control",  # the gateway's own, as the next
+        b"tidegate-latency-budget-ms",
         b"tidegate-target",
         b"trailer",
         b"transfer-encoding",

@@ -143,6 +143,16 @@ class CopiedCount:
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetCount:
+    """Count of answers to requests with a latency budget, by what was chosen and by whether it kept the budget."""
+
+    route: str
+    model: str
+    is_within: bool
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeliveryCount:
     """Count of attempts to deliver what jobs have come to, by what became of them."""
 
@@ -205,6 +215,7 @@ class RequestCounts:
     hedged_units: float = 0.0
     """Compute units that the second sends of hedged requests were expected to take."""
     copied: tuple[CopiedCount, ...] = ()
+    budgets: tuple[BudgetCount, ...] = ()
     deliveries: tuple[DeliveryCount, ...] = ()
 
     def retired(self) -> RequestCounts:
@@ -241,12 +252,23 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
         hedges=_sum_rows(HedgeCount, (part.hedges for part in parts)),
         hedged_units=sum((part.hedged_units for part in parts), 0.0),
         copied=_sum_rows(CopiedCount, (part.copied for part in parts)),
+        budgets=_sum_rows(BudgetCount, (part.budgets for part in parts)),
         deliveries=_sum_rows(DeliveryCount, (part.deliveries for part in parts)),
     )
 
 
 RowT = TypeVar(
-    "RowT", OutcomeCount, ComputedCount, ShedCount, CacheStatusCount, FleetRefusalCount, RetryCount, HedgeCount, CopiedCount, DeliveryCount
+    "RowT",
+    OutcomeCount,
+    ComputedCount,
+    ShedCount,
+    CacheStatusCount,
+    FleetRefusalCount,
+    RetryCount,
+    HedgeCount,
+    CopiedCount,
+    BudgetCount,
+    DeliveryCount,
 )
 
 

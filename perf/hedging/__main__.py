@@ -28,10 +28,11 @@ import numpy as np
 from control_plane.app.stores import open_state_store
 from control_plane.objects.domain.route import HedgingPolicy, Route
 from control_plane.objects.objects import Objects
-from perf.hedging.clients import Answered, Work, ask
 from perf.hedging.counters import Counters
 from perf.hedging.forecast import LEARNED_BY, Forecast, Sample, foretold
 from perf.hedging.report import BIMODAL, EVEN, HALF, LOADS, OFF, OFF_AGAIN, ON, STRAGGLERS, TWICE, WAYS, WORKS, Case, Report, Run
+from perf.hedging.work import Work
+from perf.load.open_loop import Answered, ask
 from perf.measurement import harness
 from perf.measurement.interleaved import interleave
 from perf.measurement.report import Result

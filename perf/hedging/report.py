@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from perf.hedging.clients import Work
+from perf.hedging.work import Work
 from perf.measurement import report
 from perf.measurement.markdown import figure, table
 from perf.measurement.report import Target

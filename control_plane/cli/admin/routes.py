@@ -72,6 +72,17 @@ def set_route(
             help="Whether requests may be computed twice: then the route's own model stands in for a target that fails.",
         ),
     ] = None,
+    faster: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODEL[:VERSION]",
+            help="Faster model that answers where the route's own would exceed the latency budget; repeatable, the most accurate first. "
+            "none: no such model.",
+        ),
+    ] = None,
+    latency_budget_ms: Annotated[
+        float | None, limit_option("Latency budget of requests that name none; none: those go to the route's own model.")
+    ] = None,
     replace: ReplaceOption = False,
     reason: ReasonOption = None,
     output: ShapeOption = Shape.TABLE,
@@ -87,6 +98,9 @@ def set_route(
     changes |= given(is_repeatable=repeatable)
     if target is not None:
         changes["targets"] = [] if target == [NONE] else [_target(each) for each in target]
+    if faster is not None:
+        changes["faster"] = [] if faster == [NONE] else [_model(each) for each in faster]
+    changes |= given(latency_budget_s=latency_budget_ms / 1000 if isinstance(latency_budget_ms, float) else latency_budget_ms)
     kept = given(ttl_s=cache_ttl, is_private=cache_private, min_cost_units=cache_min_cost)
     if cache is not None:
         kept["is_on"] = _IS_ON[cache]
@@ -141,15 +155,27 @@ def _tabulate(routes: list[dict[str, Any]]) -> None:
 def _target(text: str) -> dict[str, Any]:
     """Parse a target such as `encoder_v2=5`. Raises BadParameter."""
     named, _, part = text.partition("=")
-    model, _, version = named.partition(":")
     weight = percent(part, whole=text, expected="a target as MODEL[:VERSION]=PERCENT, from 0 to 100, such as encoder_v2=5")
-    return {"model": model, "weight": round(weight * 100), "version": version}
+    return {**_model(named), "weight": round(weight * 100)}
+
+
+def _model(text: str) -> dict[str, Any]:
+    """Parse a model and maybe its version, such as `encoder:2`."""
+    model, _, version = text.partition(":")
+    return {"model": model, "version": version}
 
 
 def _targets(route: dict[str, Any]) -> str:
-    """Render the targets, such as `encoder_v2 5 %, by tenant`."""
-    told = [f"{each['model']}{':' if each['version'] else ''}{each['version']} {each['weight'] / 100:g} %" for each in route["targets"]]
-    return ", ".join([*told, *([f"by {route['sticky']}"] if route["sticky"] else [])])
+    """Render the targets and the faster models, such as `encoder_v2 5 %, by tenant, small if over 50 ms`."""
+    told = [f"{_named(each)} {each['weight'] / 100:g} %" for each in route["targets"]]
+    told += [f"by {route['sticky']}"] if route["sticky"] else []
+    budget_s = route["latency_budget_s"]
+    over = "the caller's budget" if budget_s is None else f"{budget_s * 1000:g} ms"
+    return ", ".join([*told, *(f"{_named(each)} if over {over}" for each in route["faster"])])
+
+
+def _named(model: dict[str, Any]) -> str:
+    return ":".join(filter(None, (model["model"], model["version"])))
 
 
 def _deadline_ms(route: dict[str, Any]) -> float | None:

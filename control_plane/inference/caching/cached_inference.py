@@ -105,7 +105,7 @@ class CachedInference:
         kept = self.cache.get_local(key)
         if kept is not None:
             answer = self.restored(request, running, kept, CacheStatus.HIT)
-            if not running.has_fallen_back:  # equal bytes are to ask the model that they are assigned to
+            if not running.is_elsewhere:  # equal bytes later are to ask the model that they are assigned to
                 request.keep_verbatim(running.call, key, answer)
             return answer
         deadline_s = self._now_s() + timeout_s

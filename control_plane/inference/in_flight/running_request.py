@@ -102,9 +102,9 @@ class RunningRequest:
         "continues_at_triton",
         "expected_units",
         "frontend",
-        "has_fallen_back",
         "is_cache_hit",
         "is_counted",
+        "is_elsewhere",
         "is_metered",
         "is_repeatable",
         "model_name",
@@ -243,7 +243,7 @@ class AdmittedRequest(RunningRequest):
         authorized.server, authorized.sent_s = "", None
         if self.source is not None:
             authorized.permit.held_bytes = self.source.body_bytes()
-        authorized.is_cache_hit = authorized.is_repeatable = authorized.continues_at_triton = authorized.has_fallen_back = False
+        authorized.is_cache_hit = authorized.is_repeatable = authorized.continues_at_triton = authorized.is_elsewhere = False
         self.set_requested(call, named=named)
         authorized.estimate_cost(call)
         authorized.rows = int(authorized.computed_rows)
@@ -282,8 +282,8 @@ class AuthorizedRequest(AdmittedRequest):
     """Whether equal requests have equal answers, so that sending the request twice does no harm."""
     continues_at_triton: bool
     """Whether Triton may go on computing it after it has ended here."""
-    has_fallen_back: bool
-    """Whether it has gone to another model than the one that it was assigned to, which failed."""
+    is_elsewhere: bool
+    """Whether it has gone to another model than the one that it was assigned to: that has failed, or is too slow just now."""
 
     def transfer_permit(self) -> Permit:
         """Give its permit to a flight that outlives its caller; it then ends when the flight does
@@ -310,7 +310,7 @@ class AuthorizedRequest(AdmittedRequest):
         self.call, self.model_name = call, call.model_name
         self.server, self.sent_s = "", None
         self.is_cache_hit = self.continues_at_triton = False
-        self.has_fallen_back = True
+        self.is_elsewhere = True
         self.estimate_cost(call)
 
     def flight_ended(self) -> None:

@@ -52,6 +52,16 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class FasterModel:
+    """Model that is faster than a route's own and less accurate: it answers where the own one would take longer than a
+    request's latency budget."""
+
+    model: str
+    version: str = ""
+    """Version of the model; empty for the one that the model's version policy chooses."""
+
+
+@dataclass(frozen=True, slots=True)
 class Route:
     """Alias of a model, or a weighted split of its requests over several. Routes and models share one
     namespace, in which a route hides the model of its name.
@@ -79,16 +89,21 @@ class Route:
     is_repeatable: bool = False
     """Whether requests may be computed twice, also where responses are not cached: then a model that fails is
     stood in for by `model`."""
+    faster: tuple[FasterModel, ...] = ()
+    """Models that answer where `model` would take longer than a request's latency budget, the most accurate first."""
+    latency_budget_s: float | None = None
+    """Latency budget of requests that set none; None: those always go to `model`."""
 
     @property
     def models(self) -> tuple[str, ...]:
         """All models that requests may go to, `model` first; one of which several versions are targets comes several times."""
-        return (self.model, *(target.model for target in self.targets))
+        return tuple(model for model, _ in self.arms)
 
     @property
     def arms(self) -> tuple[tuple[str, str], ...]:
         """Model and version of all that requests may go to, the route's own first."""
-        return ((self.model, self.version), *((target.model, target.version) for target in self.targets))
+        targets = ((target.model, target.version) for target in self.targets)
+        return ((self.model, self.version), *targets, *((each.model, each.version) for each in self.faster))
 
     def arm_named(self, name: str) -> tuple[str, str] | None:
         """Return the model and version of this name: `model@version`, or a model of which there is one only."""

@@ -192,6 +192,7 @@ def _of_route(route: Route) -> Iterator[str]:
     yield from _of_number("cache.min_cost_units", route.cache.min_cost_units)
     yield from _of_number("hedging.twice_from_s", route.hedging.twice_from_s, above=0)
     yield from _of_targets(route)
+    yield from _of_faster(route)
     if not POOL_OR_NONE.fullmatch(route.pool):
         yield "pool must be 1-63 letters, digits, dots, dashes and underscores, beginning with a letter or digit, or empty"
 
@@ -206,12 +207,12 @@ def _of_targets(route: Route) -> Iterator[str]:
         if not 0 <= target.weight <= WHOLE:
             yield f"targets.weight must be from 0 to {WHOLE}: requests of {WHOLE:,}"
     if len(set(route.arms)) < len(route.arms):
-        yield "targets: each model may be there once, and not the route's own, which gets the rest"
+        yield "targets, faster: each model may be there once, and not the route's own, which gets the rest"
     for model in sorted(_repeated(route.models)):
         if any(not version for name, version in route.arms if name == model):
-            yield f"targets: several versions of {model} need their numbers, in all of the route: version, targets.version"
+            yield f"targets: several versions of {model} need their numbers, in all of the route: version, targets.version, faster.version"
     if route.name in route.models[1:]:
-        yield "targets.model must be another name: the route stands before the model of its own name"
+        yield "targets.model, faster.model must be another name: the route stands before the model of its own name"
     if sum(target.weight for target in route.targets) > WHOLE:
         yield f"targets: the weights together must be {WHOLE} at most; the route's own model gets the rest"
     if not STICKY.fullmatch(route.sticky):
@@ -220,6 +221,16 @@ def _of_targets(route: Route) -> Iterator[str]:
         yield "sticky: a header that differs with each request, or is a secret, cannot keep anybody anywhere; choose another"
     if len(route.salt) > MAX_SALT_CHARS:
         yield f"salt must have {MAX_SALT_CHARS} characters at most"
+
+
+def _of_faster(route: Route) -> Iterator[str]:
+    yield from _of_number("latency_budget_s", route.latency_budget_s, above=0)
+    if len(route.faster) > MAX_TARGETS:
+        yield f"faster: there may be {MAX_TARGETS} at most"
+    for each in route.faster:
+        yield from _of_name("faster.model", each.model)
+        if not VERSION.fullmatch(each.version):
+            yield "faster.version must be a number, or empty"
 
 
 def _repeated(names: Iterable[str]) -> set[str]:

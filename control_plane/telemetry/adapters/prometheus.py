@@ -107,6 +107,15 @@ def _retries(counts: RequestCounts) -> Iterator[Metric]:
     yield retries
     help_text = "Requests to be copied to the next model of a rollout in its shadow, by what became of them."
     yield _by_result("tidegate_copied_requests", help_text, {each.result: each.count for each in counts.copied})
+    budgets = CounterMetricFamily(
+        "tidegate_latency_budget_requests",
+        "Answers to requests with a latency budget, by route, by the model that was chosen, and by whether they came within it: result "
+        "within or late.",
+        labels=("route", "model", "result"),
+    )
+    for budget in counts.budgets:
+        budgets.add_metric((budget.route, budget.model, "within" if budget.is_within else "late"), budget.count)
+    yield budgets
     deliveries = CounterMetricFamily(
         "tidegate_job_deliveries",
         "Attempts to deliver what jobs have come to, by kind (output, webhook) and by what became of them: delivered, pending (it is "

@@ -38,6 +38,7 @@ ALL = HeaderForwarding.of(".*")
                 b"expect",
                 b"tidegate-background",
                 b"tidegate-control",
+                b"tidegate-latency-budget-ms",
                 b"tidegate-target",
                 b"triton-grpc-protocol-tidegate-control",
                 b"priority",

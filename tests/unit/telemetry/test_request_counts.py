@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from control_plane.core.infer_call import CacheStatus, Frontend, Outcome
 from control_plane.telemetry.request_counts import (
+    BudgetCount,
     CacheSize,
     CacheStatusCount,
     ComputedCount,
@@ -34,6 +35,7 @@ A = RequestCounts(
     queries_of_death=QueryOfDeathCounts(found=1, refused=7),
     hedges=(HedgeCount("won", 2),),
     hedged_units=1.5,
+    budgets=(BudgetCount("r", "m", True, 2),),
     deliveries=(DeliveryCount("webhook", "pending", 2),),
 )
 B = RequestCounts(
@@ -52,6 +54,7 @@ B = RequestCounts(
     queries_of_death=QueryOfDeathCounts(refused=3),
     hedges=(HedgeCount("won", 3), HedgeCount("lost", 1)),
     hedged_units=2.0,
+    budgets=(BudgetCount("r", "m", True, 3), BudgetCount("r", "m", False, 1)),
     deliveries=(DeliveryCount("webhook", "pending", 3), DeliveryCount("webhook", "gone", 1)),
 )
 
@@ -73,6 +76,7 @@ def test_the_total_adds_what_is_of_one_kind_and_keeps_the_rest_apart() -> None:
         queries_of_death=QueryOfDeathCounts(found=1, refused=10),
         hedges=(HedgeCount("won", 5), HedgeCount("lost", 1)),
         hedged_units=3.5,
+        budgets=(BudgetCount("r", "m", True, 5), BudgetCount("r", "m", False, 1)),
         deliveries=(DeliveryCount("webhook", "pending", 5), DeliveryCount("webhook", "gone", 1)),
     )
 
@@ -103,5 +107,6 @@ def test_what_has_ended_has_nothing_in_flight_and_keeps_its_counts() -> None:
         queries_of_death=A.queries_of_death,
         hedges=A.hedges,
         hedged_units=A.hedged_units,
+        budgets=A.budgets,
         deliveries=A.deliveries,
     )

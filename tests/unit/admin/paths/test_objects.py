@@ -37,6 +37,8 @@ DEFAULTS: dict[str, dict[str, object]] = {
         "sticky": "",
         "salt": "",
         "is_repeatable": False,
+        "faster": [],
+        "latency_budget_s": None,
     },
     "prices": {"models": "*", "tenant": ""},
 }
@@ -54,6 +56,8 @@ ALL: dict[str, dict[str, object]] = {
         "sticky": "tenant",
         "salt": "spring",
         "is_repeatable": True,
+        "faster": [{"model": "s", "version": "2"}],
+        "latency_budget_s": 0.05,
     },
     "prices": {"from_s": 1e9, "per_unit": 1e-6, "currency": "USD", "models": "text_*", "tenant": "acme"},
 }
@@ -281,6 +285,8 @@ WRONG: dict[str, dict[str, list[object]]] = {
         "sticky": [None, "user", "header:", "header:x-request-id", "header:A"],
         "salt": [None, "x" * 101],
         "is_repeatable": [None, 1],
+        "faster": [None, ["n"], [{"model": "m"}], [{"model": "n"}, {"model": "n"}], [{"model": "n", "version": "x"}], [{"model": "x"}]],
+        "latency_budget_s": [0, -1, "50ms"],
     },
     "prices": {
         "from_s": [-1, None, "2026-01-01", 1e12],

@@ -24,6 +24,16 @@ class TestRoutes:
         assert f"route r: targets {told} -> none\n" in tidegate("routes", "set", "r", "--target", "none", *where).err
         tidegate("routes", "delete", "r", *where)
 
+    def test_faster_models_and_their_budget(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
+        made = tidegate("routes", "set", "r", "--model", "m", "--faster", "n", "--faster", "o:2", *where)
+        assert " ".join(made.table[1]) == "r m n if over the caller's budget, o:2 if over the caller's budget everybody model"
+        made = tidegate("routes", "set", "r", "--faster", "n", "--latency-budget-ms", 50, *where)
+        assert made.table[1:] == [["r", "m", *["n", "if", "over", "50", "ms"], "everybody", "model"]]
+        assert "route r: latency_budget_s none -> 0.05\n" in made.err
+        made = tidegate("routes", "set", "r", "--faster", "none", "--latency-budget-ms", "none", *where)
+        assert made.table[1:] == [["r", "m", "everybody", "model"]]
+        tidegate("routes", "delete", "r", *where)
+
     @pytest.mark.parametrize("target", ["n", "n=many", "n=101", "m=5", "n=-1"])
     def test_what_is_no_target(self, tidegate: Tidegate, where: tuple[str, str], target: str) -> None:
         ended = tidegate("routes", "set", "r", "--model", "m", "--target", target, *where)

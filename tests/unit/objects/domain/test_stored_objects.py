@@ -18,7 +18,7 @@ from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.purge import EVERY_MODEL, Purge
 from control_plane.objects.domain.rollout import Agreement, Event, Phase, Rollout, Step
 from control_plane.objects.domain.rollout_policy import GatePolicy, RolloutPolicy
-from control_plane.objects.domain.route import CachePolicy, HedgingPolicy, Route, Target
+from control_plane.objects.domain.route import CachePolicy, FasterModel, HedgingPolicy, Route, Target
 from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.domain.stored_objects import KIND_OF, StoredObject, from_stored, name_of, to_body
 from control_plane.objects.domain.tenant import Tenant
@@ -38,6 +38,8 @@ ROUTE = Route(
     sticky="header:x-user",
     salt="spring",
     is_repeatable=True,
+    faster=(FasterModel("text_encoder_small"), FasterModel("text_encoder_tiny", "2")),
+    latency_budget_s=0.05,
 )
 PRICE = Price("spring", 1e9, 0.001, "EUR", "text_*", "acme")
 PURGE = Purge("text_encoder", "0123456789abcdef" * 2)
@@ -198,7 +200,14 @@ BAD = [
     (replace(ROLLOUT, bake_s=-1.0), "bake_s must be at least 0"),
     (replace(ROLLOUT, copies=0), "copies must be at least 1"),
     (replace(ROLLOUT, model="text_encoder", version="2", stable_version=""), "another version of it where both have their numbers"),
-    (replace(ROUTE, targets=(Target("fast", 1),)), "targets.model must be another name"),
+    (replace(ROUTE, targets=(Target("fast", 1),)), "targets.model, faster.model must be another name"),
+    (replace(ROUTE, faster=(FasterModel("a b"),)), "faster.model must be"),
+    (replace(ROUTE, faster=(FasterModel("m", "x"),)), "faster.version must be a number"),
+    (replace(ROUTE, faster=(FasterModel("m"), FasterModel("m"))), "each model may be there once"),
+    (replace(ROUTE, faster=(FasterModel("text_encoder_v3"),)), "each model may be there once"),
+    (replace(ROUTE, faster=(FasterModel("fast"),)), "faster.model must be another name"),
+    (replace(ROUTE, faster=tuple(FasterModel(f"m{number}") for number in range(9))), "faster: there may be 8 at most"),
+    (replace(ROUTE, latency_budget_s=0.0), "latency_budget_s must be"),
     (replace(ROUTE, targets=tuple(Target(f"m{number}", 1) for number in range(9))), "there may be 8 at most"),
     (replace(ROUTE, sticky="user"), "sticky must be tenant, key, sequence, header:NAME"),
     (replace(ROUTE, sticky="header:X-User"), "a name in lower case"),

@@ -12,7 +12,7 @@ from control_plane.core.model import UNKNOWN_MODEL
 from control_plane.telemetry.adapters.metric_labels import OTHER
 from control_plane.telemetry.adapters.prometheus import OwnMetrics
 from control_plane.telemetry.adapters.request_counter import RequestCounter
-from control_plane.telemetry.request_counts import CacheSize, CacheStatusCount, ShedCount
+from control_plane.telemetry.request_counts import BudgetCount, CacheSize, CacheStatusCount, ShedCount
 from control_plane.telemetry.shared_cache_counts import SharedCacheCounts
 from control_plane.telemetry.shed_reason import ShedReason
 
@@ -132,6 +132,13 @@ def test_tenants_and_models_of_the_cache_are_bounded_too() -> None:
         found = bench.samples(name)
         assert len(found) == MOST + 1
         assert found[other] == (5.0 if "cache" in name else 10.0)
+
+
+def test_answers_to_latency_budgets_are_told_by_route_and_model() -> None:
+    bench = Bench()
+    bench.cache = {"budgets": (BudgetCount("r", "large", True, 3), BudgetCount("r", "small", False, 1))}
+    found = bench.samples("tidegate_latency_budget_requests_total")
+    assert found == {("large", "within", "r"): 3.0, ("small", "late", "r"): 1.0}
 
 
 def test_names_are_escaped() -> None:

@@ -18,36 +18,9 @@ from control_plane.core.endpoints import TcpAddress
 from control_plane.protocols.grpc import GrpcHead
 from control_plane.triton.adapters.grpc import GrpcClient
 from control_plane.triton.ports import GrpcCall
-from perf.load.echo_requests import GRPC_PATH, framed, grpc_request
+from perf.load.echo_requests import GRPC_PATH
 
 _DEADLINE_S = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What each request asks the model `straggle` for."""
-
-    usual_s: float
-    part: float
-    """Of the requests (0 to 1), that takes longer."""
-    more_s: float
-    heeds: bool
-    """Whether a request that takes longer ends when it is cancelled."""
-
-    @property
-    def mean_s(self) -> float:
-        return self.usual_s + self.part * self.more_s
-
-    @property
-    def kinds_s(self) -> Sequence[float]:
-        """The times that a request may take."""
-        return (self.usual_s, self.usual_s + self.more_s) if self.part else (self.usual_s,)
-
-    def frame(self, name: str, count: int) -> bytes:
-        """The message to the model or route of this name, with so many numbers, at least four."""
-        numbers = np.zeros(count, dtype=np.float32)
-        numbers[:4] = (self.usual_s, self.part, self.more_s, self.heeds)
-        return framed(grpc_request(name, "SECONDS", numbers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +28,9 @@ class Answered:
     """One run."""
 
     latencies_ms: Sequence[float]
+    """Of all answers, also those that say what went wrong."""
+    good_ms: Sequence[float]
+    """Latencies of the good ones."""
     late_ms: Sequence[float]
     """For each latency, how much later than planned the client sent the request."""
     errors: int
@@ -63,25 +39,28 @@ class Answered:
         return float(np.percentile(self.latencies_ms, percent)) if len(self.latencies_ms) else float("nan")
 
 
-def ask(address: str, frames: Sequence[bytes], *, requests: int, per_s: float, seed: int) -> Answered:
+def ask(address: str, frames: Sequence[bytes], *, requests: int, per_s: float, seed: int, deadline_s: float = _DEADLINE_S) -> Answered:
     """Send so many requests, these ones in turns, on average `per_s` of them a second, and wait for all answers."""
-    return uvloop.run(_ask(address, frames, requests, per_s, random.Random(seed)))
+    return uvloop.run(_ask(address, frames, requests, per_s, random.Random(seed), deadline_s))
 
 
-async def _ask(address: str, frames: Sequence[bytes], requests: int, per_s: float, draw: random.Random) -> Answered:
+async def _ask(address: str, frames: Sequence[bytes], requests: int, per_s: float, draw: random.Random, deadline_s: float) -> Answered:
     host, _, port = address.rpartition(":")
     client = GrpcClient(TcpAddress(host, int(port)))
     head = GrpcHead(GRPC_PATH, ((b"content-type", b"application/grpc"),))
     calls = [GrpcCall(head, frame) for frame in frames]
-    latencies_ms, late_ms, errors = [], [], 0
+    latencies_ms, good_ms, late_ms, errors = [], [], [], 0
 
     async def one(call: GrpcCall, due_s: float) -> None:
         nonlocal errors
         sent_late_ms = 1e3 * (time.perf_counter() - due_s)
-        answer = await client.unary(call, timeout_s=_DEADLINE_S)
+        answer = await client.unary(call, timeout_s=deadline_s)
         late_ms.append(sent_late_ms)
         latencies_ms.append(1e3 * (time.perf_counter() - due_s))
-        errors += answer.code != 0
+        if answer.code == 0:
+            good_ms.append(latencies_ms[-1])
+        else:
+            errors += 1
 
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -93,4 +72,4 @@ async def _ask(address: str, frames: Sequence[bytes], requests: int, per_s: floa
                 tasks.create_task(one(calls[number % len(calls)], due_s))
     finally:
         await client.close()
-    return Answered(latencies_ms, late_ms, errors)
+    return Answered(latencies_ms, good_ms, late_ms, errors)
