@@ -78,7 +78,8 @@ class ServiceTime:
         # The first test is the cheaper one, and settles it for nearly all: none is expected sooner than at an idle model.
         elif pace > _OF_ANOTHER_KIND * self._alone_s and held_s > _OF_ANOTHER_KIND * (self.answer_s(cost, ahead=ahead, caution=1.0) or 0.0):
             self._stall_ended_s, self._stall_until_s, self._is_proven = now_s, now_s + _DOUBTED * held_s, False
-        if _OF_ANOTHER_KIND * pace < self._alone_s:
+        # Nor faster by unit than all that was there together.
+        if _OF_ANOTHER_KIND * pace < self._alone_s or 0.0 < _OF_ANOTHER_KIND * pace * self._work < self._held_s:
             self._alone_s, self._work = pace, 0.0
         if not ahead or pace < self._alone_s:
             self._alone_s += _NEWEST_ALONE * (pace - self._alone_s) if self._alone_s else pace

@@ -220,3 +220,12 @@ class TestStall:
         service = one_by_one(1)
         service.record(1.0, 10.0, ahead=100.0, now_s=1000.0)
         assert not service.is_in_doubt(1000.0)
+
+
+def test_costs_that_are_told_by_another_unit_are_believed_at_once_also_after_a_crowd() -> None:
+    service = ServiceTime()
+    for number in range(12):  # a crowd of which nobody comes alone, when a request costs 1
+        service.record(1.0, 0.25, ahead=float(number + 1), now_s=100.0)
+    service.record(60.0, 0.04, ahead=0.0, now_s=200.0)
+    assert service.answer_s(60.0, ahead=0.0) == pytest.approx(0.04)
+    assert service.answer_s(60.0, ahead=60.0) == pytest.approx(0.04, rel=1.0)
