@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from perf.batching import report as batching_report
+from perf.budgets import report as budgets_report
 from perf.cache_faults import report as cache_faults_report
 from perf.cache_hits import report as cache_hits_report
 from perf.chaos import report as chaos_report
@@ -93,6 +94,7 @@ SCENARIOS = {
         Scenario("whether each accepted job is answered once, whatever dies", chaos_jobs_report.Report, has_rounds=False),
         Scenario("what asynchronous jobs cost callers who wait, and what they get", jobs_report.Report),
         Scenario("late requests that go to a second server", hedging_report.Report),
+        Scenario("a fast model that stands in where an accurate one would be late", budgets_report.Report),
         Scenario("which answers to keep, on traces", eviction_report.Report, trace_folder="--traces", has_rounds=False),
         Scenario(
             "which server and what has to go, on traces",

@@ -47,7 +47,7 @@ def ask(address: str, frames: Sequence[bytes], *, requests: int, per_s: float, s
 async def _ask(address: str, frames: Sequence[bytes], requests: int, per_s: float, draw: random.Random, deadline_s: float) -> Answered:
     host, _, port = address.rpartition(":")
     client = GrpcClient(TcpAddress(host, int(port)))
-    head = GrpcHead(GRPC_PATH, ((b"content-type", b"application/grpc"),))
+    head = GrpcHead(GRPC_PATH, ((b"content-type", b"application/grpc"), (b"grpc-timeout", b"%dm" % (1e3 * deadline_s))))
     calls = [GrpcCall(head, frame) for frame in frames]
     latencies_ms, good_ms, late_ms, errors = [], [], [], 0
 

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from perf.budgets.report import DIAL
+from perf.budgets.report import Case as BudgetsCase
+from perf.budgets.report import Report as BudgetsReport
 from perf.hedging.report import OFF_AGAIN, ON
 from perf.measurement.report import Report
 from perf.rollout_gates.report import Case as GatesCase
@@ -32,6 +35,11 @@ def only_hedged_where_it_is_on(report: Report) -> None:
     assert half["more_processes"] == half["errors"] == 0
 
 
+def who_has_no_time_is_answered_by_the_fast_model(report: BudgetsReport) -> None:
+    assert 0.0 < report.median(BudgetsCase(DIAL, 2.0)).accurate < 1.0
+    assert report.median(BudgetsCase(DIAL, 0.5)).refused == 0.0
+
+
 def few_are_rolled_back_that_are_no_worse(report: RolloutGatesReport) -> None:
     assert report.figures()["false_rollbacks_percent"] <= 15, "3 of 20; the scenario itself has a target, of 10,000"
     assert report.median(GatesCase("fails always", "gates", False)).failed == 2
@@ -46,6 +54,7 @@ RUNS = [
         "hedging", *ONE_ROUND, "--requests", "250", "--learn", "400", "--works", "stragglers", "--loads", "0.2", "--half-s", "1",
         check=only_hedged_where_it_is_on,
     ),
+    run("budgets", *ONE_ROUND, "--seconds", "1", "--loads", "0.5", "2", check=who_has_no_time_is_answered_by_the_fast_model),
     run(
         "rollouts", *ONE_ROUND, "--rollouts", "2", "--bad", "fails", "--cost", "1", "--turn-s", "0.5", check=rollouts_cost_nobody_a_request,
     ),
