@@ -68,6 +68,7 @@ from control_plane.telemetry.request_counts import (
     RequestCounts,
     RetryCount,
     ShedCount,
+    UnitsCount,
     WaitHistogram,
 )
 from control_plane.telemetry.tracing import Tracer
@@ -219,6 +220,7 @@ class DataPlane:
             copied=tuple(CopiedCount(*each) for each in self._shadow.totals.items()),
             deliveries=() if deliveries is None else tuple(DeliveryCount(*key, count) for key, count in deliveries.outcomes.items()),
             shed=tuple(ShedCount(*key, count) for key, count in admission.counts.items()),
+            units=units_of(self._governance.meter),
             unmetered=self._governance.meter.dropped,
             spans_lost=0 if self._spans is None else self._spans.lost,
             cached=tuple(CacheStatusCount(*key, count) for key, count in self._cache.counts.items()),
@@ -347,6 +349,11 @@ class DataPlane:
         )
         limits = grpc_limits(gateway, self._governance.access)
         return GrpcServer(application, limits, budget, hosts=self._hosts, reads=self._reads)
+
+
+def units_of(meter: Meter) -> tuple[UnitsCount, ...]:
+    """Return what a process's meter has added up for the metrics."""
+    return tuple(UnitsCount(*each) for each in meter.units.items())
 
 
 def connection_caps(gateway: GatewaySettings, admin: AdminSettings, *, servers: int) -> ConnectionCaps:

@@ -33,6 +33,7 @@ from control_plane.telemetry.request_counts import (
     RequestCounts,
     RetryCount,
     ShedCount,
+    UnitsCount,
 )
 from control_plane.telemetry.shared_cache_counts import SharedCacheCounts
 from control_plane.telemetry.shed_reason import ShedReason
@@ -63,6 +64,7 @@ def _own_page() -> str:
         ended=tuple(OutcomeCount(name, frontend, outcome, 1) for frontend, outcome in product(frontends, Outcome)),
         took=tuple(DurationHistogram(name, frontend, (0,) * (len(BUCKETS_S) + 1), 1.0) for frontend in frontends),
         shed=tuple(ShedCount(name, reason, 1) for reason in ShedReason),
+        units=(UnitsCount(name, 1.0),),
         cached=tuple(CacheStatusCount(name, status, 1) for status in CacheStatus),
         shared_cache=SharedCacheCounts(),
         retries=tuple(RetryCount(kind, is_allowed, 1) for kind, is_allowed in product(RetryKind, (True, False))),
@@ -77,7 +79,7 @@ def _own_page() -> str:
         state_behind_s=lambda: 0.0,
         cache_bytes=1,
         max_models=10,
-        fleet=FleetMetrics(FleetCounts()),
+        more=(FleetMetrics(FleetCounts()),),
     )
     return finish(own.render()).decode()
 

@@ -69,7 +69,7 @@ async def test_its_usage_is_the_jobs_and_is_not_counted_when_it_ends() -> None:
 
     assert (computed.answer.body, computed.model) == (INFER, "m")
     assert computed.usage == Usage(requests=1, rows=1, elements=1, compute_units=1.0)
-    assert meter.added == []
+    assert (meter.added, meter.units) == ([], {"team": 1.0})
     (sent,) = it.upstream.http.requests
     assert (sent.target, sent.body, sent.header(b"x-a")) == (b"/v2/models/m/infer", INFER, "ö".encode("latin-1"))
     assert sent.header(b"tidegate-background") == BACKGROUND_MARK[1], "callers may come while it is computed"
