@@ -126,11 +126,11 @@ class App:
         serving = self._workers or self._data_plane
         assert serving is not None
         self._tritons.tell_nodes(serving.awaited, governing.costs.read_soon)
-        page = make_metrics_page(self._settings, Counted(serving, governing), self._tritons)
+        self._rollouts = self._make_rollouts(governing)
+        page = make_metrics_page(self._settings, Counted(serving, governing), self._tritons, self._rollouts.rollouts)
         gateway, access = self._settings.gateway, governing.governance.access
         hosts = allowed_hosts(gateway.host, gateway.allowed_hosts, authentication=access.is_on)
         self._metrics = HttpServer(page.answer, render_error, self._service_limits(access), admit=page.admit, hosts=hosts)
-        self._rollouts = self._make_rollouts(governing)
         self._events = self._make_events(governing)
         self._model_controller = self._make_model_controller(governing, audit)
         self._admin = self._make_admin(governing, audit, records)

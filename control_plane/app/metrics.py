@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from prometheus_client.registry import Collector
+
 from control_plane.app.data_plane import DataPlane, units_of
 from control_plane.app.request_services import RequestServices
 from control_plane.app.servers import Tritons
 from control_plane.fleet.adapters.metrics import FleetMetrics
 from control_plane.frontends.metrics_page import MetricsPage
+from control_plane.jobs.adapters.metrics import JobMetrics
+from control_plane.rollout.adapters.metrics import RolloutMetrics
+from control_plane.rollout.rollouts import Rollouts
 from control_plane.settings import Settings
 from control_plane.telemetry.adapters.prometheus import OwnMetrics
 from control_plane.telemetry.request_counts import RequestCounts
@@ -34,9 +39,13 @@ class Counted:
         return 1 if isinstance(self.frontends, DataPlane) else self.frontends.listening
 
 
-def make_metrics_page(settings: Settings, counted: Counted, tritons: Tritons) -> MetricsPage:
+def make_metrics_page(settings: Settings, counted: Counted, tritons: Tritons, rollouts: Rollouts) -> MetricsPage:
     """Make the page of the metrics port."""
-    governing, servers = counted.governing, tritons.servers
+    governing, servers, most = counted.governing, tritons.servers, settings.gateway.max_metric_models
+    more: list[Collector] = [_fleet_metrics(counted, tritons), RolloutMetrics(lambda: rollouts.latest(most))]
+    backlog = None if governing.jobs is None else governing.jobs.backlog
+    if backlog is not None:
+        more.append(JobMetrics(lambda: backlog.latest))
     own = OwnMetrics(
         version=version("tidegate"),
         counts=counted.counts,
@@ -44,10 +53,11 @@ def make_metrics_page(settings: Settings, counted: Counted, tritons: Tritons) ->
         triton_is_up=lambda: servers.is_answering,
         state_behind_s=lambda: governing.known.behind_s,
         cache_bytes=settings.cache.cache_bytes,
-        max_models=settings.gateway.max_metric_models,
-        more=(_fleet_metrics(counted, tritons),),
+        max_models=most,
+        more=more,
     )
-    return MetricsPage(render_own=own.render, servers=servers, access=governing.governance.access)
+    read = None if backlog is None else backlog.read
+    return MetricsPage(render_own=own.render, servers=servers, access=governing.governance.access, read=read)
 
 
 def _fleet_metrics(counted: Counted, tritons: Tritons) -> FleetMetrics:
