@@ -21,9 +21,9 @@ from control_plane.admin.api import make_admin_api
 from control_plane.admin.event_feed import EventFeed, EventSources
 from control_plane.admin.idempotency.ports import IdempotencyRecords
 from control_plane.admin.server import make_admin_server
-from control_plane.app.data_plane import DataPlane, DataSockets, connection_caps
+from control_plane.app.data_plane import DataPlane, DataSockets
 from control_plane.app.kubernetes import make_model_controller
-from control_plane.app.limits import http_limits
+from control_plane.app.limits import connection_caps, http_limits
 from control_plane.app.metrics import Counted, make_metrics_page
 from control_plane.app.request_services import RequestServices, open_request_services
 from control_plane.app.rollouts import RolloutServices

@@ -25,7 +25,6 @@ from control_plane.fleet.routing.dispatch import FleetDispatcher
 from control_plane.frontends.batches.compute_lines import LinesCompute
 from control_plane.frontends.batches.http import BatchesHttp
 from control_plane.frontends.common.body_budget import BodyBudget
-from control_plane.frontends.common.connection_limits import ConnectionCaps, descriptors_wanted, fit
 from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.common.read_scheduler import ReadScheduler
 from control_plane.frontends.common.status import client_status_of
@@ -42,7 +41,6 @@ from control_plane.frontends.kserve.http_infer import HttpInferContext
 from control_plane.frontends.openai import OpenaiHttp
 from control_plane.host.exposure import allowed_hosts
 from control_plane.host.listening import allow_restart
-from control_plane.host.open_files import allow_open_files
 from control_plane.host.tls import GRPC, HTTP, Tls
 from control_plane.inference.background_lanes import BackgroundLanes
 from control_plane.inference.caching.cached_inference import CachedInference
@@ -56,7 +54,7 @@ from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.ports import ModelAdministration
 from control_plane.rollout.shadow import ShadowCopies
-from control_plane.settings import AdminSettings, GatewaySettings
+from control_plane.settings import GatewaySettings
 from control_plane.telemetry.adapters.request_counter import RequestCounter
 from control_plane.telemetry.request_counts import (
     CacheStatusCount,
@@ -354,21 +352,3 @@ class DataPlane:
 def units_of(meter: Meter) -> tuple[UnitsCount, ...]:
     """Return what a process's meter has added up for the metrics."""
     return tuple(UnitsCount(*each) for each in meter.units.items())
-
-
-def connection_caps(gateway: GatewaySettings, admin: AdminSettings, *, servers: int) -> ConnectionCaps:
-    """Connections that each port of this process may have; raises the limit of file descriptors if it can,
-    else fits in.
-    """
-    wanted = ConnectionCaps(gateway.max_connections, admin.admin_max_connections)
-    upstream = max(1, servers) * gateway.max_upstream_connections
-    return fit(wanted, upstream=upstream, descriptors=allow_open_files(descriptors_wanted(wanted, upstream)))
-
-
-def share_of(gateway: GatewaySettings, workers: int) -> GatewaySettings:
-    """Return the settings with one worker's share of the limits that hold for all workers together."""
-    shared = ("max_connections", "max_upstream_connections")
-    parts: dict[str, int] = {name: max(1, getattr(gateway, name) // workers) for name in shared}
-    # Not a plain share: with less than `max_body_bytes` the largest bodies would fit into no worker.
-    parts["max_buffered_bytes"] = max(gateway.max_body_bytes, gateway.max_buffered_bytes // workers)
-    return gateway.model_copy(update=parts)
