@@ -115,10 +115,9 @@ class DataPlane:
         self._counter = RequestCounter(max_models=gateway.max_metric_models, existing=self._models)
         self._cache = cache
         self._cached = CachedInference(cache)
-        self._inference = self._inference_with(governance, dispatch)
         self._spans = open_spans(gateway)
-        if self._spans is not None:
-            self._inference.tracer = Tracer(self._spans, gateway.trace_ratio, time.monotonic)
+        self._tracer = None if self._spans is None else Tracer(self._spans, gateway.trace_ratio, time.monotonic)
+        self._inference = self._inference_with(governance, dispatch)
         self._shadow = self._inference.shadow = ShadowCopies(
             governance.access,
             self._inference.dispatch,
@@ -287,6 +286,7 @@ class DataPlane:
             client_status_of=client_status_of,
             default_timeout_s=self._gateway.request_timeout_s,
             allow_shared_memory=self._gateway.allow_shared_memory,
+            tracer=self._tracer,
         )
 
     def _job_compute(self, context: HttpInferContext, budget: BodyBudget, *, max_attempts: int) -> JobCompute:
