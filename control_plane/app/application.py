@@ -21,9 +21,10 @@ from control_plane.admin.api import make_admin_api
 from control_plane.admin.event_feed import EventFeed, EventSources
 from control_plane.admin.idempotency.ports import IdempotencyRecords
 from control_plane.admin.server import make_admin_server
-from control_plane.app.data_plane import DataPlane, DataSockets, connection_caps
+from control_plane.app.data_plane import DataPlane, DataSockets
 from control_plane.app.kubernetes import make_model_controller
-from control_plane.app.limits import http_limits
+from control_plane.app.limits import connection_caps, http_limits
+from control_plane.app.metrics import Counted, make_metrics_page
 from control_plane.app.request_services import RequestServices, open_request_services
 from control_plane.app.rollouts import RolloutServices
 from control_plane.app.servers import Tritons
@@ -37,11 +38,9 @@ from control_plane.auth.keys import Keys
 from control_plane.cache.purges import Purges
 from control_plane.core.cpus import format_cpus, is_range
 from control_plane.core.errors import StartupError, StoreUnavailable
-from control_plane.fleet.adapters.metrics import FleetMetrics
 from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.http.limits import HttpLimits
 from control_plane.frontends.http.server import HttpServer
-from control_plane.frontends.metrics_page import MetricsPage
 from control_plane.host.cpu_affinity import pin_worker, require_cpus
 from control_plane.host.exposure import allowed_hosts, refusal
 from control_plane.host.listening import allow_restart, share_port
@@ -62,8 +61,6 @@ from control_plane.objects.objects import Objects
 from control_plane.operator.controller import ModelController
 from control_plane.settings import Settings
 from control_plane.storage.store_record import write_store_record
-from control_plane.telemetry.adapters.prometheus import OwnMetrics
-from control_plane.telemetry.request_counts import RequestCounts
 from control_plane.workers.adapters.process import WorkerProcessLauncher
 from control_plane.workers.fleet_publisher import FleetPublisher
 from control_plane.workers.workers import Workers
@@ -129,11 +126,11 @@ class App:
         serving = self._workers or self._data_plane
         assert serving is not None
         self._tritons.tell_nodes(serving.awaited, governing.costs.read_soon)
-        page = self._metrics_page(governing)
+        self._rollouts = self._make_rollouts(governing)
+        page = make_metrics_page(self._settings, Counted(serving, governing), self._tritons, self._rollouts.rollouts)
         gateway, access = self._settings.gateway, governing.governance.access
         hosts = allowed_hosts(gateway.host, gateway.allowed_hosts, authentication=access.is_on)
         self._metrics = HttpServer(page.answer, render_error, self._service_limits(access), admit=page.admit, hosts=hosts)
-        self._rollouts = self._make_rollouts(governing)
         self._events = self._make_events(governing)
         self._model_controller = self._make_model_controller(governing, audit)
         self._admin = self._make_admin(governing, audit, records)
@@ -313,40 +310,6 @@ class App:
             share_port(bound)
         launcher = WorkerProcessLauncher(sockets.settings_in_force(), http_socket=sockets.http_unix, grpc_socket=sockets.grpc_unix)
         return Workers(count=self._settings.process.workers, launcher=launcher)
-
-    def _metrics_page(self, governing: RequestServices) -> MetricsPage:
-        own = OwnMetrics(
-            version=version("tidegate"),
-            counts=self._counts,
-            workers=self._listening,
-            triton_is_up=lambda: self._servers.is_answering,
-            state_behind_s=lambda: governing.known.behind_s,
-            cache_bytes=self._settings.cache.cache_bytes,
-            max_models=self._settings.gateway.max_metric_models,
-            fleet=self._fleet_metrics(),
-        )
-        return MetricsPage(render_own=own.render, servers=self._servers, access=governing.governance.access)
-
-    def _fleet_metrics(self) -> FleetMetrics:
-        fleet = self._tritons.fleet
-        if fleet is None:
-            return FleetMetrics(self._tritons.counts, losses=lambda: self._servers.losses)
-        return FleetMetrics(
-            self._tritons.counts,
-            self._counts,
-            fleet=fleet.state.fleet,
-            is_leader=lambda: fleet.is_leader,
-            losses=lambda: self._servers.losses,
-            now_s=fleet.state.now_s,
-        )
-
-    def _counts(self) -> RequestCounts:
-        frontends = self._workers or self._data_plane
-        assert frontends is not None
-        return frontends.counts()
-
-    def _listening(self) -> int:
-        return self._workers.listening if self._workers is not None else 1
 
 
 @asynccontextmanager

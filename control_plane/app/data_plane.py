@@ -25,7 +25,6 @@ from control_plane.fleet.routing.dispatch import FleetDispatcher
 from control_plane.frontends.batches.compute_lines import LinesCompute
 from control_plane.frontends.batches.http import BatchesHttp
 from control_plane.frontends.common.body_budget import BodyBudget
-from control_plane.frontends.common.connection_limits import ConnectionCaps, descriptors_wanted, fit
 from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.common.read_scheduler import ReadScheduler
 from control_plane.frontends.common.status import client_status_of
@@ -42,7 +41,6 @@ from control_plane.frontends.kserve.http_infer import HttpInferContext
 from control_plane.frontends.openai import OpenaiHttp
 from control_plane.host.exposure import allowed_hosts
 from control_plane.host.listening import allow_restart
-from control_plane.host.open_files import allow_open_files
 from control_plane.host.tls import GRPC, HTTP, Tls
 from control_plane.inference.background_lanes import BackgroundLanes
 from control_plane.inference.caching.cached_inference import CachedInference
@@ -56,7 +54,7 @@ from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.ports import ModelAdministration
 from control_plane.rollout.shadow import ShadowCopies
-from control_plane.settings import AdminSettings, GatewaySettings
+from control_plane.settings import GatewaySettings
 from control_plane.telemetry.adapters.request_counter import RequestCounter
 from control_plane.telemetry.request_counts import (
     BudgetCount,
@@ -69,6 +67,7 @@ from control_plane.telemetry.request_counts import (
     RequestCounts,
     RetryCount,
     ShedCount,
+    UnitsCount,
     WaitHistogram,
 )
 from control_plane.telemetry.tracing import Tracer
@@ -117,10 +116,9 @@ class DataPlane:
         self._counter = RequestCounter(max_models=gateway.max_metric_models, existing=self._models)
         self._cache = cache
         self._cached = CachedInference(cache)
-        self._inference = self._inference_with(governance, dispatch)
         self._spans = open_spans(gateway)
-        if self._spans is not None:
-            self._inference.tracer = Tracer(self._spans, gateway.trace_ratio, time.monotonic)
+        self._tracer = None if self._spans is None else Tracer(self._spans, gateway.trace_ratio, time.monotonic)
+        self._inference = self._inference_with(governance, dispatch)
         self._shadow = self._inference.shadow = ShadowCopies(
             governance.access,
             self._inference.dispatch,
@@ -221,6 +219,7 @@ class DataPlane:
             budgets=tuple(BudgetCount(*key, count) for key, count in self._inference.dial.totals.items()),
             deliveries=() if deliveries is None else tuple(DeliveryCount(*key, count) for key, count in deliveries.outcomes.items()),
             shed=tuple(ShedCount(*key, count) for key, count in admission.counts.items()),
+            units=units_of(self._governance.meter),
             unmetered=self._governance.meter.dropped,
             spans_lost=0 if self._spans is None else self._spans.lost,
             cached=tuple(CacheStatusCount(*key, count) for key, count in self._cache.counts.items()),
@@ -289,6 +288,7 @@ class DataPlane:
             client_status_of=client_status_of,
             default_timeout_s=self._gateway.request_timeout_s,
             allow_shared_memory=self._gateway.allow_shared_memory,
+            tracer=self._tracer,
         )
 
     def _job_compute(self, context: HttpInferContext, budget: BodyBudget, *, max_attempts: int) -> JobCompute:
@@ -351,19 +351,6 @@ class DataPlane:
         return GrpcServer(application, limits, budget, hosts=self._hosts, reads=self._reads)
 
 
-def connection_caps(gateway: GatewaySettings, admin: AdminSettings, *, servers: int) -> ConnectionCaps:
-    """Connections that each port of this process may have; raises the limit of file descriptors if it can,
-    else fits in.
-    """
-    wanted = ConnectionCaps(gateway.max_connections, admin.admin_max_connections)
-    upstream = max(1, servers) * gateway.max_upstream_connections
-    return fit(wanted, upstream=upstream, descriptors=allow_open_files(descriptors_wanted(wanted, upstream)))
-
-
-def share_of(gateway: GatewaySettings, workers: int) -> GatewaySettings:
-    """Return the settings with one worker's share of the limits that hold for all workers together."""
-    shared = ("max_connections", "max_upstream_connections")
-    parts: dict[str, int] = {name: max(1, getattr(gateway, name) // workers) for name in shared}
-    # Not a plain share: with less than `max_body_bytes` the largest bodies would fit into no worker.
-    parts["max_buffered_bytes"] = max(gateway.max_body_bytes, gateway.max_buffered_bytes // workers)
-    return gateway.model_copy(update=parts)
+def units_of(meter: Meter) -> tuple[UnitsCount, ...]:
+    """Return what a process's meter has added up for the metrics."""
+    return tuple(UnitsCount(*each) for each in meter.units.items())

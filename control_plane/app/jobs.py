@@ -19,6 +19,7 @@ from control_plane.batches.ports import Shelf
 from control_plane.core.errors import StartupError
 from control_plane.jobs.adapters.folder_spool import FolderSpool
 from control_plane.jobs.adapters.polled_tickets import PolledTickets
+from control_plane.jobs.backlog import BacklogReader
 from control_plane.jobs.deliveries import Deliveries
 from control_plane.jobs.domain.delivery import DeliveryKind
 from control_plane.jobs.domain.gate import BulkGate
@@ -73,6 +74,7 @@ class JobServices:
             keep_s=settings.batches_keep_s,
             max_open=settings.batches_open_per_tenant,
         )
+        self.backlog = BacklogReader(store)
         self._sweeper = Sweeper(store=store, queue=queue, spool=spool, usage=usage, policy=self._policy, kept=_kept_per_tenant(settings))
         self.max_attempts = settings.jobs_attempts
         self.max_upload_bytes = settings.jobs_max_upload_bytes

@@ -1,12 +1,14 @@
-"""Limits that the frontends set to their clients, by the settings."""
+"""Limits that the frontends set to their clients, by the settings, and one process's part of them."""
 
 from __future__ import annotations
 
 from control_plane.auth.access import Access
+from control_plane.frontends.common.connection_limits import ConnectionCaps, descriptors_wanted, fit
 from control_plane.frontends.grpc.connection import GrpcLimits
 from control_plane.frontends.http.limits import HttpLimits
+from control_plane.host.open_files import allow_open_files
 from control_plane.protocols.kserve.body_limits import BodyLimits
-from control_plane.settings import GatewaySettings
+from control_plane.settings import AdminSettings, GatewaySettings
 
 
 def body_limits(gateway: GatewaySettings) -> BodyLimits:
@@ -46,3 +48,21 @@ def grpc_limits(gateway: GatewaySettings, access: Access) -> GrpcLimits:
         body_timeout_s=gateway.body_timeout_s,
         idle_timeout_s=gateway.idle_timeout_s,
     )
+
+
+def connection_caps(gateway: GatewaySettings, admin: AdminSettings, *, servers: int) -> ConnectionCaps:
+    """Connections that each port of this process may have; raises the limit of file descriptors if it can,
+    else fits in.
+    """
+    wanted = ConnectionCaps(gateway.max_connections, admin.admin_max_connections)
+    upstream = max(1, servers) * gateway.max_upstream_connections
+    return fit(wanted, upstream=upstream, descriptors=allow_open_files(descriptors_wanted(wanted, upstream)))
+
+
+def share_of(gateway: GatewaySettings, workers: int) -> GatewaySettings:
+    """Return the settings with one worker's share of the limits that hold for all workers together."""
+    shared = ("max_connections", "max_upstream_connections")
+    parts: dict[str, int] = {name: max(1, getattr(gateway, name) // workers) for name in shared}
+    # Not a plain share: with less than `max_body_bytes` the largest bodies would fit into no worker.
+    parts["max_buffered_bytes"] = max(gateway.max_body_bytes, gateway.max_buffered_bytes // workers)
+    return gateway.model_copy(update=parts)

@@ -23,7 +23,8 @@ from uuid import uuid4
 
 import uvloop
 
-from control_plane.app.data_plane import DataPlane, DataSockets, connection_caps, share_of
+from control_plane.app.data_plane import DataPlane, DataSockets
+from control_plane.app.limits import connection_caps, share_of
 from control_plane.app.request_services import RequestServices, open_request_services
 from control_plane.app.stopping import drain_until
 from control_plane.app.upstreams import connect

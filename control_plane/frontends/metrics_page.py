@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from control_plane.auth.access import Access
 from control_plane.auth.domain.authorization import METRICS_NEED
@@ -30,7 +30,16 @@ _TEXT_FORMAT = b"text/plain; version=0.0.4; charset=utf-8"
 class MetricsPage:
     """The application behind the metrics port."""
 
-    def __init__(self, *, render_own: Callable[[], Steps[bytes]], servers: Servers, access: Access) -> None:
+    def __init__(
+        self,
+        *,
+        render_own: Callable[[], Steps[bytes]],
+        servers: Servers,
+        access: Access,
+        read: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`read` asks for what is not in memory, before each page."""
+        self._read = read
         self._render_own = render_own
         self._servers = servers
         self._access = access
@@ -49,6 +58,8 @@ class MetricsPage:
             return make_answer(404, b"the page is at /metrics\n", content_type=b"text/plain")
         if request.method not in (b"GET", b"HEAD"):
             return make_answer(405, b"GET only\n", content_type=b"text/plain")
+        if self._read is not None:
+            await self._read()
         own = await run_in_steps(self._render_own())
         return make_answer(200, own + await self._triton_page(), content_type=_TEXT_FORMAT)
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -40,6 +40,13 @@ class Meter(Protocol):
 
     def add_hits(self, tenant: str, model: str, *, requests: int, rows: int, elements: int) -> None:
         """Count requests that were answered from the cache, with the rows and elements of all of them."""
+
+    @property
+    def units(self) -> Mapping[str, float]:
+        """Compute units so far by tenant, for the metrics."""
+
+    def note_units(self, tenant: str, compute_units: float) -> None:
+        """Count units for the metrics that are charged by other means."""
 
     def log(self, event: UsageEvent) -> None:
         """Write a line to the request log, if there is one."""

@@ -78,6 +78,7 @@ class InferenceService:
         models: ModelNames | None = None,
         client_status_of: ClientStatusOf = unknown_client_status,
         allow_shared_memory: bool = False,
+        tracer: Tracer | None = None,
         now_s: Callable[[], float] = time.monotonic,
         today_s: Callable[[], float] = time.time,
     ) -> None:
@@ -97,7 +98,7 @@ class InferenceService:
         """What became of requests that a rollout has assigned, for the gateway to judge."""
         self.shadow: Shadow | None = None
         """Copies answered requests to another model; None where nothing is copied."""
-        self.tracer: Tracer | None = None
+        self.tracer = tracer
         """Samples requests to make spans of; None where none are made."""
         self._cached = cached
         self.dispatch: Dispatch = dispatch or SingleServerDispatch(servers, now_s=now_s)

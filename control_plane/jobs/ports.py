@@ -37,6 +37,17 @@ class Bounds:
     in_all: Load
 
 
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Jobs of all tenants that wait, run, or need an administrator."""
+
+    queued: int
+    running: int
+    dead: int
+    oldest_s: float | None
+    """When the oldest of those that wait was submitted, in seconds since 1970; None where none waits."""
+
+
 class DeliveryIndex(Protocol):
     """Index of what is yet to be delivered of the jobs in a store, in step with the records. Raises StoreUnavailable."""
 
@@ -119,6 +130,9 @@ class JobStore(Protocol):
 
     async def load(self, tenant: str) -> tuple[Load, Load]:
         """Return what the tenant has open, and what all have."""
+
+    async def backlog(self) -> Backlog:
+        """Return what all tenants have open or dead, at a cost that hardly grows with it."""
 
     async def close(self) -> None: ...
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from uuid import uuid4
@@ -20,6 +20,7 @@ from uuid import uuid4
 from control_plane.core.algorithms.backoff import RestartLimits, restart_delay_s
 from control_plane.core.errors import StoreUnavailable
 from control_plane.core.infer_call import Outcome
+from control_plane.metering.domain.tenant_units import TenantUnits
 from control_plane.metering.domain.usage import COUNTED_AS, DAY_S, MOST, Usage, UsageBatch, UsageEvent, day_of, make_storable_key
 from control_plane.metering.ports import RequestLog, UsageSpill, UsageStore
 
@@ -76,6 +77,8 @@ class Metering:
         self._day, self._day_began_s, self._day_ends_s = "", 0.0, 0.0
         self._tallies: dict[tuple[str, str, str], _Tally] = {}
         """(day, tenant, model) -> sums that wait, the oldest first."""
+        self._units = TenantUnits()
+        """Units of sums that wait no more, and of jobs."""
         self._unconfirmed_batch: UsageBatch | None = None
         self._spill_may_hold_batches = True
         self._failures = 0
@@ -87,6 +90,15 @@ class Metering:
     def waiting(self) -> int:
         """Sums that the store has not confirmed."""
         return len(self._tallies) + (len(self._unconfirmed_batch.sums) if self._unconfirmed_batch else 0)
+
+    @property
+    def units(self) -> Mapping[str, float]:
+        """Compute units of this process's requests and jobs so far by tenant, also those that are not stored yet."""
+        # Added up when they are asked for: a request that ends would else pay for it.
+        units = self._units.copy()
+        for (_, tenant, _), tally in self._tallies.items():
+            units.add(tenant, tally.compute_units)
+        return units.used
 
     @property
     def has_log(self) -> bool:
@@ -127,6 +139,10 @@ class Metering:
         tally = self._tally(tenant, model)
         if tally is not None:
             tally.compute_units += compute_units
+
+    def note_units(self, tenant: str, compute_units: float) -> None:
+        """Count the units of a job for the metrics alone: the job's record has them, too, and they are stored by it."""
+        self._units.add(tenant, compute_units)
 
     def add_hits(self, tenant: str, model: str, *, requests: int, rows: int, elements: int) -> None:
         """Count cache hits; `rows` and `elements` are the sums over all of them."""
@@ -188,6 +204,7 @@ class Metering:
         tally = self._tallies.get(key)
         if tally is None and len(self._tallies) < self._max_sums:
             tally = self._tallies[key] = _Tally()
+            self._units.know(tenant)
         return tally
 
     def _turn_day(self, now_s: float) -> None:
@@ -226,8 +243,10 @@ class Metering:
         """
         if self._unconfirmed_batch is None and self._tallies:
             oldest = list(islice(self._tallies, BATCH_SUMS))
-            sums = tuple((make_storable_key(*key), self._tallies.pop(key).usage()) for key in oldest)
-            self._unconfirmed_batch = UsageBatch(self._new_id(), sums)
+            sums = [(key, self._tallies.pop(key).usage()) for key in oldest]
+            for (_, tenant, _), usage in sums:
+                self._units.add(tenant, usage.compute_units)
+            self._unconfirmed_batch = UsageBatch(self._new_id(), tuple((make_storable_key(*key), usage) for key, usage in sums))
         return self._unconfirmed_batch
 
     def _spill_rest(self) -> None:

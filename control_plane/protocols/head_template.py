@@ -12,10 +12,9 @@ import re
 from collections.abc import Iterator
 
 from control_plane.protocols.http2.hpack import FIELD_OVERHEAD, STATIC, read_number, read_string
+from control_plane.protocols.per_request import PerRequestFields
 
 _LINE = re.compile(rb"\r\n([^:\r\n]+):([^\r\n]*)")
-_VALUE = re.compile(rb"[ -~]*")
-"""A value that no parser takes for anything else, nor refuses."""
 _LENGTH = re.compile(rb" ?(\d{1,6})")
 _TIMEOUT = re.compile(rb"\d{1,8}[HMSmun]")
 _MAX_FIELDS = 100
@@ -32,14 +31,14 @@ class Http1Template:
 
     __slots__ = ("_first", "_values", "key")
 
-    def __init__(self, head: bytes, fields: frozenset[bytes]) -> None:
+    def __init__(self, head: bytes, fields: PerRequestFields) -> None:
         """`head` is one that the parser has accepted, with the empty line at its end."""
         kept: list[bytes] = []
         values: list[tuple[re.Pattern[bytes], int, int]] = []
         at = 0
         for line in _LINE.finditer(head):
             name = line[1].lower()
-            pattern = _LENGTH if name == b"content-length" else _VALUE if name in fields else None
+            pattern = _LENGTH if name == b"content-length" else fields.get(name)
             if pattern is not None and pattern.fullmatch(line[2]) is not None:
                 values.append((pattern, *line.span(2)))
                 kept.append(head[at : line.start()])
@@ -67,7 +66,7 @@ class Http2Template:
 
     __slots__ = ("_fields", "_first", "_max_bytes", "_room", "_values", "last_block", "last_key")
 
-    def __init__(self, fields: frozenset[bytes], *, max_bytes: int) -> None:
+    def __init__(self, fields: PerRequestFields, *, max_bytes: int) -> None:
         """`max_bytes` limits what a block may expand to (`http2/hpack`)."""
         self._fields = fields
         self._max_bytes = max_bytes
@@ -112,9 +111,11 @@ class Http2Template:
         try:
             for name, value, start, value_start, end in _fields_of(block):
                 room -= len(name) + len(value) + FIELD_OVERHEAD
-                pattern = _TIMEOUT if name == b"grpc-timeout" else _VALUE
+                pattern = self._fields.get(name)
+                if pattern is not None and name == b"grpc-timeout":
+                    pattern = _TIMEOUT
                 # A field that is all in the static table has no bytes of its own that could differ.
-                if name in self._fields and value_start and pattern.fullmatch(value) is not None:
+                if pattern is not None and value_start and pattern.fullmatch(value) is not None:
                     room += len(value)
                     values.append((pattern, value_start, end))
                     kept.append(block[at:start])

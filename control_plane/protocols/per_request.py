@@ -11,6 +11,8 @@ inference protocol.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from control_plane.protocols.grpc import PREFIX_BYTES
 from control_plane.protocols.header_forwarding import HeaderForwarding
@@ -50,12 +52,24 @@ _NAME_TAG, _VERSION_TAG, ID_TAG = (number << 3 | 2 for number in (1, 2, 3))
 
 Span = tuple[int, int]
 
+PerRequestFields = Mapping[bytes, re.Pattern[bytes]]
+"""Lower-case names of fields that callers make anew, and which values of each may differ."""
 
-def per_request_fields(forwarding: HeaderForwarding) -> frozenset[bytes]:
-    """Lower-case names of the fields that callers make anew, without those on which answers may depend because
-    models can see them."""
+NO_FIELDS: PerRequestFields = MappingProxyType({})
+
+PLAIN = re.compile(rb"[ -~]*")
+"""A value that no parser takes for anything else, nor refuses."""
+_NOT_SAMPLED = re.compile(rb"(?! *[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f][13579bdf])[ -~]*")
+"""A plain value, but for a `traceparent` whose caller records the trace."""
+
+
+def per_request_fields(forwarding: HeaderForwarding, *, are_traced: bool = False) -> PerRequestFields:
+    """Return the fields that callers make anew, without those on which answers may depend because models can see them. Where
+    sampled requests `are_traced`, such a request has a head of its own, so that the ordinary path records it.
+    """
     pattern = forwarding.pattern
-    return PER_REQUEST_FIELDS if pattern is None else frozenset(name for name in PER_REQUEST_FIELDS if pattern.search(name) is None)
+    fields = {name: PLAIN for name in PER_REQUEST_FIELDS if pattern is None or pattern.search(name) is None}
+    return {**fields, b"traceparent": _NOT_SAMPLED} if are_traced and b"traceparent" in fields else fields
 
 
 def id_in_json(body: bytes) -> Span | None:

@@ -29,7 +29,7 @@ from control_plane.rollout.domain.contract import Contract, require_output, why_
 from control_plane.rollout.domain.deaths import Deaths
 from control_plane.rollout.domain.evidence import Evidence
 from control_plane.rollout.domain.findings import Findings, GateStatus
-from control_plane.rollout.domain.machine import Verdict, began, next_by_itself, promoted_route
+from control_plane.rollout.domain.machine import Hold, Verdict, began, held_by, next_by_itself, promoted_route
 from control_plane.rollout.ports import Copies
 from control_plane.rollout.shared_evidence import SharedEvidence
 
@@ -62,6 +62,8 @@ class RolloutStatus:
     step_samples: int = 0
     left_s: float | None = None
     """Seconds until the present step has its samples, at the present rate; None where there are none yet."""
+    held_by: Hold | None = None
+    """Why it stays at its stage."""
 
 
 class Rollouts:
@@ -192,15 +194,20 @@ class Rollouts:
         """Return the last rollout of each route, by route, or a part of them. Raises StoreUnavailable."""
         return await self._objects.list_all(Rollout, part)
 
+    def latest(self, most: int) -> list[tuple[Rollout, RolloutStatus]]:
+        """Return so many of the last rollouts of routes: those that are under way first, then those that ended last."""
+        found = sorted(self._known.rollouts.values(), key=lambda each: (not each.is_under_way, -each.entered_s))
+        return [(each, self.status(each)) for each in found[:most]]
+
     def status(self, rollout: Rollout) -> RolloutStatus:
         """Return what has been seen of a rollout."""
-        found = None if self._shared is None else self._shared.findings(rollout)
+        alone = self._evidence[rollout.id][0].findings if rollout.id in self._evidence else None
+        found = (None if self._shared is None else self._shared.findings(rollout)) or alone
         if found is None:
-            if rollout.id not in self._evidence:
-                return RolloutStatus()
-            found = self._evidence[rollout.id][0].findings
+            return RolloutStatus()
+        held = None if alone is None else held_by(rollout, self._verdict(rollout, alone), now_s=self.now_s())
         left_s = found.left_s(rollout.present_step.samples, self.now_s() - rollout.entered_s)
-        return RolloutStatus(tuple(found.statuses), found.step_samples, left_s)
+        return RolloutStatus(tuple(found.statuses), found.step_samples, left_s, held)
 
     async def run(self) -> None:
         """Judge and step until cancelled."""

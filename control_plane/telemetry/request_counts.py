@@ -20,6 +20,9 @@ from control_plane.telemetry.shed_reason import ShedReason
 BUCKETS_S = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.015, 0.03, 0.06, 0.125, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Upper bounds of the histogram's buckets, in seconds; one more bucket holds the rest."""
 
+OTHER = "(other)"
+"""Label value for all models or tenants beyond the bound; no model or tenant can have this name."""
+
 
 @dataclass(frozen=True, slots=True)
 class OutcomeCount:
@@ -60,6 +63,14 @@ class ShedCount:
     tenant: str
     reason: ShedReason
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitsCount:
+    """Compute units that a tenant's requests and jobs have used."""
+
+    tenant: str
+    count: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +205,7 @@ class RequestCounts:
     in_flight: int = 0
     shed: tuple[ShedCount, ...] = ()
     computed: tuple[ComputedCount, ...] = ()
+    units: tuple[UnitsCount, ...] = ()
     unmetered: int = 0
     """Requests whose usage was dropped, since too many sums waited to be written."""
     spans_lost: int = 0
@@ -238,6 +250,7 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
         in_flight=sum(part.in_flight for part in parts),
         shed=_sum_rows(ShedCount, (part.shed for part in parts)),
         computed=_sum_rows(ComputedCount, (part.computed for part in parts)),
+        units=_sum_rows(UnitsCount, (part.units for part in parts)),
         unmetered=sum(part.unmetered for part in parts),
         spans_lost=sum(part.spans_lost for part in parts),
         cached=_sum_rows(CacheStatusCount, (part.cached for part in parts)),
@@ -262,6 +275,7 @@ RowT = TypeVar(
     OutcomeCount,
     ComputedCount,
     ShedCount,
+    UnitsCount,
     CacheStatusCount,
     FleetRefusalCount,
     RetryCount,

@@ -109,13 +109,13 @@ class Workers:
         """The number of workers that accept requests now."""
         return sum(worker.is_listening for worker in self._live)
 
-    def counts(self) -> RequestCounts:
-        """The sum over all lives of all workers; for live ones, as of their last message, at most a second
-        old.
+    def counts(self, own: RequestCounts | None = None) -> RequestCounts:
+        """The sum over all lives of all workers, and what this process has counted itself; for live workers as of their last
+        message, at most a second old.
 
         What a worker has counted after its last message is lost when it is killed.
         """
-        return total([self._retired, *(worker.counts for worker in self._live)])
+        return total([self._retired, own or RequestCounts(), *(worker.counts for worker in self._live)])
 
     def degraded(self) -> list[str]:
         """Return what does not work as it should in the workers, a sentence each."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -17,8 +18,15 @@ from control_plane.fleet.domain.counts import LOADING, FleetCounts
 from control_plane.fleet.domain.fleet import Fleet, Server
 from control_plane.fleet.domain.placement.placement import Obstacle
 from control_plane.inference.retries.retry_budget import RetryKind
+from control_plane.jobs.adapters.metrics import JobMetrics
 from control_plane.jobs.domain.delivery import DeliveryKind, DeliveryState
+from control_plane.jobs.ports import Backlog
 from control_plane.models.domain.description import Tier
+from control_plane.objects.domain.rollout import Phase, Rollout, Step
+from control_plane.rollout.adapters.metrics import RolloutMetrics
+from control_plane.rollout.domain.findings import DISAGREEMENT, GATES, GateStatus
+from control_plane.rollout.domain.machine import Hold
+from control_plane.rollout.rollouts import RolloutStatus
 from control_plane.settings import PROJECT_ROOT
 from control_plane.telemetry.adapters.prometheus import OwnMetrics
 from control_plane.telemetry.request_counts import (
@@ -33,6 +41,7 @@ from control_plane.telemetry.request_counts import (
     RequestCounts,
     RetryCount,
     ShedCount,
+    UnitsCount,
 )
 from control_plane.telemetry.shared_cache_counts import SharedCacheCounts
 from control_plane.telemetry.shed_reason import ShedReason
@@ -63,6 +72,7 @@ def _own_page() -> str:
         ended=tuple(OutcomeCount(name, frontend, outcome, 1) for frontend, outcome in product(frontends, Outcome)),
         took=tuple(DurationHistogram(name, frontend, (0,) * (len(BUCKETS_S) + 1), 1.0) for frontend in frontends),
         shed=tuple(ShedCount(name, reason, 1) for reason in ShedReason),
+        units=(UnitsCount(name, 1.0),),
         cached=tuple(CacheStatusCount(name, status, 1) for status in CacheStatus),
         shared_cache=SharedCacheCounts(),
         retries=tuple(RetryCount(kind, is_allowed, 1) for kind, is_allowed in product(RetryKind, (True, False))),
@@ -77,9 +87,16 @@ def _own_page() -> str:
         state_behind_s=lambda: 0.0,
         cache_bytes=1,
         max_models=10,
-        fleet=FleetMetrics(FleetCounts()),
+        more=(FleetMetrics(FleetCounts()), RolloutMetrics(_rollouts), JobMetrics(lambda: Backlog(1, 1, 1, 0.0))),
     )
     return finish(own.render()).decode()
+
+
+def _rollouts() -> list[tuple[Rollout, RolloutStatus]]:
+    """Return rollouts in each phase that stay there for each reason."""
+    gates = tuple(GateStatus(name, 0, 0, 0, 0, 0.0, 1.0) for name in (*GATES, DISAGREEMENT))
+    rollout = Rollout("any", "", "any", "any", (Step(1, 1, 1.0),))
+    return [(replace(rollout, phase=phase), RolloutStatus(gates, held_by=hold)) for phase, hold in product(Phase, Hold)]
 
 
 def _fleet_page() -> str:

@@ -11,13 +11,14 @@ from statistics import fmean
 
 import numpy as np
 
+from control_plane.profiling.stages import Counted
 from perf.embedding.peers import MODEL, Peer
 from perf.embedding.report import STAGES_MIX, Stages
 from perf.load import closed_loop
 from perf.load.closed_loop import Ask
 from perf.measurement import harness
 from perf.measurement.interleaved import interleave, median_of
-from perf.servers.triton_statistics import METRICS_PERIOD_S, Statistics, metrics, statistics
+from perf.servers.triton_statistics import METRICS_PERIOD_S, metrics, statistics
 
 _MODELS = (MODEL, "text_encoder")
 
@@ -35,9 +36,9 @@ def measure(peers: list[Peer], asks: Callable[[Peer, str], Iterator[Ask]], argum
 def _measure(gateway: Peer, straight: Peer, asks: Callable[[Peer, str], Iterator[Ask]], seconds: float, callers: int) -> Stages:
     harness.say(f"stages of a request, {callers} callers")
     load = partial(_mean_ms, asks=asks, callers=callers, seconds=seconds)
-    through_ms, before = load(gateway), Counted.at(straight)
+    through_ms, before = load(gateway), Counts.at(straight)
     straight_ms = load(straight)
-    return stages(through_ms, straight_ms, Counted.at(straight) - before)
+    return stages(through_ms, straight_ms, Counts.at(straight).since(before))
 
 
 def _mean_ms(peer: Peer, *, asks: Callable[[Peer, str], Iterator[Ask]], callers: int, seconds: float) -> float:
@@ -46,27 +47,27 @@ def _mean_ms(peer: Peer, *, asks: Callable[[Peer, str], Iterator[Ask]], callers:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
-    ensemble: Statistics
-    encoder: Statistics
+class Counts:
+    ensemble: Counted
+    encoder: Counted
     batching: Mapping[str, float]
     """The encoder backend's own metrics."""
 
     @classmethod
-    def at(cls, peer: Peer) -> Counted:
+    def at(cls, peer: Peer) -> Counts:
         assert peer.triton is not None
         time.sleep(METRICS_PERIOD_S)
         counted = (statistics(peer.triton["http"], model) for model in _MODELS)
         return cls(*counted, metrics(peer.triton["metrics"], "text_encoder"))
 
-    def __sub__(self, earlier: Counted) -> Counted:
+    def since(self, earlier: Counts) -> Counts:
         batching = {name: value - earlier.batching.get(name, 0.0) for name, value in self.batching.items()}
-        return Counted(self.ensemble - earlier.ensemble, self.encoder - earlier.encoder, batching)
+        return Counts(self.ensemble.since(earlier.ensemble), self.encoder.since(earlier.encoder), batching)
 
 
-def stages(through_ms: float, straight_ms: float, counted: Counted) -> Stages:
+def stages(through_ms: float, straight_ms: float, counted: Counts) -> Stages:
     """Mean latencies through the gateway and straight at Triton, and what was counted during the latter, as parts of one request."""
-    ensemble_ms = counted.ensemble.mean_ms("success")
+    ensemble_ms = counted.ensemble.success_ns / max(counted.ensemble.requests, 1) / 1e6
     encoder_wait_ms, encoder_ms = _encoder(counted)
     return Stages(
         gateway=through_ms - straight_ms,
@@ -77,9 +78,9 @@ def stages(through_ms: float, straight_ms: float, counted: Counted) -> Stages:
     )
 
 
-def _encoder(counted: Counted) -> tuple[float, float]:
+def _encoder(counted: Counts) -> tuple[float, float]:
     """Waiting and computing, per request. The backend answers later than it returns to Triton, whose own figures say nothing of it."""
     batching = counted.batching
     waits_ms = batching["tidegate_batching_queue_seconds_total"] / batching["tidegate_batching_requests_total"] * 1e3
     computes_ms = batching["tidegate_batching_compute_seconds_total"] / batching["tidegate_batching_batches_total"] * 1e3
-    return counted.encoder.mean_ms("queue") + waits_ms, computes_ms
+    return counted.encoder.phases_ns["queue"] / max(counted.encoder.requests, 1) / 1e6 + waits_ms, computes_ms

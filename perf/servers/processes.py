@@ -45,7 +45,7 @@ class Usage:
 def require_programs(names: Sequence[str]) -> None:
     """Raises SystemExit with what to install when one is missing."""
     if missing := missing_packages(names):
-        raise SystemExit(f"missing: run apt-get install {' '.join(missing)} as root and then this again")
+        raise SystemExit(f"missing: run apt-get install --no-install-recommends {' '.join(missing)} as root and then this again")
 
 
 def missing_packages(names: Iterable[str]) -> list[str]:

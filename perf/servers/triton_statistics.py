@@ -6,37 +6,20 @@ import json
 import re
 import urllib.request
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+
+from control_plane.profiling.stages import Counted
 
 METRICS_PERIOD_S = 0.7
 """Backends hand their counts over to Triton every half a second: who wants all of them waits that long."""
 
 _TIMEOUT_S = 10.0
-_DURATIONS = ("success", "queue", "compute_input", "compute_infer", "compute_output")
 _VARIANT = re.compile(r'variant="([^"]+)"')
 _SAMPLE = re.compile(r"^(tidegate_\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """Of one model: requests, and the milliseconds of all of them together by what they were for."""
-
-    requests: int
-    ms: Mapping[str, float]
-
-    def __sub__(self, earlier: Statistics) -> Statistics:
-        return Statistics(self.requests - earlier.requests, {name: value - earlier.ms[name] for name, value in self.ms.items()})
-
-    def mean_ms(self, name: str) -> float:
-        """Of a request."""
-        return self.ms[name] / max(self.requests, 1)
-
-
-def statistics(address: str, model: str) -> Statistics:
-    """As Triton at this HTTP address counts now."""
-    counted = json.loads(_get(f"http://{address}/v2/models/{model}/stats"))["model_stats"][0]["inference_stats"]
-    return Statistics(int(counted["success"]["count"]), {name: int(counted[name]["ns"]) / 1e6 for name in _DURATIONS})
+def statistics(address: str, model: str) -> Counted:
+    """What Triton at this HTTP address has counted of a model until now."""
+    return Counted.of(json.loads(_get(f"http://{address}/v2/models/{model}/stats")))
 
 
 def metrics(address: str, model: str) -> dict[str, float]:

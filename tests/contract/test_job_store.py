@@ -25,7 +25,7 @@ from control_plane.jobs.domain.transitions import (
     released,
     renewed,
 )
-from control_plane.jobs.ports import Bounds, JobsFull, JobStore, Load
+from control_plane.jobs.ports import Backlog, Bounds, JobsFull, JobStore, Load
 from control_plane.metering.domain.usage import Usage
 from tests.contract.stores import Opening, address, empty_redis, handles
 from tests.fakes.jobs import ROOMY, job, job_id
@@ -153,6 +153,21 @@ async def test_what_runs_and_the_last_claim_count_for_the_tenant(opening: Openin
         (queue,) = await store.waiting(6.0)
         assert (queue.running, queue.last_claimed_s, len(queue.waiting)) == (1, 4.0, 2), "one waits for its next attempt"
         assert len((await store.waiting(15.0))[0].waiting) == 3
+
+
+async def test_the_backlog_is_what_waits_and_runs_or_is_dead_of_all_tenants(opening: Opening[JobStore]) -> None:
+    async with handles(opening, 1) as (store,):
+        assert await store.backlog() == Backlog(0, 0, 0, None)
+        await put(store, *(job(number, tenant=tenant, submitted_s=10.0 + number) for number, tenant in enumerate("abab")))
+        assert await store.backlog() == Backlog(4, 0, 0, 10.0)
+        await changed(store, claim(job(0, tenant="a", submitted_s=10.0), 20.0))
+        second = await changed(store, claim(job(1, tenant="b", submitted_s=11.0), 20.0))
+        assert await store.backlog() == Backlog(2, 2, 0, 12.0)
+
+        await changed(store, released(second, now_s=21.0, delay_s=10.0))
+        assert await store.backlog() == Backlog(3, 1, 0, 11.0), "one that waits for its next attempt waits, too"
+        await changed(store, broken(await store.get(job_id(0)) or job(), error="why", now_s=22.0, policy=POLICY))
+        assert await store.backlog() == Backlog(3, 0, 1, 11.0)
 
 
 async def test_neglected_jobs_are_those_to_look_at_the_longest_first(opening: Opening[JobStore]) -> None:

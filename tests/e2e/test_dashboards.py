@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -50,6 +51,7 @@ class Site:
             assert self.ask("echo", ECHO) == 200
             self.ask("echo", ECHO, tenant="small")
             assert self.ask("slow", seconds(-1.0 if number else 0.0)) == (500 if number else 200), "nobody sleeps for less than nothing"
+        assert self.ask("way", ECHO) == 200
         assert self.ask("broken", ECHO) >= 400
 
     def lacks_data(self) -> list[Query]:
@@ -70,7 +72,8 @@ def seconds(count: float) -> object:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     root = tmp_path_factory.mktemp("dashboards")
-    repositories = [PROJECT / "model_repository", PROJECT / "ensembles", MODELS]
+    shutil.copytree(MODELS / "echo", root / "more" / "next")
+    repositories = [PROJECT / "model_repository", PROJECT / "ensembles", MODELS, root / "more"]
     flags = [part for path in repositories for part in ("--model-repository", str(path))]
     key = make_first_key(root / "gateway")
     gateway = servers.start(root / "gateway", *flags, COMPLETE, "--authentication", "--memory-budget", "1GiB", "--load", "echo")
@@ -79,6 +82,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         administrator.make_tenant("team")
         administrator.make_tenant("small", requests_per_s=1.0)
         callers = {tenant: administrator.make_key(tenant, "infer:*") for tenant in ("team", "small")}
+        administrator.do("PUT", "/routes/way", {"model": "echo"})
+        administrator.do("POST", "/rollouts/way", {"model": "next", "steps": [{"weight": 5000, "samples": 1000}]})
         scraper = administrator.make_key("team", "metrics")
         target, labels = f"127.0.0.1:{gateway.port_of_metrics()}", {"namespace": "tidegate", "pod": "gateway-0"}
         groups = [{**group, "interval": "1s"} for group in rule_groups()]

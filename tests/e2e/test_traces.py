@@ -22,6 +22,8 @@ from tests.e2e.tidegate import Tidegate, wait_for
 from tests.wire.grpc_frontend import INFER as INFER_METHOD
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+JOB_TRACE = "1bf7651916cd43dd8448eb211c80319c"
+ECHO = {"inputs": [{"name": "INPUT0", "shape": [1, 4], "datatype": "FP32", "data": [1, 2.5, -3, 4e10]}]}
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,13 @@ def read_json(body: bytes) -> Iterator[Span]:
 
 
 def ask_over_http(running: Tidegate, traceparent: str) -> None:
-    body = {"inputs": [{"name": "INPUT0", "shape": [1, 4], "datatype": "FP32", "data": [1, 2.5, -3, 4e10]}]}
-    assert raw_http.status(raw_http.infer(running.port("http"), "echo", body, fields=[("traceparent", traceparent)])) == 200
+    assert raw_http.status(raw_http.infer(running.port("http"), "echo", ECHO, fields=[("traceparent", traceparent)])) == 200
+
+
+def submit_job(running: Tidegate, traceparent: str) -> None:
+    headers = [("traceparent", traceparent)]
+    answer = raw_http.exchange(running.port("http"), "POST", "/v2/models/echo/jobs", json.dumps(ECHO).encode(), headers)
+    assert raw_http.status(answer) == 202, answer
 
 
 def ask_over_grpc(running: Tidegate, traceparent: str) -> None:
@@ -118,7 +125,10 @@ def test_caller_gateway_attempt_and_triton_are_one_trace(
         tops = [each for each in it.spans if each.service != "tidegate" and each.parent == attempt.id]
         assert (server.parent, attempt.parent) == (CALLER, server.id)
         assert tops, it.spans
+        submit_job(running, f"00-{JOB_TRACE}-{CALLER}-01")
+        wait_for(lambda: any(each.service == "tidegate" and each.trace == JOB_TRACE for each in it.spans), what="a job's", timeout_s=60)
+        assert [each.parent for each in it.spans if each.name == "infer echo" and each.trace == JOB_TRACE] == [CALLER]
         assert "hush" in it.headers
         assert "hush" not in running.said()
         assert running.stop() == 0, running.said()
-        assert {each.trace for each in it.spans if each.service == "tidegate"} == {TRACE}
+        assert {each.trace for each in it.spans if each.service == "tidegate"} == {TRACE, JOB_TRACE}

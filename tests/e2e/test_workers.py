@@ -56,10 +56,10 @@ def tritons_of(tidegate: Tidegate) -> list[int]:
     return processes(tidegate, b"bin/tritonserver") + processes(tidegate, b"triton_python_backend_stub")
 
 
-def sample(tidegate: Tidegate, name: str) -> int:
+def sample(tidegate: Tidegate, name: str) -> float:
     """The sum of a metric's samples."""
     with urllib.request.urlopen(tidegate.endpoints["metrics"], timeout=LONG_S) as page:
-        return sum(int(float(value)) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", page.read().decode(), re.MULTILINE))
+        return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", page.read().decode(), re.MULTILINE))
 
 
 def ask(tidegate: Tidegate) -> int:
@@ -67,7 +67,7 @@ def ask(tidegate: Tidegate) -> int:
     return raw_http.status(raw_http.infer(tidegate.port("http"), "echo", ECHO))
 
 
-def answered(tidegate: Tidegate) -> int:
+def answered(tidegate: Tidegate) -> float:
     return sample(tidegate, "tidegate_requests_total")
 
 
@@ -87,6 +87,12 @@ def test_metrics_are_the_sum_over_all_of_them(scaled: Tidegate) -> None:
     wait_for(lambda: answered(scaled) == before + 40, what="every request on the page")
     assert sample(scaled, "tidegate_request_duration_seconds_count") == before + 40
     assert sample(scaled, "tidegate_workers") == WORKERS
+
+
+def test_what_triton_counts_is_charged_by_the_parent_and_is_on_the_page(scaled: Tidegate) -> None:
+    before = sample(scaled, "tidegate_compute_units_total")
+    assert [ask(scaled) for _ in range(40)] == [200] * 40
+    wait_for(lambda: sample(scaled, "tidegate_compute_units_total") > before, what="their compute units on the page")
 
 
 def test_models_are_loaded_through_any_of_them(scaled: Tidegate) -> None:

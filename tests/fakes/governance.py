@@ -57,6 +57,11 @@ class FakeMeter:
     events: list[UsageEvent] = field(default_factory=list)
     dropped: int = 0
     has_log: bool = True
+    units: dict[str, float] = field(default_factory=dict)
+    """Of what is noted alone."""
+
+    def note_units(self, tenant: str, compute_units: float) -> None:
+        self.units[tenant] = self.units.get(tenant, 0.0) + compute_units
 
     def add(self, tenant: str, model: str, outcome: Outcome, rows: int, elements: int, compute_units: float, cache_hit: bool, /) -> None:
         self.added.append((tenant, model, outcome, rows, elements, compute_units, cache_hit))

@@ -15,6 +15,7 @@ from control_plane.inference.governance import Governance
 from control_plane.inference.inference import InferenceService
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.telemetry.tracing import Tracer
 from control_plane.triton.servers import Servers
 from tests.aio import settle
 from tests.fakes import FakeModels, FakeRecorder, FakeUpstream
@@ -35,6 +36,7 @@ class Services:
     forwarding: HeaderForwarding = NO_FORWARDING
     body_limits: BodyLimits
     allow_shared_memory: bool = False
+    tracer: Tracer | None = None
     max_buffered_bytes: InitVar[int]
     servers: Servers = field(init=False, default_factory=Servers)
     recorder: FakeRecorder = field(init=False, default_factory=FakeRecorder)
@@ -52,6 +54,7 @@ class Services:
             client_status_of=client_status_of,
             default_timeout_s=INFER_TIMEOUT_S,
             allow_shared_memory=self.allow_shared_memory,
+            tracer=self.tracer,
         )
 
     def kserve(self, protocol: Callable[..., ProtocolT]) -> ProtocolT:

@@ -23,6 +23,7 @@ from tests.aio import run
 from tests.fakes import FakeGrpc, FakeHttp, FakeUpstream
 from tests.fakes.cache import keeping
 from tests.fakes.governance import FakeMeter, governance, known_state
+from tests.fakes.spans import Spans
 from tests.wire.gateway import Gateway, gateway, infer_request
 from tests.wire.grpc_frontend import Bench, frontend
 from tests.wire.h2_calls import RAW_HEAD, Field, WholeCaller
@@ -192,3 +193,41 @@ async def test_grpc_calls_with_a_trace_and_an_id_of_their_own_are_answered_unrea
             assert isinstance(data, bytes)
             assert service_pb2.ModelInferResponse.FromString(data[5:]).id == request.id
         assert unread(bench) >= 17
+
+
+# In turn: computed; a hit, which is kept; not sampled; sampled; not sampled.
+TRACEPARENTS = (b"", b"", b"", b"-00", b"-00", b"-01", b"-01", b"-00", b"-00")
+
+
+def traced_line(flags: bytes) -> bytes:
+    return b"00-%032x-%016x%b" % (7, 8, flags)
+
+
+async def test_http_requests_that_are_sampled_are_read_where_they_are_traced() -> None:
+    spans, governed = Spans(ratio=0.0), governance(known_state(), meter=FakeMeter(has_log=False))
+    upstream = FakeUpstream(http=FakeHttp(answer=as_triton))
+    async with gateway(upstream, cached=keeping("m"), governed=governed, tracer=spans.tracer) as running:
+        client = await running.connect()
+        for flags in TRACEPARENTS:
+            headers = b"traceparent: %b\r\n" % traced_line(flags) if flags else b""
+            assert (await client.ask(infer_request(headers=headers))).status == 200
+        assert (unread(running), len(upstream.http.requests)) == (3, 1), "the first of another form is read"
+    assert [(dict(each.attributes or {})["tidegate.cache"], each.parent and each.parent.span_id) for each in spans.all()] == [
+        ("hit", 8)
+    ] * 2
+
+
+async def test_grpc_calls_that_are_sampled_are_read_where_they_are_traced() -> None:
+    spans, governed = Spans(ratio=0.0), governance(known_state(), meter=FakeMeter(has_log=False))
+    async with frontend(FakeGrpc(answer=as_triton_over_grpc), cached=keeping("m"), governed=governed, tracer=spans.tracer) as bench:
+        caller = WholeCaller(await bench.connect())
+        request = service_pb2.ModelInferRequest(model_name="m", raw_input_contents=[b"abcd"])
+        request.inputs.add(name="X", datatype="FP32", shape=[1])
+        await call(caller, [], frame_message(request.SerializeToString()))  # the first of a connection is never unread
+        for flags in TRACEPARENTS[1:]:
+            fields = [(b"traceparent", traced_line(flags))] if flags else []
+            await call(caller, fields, frame_message(request.SerializeToString()), is_coded=True)
+        assert unread(bench) == 5
+    assert [(dict(each.attributes or {})["tidegate.cache"], each.parent and each.parent.span_id) for each in spans.all()] == [
+        ("hit", 8)
+    ] * 2

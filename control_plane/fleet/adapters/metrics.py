@@ -22,8 +22,7 @@ from control_plane.fleet.domain.fleet import Fleet, Server
 from control_plane.fleet.domain.placement.offered_work import OfferedWork, Requests, loading_s, pending_s, pools, serving
 from control_plane.fleet.view.state import NO_BUDGET
 from control_plane.models.domain.description import Tier
-from control_plane.telemetry.adapters.metric_labels import OTHER
-from control_plane.telemetry.request_counts import RequestCounts
+from control_plane.telemetry.request_counts import OTHER, RequestCounts
 from control_plane.telemetry.shed_reason import ShedReason
 
 _STATES = (ModelState.READY, ModelState.LOADING, ModelState.UNLOADING)

@@ -13,6 +13,7 @@ from control_plane.frontends.http.limits import HttpLimits
 from control_plane.frontends.http.request_sink import Admit, Streams
 from control_plane.host.exposure import AllowedHosts
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
+from control_plane.protocols.per_request import PerRequestFields
 from control_plane.triton.ports import HttpStream
 
 ConnectionT = TypeVar("ConnectionT", contravariant=True)
@@ -25,7 +26,7 @@ RenderError = Callable[[Exception, bytes], HttpAnswer]
 class VerbatimAnswers(Protocol):
     """Port to the verbatim cache of an application."""
 
-    fields: frozenset[bytes]
+    fields: PerRequestFields
     """Lower-case names of the fields in which requests may differ that have the same answer."""
 
     entries: Sized

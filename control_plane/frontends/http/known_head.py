@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from control_plane.protocols.head_template import Http1Template
 from control_plane.protocols.http1 import HttpRequest
+from control_plane.protocols.per_request import PerRequestFields
 
 MAX_KNOWN_HEAD_BYTES = 2048
 """Largest head that a connection remembers or recognises; Triton's clients send about 250 bytes."""
@@ -26,7 +27,7 @@ class KnownHead:
     template: Http1Template | None = None
     """Recognises heads that differ in per-request fields and lengths only; made when it is first needed."""
 
-    def make_template(self, per_request: frozenset[bytes]) -> Http1Template:
+    def make_template(self, per_request: PerRequestFields) -> Http1Template:
         """Make `template`, for heads that may differ in these fields."""
         self.template = Http1Template(self.head, per_request)
         return self.template

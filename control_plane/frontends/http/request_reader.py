@@ -27,6 +27,7 @@ from control_plane.host.large_buffers import free_in_steps
 from control_plane.protocols.head_template import Http1Template
 from control_plane.protocols.http1 import Body, HttpRequest
 from control_plane.protocols.kserve.routes import authority_in, origin_form
+from control_plane.protocols.per_request import NO_FIELDS, PerRequestFields
 
 _MAX_PIECES = 8
 """Pieces (a head, chunks) that are parsed in one go, before other connections get their turn."""
@@ -51,7 +52,7 @@ class RequestReader:
         *,
         peer_is_local: bool,
         peer: str = "",
-        per_request: frozenset[bytes] = frozenset(),
+        per_request: PerRequestFields = NO_FIELDS,
         hosts: AllowedHosts | None = None,
         streams: Streams = streams_none,
     ) -> None:

@@ -21,6 +21,7 @@ from control_plane.frontends.http.limits import HttpLimits
 from control_plane.frontends.http.request_sink import Admit, Streams, streams_none
 from control_plane.host.exposure import AllowedHosts
 from control_plane.protocols.http1 import HttpRequest
+from control_plane.protocols.per_request import NO_FIELDS, PerRequestFields
 
 
 def admit_all(request: HttpRequest) -> None:
@@ -30,7 +31,7 @@ def admit_all(request: HttpRequest) -> None:
 class _NoVerbatimAnswers:
     """Null `VerbatimAnswers`, for an application without a verbatim cache."""
 
-    fields: frozenset[bytes] = frozenset()
+    fields: PerRequestFields = NO_FIELDS
     entries: Sized = ()
 
     def answer(self, head: bytes, body: bytes) -> bytes | None:

@@ -47,16 +47,18 @@ class ComputeLines(Protocol):
 class _JobRequest(HttpInferRequest):
     """A job's request, which notes when it was sent to a server, and is marked there if it is to yield to callers'."""
 
-    __slots__ = ("_yields", "sent_s")
+    __slots__ = ("_sent", "_yields")
 
     def __init__(self, http: HttpRequest, route: V2Route, principal: Principal, context: HttpInferContext, *, yields: bool) -> None:
         super().__init__(http, route, principal, context)
         self._yields = yields
-        self.sent_s: float | None = None
+        self._sent: list[float] = []
+        """Times at which it was sent. Copies share it: what is traced is sent as one."""
 
     @property
-    def was_sent(self) -> bool:
-        return self.sent_s is not None
+    def sent_s(self) -> float | None:
+        """When it was sent last; None: not yet."""
+        return self._sent[-1] if self._sent else None
 
     def read_at_once(self) -> InferCall | None:
         call = super().read_at_once()
@@ -66,7 +68,7 @@ class _JobRequest(HttpInferRequest):
         return _outside_sequences((yield from super().read()))
 
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer]:
-        self.sent_s = asyncio.get_running_loop().time()
+        self._sent.append(asyncio.get_running_loop().time())
         http = self.http
         if self._yields:
             http = HttpRequest(http.method, http.target, [*http.headers, BACKGROUND_MARK], http.body)
@@ -129,7 +131,7 @@ class JobCompute:
             if yields:
                 self._yielding.failed(exc)
             if STATUS[exc.code].retryable:
-                raise try_again_after(exc, was_computed=request.was_sent and not _is_not_sent(exc)) from exc
+                raise try_again_after(exc, was_computed=request.sent_s is not None and not _is_not_sent(exc)) from exc
             answer = render_error(exc, job.target.encode())
         if answer.status == _UNAVAILABLE:
             raise TryAgain("Triton answered that it cannot serve the model now", was_computed=True)

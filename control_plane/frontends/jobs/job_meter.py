@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from control_plane.core.infer_call import Outcome
 from control_plane.inference.governance import Meter
 from control_plane.metering.domain.usage import COUNTED_AS, MOST, Usage, UsageEvent
@@ -20,9 +22,17 @@ class JobMeter:
     def has_log(self) -> bool:
         return self._log.has_log
 
+    @property
+    def units(self) -> Mapping[str, float]:
+        return self._log.units
+
+    def note_units(self, tenant: str, compute_units: float) -> None:
+        self._log.note_units(tenant, compute_units)
+
     def add(self, tenant: str, model: str, outcome: Outcome, rows: int, elements: int, compute_units: float, cache_hit: bool, /) -> None:
         counted = {COUNTED_AS[outcome]: 1}
         sums = {"rows": min(rows, MOST), "elements": min(elements, MOST), "compute_units": compute_units, "cache_hits": int(cache_hit)}
+        self._log.note_units(tenant, compute_units)
         self.model, self.usage = model, Usage(**counted, **sums)  # type: ignore[arg-type]  # only compute_units is fractional
 
     def add_hits(self, tenant: str, model: str, *, requests: int, rows: int, elements: int) -> None:

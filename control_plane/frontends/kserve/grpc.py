@@ -133,7 +133,9 @@ class V2Grpc:
         allow_shared_memory: bool = False,
     ) -> None:
         self._inference = inference
-        self._verbatim = GrpcVerbatimCache(inference.make_verbatim_cache(Frontend.GRPC), access, forwarding)
+        self._verbatim = GrpcVerbatimCache(
+            inference.make_verbatim_cache(Frontend.GRPC), access, forwarding, are_traced=inference.tracer is not None
+        )
         self._access = access
         self._servers = servers
         self._models = models

@@ -32,10 +32,11 @@ class GrpcVerbatimCache:
     """Verbatim cache of the gRPC port; calls that differ in trace context, timeout, request id or the id in their
     message share an entry."""
 
-    def __init__(self, hits: VerbatimCache[WholeAnswer], access: Access, forwarding: HeaderForwarding) -> None:
+    def __init__(self, hits: VerbatimCache[WholeAnswer], access: Access, forwarding: HeaderForwarding, *, are_traced: bool) -> None:
+        """`are_traced` is whether sampled requests have to go the ordinary way, which records them."""
         self._hits = hits
         self._access = access
-        self._fields = per_request_fields(forwarding)
+        self._fields = per_request_fields(forwarding, are_traced=are_traced)
 
     def of_connection(self, *, max_header_bytes: int) -> Callable[[WholeCall], WholeAnswer | None]:
         """The lookup of one connection, whose calls have mostly heads of the same form; None for a call that has to

@@ -91,7 +91,9 @@ class V2Http:
         """`today_s` is seconds since 1970. Without `jobs` there are none."""
         self._jobs = jobs
         self._inference = inference
-        self.verbatim = HttpVerbatimCache(inference.make_verbatim_cache(Frontend.HTTP), access, forwarding)
+        self.verbatim = HttpVerbatimCache(
+            inference.make_verbatim_cache(Frontend.HTTP), access, forwarding, are_traced=inference.tracer is not None
+        )
         self._access = access
         self._rights = StreamRights(access, today_s=today_s)
         self._servers = servers

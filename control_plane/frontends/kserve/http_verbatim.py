@@ -26,8 +26,9 @@ class HttpVerbatimCache:
     """Verbatim cache of the HTTP port; requests that differ in trace context, request id or the id in their JSON
     share an entry."""
 
-    def __init__(self, hits: VerbatimCache[bytes], access: Access, forwarding: HeaderForwarding) -> None:
-        self.fields = per_request_fields(forwarding)
+    def __init__(self, hits: VerbatimCache[bytes], access: Access, forwarding: HeaderForwarding, *, are_traced: bool) -> None:
+        """`are_traced` is whether sampled requests have to go the ordinary way, which records them."""
+        self.fields = per_request_fields(forwarding, are_traced=are_traced)
         self.entries = hits.entries
         self._hits = hits
         self._access = access

@@ -105,7 +105,8 @@ class CachedInference:
         kept = self.cache.get_local(key)
         if kept is not None:
             answer = self.restored(request, running, kept, CacheStatus.HIT)
-            if not running.is_elsewhere:  # equal bytes later are to ask the model that they are assigned to
+            # Equal bytes later are to ask the model that they are assigned to, and no other request has a trace's.
+            if not running.is_elsewhere and running.trace is None:
                 request.keep_verbatim(running.call, key, answer)
             return answer
         deadline_s = self._now_s() + timeout_s

@@ -21,7 +21,7 @@ from control_plane.jobs.domain.job import Job, JobState, PriceClass
 from control_plane.jobs.domain.job_text import decode_job, encode_job
 from control_plane.jobs.domain.sweeps import surplus
 from control_plane.jobs.domain.transitions import WrongState
-from control_plane.jobs.ports import MOST_PLACES, Bounds, DeliveryIndex, JobsFull, Load
+from control_plane.jobs.ports import MOST_PLACES, Backlog, Bounds, DeliveryIndex, JobsFull, Load
 from control_plane.storage.redis import RedisLink, open_link
 
 _LAYOUT = PREFIX + "layout"
@@ -280,6 +280,15 @@ class RedisJobStore:
             sums = await asking.execute()
         own, all_of_them = zip(*sums, strict=True)
         return Load(*(int(each or 0) for each in own)), Load(*(int(each or 0) for each in all_of_them))
+
+    async def backlog(self) -> Backlog:
+        async with self._link.calling(), self._link.client.pipeline(transaction=False) as asking:
+            asking.hget(_OPEN, _TOTAL)
+            asking.hget(_RUNNING, _TOTAL)
+            asking.zcard(f"{PREFIX}in:{JobState.DEAD}")
+            asking.zrange(f"{PREFIX}in:{JobState.QUEUED}", 0, 0, withscores=True)
+            open_, running, dead, oldest = await asking.execute()
+        return Backlog(int(open_ or 0) - int(running or 0), int(running or 0), dead, oldest[0][1] if oldest else None)
 
     async def close(self) -> None:
         await self._link.close()

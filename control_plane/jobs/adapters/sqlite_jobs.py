@@ -18,7 +18,7 @@ from control_plane.jobs.domain.job import Job, JobState, PriceClass
 from control_plane.jobs.domain.job_text import decode_job, encode_job
 from control_plane.jobs.domain.sweeps import surplus
 from control_plane.jobs.domain.transitions import WrongState
-from control_plane.jobs.ports import MOST_PLACES, Bounds, DeliveryIndex, JobsFull, Load
+from control_plane.jobs.ports import MOST_PLACES, Backlog, Bounds, DeliveryIndex, JobsFull, Load
 from control_plane.storage.sqlite import SqliteFile, open_sqlite, transaction
 
 _MIGRATIONS = (
@@ -83,6 +83,14 @@ _UPDATE = (
 )
 _WAITING = (
     "SELECT id, model, due_s, price_class FROM jobs WHERE state = 'queued' AND tenant = ? AND ready_s <= ? ORDER BY due_s, id LIMIT ?"
+)
+_BACKLOG = (
+    "SELECT (SELECT ifnull(sum(jobs), 0) FROM tenants), (SELECT count(*) FROM jobs WHERE state = 'running'),"
+    " (SELECT count(*) FROM jobs INDEXED BY dead_jobs WHERE state = 'dead'),"
+    " (SELECT submitted_s FROM jobs WHERE number = (SELECT min(number) FROM ("
+    # The first in the order of their numbers, which no index has: of those never tried it is the first in the one by `ready_s`.
+    "SELECT min(number) AS number FROM jobs INDEXED BY ready_jobs WHERE state = 'queued' AND ready_s = 0"
+    " UNION ALL SELECT min(number) FROM jobs INDEXED BY ready_jobs WHERE state = 'queued' AND ready_s > 0)))"
 )
 _CARRIES_BYTES = 32_768
 """Beyond some pages of the file a file of its own costs less than what each change of the record copies."""
@@ -149,6 +157,10 @@ class SqliteJobStore:
 
     async def load(self, tenant: str) -> tuple[Load, Load]:
         return await self._file.run(lambda connection: (read_load(connection, tenant), read_load(connection, None)))
+
+    async def backlog(self) -> Backlog:
+        open_, running, dead, oldest_s = await self._file.run(lambda connection: connection.execute(_BACKLOG).fetchone())
+        return Backlog(open_ - running, running, dead, oldest_s)
 
     async def close(self) -> None:
         await self._file.close()

@@ -7,6 +7,7 @@ only one process remembers: whoever leads next decides the same. Pure; called by
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from control_plane.core.errors import Conflict
 from control_plane.objects.domain.rollout import Event, Phase, Rollout
@@ -35,6 +36,21 @@ class Verdict:
         return self.copies is None or self.copies >= rollout.copies_for(weight)
 
 
+class Hold(StrEnum):
+    """Why a rollout stays at its stage; label `reason` of the metrics."""
+
+    PAUSED = "paused"
+    """Somebody has paused it."""
+    EVIDENCE = "evidence"
+    """What other gateways have seen is not known now."""
+    SAMPLES = "samples"
+    """The next model has computed too few requests of the present step."""
+    TIME = "time"
+    """The step, or the time beside the present model after the last one, is not over."""
+    COPIES = "copies"
+    """Copies of the next model are being loaded, which come before weight."""
+
+
 def began(rollout: Rollout, *, now_s: float, by: str, before: tuple[Event, ...] = (), why_no_shadow: str = "") -> Rollout:
     """Return a rollout at its beginning: in its shadow, or its first step. `before` are the events of the route's last one."""
     told = f"began: {arm_name(rollout.stable, rollout.stable_version)} -> {arm_name(rollout.model, rollout.version)}"
@@ -61,19 +77,37 @@ def next_by_itself(rollout: Rollout, route: Route | None, verdict: Verdict, *, n
         return _ended(rollout, Phase.ABORTED, "its route was changed meanwhile", now_s=now_s)
     if verdict.failed:
         return _ended(rollout, Phase.ROLLED_BACK, verdict.failed, now_s=now_s)
-    return None if rollout.is_paused or not verdict.knows_all else _next_stage(rollout, verdict, now_s=now_s)
+    return None if held_by(rollout, verdict, now_s=now_s) else _next_stage(rollout, now_s=now_s)
 
 
-def _next_stage(rollout: Rollout, verdict: Verdict, *, now_s: float) -> Rollout | None:
-    if rollout.phase is Phase.BAKING:
-        return promoted(rollout, now_s=now_s) if now_s >= rollout.entered_s + rollout.bake_s else None
-    present = rollout.present_step
-    if verdict.samples < present.samples or now_s < rollout.entered_s + present.min_s:
+def held_by(rollout: Rollout, verdict: Verdict, *, now_s: float) -> Hold | None:
+    """Return why a rollout stays at its stage; None: it does not, or no evidence decides about it any more."""
+    if not rollout.is_under_way or rollout.phase is Phase.PROMOTING:
         return None
+    if rollout.is_paused:
+        return Hold.PAUSED
+    if not verdict.knows_all:
+        return Hold.EVIDENCE
+    if rollout.phase is Phase.BAKING:
+        return Hold.TIME if now_s < rollout.entered_s + rollout.bake_s else None
+    present = rollout.present_step
+    if verdict.samples < present.samples:
+        return Hold.SAMPLES
+    if now_s < rollout.entered_s + present.min_s:
+        return Hold.TIME
+    return None if verdict.has_copies_for(rollout, _following(rollout)[1]) else Hold.COPIES
+
+
+def _following(rollout: Rollout) -> tuple[int, int]:
+    """Return the number of the step after the present one, and the weight that the next model has there."""
     number = 0 if rollout.phase is Phase.SHADOW else rollout.step + 1
-    weight = rollout.steps[number].weight if number < len(rollout.steps) else WHOLE
-    if not verdict.has_copies_for(rollout, weight):
-        return None  # copies come before weight: they are being loaded
+    return number, rollout.steps[number].weight if number < len(rollout.steps) else WHOLE
+
+
+def _next_stage(rollout: Rollout, *, now_s: float) -> Rollout:
+    if rollout.phase is Phase.BAKING:
+        return promoted(rollout, now_s=now_s)
+    number, weight = _following(rollout)
     if number < len(rollout.steps):
         return _at(replace(rollout, phase=Phase.CANARY, step=number), f"step {number + 1}: {weight / 100:g} %", now_s=now_s)
     if rollout.bake_s > 0.0:

@@ -11,10 +11,7 @@ from collections.abc import Iterable, Set
 from dataclasses import replace
 
 from control_plane.core.model import UNKNOWN_MODEL
-from control_plane.telemetry.request_counts import RequestCounts, total
-
-OTHER = "(other)"
-"""Label value for all models or tenants beyond the bound; no model or tenant can have this name."""
+from control_plane.telemetry.request_counts import OTHER, RequestCounts, total
 
 COLLECTIVE = frozenset((OTHER, UNKNOWN_MODEL))
 """Label values that stand for many names; they do not count towards the bound."""
@@ -50,7 +47,7 @@ class BoundedCounts:
     def of(self, counts: RequestCounts) -> RequestCounts:
         """Return the counts with all models and tenants beyond the bound summed as `OTHER`."""
         models = {each.model for each in counts.ended} | {each.model for each in counts.took} | {each.model for each in counts.cached}
-        tenants = {each.tenant for each in counts.shed}
+        tenants = {each.tenant for each in counts.shed} | {each.tenant for each in counts.units}
         hidden_models, hidden_tenants = models - self._models.shown(models), tenants - self._tenants.shown(tenants)
         if not hidden_models and not hidden_tenants:
             return counts
@@ -60,5 +57,6 @@ class BoundedCounts:
             took=tuple(replace(each, model=OTHER) if each.model in hidden_models else each for each in counts.took),
             cached=tuple(replace(each, model=OTHER) if each.model in hidden_models else each for each in counts.cached),
             shed=tuple(replace(each, tenant=OTHER) if each.tenant in hidden_tenants else each for each in counts.shed),
+            units=tuple(replace(each, tenant=OTHER) if each.tenant in hidden_tenants else each for each in counts.units),
         )
         return total([bounded])

@@ -6,7 +6,7 @@ all others. With several workers each process counts for itself, and the page sh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
@@ -33,20 +33,20 @@ class OwnMetrics:
         state_behind_s: Callable[[], float],
         cache_bytes: int,
         max_models: int,
-        fleet: Collector | None = None,
+        more: Sequence[Collector] = (),
     ) -> None:
         """Register the metrics; each callable returns its value at the time of a scrape.
 
         `cache_bytes` is the bound of the response cache; `max_models` the models, and as many tenants, that
-        the page tells apart; `fleet` is the collector of `fleet/adapters/metrics`.
+        the page tells apart; `more` are collectors of what other parts have.
         """
         self._counts, self._bounded = counts, BoundedCounts(max_models)
         self._shown = RequestCounts()
         self._registry = CollectorRegistry()
         self._registry.register(_Requests(lambda: self._shown))
         self._registry.register(_ResponseCache(lambda: self._shown))
-        if fleet is not None:
-            self._registry.register(fleet)
+        for collector in more:
+            self._registry.register(collector)
         Gauge("tidegate_workers", "Processes that serve the data ports now.", registry=self._registry).set_function(workers)
         Gauge("tidegate_triton_up", "1 while Triton accepts requests, else 0.", registry=self._registry).set_function(
             lambda: float(triton_is_up())
@@ -167,6 +167,12 @@ class _Requests(Collector):
         for turned_away in counts.shed:
             shed.add_metric((turned_away.tenant, turned_away.reason.value), turned_away.count)
         yield shed
+        units = CounterMetricFamily(
+            "tidegate_compute_units", "Compute units that the tenant's requests and jobs have used.", labels=("tenant",)
+        )
+        for used in counts.units:
+            units.add_metric((used.tenant,), used.count)
+        yield units
         yield CounterMetricFamily(
             "tidegate_usage_dropped",
             "Requests served but not metered, since too many usage sums waited to be written.",

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from operator import add
 
 from control_plane.core.infer_call import Frontend, Outcome
-from control_plane.telemetry.adapters.metric_labels import COLLECTIVE, MAX_CHARS, OTHER
-from control_plane.telemetry.request_counts import BUCKETS_S, ComputedCount, DurationHistogram, OutcomeCount, RequestCounts
+from control_plane.telemetry.adapters.metric_labels import COLLECTIVE, MAX_CHARS
+from control_plane.telemetry.request_counts import BUCKETS_S, OTHER, ComputedCount, DurationHistogram, OutcomeCount, RequestCounts
 
 
 @dataclass(slots=True)

@@ -46,6 +46,22 @@ def test_without_tritons_part_ours_is_still_there(upstream: FakeUpstream | None,
     assert "Triton's metrics are missing" in caplog.text
 
 
+def test_what_is_not_in_memory_is_read_before_each_page() -> None:
+    read: list[str] = []
+
+    async def reads() -> None:
+        read.append("read")
+
+    def counted() -> Steps[bytes]:
+        yield
+        return f"tidegate_jobs {len(read)}\n".encode()
+
+    page = MetricsPage(render_own=counted, servers=Servers(), access=governance().access, read=reads)
+    assert [run(page.answer(HttpRequest(b"GET", b"/metrics"))).body for _ in range(2)] == [b"tidegate_jobs 1\n", b"tidegate_jobs 2\n"]
+    assert run(page.answer(HttpRequest(b"GET", b"/else"))).status == 404
+    assert len(read) == 2
+
+
 def test_in_a_fleet_labels_stay_when_all_servers_but_one_are_gone() -> None:
     servers = Servers(None, ("s0", "s1"))
     page = MetricsPage(render_own=own, servers=servers, access=governance().access)

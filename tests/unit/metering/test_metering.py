@@ -184,6 +184,23 @@ class TestAdding:
         found = {key.model: (usage.requests, usage.compute_units) for key, usage in bench.stored(metering).items()}
         assert found == {"1": (1, 3.5), "2": (0, 4.0)}
 
+    def test_units_by_tenant_are_told_for_the_metrics_whether_or_not_they_are_stored(self) -> None:
+        bench = Bench()
+        metering = bench.metering()
+        metering.add("a", "m", Outcome.ANSWERED, 1, 1, 0.5, False)
+        metering.add("a", "n", Outcome.ANSWERED, 1, 1, 1.0, False)
+        metering.add_units("b", "m", 4.0)
+        metering.add("idle", "m", Outcome.REFUSED, 1, 1, 0.0, False)
+        assert metering.units == {"a": 1.5, "b": 4.0}
+        bench.stored(metering)
+        assert metering.units == {"a": 1.5, "b": 4.0}
+
+    def test_units_of_jobs_are_told_too_and_stored_with_the_jobs(self) -> None:
+        bench = Bench()
+        metering = bench.metering()
+        metering.note_units("a", 2.0)
+        assert (metering.units, metering.waiting) == ({"a": 2.0}, 0)
+
     def test_requests_land_on_their_days_also_when_they_leave_together(self) -> None:
         now_s = MIDNIGHT_S - 0.001
         bench = Bench(today_s=lambda: now_s)

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from control_plane.protocols.head_template import Http1Template, Http2Template
 from control_plane.protocols.http2.frames import Http2Error
 from control_plane.protocols.http2.headers import HeaderDecoder, KnownBlocks, encode_varying
+from control_plane.protocols.per_request import PLAIN
 
-FIELDS = frozenset((b"traceparent", b"x-request-id", b"grpc-timeout"))
+FIELDS = dict.fromkeys((b"traceparent", b"x-request-id", b"grpc-timeout"), PLAIN)
 MAX_BYTES = 600
 
 NAMES = st.sampled_from([b"traceparent", b"Traceparent", b"x-request-id", b"host", b"x-other", b"content-length", b"tracepare", b"x"])

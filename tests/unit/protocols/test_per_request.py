@@ -11,7 +11,7 @@ from tritonclient.grpc import service_pb2
 
 from control_plane.protocols.grpc import frame_message
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
-from control_plane.protocols.per_request import id_in_json, id_in_message, per_request_fields
+from control_plane.protocols.per_request import PLAIN, id_in_json, id_in_message, per_request_fields
 
 
 @given(request_id=st.text(min_size=1), is_compact=st.booleans())
@@ -51,5 +51,29 @@ def test_no_bytes_are_too_odd_to_look_for_an_id(frame: bytes) -> None:
 
 def test_what_models_can_see_is_no_field_of_one_request() -> None:
     assert b"traceparent" in per_request_fields(NO_FORWARDING)
-    assert per_request_fields(HeaderForwarding.of("^x-")) == {name for name in per_request_fields(NO_FORWARDING) if name[:2] != b"x-"}
+    assert per_request_fields(HeaderForwarding.of("^x-")) == {
+        name: PLAIN for name in per_request_fields(NO_FORWARDING) if name[:2] != b"x-"
+    }
     assert not per_request_fields(HeaderForwarding.of(".*"))
+
+
+@pytest.mark.parametrize(
+    ("value", "may_differ"),
+    [
+        pytest.param(f"00-{'a' * 32}-{'b' * 16}-01", False, id="sampled"),
+        pytest.param(f" 00-{'a' * 32}-{'b' * 16}-03", False, id="sampled, with another flag"),
+        pytest.param(f"01-{'a' * 32}-{'b' * 16}-0b-more", False, id="sampled, of a later version"),
+        pytest.param(f"00-{'a' * 32}-{'b' * 16}-00", True, id="not sampled"),
+        pytest.param(f"00-{'a' * 32}-{'b' * 16}-02", True, id="not sampled, with another flag"),
+        pytest.param("00-x-y-01", True, id="not valid"),
+        pytest.param("", True, id="empty"),
+    ],
+)
+def test_a_sampled_request_is_of_its_own_where_it_is_traced(value: str, may_differ: bool) -> None:
+    traced, plain = (per_request_fields(NO_FORWARDING, are_traced=each)[b"traceparent"] for each in (True, False))
+    assert (traced.fullmatch(value.encode()) is not None) is may_differ
+    assert plain.fullmatch(value.encode()) is not None
+
+
+def test_a_traceparent_that_models_can_see_is_no_field_of_one_request_where_it_is_traced_either() -> None:
+    assert b"traceparent" not in per_request_fields(HeaderForwarding.of("^trace"), are_traced=True)

@@ -13,7 +13,7 @@ from control_plane.core.errors import ModelLoadFailed, ModelNotFound, StartupErr
 from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.core.model import ModelOverride
 from control_plane.inference.domain.queries_of_death import Finding, Record, Verdict
-from control_plane.telemetry.request_counts import OutcomeCount, RequestCounts
+from control_plane.telemetry.request_counts import OutcomeCount, RequestCounts, UnitsCount
 from control_plane.triton.compute_time import OpenCharge
 from control_plane.workers.messages.between_workers import FindingShared, HangSuspected
 from control_plane.workers.messages.from_workers import (
@@ -292,6 +292,14 @@ class TestCounts:
                 bench.started[worker].say(CountsReported(counted(count, in_flight=2)))
             await settle()
             assert (requests(bench), bench.workers.counts().in_flight) == (15, 4)
+
+    async def test_what_the_parent_has_counted_itself_is_added(self) -> None:
+        async with opened() as bench:
+            for worker in bench.started:
+                worker.say(CountsReported(RequestCounts(units=(UnitsCount("a", 1.0),))))
+            await settle()
+            own = RequestCounts(units=(UnitsCount("a", 0.5), UnitsCount("b", 4.0)))
+            assert bench.workers.counts(own).units == (UnitsCount("a", 2.5), UnitsCount("b", 4.0))
 
     async def test_never_fall_when_a_worker_dies_and_starts_from_nothing(self) -> None:
         async with opened(1) as bench:

@@ -14,8 +14,8 @@ from control_plane.fleet.domain.event import FleetEvent, FleetEventKind
 from control_plane.fleet.domain.fleet import Fleet, ModelFacts, Replica, Server
 from control_plane.fleet.view.state import NO_BUDGET
 from control_plane.models.domain.description import ModelSpec, Tier
-from control_plane.telemetry.adapters.metric_labels import OTHER
 from control_plane.telemetry.request_counts import (
+    OTHER,
     ComputedCount,
     FleetRefusalCount,
     HedgeCount,

@@ -22,9 +22,11 @@ from control_plane.objects.domain.tenant import Tenant
 from control_plane.protocols.header_forwarding import BACKGROUND_MARK
 from control_plane.protocols.http1 import HttpRequest, make_answer
 from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.telemetry.tracing import Tracer
 from tests.aio import settle
 from tests.fakes.governance import FakeMeter, api_key, governance, known_state
 from tests.fakes.jobs import job
+from tests.fakes.spans import Spans
 from tests.wire.gateway import INFER
 from tests.wire.services import Services
 
@@ -33,7 +35,9 @@ JOB = job(headers=(("content-type", "application/json"), ("x-a", "ö")), scopes=
 
 
 @asynccontextmanager
-async def computing(*, tenant: Tenant = TEAM, budget_bytes: int = 1 << 20) -> AsyncIterator[tuple[Services, JobCompute, FakeMeter]]:
+async def computing(
+    *, tenant: Tenant = TEAM, budget_bytes: int = 1 << 20, tracer: Tracer | None = None
+) -> AsyncIterator[tuple[Services, JobCompute, FakeMeter]]:
     meter = FakeMeter(has_log=False)
     known = known_state(keys=(api_key(1, "infer:m"),), tenants=(tenant,))
     governed = governance(known, authentication=True, meter=meter)
@@ -45,7 +49,7 @@ async def computing(*, tenant: Tenant = TEAM, budget_bytes: int = 1 << 20) -> As
     def inference_with(own: Any, yields: bool) -> InferenceService:
         admission = governed.admission.in_background(is_preempted if yields else None)
         below = replace(governed, admission=admission, meter=own)
-        return InferenceService(servers=it.servers, recorder=it.recorder, governance=below, default_timeout_s=1.0)
+        return InferenceService(servers=it.servers, recorder=it.recorder, governance=below, default_timeout_s=1.0, tracer=tracer)
 
     def is_alone() -> bool:
         return not governed.admission.slots.background.are_callers_present
@@ -69,7 +73,7 @@ async def test_its_usage_is_the_jobs_and_is_not_counted_when_it_ends() -> None:
 
     assert (computed.answer.body, computed.model) == (INFER, "m")
     assert computed.usage == Usage(requests=1, rows=1, elements=1, compute_units=1.0)
-    assert meter.added == []
+    assert (meter.added, meter.units) == ([], {"team": 1.0})
     (sent,) = it.upstream.http.requests
     assert (sent.target, sent.body, sent.header(b"x-a")) == (b"/v2/models/m/infer", INFER, "ö".encode("latin-1"))
     assert sent.header(b"tidegate-background") == BACKGROUND_MARK[1], "callers may come while it is computed"
@@ -165,6 +169,31 @@ async def test_an_attempt_counts_if_a_model_may_have_seen_it(error: ControlPlane
             await compute.compute(JOB, INFER)
 
     assert again.value.was_computed is was_computed
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_an_attempt_that_its_caller_has_sampled_is_a_part_of_the_callers_trace(is_late: bool) -> None:
+    def answer(request: HttpRequest) -> Any:
+        if is_late:
+            raise DeadlineExceeded("late")
+        return make_answer(200, b"{}")
+
+    spans = Spans(ratio=0.0)
+    headers = (*JOB.headers, ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"))
+    async with computing(tracer=spans.tracer) as (it, compute, _):
+        it.upstream.http.answer = answer
+        if is_late:
+            with pytest.raises(TryAgain) as again:
+                await compute.compute(replace(JOB, headers=headers), INFER)
+            assert again.value.was_computed
+        else:
+            assert (await compute.compute(replace(JOB, headers=headers), INFER)).seconds is not None
+        (sent,) = it.upstream.http.requests
+    server, (attempt,), _ = spans.by_name()
+    assert server.parent is not None
+    assert server.parent.span_id == 0xB7AD6B7169203331
+    assert sent.header(b"traceparent") == b"00-0af7651916cd43dd8448eb211c80319c-%016x-01" % attempt.get_span_context().span_id
+    assert sent.header(b"tidegate-background") == BACKGROUND_MARK[1]
 
 
 async def test_while_triton_is_down_nothing_counts_and_others_jobs_are_held_up_too() -> None:

@@ -34,8 +34,8 @@ class Bench:
             servers=Servers(), recorder=FakeRecorder(), governance=governed, default_timeout_s=1.0, cached=cached
         )
         self.access = governed.access
-        self.http = HttpVerbatimCache(self.service.make_verbatim_cache(Frontend.HTTP), self.access, NO_FORWARDING)
-        self.grpc = GrpcVerbatimCache(self.service.make_verbatim_cache(Frontend.GRPC), self.access, NO_FORWARDING)
+        self.http = HttpVerbatimCache(self.service.make_verbatim_cache(Frontend.HTTP), self.access, NO_FORWARDING, are_traced=False)
+        self.grpc = GrpcVerbatimCache(self.service.make_verbatim_cache(Frontend.GRPC), self.access, NO_FORWARDING, are_traced=False)
         scope = cached.cache.scope("m", None, "team")
         assert scope is not None
         self.key = scope.key(b"x")

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from control_plane.profiling.stages import Counted
 from perf.embedding.report import Stages
-from perf.embedding.stages import Counted, stages
-from perf.servers.triton_statistics import Statistics
+from perf.embedding.stages import Counts, stages
 
 
-def counted() -> Counted:
-    def model(**ms: float) -> Statistics:
-        durations = {"success": 0.0, "queue": 0.0, "compute_input": 0.0, "compute_infer": 0.0, "compute_output": 0.0}
-        return Statistics(10, durations | ms)
-
+def counted() -> Counts:
     batching = {
         "tidegate_batching_queue_seconds_total": 0.002,
         "tidegate_batching_requests_total": 10.0,
         "tidegate_batching_compute_seconds_total": 0.006,
         "tidegate_batching_batches_total": 5.0,
     }
-    return Counted(model(success=25.0), model(queue=3.0), batching)
+    return Counts(Counted(10, 25_000_000, {"queue": 0}), Counted(10, 0, {"queue": 3_000_000}), batching)
 
 
 def test_stages_add_up_to_the_latency() -> None:

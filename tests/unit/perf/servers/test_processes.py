@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from perf.servers.processes import cpu_s, free_port, missing_packages, running, tree, usage
+from perf.servers.processes import PROJECT, cpu_s, free_port, missing_packages, running, tree, usage
 
 SERVER = """
 import os, socket, sys, time
@@ -81,3 +82,9 @@ def test_missing_programs_are_told_by_package(monkeypatch: pytest.MonkeyPatch, t
     (tmp_path / "wrk").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert missing_packages(["wrk", "h2load"]) == ["nghttp2-client"]
+
+
+def test_programs_are_installed_without_the_services_that_they_recommend() -> None:
+    installs = re.findall(r"apt-get install -y.*", (PROJECT / "Makefile").read_text())
+    assert len(installs) == 2
+    assert all("--no-install-recommends" in each for each in installs)

@@ -1,10 +1,8 @@
-"""Counts are read from Triton's pages and subtracted."""
+"""Counts are read from Triton's pages."""
 
 from __future__ import annotations
 
-import pytest
-
-from perf.servers.triton_statistics import Statistics, read_metrics, read_variants
+from perf.servers.triton_statistics import read_metrics, read_variants
 
 PAGE = """# HELP tidegate_batching_rows_total Rows
 # TYPE tidegate_batching_rows_total counter
@@ -22,12 +20,6 @@ nv_inference_count{model="encoder",version="1"} 7
 def test_metrics_of_one_model_over_its_other_labels() -> None:
     assert read_metrics(PAGE, "encoder") == {"tidegate_batching_rows_total": 27.0, "tidegate_batching_batches_total": 3.0}
     assert read_metrics(PAGE, "none") == {}
-
-
-def test_means_are_of_what_came_in_between() -> None:
-    counted = Statistics(30, {"queue": 100.0}) - Statistics(10, {"queue": 40.0})
-    assert counted.mean_ms("queue") == pytest.approx(3.0)
-    assert Statistics(0, {"queue": 0.0}).mean_ms("queue") == 0.0
 
 
 def test_a_variant_that_computed_nothing_was_not_served() -> None:

@@ -9,7 +9,7 @@ import pytest
 from control_plane.core.errors import Conflict
 from control_plane.objects.domain.rollout import Phase, Rollout, Step, in_force
 from control_plane.objects.domain.route import Route, Target
-from control_plane.rollout.domain.machine import Verdict, aborted, began, next_by_itself, paused, promoted
+from control_plane.rollout.domain.machine import Hold, Verdict, aborted, began, held_by, next_by_itself, paused, promoted
 from tests.fakes.rollout_steps import steps_of
 
 ROUTE = Route("r", "v1")
@@ -115,3 +115,21 @@ def test_of_two_versions_of_one_model_the_copies_are_the_same() -> None:
     one = replace(WIDE, model="v1", version="2", stable_version="1", phase=Phase.CANARY, step=1)
     assert one.kept == {"v1": 4}
     assert began(one, now_s=0.0, by="").events[-1].what == "began: v1@1 -> v1@2, shadow first"
+
+
+@pytest.mark.parametrize(
+    ("rollout", "verdict", "now_s", "expected"),
+    [
+        pytest.param(PLAIN, Verdict(samples=19), 60.0, Hold.SAMPLES, id="samples"),
+        pytest.param(PLAIN, Verdict(samples=20), 29.0, Hold.TIME, id="time"),
+        pytest.param(PLAIN, Verdict(samples=20), 30.0, None, id="goes on"),
+        pytest.param(replace(PLAIN, copies=4), Verdict(samples=20, copies=1), 30.0, Hold.COPIES, id="copies"),
+        pytest.param(PLAIN, Verdict(samples=20, knows_all=False), 30.0, Hold.EVIDENCE, id="evidence of others"),
+        pytest.param(replace(PLAIN, is_paused=True), Verdict(), 30.0, Hold.PAUSED, id="paused"),
+        pytest.param(replace(SHADOW, phase=Phase.BAKING), Verdict(), 59.0, Hold.TIME, id="baking"),
+        pytest.param(replace(PLAIN, phase=Phase.PROMOTING), Verdict(), 0.0, None, id="promoting"),
+        pytest.param(replace(PLAIN, phase=Phase.ROLLED_BACK), Verdict(), 0.0, None, id="ended"),
+    ],
+)
+def test_why_it_stays_at_its_stage(rollout: Rollout, verdict: Verdict, now_s: float, expected: Hold | None) -> None:
+    assert held_by(rollout, verdict, now_s=now_s) is expected

@@ -9,10 +9,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from control_plane.core.algorithms.steps import finish
 from control_plane.core.infer_call import CacheStatus, Frontend, Outcome
 from control_plane.core.model import UNKNOWN_MODEL
-from control_plane.telemetry.adapters.metric_labels import OTHER
 from control_plane.telemetry.adapters.prometheus import OwnMetrics
 from control_plane.telemetry.adapters.request_counter import RequestCounter
-from control_plane.telemetry.request_counts import BudgetCount, CacheSize, CacheStatusCount, ShedCount
+from control_plane.telemetry.request_counts import OTHER, BudgetCount, CacheSize, CacheStatusCount, ShedCount, UnitsCount
 from control_plane.telemetry.shared_cache_counts import SharedCacheCounts
 from control_plane.telemetry.shed_reason import ShedReason
 
@@ -127,11 +126,16 @@ def test_tenants_and_models_of_the_cache_are_bounded_too() -> None:
     bench.cache = {
         "cached": tuple(CacheStatusCount(f"model-{number:04d}", CacheStatus.HIT, 1) for number in range(MOST + 5)),
         "shed": tuple(ShedCount(f"tenant-{number:04d}", ShedReason.RATE, 2) for number in range(MOST + 5)),
+        "units": tuple(UnitsCount(f"tenant-{number:04d}", 0.5) for number in range(MOST + 5)),
     }
-    for name, other in (("tidegate_cache_answers_total", (OTHER, "hit")), ("tidegate_requests_shed_total", ("rate", OTHER))):
+    for name, other, expected in (
+        ("tidegate_cache_answers_total", (OTHER, "hit"), 5.0),
+        ("tidegate_requests_shed_total", ("rate", OTHER), 10.0),
+        ("tidegate_compute_units_total", (OTHER,), 2.5),
+    ):
         found = bench.samples(name)
         assert len(found) == MOST + 1
-        assert found[other] == (5.0 if "cache" in name else 10.0)
+        assert found[other] == expected
 
 
 def test_answers_to_latency_budgets_are_told_by_route_and_model() -> None:

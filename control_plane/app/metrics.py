@@ -1,0 +1,74 @@
+"""Wires the metrics page of one gateway: which part counts what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from prometheus_client.registry import Collector
+
+from control_plane.app.data_plane import DataPlane, units_of
+from control_plane.app.request_services import RequestServices
+from control_plane.app.servers import Tritons
+from control_plane.fleet.adapters.metrics import FleetMetrics
+from control_plane.frontends.metrics_page import MetricsPage
+from control_plane.jobs.adapters.metrics import JobMetrics
+from control_plane.rollout.adapters.metrics import RolloutMetrics
+from control_plane.rollout.rollouts import Rollouts
+from control_plane.settings import Settings
+from control_plane.telemetry.adapters.prometheus import OwnMetrics
+from control_plane.telemetry.request_counts import RequestCounts
+from control_plane.workers.workers import Workers
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Counts of the processes that answer the data ports, which may be this one alone."""
+
+    frontends: Workers | DataPlane
+    governing: RequestServices
+
+    def counts(self) -> RequestCounts:
+        if isinstance(self.frontends, DataPlane):
+            return self.frontends.counts()
+        # What Triton has computed is charged here, by its statistics, whichever worker asked for it.
+        return self.frontends.counts(RequestCounts(units=units_of(self.governing.metering)))
+
+    def listening(self) -> int:
+        """Processes that accept requests now."""
+        return 1 if isinstance(self.frontends, DataPlane) else self.frontends.listening
+
+
+def make_metrics_page(settings: Settings, counted: Counted, tritons: Tritons, rollouts: Rollouts) -> MetricsPage:
+    """Make the page of the metrics port."""
+    governing, servers, most = counted.governing, tritons.servers, settings.gateway.max_metric_models
+    more: list[Collector] = [_fleet_metrics(counted, tritons), RolloutMetrics(lambda: rollouts.latest(most))]
+    backlog = None if governing.jobs is None else governing.jobs.backlog
+    if backlog is not None:
+        more.append(JobMetrics(lambda: backlog.latest))
+    own = OwnMetrics(
+        version=version("tidegate"),
+        counts=counted.counts,
+        workers=counted.listening,
+        triton_is_up=lambda: servers.is_answering,
+        state_behind_s=lambda: governing.known.behind_s,
+        cache_bytes=settings.cache.cache_bytes,
+        max_models=most,
+        more=more,
+    )
+    read = None if backlog is None else backlog.read
+    return MetricsPage(render_own=own.render, servers=servers, access=governing.governance.access, read=read)
+
+
+def _fleet_metrics(counted: Counted, tritons: Tritons) -> FleetMetrics:
+    fleet, servers = tritons.fleet, tritons.servers
+    if fleet is None:
+        return FleetMetrics(tritons.counts, losses=lambda: servers.losses)
+    return FleetMetrics(
+        tritons.counts,
+        counted.counts,
+        fleet=fleet.state.fleet,
+        is_leader=lambda: fleet.is_leader,
+        losses=lambda: servers.losses,
+        now_s=fleet.state.now_s,
+    )
