@@ -62,6 +62,8 @@ class RolloutStatus:
     step_samples: int = 0
     left_s: float | None = None
     """Seconds until the present step has its samples, at the present rate; None where there are none yet."""
+    doubt: str = ""
+    """Why no step is over though it has its samples: one tenant alone speaks against the next model."""
 
 
 class Rollouts:
@@ -200,7 +202,7 @@ class Rollouts:
                 return RolloutStatus()
             found = self._evidence[rollout.id][0].findings
         left_s = found.left_s(rollout.present_step.samples, self.now_s() - rollout.entered_s)
-        return RolloutStatus(tuple(found.statuses), found.step_samples, left_s)
+        return RolloutStatus(tuple(found.statuses), found.step_samples, left_s, found.doubt)
 
     async def run(self) -> None:
         """Judge and step until cancelled."""
@@ -254,8 +256,8 @@ class Rollouts:
         together = alone if self._shared is None else self._shared.findings(rollout)
         if together is None:
             # Without the others' evidence no step is over, but what is worse by what was seen here is worse.
-            return Verdict(alone.why or deaths, 0, copies, knows_all=False)
-        return Verdict(together.why or deaths, together.step_samples, copies)
+            return Verdict(alone.why or deaths, samples=0, copies=copies, knows_all=False)
+        return Verdict(together.why or deaths, together.doubt, together.step_samples, copies)
 
     def _evidence_of(self, rollout: Rollout) -> Evidence:
         held = self._evidence.get(rollout.id)

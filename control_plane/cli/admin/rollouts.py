@@ -250,6 +250,8 @@ def _show_gates(rollout: dict[str, Any]) -> None:
                 for gate in rollout["gates"]
             ),
         )
+    if rollout["doubt"]:
+        typer.echo(f"It holds: {rollout['doubt']}. Promote or abort it.")
 
 
 def _time_left(rollout: dict[str, Any]) -> str:

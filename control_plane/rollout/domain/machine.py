@@ -23,6 +23,8 @@ class Verdict:
 
     failed: str = ""
     """Why the next model is worse; empty where nothing says so."""
+    doubt: str = ""
+    """Why nobody knows whether it is, so that no stage is over; empty where that is no question."""
     samples: int = 0
     """Requests of the present step that it has computed, each unit once."""
     copies: int | None = None
@@ -61,7 +63,7 @@ def next_by_itself(rollout: Rollout, route: Route | None, verdict: Verdict, *, n
         return _ended(rollout, Phase.ABORTED, "its route was changed meanwhile", now_s=now_s)
     if verdict.failed:
         return _ended(rollout, Phase.ROLLED_BACK, verdict.failed, now_s=now_s)
-    return None if rollout.is_paused or not verdict.knows_all else _next_stage(rollout, verdict, now_s=now_s)
+    return None if rollout.is_paused or verdict.doubt or not verdict.knows_all else _next_stage(rollout, verdict, now_s=now_s)
 
 
 def _next_stage(rollout: Rollout, verdict: Verdict, *, now_s: float) -> Rollout | None:

@@ -167,7 +167,7 @@ def test_watch_goes_on_where_the_gateway_or_its_store_was_restarted(tidegate: Ti
     step = {"weight": 100, "samples": 20, "min_s": 1.0, "name": ""}
     models: dict[str, Any] = {"model": "v2", "version": "", "stable": "v1", "stable_version": ""}
     place: dict[str, Any] = {"route": "r", "phase": "canary", "step": 0, "steps": [step], "shadow": None, "weight": 100, "entered_s": 0.0}
-    seen = {**models, **place, "is_paused": False, "reason": "", "gates": [], "events": [], "step_samples": 0, "left_s": None}
+    seen = {**models, **place, "is_paused": False, "reason": "", "gates": [], "events": [], "step_samples": 0, "left_s": None, "doubt": ""}
     away = {"error": "the store is away", "code": "store_unavailable", "retryable": True}
     answers: list[dict[str, Any] | None] = [seen, None, away, {**seen, "phase": "promoted"}]
 
