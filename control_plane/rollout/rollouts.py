@@ -96,6 +96,8 @@ class Rollouts:
         self._evidence: dict[str, tuple[Evidence, int]] = {}
         """Evidence by the id of its rollout, with the stage that it is at."""
         self._deaths: dict[str, Deaths] = {}
+        self._doubted: set[str] = set()
+        """Rollouts that hold since one tenant alone speaks against them: said once each."""
         self._starting: dict[str, Rollout] = {}
         self.sources: list[Callable[[], Iterable[Observation]]] = []
         """Where observations are taken from, at each tick."""
@@ -223,8 +225,10 @@ class Rollouts:
                 continue
             evidence = self._evidence_of(rollout)
             evidence.tick()
+            verdict = self._verdict(rollout, evidence.findings)
+            self._tell(rollout, verdict.doubt)
             try:
-                await self._step(rollout, self._verdict(rollout, evidence.findings))
+                await self._step(rollout, verdict)
             except Conflict:
                 _log.debug("rollout of %s: another process was first", rollout.route)  # the mirror shows what it did
             except StoreUnavailable as exc:
@@ -241,6 +245,7 @@ class Rollouts:
             else:
                 del self._evidence[rollout_id]
         self._deaths = {each: deaths for each, deaths in self._deaths.items() if each in under_way}
+        self._doubted &= under_way.keys()
         for source in self.sources:
             for seen in source():
                 rollout = under_way.get(seen.rollout)
@@ -249,6 +254,11 @@ class Rollouts:
                     self._deaths.setdefault(rollout.id, Deaths()).add(seen, self.now_s())
                     if self._shared is not None:
                         self._shared.add(rollout, seen)
+
+    def _tell(self, rollout: Rollout, doubt: str) -> None:
+        if doubt and rollout.id not in self._doubted:
+            self._doubted.add(rollout.id)
+            _log.warning("rollout of %s to %s holds: %s", rollout.route, rollout.model, doubt)
 
     def _verdict(self, rollout: Rollout, alone: Findings) -> Verdict:
         copies = None if self._copies is None else self._copies.ready(rollout.model)

@@ -61,7 +61,9 @@ async def test_one_that_fails_is_rolled_back_at_the_next_tick() -> None:
 
 
 @pytest.mark.parametrize("board", [None, FakeEvidenceBoard()])
-async def test_what_one_tenant_alone_says_holds_it_where_it_is_until_somebody_decides(board: FakeEvidenceBoard | None) -> None:
+async def test_what_one_tenant_alone_says_holds_it_where_it_is_until_somebody_decides(
+    board: FakeEvidenceBoard | None, caplog: pytest.LogCaptureFixture
+) -> None:
     one = process(board=board)
     rollout_id = (await one.start()).id
     for _ in range(6):
@@ -75,10 +77,12 @@ async def test_what_one_tenant_alone_says_holds_it_where_it_is_until_somebody_de
         await one.tick(count=0)
         if one.shared is not None:
             await one.shared.exchange()
+            await one.rollouts.tick()
     status = one.rollouts.status(one.rollout)
     assert (one.rollout.phase, one.rollout.step, one.rollout.reason) == (Phase.CANARY, 0, "")
     assert status.step_samples > SPEC.steps[0].samples
     assert "hangs on one tenant's requests" in status.doubt
+    assert [each.getMessage().partition(": ")[0] for each in caplog.records] == ["rollout of r to v2 holds"], "said once"
     await refreshing(one, one.rollouts.change("r", lambda rollout: promoted(rollout, now_s=one.clock[0])))
     await one.tick(count=0)
     assert one.rollout.phase in (Phase.PROMOTING, Phase.PROMOTED)
