@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
@@ -38,6 +38,7 @@ from control_plane.admin.paths.usage import add_usage_path
 from control_plane.admin.paths.webhooks import add_webhook_paths
 from control_plane.admin.paths.whoami import add_whoami_path
 from control_plane.admin.references import References
+from control_plane.admin.unread_bodies import refuse_unread_body
 from control_plane.audit.domain.entry import Actor
 from control_plane.audit.trail import AuditTrail
 from control_plane.auth.access import Access
@@ -126,7 +127,13 @@ def make_admin_api(
     `jobs` where they are switched off. `console` says whether the web console is served.
     """
     # FastAPI's redirects (trailing slash) would go to whatever host the caller sent as Host.
-    app = FastAPI(title="Tidegate admin API", version=version, redirect_slashes=False, responses=_PAGE_ERRORS | _KEY_ERRORS)
+    app = FastAPI(
+        title="Tidegate admin API",
+        version=version,
+        redirect_slashes=False,
+        responses=_PAGE_ERRORS | _KEY_ERRORS,
+        dependencies=[Depends(refuse_unread_body)],
+    )
     app.openapi = lambda: _document(app, access)  # type: ignore[method-assign]
     app.add_middleware(Idempotency, records=records)
     app.add_middleware(AdminAccess, access=access)  # the last one added is the first one called

@@ -237,7 +237,14 @@ class DataPlane:
         jobs, own = None, self._jobs
         if own is not None:
             most = gateway.max_body_bytes
-            jobs = JobsHttp(own.jobs, webhooks=own.webhooks, files=own.callers_files, budget=budget, max_input_bytes=most)
+            jobs = JobsHttp(
+                own.jobs,
+                webhooks=own.webhooks,
+                files=own.callers_files,
+                budget=budget,
+                max_input_bytes=most,
+                forwarding=forwarding_of(gateway),
+            )
         v2 = V2Http(
             inference=self._inference,
             access=self._governance.access,

@@ -75,6 +75,7 @@ class JobServices:
             max_open=settings.batches_open_per_tenant,
         )
         self.backlog = BacklogReader(store)
+        self.files.answer_bytes = self.batches.answer_bytes
         self._sweeper = Sweeper(store=store, queue=queue, spool=spool, usage=usage, policy=self._policy, kept=_kept_per_tenant(settings))
         self.max_attempts = settings.jobs_attempts
         self.max_upload_bytes = settings.jobs_max_upload_bytes

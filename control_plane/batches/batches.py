@@ -12,15 +12,16 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
+from control_plane.batches.answer_room import AnswerRoom, OpenBatch
 from control_plane.batches.chunk_jobs import ChunkJobs
 from control_plane.batches.closing import Closing
 from control_plane.batches.domain.batch import Batch, BatchState, Chunks, Ended
 from control_plane.batches.domain.input_lines import InputLines, InputReader
-from control_plane.batches.domain.output_lines import ChunkEnd, chunk_end, never_made
+from control_plane.batches.domain.output_lines import chunk_end, never_made
 from control_plane.batches.files import Files
 from control_plane.batches.ports import Shelf
 from control_plane.core.errors import InvalidRequest, LimitExceeded, ModelNotFound, ObjectNotFound, StoreUnavailable
@@ -71,19 +72,8 @@ class Progress:
     failed: int
     cancelled_s: float | None
     ended: Ended | None
-
-
-@dataclass(slots=True)
-class _OpenBatch:
-    """Knowledge of this process about an open batch: the chunks that have ended, which do not change any more, and those that
-    were open when it last looked at all.
-    """
-
-    batch: Batch
-    ends: dict[int, ChunkEnd] = field(default_factory=dict)
-    open: set[int] = field(default_factory=set)
-    rests_until_s: float = 0.0
-    """When the batch is looked at again after a defect."""
+    waits: bool = False
+    """Whether it stands still until its tenant deletes files: there is no room for more answers."""
 
 
 class Batches:
@@ -108,10 +98,11 @@ class Batches:
         self._shelf, self._files = shelf, files
         self._jobs = ChunkJobs(shelf=shelf, store=store, queue=queue, spool=spool, bounds=bounds, policy=policy, today_s=today_s)
         self._closing = Closing(shelf=shelf, jobs=self._jobs, store=store, spool=spool, today_s=today_s)
+        self._room = AnswerRoom(files, today_s)
         self._keep_s = keep_s
         self._max_open = max_open
         self._today_s = today_s
-        self._open: dict[str, _OpenBatch] = {}
+        self._open: dict[str, OpenBatch] = {}
         self._being_created: Counter[str] = Counter()
         """Batches of each tenant whose input is being validated."""
         self._validations: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -209,7 +200,7 @@ class Batches:
         cancelled_s, end = await self._shelf.cancelled_s(batch), await self._shelf.ended(batch)
         if end is not None:
             return Progress(end.state, end.completed, end.failed, cancelled_s, end)
-        known = self._open.get(batch.id) or _OpenBatch(batch)
+        known = self._open.get(batch.id) or OpenBatch(batch)
         ends = dict(known.ends)
         for number in range(len(batch.chunks)):
             if number not in ends:
@@ -221,7 +212,11 @@ class Batches:
                     ends[number] = found
         state = BatchState.IN_PROGRESS if cancelled_s is None else BatchState.CANCELLING
         completed, failed = sum(end.completed for end in ends.values()), sum(end.failed for end in ends.values())
-        return Progress(state, completed, failed, cancelled_s, None)
+        return Progress(state, completed, failed, cancelled_s, None, known.waits and cancelled_s is None)
+
+    def answer_bytes(self, tenant: str) -> int:
+        """Return the bytes of the answers of a tenant's open batches, as far as this process knows."""
+        return self._room.answer_bytes(tenant)
 
     async def run(self) -> None:
         """Make open batches go on, through outages, until cancelled: at once where this process has made or ended a part of
@@ -270,7 +265,8 @@ class Batches:
         """
         now_s = self._today_s()
         batches = await self._shelf.open_batches()
-        self._open = {batch.id: self._open.get(batch.id) or _OpenBatch(batch) for batch in batches}
+        self._open = {batch.id: self._open.get(batch.id) or OpenBatch(batch) for batch in batches}
+        self._room.begin(self._open)
         failure: StoreUnavailable | None = None
         for batch in batches:
             known = self._open[batch.id]
@@ -293,7 +289,7 @@ class Batches:
         if failure is not None:
             raise failure
 
-    async def _is_done(self, batch: Batch, known: _OpenBatch) -> bool:
+    async def _is_done(self, batch: Batch, known: OpenBatch) -> bool:
         """Look at the chunks that may have ended since, and make jobs for the next ones; True: all have ended."""
         cancelled_s, made, open_chunks = await self._shelf.cancelled_s(batch), 0, 0
         for number in range(len(batch.chunks)):
@@ -307,7 +303,9 @@ class Batches:
             job = await self._jobs.get(batch, number)
             if job is None:
                 if cancelled_s is None and self._today_s() < batch.expires_s:
-                    if await self._shelf.cancelled_s(batch) is not None or not await self._jobs.make(batch, number):
+                    if not await self._room.take(known) or await self._shelf.cancelled_s(batch) is not None:
+                        break
+                    if not await self._jobs.make(batch, number):
                         break
                     made, open_chunks = made + 1, open_chunks + 1
                     known.open.add(number)

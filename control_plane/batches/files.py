@@ -34,8 +34,10 @@ class Files:
         seconds since 1970.
         """
         self._shelf = shelf
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._today_s = today_s
+        self.answer_bytes: Callable[[str], int] = lambda tenant: 0
+        """Bytes of the answers that a tenant's open batches have so far, which become files once these have ended."""
         self._arriving: Counter[str] = Counter()
         """Bytes of each tenant's files that are being received."""
         self._ends: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -86,13 +88,17 @@ class Files:
         """Raise LimitExceeded where the tenant has as many files, or bytes of them, as it may."""
         self._require_room(principal.tenant, await self._shelf.filled(principal.tenant))
 
+    async def filled_bytes(self, tenant: str) -> int:
+        """Return the bytes of a tenant's files and of the inputs of his open batches. Raises StoreUnavailable."""
+        return (await self._shelf.filled(tenant))[1]
+
     def _require_room(self, tenant: str, kept: tuple[int, int]) -> None:
-        count, total = kept
-        if count >= _MAX_FILES or total + self._arriving[tenant] > self._max_bytes:
-            most = f"{_MAX_FILES} files and {self._max_bytes} bytes"
+        count, total = kept[0], kept[1] + self.answer_bytes(tenant)
+        if count >= _MAX_FILES or total + self._arriving[tenant] > self.max_bytes:
+            most = f"{_MAX_FILES} files and {self.max_bytes} bytes"
             raise LimitExceeded(
-                f"this tenant has {count} files with {total} bytes, the inputs of open batches among them, and {most} are allowed; "
-                "delete some first"
+                f"this tenant has {count} files with {total} bytes, the inputs and answers of open batches among them, and {most} are "
+                "allowed; delete some first"
             )
 
     async def get(self, principal: Principal, file_id: str) -> StoredFile:

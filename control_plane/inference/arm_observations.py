@@ -11,6 +11,7 @@ from control_plane.inference.domain.observation import Observation
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.retries.faults import DEATHS, Fault
 from control_plane.inference.route_targets import Arm
+from control_plane.objects.domain.route import Route
 
 MAX_HELD = 2_000
 """Observations between two looks; of more a part is kept that their units alone decide, so that it says the same."""
@@ -23,6 +24,12 @@ _UNCOUNTED = frozenset((Fault.NOT_SENT, Fault.MODEL_MISSING, Fault.NOT_READY, Fa
 def says_something(fault: Fault | None) -> bool:
     """Whether a fault, or that there is none, says how good a model is."""
     return fault not in _UNCOUNTED
+
+
+def tenant_apart(route: Route, tenant: str) -> str:
+    """Return the tenant whose evidence is kept apart from others', empty where nobody's is: who sticks by tenant or key is at one
+    model, so that there is nothing to compare it with apart, and counts once."""
+    return "" if route.sticky in ("tenant", "key") else tenant
 
 
 class ArmObservations:
@@ -42,7 +49,10 @@ class ArmObservations:
         if arm.route.salt != rollout.id or arm.place not in rollout.places:
             return
         is_stable, took_s = arm.place == rollout.places[0], now_s - running.sent_s  # in the bake, the next model is the route's own
-        self._hold(Observation(arm.route.name, rollout.id, is_stable, arm.digest, fault is not None, took_s, fault in DEATHS))
+        tenant = tenant_apart(arm.route, running.principal.tenant)
+        self._hold(
+            Observation(arm.route.name, rollout.id, is_stable, arm.digest, fault is not None, took_s, fault in DEATHS, tenant=tenant)
+        )
 
     def add_pair(self, seen: Observation) -> None:
         """Observe a copied request."""

@@ -64,6 +64,8 @@ class Submission:
     expires_s: float | None = None
     """Seconds from now; None: as the settings say."""
     idempotency_key: str = ""
+    fingerprint: str = ""
+    """Digest of what it asks for beside its body, where it has a key."""
     output: Delivery | None = None
     """Where the result is written to."""
     webhook: Delivery | None = None
@@ -263,7 +265,7 @@ class Jobs:
             raise self._full(principal.tenant, exc.load, of_tenant=exc.of_tenant) from exc
         if held.id != job_id:
             await self._discard(job)
-            if _request_of(held) != _request_of(job):
+            if not _is_same_request(held, job):
                 raise IdempotencyKeyReused("this Idempotency-Key came before with another request; use a new key for a new request")
             return held
         await self._publish()
@@ -317,6 +319,7 @@ class Jobs:
             deadline_s=deadline_s,
             price_class=wanted.price_class,
             idempotency_key=wanted.idempotency_key,
+            fingerprint=wanted.fingerprint,
             output=wanted.output,
             webhook=wanted.webhook,
         )
@@ -351,6 +354,12 @@ async def _undamaged(job: Job, reading: Awaitable[ReadT]) -> ReadT:
         if job.is_of_batch:
             raise Conflict(f"job {job.id} is a part of a batch, whose output and error files have its answers once it has ended") from exc
         raise StoreUnavailable(str(exc)) from exc
+
+
+def _is_same_request(held: Job, job: Job) -> bool:
+    """Whether a job is what its idempotency key was first used for. Of one that an earlier version has accepted, or a chunk of a
+    batch, there is no fingerprint."""
+    return _request_of(held) == _request_of(job) and held.fingerprint in ("", job.fingerprint)
 
 
 def _request_of(job: Job) -> tuple[str, ...]:

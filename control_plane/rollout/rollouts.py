@@ -64,6 +64,8 @@ class RolloutStatus:
     """Seconds until the present step has its samples, at the present rate; None where there are none yet."""
     held_by: Hold | None = None
     """Why it stays at its stage."""
+    doubt: str = ""
+    """Why no step is over though it has its samples: one tenant alone speaks against the next model."""
 
 
 class Rollouts:
@@ -96,6 +98,8 @@ class Rollouts:
         self._evidence: dict[str, tuple[Evidence, int]] = {}
         """Evidence by the id of its rollout, with the stage that it is at."""
         self._deaths: dict[str, Deaths] = {}
+        self._doubted: set[str] = set()
+        """Rollouts that hold since one tenant alone speaks against them: said once each."""
         self._starting: dict[str, Rollout] = {}
         self.sources: list[Callable[[], Iterable[Observation]]] = []
         """Where observations are taken from, at each tick."""
@@ -207,7 +211,7 @@ class Rollouts:
             return RolloutStatus()
         held = None if alone is None else held_by(rollout, self._verdict(rollout, alone), now_s=self.now_s())
         left_s = found.left_s(rollout.present_step.samples, self.now_s() - rollout.entered_s)
-        return RolloutStatus(tuple(found.statuses), found.step_samples, left_s, held)
+        return RolloutStatus(tuple(found.statuses), found.step_samples, left_s, held, found.doubt)
 
     async def run(self) -> None:
         """Judge and step until cancelled."""
@@ -228,8 +232,10 @@ class Rollouts:
                 continue
             evidence = self._evidence_of(rollout)
             evidence.tick()
+            verdict = self._verdict(rollout, evidence.findings)
+            self._tell(rollout, verdict.doubt)
             try:
-                await self._step(rollout, self._verdict(rollout, evidence.findings))
+                await self._step(rollout, verdict)
             except Conflict:
                 _log.debug("rollout of %s: another process was first", rollout.route)  # the mirror shows what it did
             except StoreUnavailable as exc:
@@ -246,6 +252,7 @@ class Rollouts:
             else:
                 del self._evidence[rollout_id]
         self._deaths = {each: deaths for each, deaths in self._deaths.items() if each in under_way}
+        self._doubted &= under_way.keys()
         for source in self.sources:
             for seen in source():
                 rollout = under_way.get(seen.rollout)
@@ -255,14 +262,19 @@ class Rollouts:
                     if self._shared is not None:
                         self._shared.add(rollout, seen)
 
+    def _tell(self, rollout: Rollout, doubt: str) -> None:
+        if doubt and rollout.id not in self._doubted:
+            self._doubted.add(rollout.id)
+            _log.warning("rollout of %s to %s holds: %s", rollout.route, rollout.model, doubt)
+
     def _verdict(self, rollout: Rollout, alone: Findings) -> Verdict:
         copies = None if self._copies is None else self._copies.ready(rollout.model)
         deaths = self._deaths[rollout.id].why if rollout.id in self._deaths else ""
         together = alone if self._shared is None else self._shared.findings(rollout)
         if together is None:
             # Without the others' evidence no step is over, but what is worse by what was seen here is worse.
-            return Verdict(alone.why or deaths, 0, copies, knows_all=False)
-        return Verdict(together.why or deaths, together.step_samples, copies)
+            return Verdict(alone.why or deaths, samples=0, copies=copies, knows_all=False)
+        return Verdict(together.why or deaths, together.doubt, together.step_samples, copies)
 
     def _evidence_of(self, rollout: Rollout) -> Evidence:
         held = self._evidence.get(rollout.id)

@@ -22,7 +22,7 @@ from control_plane.auth.access import Access
 from control_plane.concurrency.task_owner import TaskOwner
 from control_plane.core.errors import ControlPlaneError, InvalidRequest, UpstreamUnavailable
 from control_plane.core.infer_call import InferCall
-from control_plane.inference.arm_observations import ArmObservations, says_something
+from control_plane.inference.arm_observations import ArmObservations, says_something, tenant_apart
 from control_plane.inference.domain.assignment import unit_digest
 from control_plane.inference.domain.observation import Observation, Pair
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
@@ -74,6 +74,7 @@ class _Held:
     """Stable's."""
     stable_is_fault: bool
     digest: int
+    tenant: str
     units: float
     took_s: float
     at_s: float
@@ -132,7 +133,7 @@ class ShadowCopies:
         elif not self._tasks.is_open or len(self._held) >= MAX_HELD or self._held_bytes >= MAX_HELD_BYTES:
             self.counts[Copied.DROPPED] += 1
         else:
-            self._hold(rollout, request, running, answer, is_fault=fault is not None)
+            self._hold(rollout, request, running, answer, tenant=tenant_apart(route, running.principal.tenant), is_fault=fault is not None)
 
     async def run(self) -> None:
         """Send what is held until cancelled."""
@@ -156,7 +157,9 @@ class ShadowCopies:
         if not self._held:
             self._has_some.clear()
 
-    def _hold(self, rollout: Rollout, request: CopyableRequest, running: AuthorizedRequest, answer: Any, *, is_fault: bool) -> None:
+    def _hold(
+        self, rollout: Rollout, request: CopyableRequest, running: AuthorizedRequest, answer: Any, *, tenant: str, is_fault: bool
+    ) -> None:
         now_s, call = self._now_s(), running.call
         held = _Held(
             rollout,
@@ -166,6 +169,7 @@ class ShadowCopies:
             is_fault,
             # Not the unit of its arm: a caller whose requests were copied still counts once in the steps.
             unit_digest(f"{rollout.id}#shadow", *request.unit(call)),
+            tenant,
             running.expected_units,
             now_s - (running.sent_s or now_s),
             now_s,
@@ -221,7 +225,7 @@ class ShadowCopies:
             pair = replace(pair, differs=self._differ(held, answer))
         is_fault = fault is not None or (is_refused and not held.stable_is_fault)
         self.counts[_copied(is_fault=is_fault, differs=pair.differs)] += 1
-        seen = Observation(held.rollout.route, held.rollout.id, False, held.digest, is_fault, took_s, fault in DEATHS, pair)
+        seen = Observation(held.rollout.route, held.rollout.id, False, held.digest, is_fault, took_s, fault in DEATHS, pair, held.tenant)
         self._observations.add_pair(seen)
 
     def _differ(self, held: _Held, answer: Any) -> bool | None:

@@ -69,7 +69,7 @@ class JobSettings(Group):
 
     jobs_max_upload_bytes: ByteCount = ByteSize(256 * 2**20)
     """Largest body of `POST /v1/files`, which is written to disk as it arrives; OpenAI allows 200 MB. A tenant's files
-    together have at most `jobs_bytes_per_tenant`."""
+    and the answers of his open batches together have at most `jobs_bytes_per_tenant`, and one batch's more."""
 
     jobs_kept_per_tenant: int = Field(100_000, ge=1)
     """Most jobs of one tenant that are kept once they have ended. Of more the oldest go before their time; parts of a
@@ -103,7 +103,7 @@ class JobSettings(Group):
 
     batches_keep_s: Seconds = 2_592_000.0
     """Seconds for which files of `/v1/files` and ended batches are kept: 30 days, as OpenAI keeps the output. A
-    tenant's files together have at most `jobs_bytes_per_tenant`."""
+    tenant's files and answers together have at most `jobs_bytes_per_tenant`, and one batch's more."""
 
     batches_open_per_tenant: int = Field(1000, ge=1)
     """Most batches of one tenant that have not ended; further ones are refused with 429."""

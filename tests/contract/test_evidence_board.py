@@ -22,7 +22,7 @@ LARGE = 2**64 - 1
 def sums(bad: int = 1, *, step: int = 0) -> Sums:
     gate = Gate()
     gate.add_block(8, bad, 80, 3)
-    return Sums(step, 8, dict.fromkeys(GATES, gate.sums))
+    return Sums(step, 8, {name: {0: gate.sums, 15: gate.sums} for name in GATES}, {0: 9, 15: 100})
 
 
 @pytest.fixture(params=["fake", "redis"])
@@ -70,32 +70,35 @@ class TestRedis:
         [
             pytest.param("no JSON", id="no JSON"),
             pytest.param("[]", id="a list"),
-            pytest.param('{"step":0,"step_samples":1,"gates":{}}', id="no gates"),
-            pytest.param('{"step":-1,"step_samples":1,"gates":%s}', id="a negative step"),
-            pytest.param('{"step":0,"step_samples":1.5,"gates":%s}', id="half a sample"),
+            pytest.param('{"step":0,"step_samples":1,"strata":{},"heard":{}}', id="no gates"),
+            pytest.param('{"step":-1,"step_samples":1,"strata":%s,"heard":{}}', id="a negative step"),
+            pytest.param('{"step":0,"step_samples":1.5,"strata":%s,"heard":{}}', id="half a sample"),
+            pytest.param('{"step":0,"step_samples":1,"strata":%s,"heard":{"16":1}}', id="a stratum that there is not"),
+            pytest.param('{"step":0,"step_samples":1,"strata":%s,"heard":{"1":-1}}', id="fewer units than none"),
+            pytest.param('{"step":0,"step_samples":1,"gates":%s}', id="of the version before"),
         ],
     )
     async def test_what_cannot_be_read_does_not_count_and_is_told_once(
         self, request: pytest.FixtureRequest, text: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         server = empty_redis(request)
-        gates = "{" + ",".join(f'"{name}":[1,0,1,0,[0,0,0,0,0,0,0,0]]' for name in GATES) + "}"
+        gates = "{" + ",".join(f'"{name}":{{"3":[1,0,1,0,[0,0,0,0,0,0,0,0]]}}' for name in GATES) + "}"
         board = make_redis_evidence(SecretStr(server.url))
         server.call("HSET", "tidegate:rollout:r:sums", "x", text.replace("%s", gates))
         with caplog.at_level(logging.WARNING):
             for _ in range(2):
                 assert await board.exchange("r", "a", sums()) == {"a": sums()}
         assert caplog.messages == ["rollout r: what 1 processes have found cannot be read, and does not count"]
-        server.call("HSET", "tidegate:rollout:r:sums", "x", f'{{"step":0,"step_samples":1,"gates":{gates}}}')
-        assert (await board.exchange("r", "a", sums()))["x"] == Sums(0, 1, dict.fromkeys(GATES, GateSums(1, 0, 1, 0)))
+        server.call("HSET", "tidegate:rollout:r:sums", "x", f'{{"step":0,"step_samples":1,"strata":{gates},"heard":{{"3":2}}}}')
+        assert (await board.exchange("r", "a", sums()))["x"] == Sums(0, 1, {name: {3: GateSums(1, 0, 1, 0)} for name in GATES}, {3: 2})
         await board.close()
 
     @pytest.mark.parametrize("gate", ["[1,2,1,0,[0,0,0,0,0,0,0,0]]", "[1,0,1,0,[0]]", "[1,0,1,0,[0,0,0,0,0,0,0,1e999]]", "[1,0,1]"])
     async def test_sums_that_no_gate_has_do_not_count(self, request: pytest.FixtureRequest, gate: str) -> None:
         server = empty_redis(request)
         board = make_redis_evidence(SecretStr(server.url))
-        gates = ",".join(f'"{name}":{gate}' for name in GATES)
-        server.call("HSET", "tidegate:rollout:r:sums", "x", f'{{"step":0,"step_samples":1,"gates":{{{gates}}}}}')
+        gates = ",".join(f'"{name}":{{"0":{gate}}}' for name in GATES)
+        server.call("HSET", "tidegate:rollout:r:sums", "x", f'{{"step":0,"step_samples":1,"strata":{{{gates}}},"heard":{{}}}}')
         assert await board.exchange("r", "a", None) == {}
         await board.close()
 

@@ -18,6 +18,7 @@ from control_plane.jobs.domain.job import Job
 from control_plane.jobs.ports import Bounds, Load
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.tenant import Tenant
+from control_plane.protocols.header_forwarding import HeaderForwarding
 from tests.fakes.governance import api_key, governance, key_text, known_state
 from tests.fakes.jobs import ROOMY, job
 from tests.unit.jobs.world import World, running, world
@@ -43,12 +44,15 @@ class Caller:
         return orjson.loads(accepted.body)
 
 
+FORWARDING = HeaderForwarding.of("^x-model-|^traceparent$")
+
+
 @asynccontextmanager
 async def serving(folder: Path, *, bounds: Bounds = ROOMY) -> AsyncIterator[tuple[World, Caller, Caller, Caller]]:
     keys = (api_key(MINE, "infer:m"), api_key(OTHERS, "infer:*", tenant="others"), api_key(NOT_FOR_M, "infer:other"))
     routes = (Route("r", "m", tenants=("others",)),)
     governed = governance(known_state(keys=keys, tenants=(Tenant("team"), Tenant("others")), routes=routes), authentication=True)
-    async with world(folder) as here, gateway(governed=governed, jobs=JobsHttp(here.jobs(bounds=bounds))) as it:
+    async with world(folder) as here, gateway(governed=governed, jobs=JobsHttp(here.jobs(bounds=bounds), forwarding=FORWARDING)) as it:
         yield here, Caller(it, MINE), Caller(it, OTHERS), Caller(it, NOT_FOR_M)
 
 
@@ -64,6 +68,46 @@ async def test_a_tenant_sees_its_own_jobs_and_no_others(tmp_path: Path) -> None:
         assert orjson.loads((await others.ask("GET", "/v2/jobs")).body) == {"jobs": []}
         assert [each["id"] for each in orjson.loads((await mine.ask("GET", "/v2/jobs")).body)["jobs"]] == [job["id"]]
         assert orjson.loads((await mine.ask("GET", place)).body)["state"] == "queued"
+
+
+ASKED = {"content-type": "application/json", "tidegate-target": "m", "tidegate-job-expires-s": "60", "x-model-seed": "1"}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({"inference-header-content-length": "10"}, id="another-framing"),
+        pytest.param({"content-type": "application/octet-stream"}, id="another-type"),
+        pytest.param({"content-encoding": "gzip"}, id="an-encoding"),
+        pytest.param({"accept-encoding": "gzip"}, id="an-answer-in-another-encoding"),
+        pytest.param({"tidegate-target": "n"}, id="another-target"),
+        pytest.param({"tidegate-timeout-ms": "5"}, id="a-timeout"),
+        pytest.param({"tidegate-job-class": "economy"}, id="another-class"),
+        pytest.param({"tidegate-job-expires-s": "61"}, id="another-deadline"),
+        pytest.param({"x-model-seed": "2"}, id="another-parameter-of-the-model"),
+    ],
+)
+async def test_an_idempotency_key_is_for_one_way_to_compute_the_body(tmp_path: Path, other: dict[str, str]) -> None:
+    async with serving(tmp_path) as (here, mine, _, _same_tenant):
+        first = await mine.submit(**ASKED, **{"idempotency-key": "k"})
+        refused = await mine.ask("POST", "/v2/models/m/jobs", INFER, **(ASKED | other), **{"idempotency-key": "k"})
+        assert (refused.status, b"another request" in refused.body) == (422, True)
+        async with running(here.runner()):
+            await here.until(lambda job: job.result is not None, first["id"])
+        refused = await mine.ask("POST", "/v2/models/m/jobs", INFER, **(ASKED | other), **{"idempotency-key": "k"})
+        assert refused.status == 422, "also once it has ended, and its fields are no longer kept"
+        assert (await mine.submit(**ASKED, **{"idempotency-key": "k"}))["id"] == first["id"]
+
+
+async def test_what_clients_make_anew_for_each_attempt_makes_no_other_request(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (_, mine, _others, _same_tenant):
+        seen = {
+            (await mine.submit(**ASKED, **{"idempotency-key": "k", "traceparent": each, "x-model-request-id": "same", "user-agent": each}))[
+                "id"
+            ]
+            for each in ("00-1-1-01", "00-2-2-01")
+        }
+        assert len(seen) == 1
 
 
 async def test_a_key_sees_no_jobs_for_models_that_it_may_not_call(tmp_path: Path) -> None:

@@ -166,6 +166,8 @@ class RolloutView(Spec):
     """Requests that the next model has computed in this step, each caller or content once."""
     left_s: float | None
     """Seconds until the step has its samples at the present rate; null while there are none."""
+    doubt: str
+    """Why no step is over though it may have its samples: the gate that fails, by one tenant's requests alone. Else empty."""
     resource_version: int
 
 
@@ -187,6 +189,7 @@ def add_rollout_paths(app: FastAPI, rollouts: Rollouts, objects: Objects, trail:
                 "gates": [asdict(gate) for gate in status.gates],
                 "step_samples": status.step_samples,
                 "left_s": status.left_s,
+                "doubt": status.doubt if rollout.is_under_way else "",
                 "resource_version": held.resource_version,
             }
         )

@@ -30,6 +30,8 @@ class ChunkEnd:
     state: JobState
     completed: int = 0
     failed: int = 0
+    size_bytes: int = 0
+    """Size of its answers."""
 
 
 def answered_line(job_id: str, number: int, custom_id: str, status: int, body: bytes) -> bytes:
@@ -53,7 +55,8 @@ def chunk_end(job: Job, lines: int) -> ChunkEnd | None:
     if job.is_open:
         return None
     if job.result is not None:
-        return ChunkEnd(job.state, lines - job.result.failed_lines, job.result.failed_lines)
+        failed = job.result.failed_lines
+        return ChunkEnd(job.state, lines - failed, failed, job.result.blob.size_bytes)
     return ChunkEnd(job.state, 0, lines if job.state is JobState.DEAD else 0)
 
 

@@ -116,13 +116,16 @@ def watch(
     state_dir: StateDirOption = None,
 ) -> None:
     """Print what happens until the rollout has ended; exit status 1 if the next model was not promoted."""
-    client, shown, is_away = admin_client(state_dir, admin_url), 0.0, False
+    client, shown, is_away, doubt = admin_client(state_dir, admin_url), 0.0, False, ""
     rollout = client.ask("GET", "rollouts", route)
     while True:
         for event in rollout["events"]:
             if event["at_s"] > shown:
                 remark(_event(event))
                 shown = event["at_s"]
+        if rollout["doubt"] and not doubt:
+            remark(_holds(rollout))
+        doubt = rollout["doubt"]
         if rollout["phase"] not in UNDER_WAY:
             _show(rollout, output)
             if output is Shape.TABLE:
@@ -250,6 +253,12 @@ def _show_gates(rollout: dict[str, Any]) -> None:
                 for gate in rollout["gates"]
             ),
         )
+    if rollout["doubt"]:
+        remark(_holds(rollout))
+
+
+def _holds(rollout: dict[str, Any]) -> str:
+    return f"it holds at its step: {rollout['doubt']}; promote or abort it, or wait"
 
 
 def _time_left(rollout: dict[str, Any]) -> str:

@@ -48,6 +48,7 @@ def batch_view(batch: Batch, progress: Progress) -> dict[str, Any]:
         "cancelling_at": None if progress.cancelled_s is None else int(progress.cancelled_s),
         "request_counts": {"total": batch.lines, "completed": progress.completed, "failed": progress.failed},
         "metadata": batch.metadata,
+        **({"waits": _NO_ROOM} if progress.waits else {}),
     }
 
 
@@ -57,4 +58,8 @@ def page(views: list[dict[str, Any]] | orjson.Fragment, ids: Sequence[str], *, h
     return {"object": "list", "data": views, **first_last, "has_more": has_more}
 
 
+_NO_ROOM = (
+    "no more lines are computed: this tenant's files and answers have as many bytes as they may; delete files that are no longer "
+    "needed, and it goes on"
+)
 _ENDS = (BatchState.COMPLETED, BatchState.CANCELLED, BatchState.EXPIRED)

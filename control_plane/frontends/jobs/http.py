@@ -20,6 +20,7 @@ from control_plane.core.principal import Principal
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
 from control_plane.frontends.common.lists import list_steps
 from control_plane.frontends.jobs.events import JobEvents
+from control_plane.frontends.jobs.fingerprint import fingerprint
 from control_plane.frontends.jobs.result_stream import ResultStream, begin_result
 from control_plane.frontends.jobs.webhook_field import Webhooks, webhook_of
 from control_plane.inference.run_steps import run_in_steps
@@ -30,6 +31,7 @@ from control_plane.jobs.domain.job_view import view_of
 from control_plane.jobs.files.callers_files import CallersFiles
 from control_plane.jobs.jobs import JOB_ID, Jobs, Submission
 from control_plane.jobs.ports import Compute, Computed, TryAgain
+from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.protocols.http1 import Body, BodyPieces, Headers, HttpAnswer, HttpRequest, make_answer, with_header
 from control_plane.protocols.kserve.routes import V2Route, read_route
 from control_plane.triton.ports import HttpStream
@@ -83,10 +85,12 @@ class JobsHttp:
         files: CallersFiles | None = None,
         budget: BodyBudget | None = None,
         max_input_bytes: int = 0,
+        forwarding: HeaderForwarding = NO_FORWARDING,
     ) -> None:
         """Without `webhooks` no job may have one. Without `files` callers send the input themselves; with them it has
-        `max_input_bytes` at most, within the memory of `budget`.
+        `max_input_bytes` at most, within the memory of `budget`. `forwarding` says which header fields models see.
         """
+        self._forwarding = forwarding
         self._files = files
         self._budget = budget
         self._max_input_bytes = max_input_bytes
@@ -119,7 +123,7 @@ class JobsHttp:
 
     async def _submit(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer | HttpStream:
         webhook = webhook_of(request, b"tidegate-job-webhook", principal, self._webhooks)
-        wanted = replace(_submission(request, route), webhook=webhook, output=self._output(request, principal))
+        wanted = replace(_submission(request, route, self._forwarding), webhook=webhook, output=self._output(request, principal))
         job = await self._accepted(request, wanted, principal)
         if wait_s := _wait_s(request):
             job = await self._jobs.wait(job, wait_s)
@@ -212,12 +216,13 @@ async def _result(jobs: Jobs, job: Job) -> HttpAnswer | ResultStream:
     return HttpAnswer(job.result.status, whole[:head_bytes], whole[head_bytes:])
 
 
-def _submission(request: HttpRequest, route: V2Route) -> Submission:
+def _submission(request: HttpRequest, route: V2Route, forwarding: HeaderForwarding) -> Submission:
     """Read a submission. Raises InvalidRequest."""
     for name in {name.lower() for name, _ in request.headers} - _OF_THE_JOB:
         if name.startswith(b"tidegate-job-"):
             known = ", ".join(sorted(each.decode() for each in _OF_THE_JOB))
             raise InvalidRequest(f"there is no header field {name.decode('latin-1')[:100]!r}; there are {known}")
+    key = _idempotency_key(request)
     version = f"/versions/{route.model_version}" if route.model_version else ""
     return Submission(
         model=route.model_name,
@@ -226,7 +231,8 @@ def _submission(request: HttpRequest, route: V2Route) -> Submission:
         body=request.body,
         price_class=_price_class(request),
         expires_s=_expires_s(request),
-        idempotency_key=_idempotency_key(request),
+        idempotency_key=key,
+        fingerprint=fingerprint(request.headers, forwarding) if key else "",
     )
 
 

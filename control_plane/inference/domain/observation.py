@@ -31,3 +31,5 @@ class Observation:
     """Whether the fault was the end of a process: of the model's stub, or of its server."""
     pair: Pair | None = None
     """What stable made of the same request, where this one is a copy of it; None where it is none."""
+    tenant: str = ""
+    """Whose request it is; empty where callers have no names, or where none can choose his places."""

@@ -97,6 +97,8 @@ class Job:
     deadline_s: float
     price_class: PriceClass = PriceClass.STANDARD
     idempotency_key: str = ""
+    fingerprint: str = ""
+    """Digest of what the submission asked for beside its body (`frontends/jobs/fingerprint`); kept for as long as its key."""
     state: JobState = JobState.QUEUED
     revision: int = 1
     """Number of this record's version: the store takes only the one that follows the present."""

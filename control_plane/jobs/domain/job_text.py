@@ -53,6 +53,8 @@ def _plain(value: Any) -> Any:
         for name in ("output", "webhook"):
             if plain[name] is None:
                 del plain[name]
+        if not value.fingerprint:
+            del plain["fingerprint"]
     return plain
 
 

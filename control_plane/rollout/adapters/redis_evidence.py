@@ -17,14 +17,17 @@ from pydantic import SecretStr
 
 from control_plane.rollout.domain.findings import DISAGREEMENT, GATES, Sums
 from control_plane.rollout.domain.gate import ODDS_RATIOS, GateSums
+from control_plane.rollout.domain.strata import STRATA
 from control_plane.storage.redis import RedisLink
 
 _log = logging.getLogger(__name__)
 
 MAX_PROCESSES = 200
-"""Processes of a rollout whose sums are kept, those that have ended included: about 1 KB each."""
+"""Processes of a rollout whose sums are kept, those that have ended included: about 1 KB each for one tenant, and
+9 KB for many."""
 _KEPT_S = 86_400
 _KEY = "tidegate:rollout"
+_NUMBERS = frozenset(map(str, range(STRATA)))
 
 # ARGV: process, its sums ('' for none), MAX_PROCESSES, seconds to keep. Returns all fields and values.
 _EXCHANGE = """
@@ -79,20 +82,35 @@ def make_redis_evidence(url: SecretStr) -> RedisEvidenceBoard:
 
 
 def _encoded(sums: Sums) -> str:
-    gates = {name: [each.canary, each.canary_bad, each.stable, each.stable_bad, each.log_ratios] for name, each in sums.gates.items()}
-    return orjson.dumps({"step": sums.step, "step_samples": sums.step_samples, "gates": gates}).decode()
+    gates = {name: {str(number): _plain(each) for number, each in gate.items()} for name, gate in sums.gates.items()}
+    heard = {str(number): count for number, count in sums.heard.items()}
+    return orjson.dumps({"step": sums.step, "step_samples": sums.step_samples, "strata": gates, "heard": heard}).decode()
+
+
+def _plain(sums: GateSums) -> list[Any]:
+    return [sums.canary, sums.canary_bad, sums.stable, sums.stable_bad, sums.log_ratios]
 
 
 def _decoded(text: str) -> Sums | None:
     """The sums, None where they cannot be read: another version has written them, or no tidegate at all."""
     try:
         found = orjson.loads(text)
-        gates = {name: _gate(*found["gates"][name]) for name in GATES}
-        if DISAGREEMENT in found["gates"]:
-            gates[DISAGREEMENT] = _gate(*found["gates"][DISAGREEMENT])
-        return Sums(_count(found["step"]), _count(found["step_samples"]), gates)
-    except (ValueError, KeyError, TypeError):
+        strata = found["strata"]
+        gates = {name: _strata(strata[name]) for name in (*GATES, *(strata.keys() & {DISAGREEMENT}))}
+        heard = {_number(number): _count(count) for number, count in found["heard"].items()}
+        return Sums(_count(found["step"]), _count(found["step_samples"]), gates, heard)
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _strata(plain: dict[str, list[Any]]) -> dict[int, GateSums]:
+    return {_number(number): _gate(*each) for number, each in plain.items()}
+
+
+def _number(text: str) -> int:
+    if text not in _NUMBERS:
+        raise ValueError("no stratum")
+    return int(text)
 
 
 def _gate(canary: Any, canary_bad: Any, stable: Any, stable_bad: Any, log_ratios: Any) -> GateSums:

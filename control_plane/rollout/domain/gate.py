@@ -15,7 +15,7 @@ test; Ramdas et al., "Game-theoretic statistics and safe anytime-valid inference
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import comb, exp, inf, log, log1p
@@ -25,7 +25,9 @@ ODDS_RATIOS = (1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
 BLOCK = 8
 """Samples of the smaller arm after which a block is closed; it is closed earlier where time has passed."""
 
-_LOG_PARTS = log(len(ODDS_RATIOS))
+_MOST_ALONE = 4_000
+"""Samples of one arm that wait for one of the other. With more the block is begun anew: they are of another time, and the sum over
+its outcomes has numbers of as many digits (a second for 200,000)."""
 _LOG_ODDS = tuple(map(log, ODDS_RATIOS))
 
 
@@ -51,7 +53,8 @@ class Gate:
     canary_bad: int = 0
     stable: int = 0
     stable_bad: int = 0
-    _log_ratios: list[float] = field(default_factory=lambda: [0.0] * len(ODDS_RATIOS))
+    log_ratios: list[float] = field(default_factory=lambda: [0.0] * len(ODDS_RATIOS))
+    """Logarithm of the likelihood ratio for each of `ODDS_RATIOS`."""
     _open: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
     """Counts of the block that is not closed yet."""
 
@@ -61,6 +64,9 @@ class Gate:
         self._open[3 if is_stable else 1] += is_bad
         if self._open[0] >= BLOCK and self._open[2] >= BLOCK:
             self.close_block()
+        elif self._open[0] >= _MOST_ALONE or self._open[2] >= _MOST_ALONE:
+            self.close_block()
+            self._open = [0, 0, 0, 0]
 
     def close_block(self) -> None:
         """Judge the samples since the last block, if there are any of both arms; to be called about once a second, and
@@ -81,7 +87,7 @@ class Gate:
         whatever came before."""
         self.canary, self.canary_bad = self.canary + 1, self.canary_bad + is_bad
         for number, (ratio, log_odds) in enumerate(zip(ODDS_RATIOS, _LOG_ODDS, strict=True)):
-            self._log_ratios[number] += is_bad * log_odds - log1p(allowed * (ratio - 1.0))
+            self.log_ratios[number] += is_bad * log_odds - log1p(allowed * (ratio - 1.0))
 
     def add_block(self, canary: int, canary_bad: int, stable: int, stable_bad: int) -> None:
         """Judge a block of samples."""
@@ -91,7 +97,7 @@ class Gate:
         if 0 < bad < canary + stable:
             expected = _log_normalisers(canary, stable, bad)
             for number, log_odds in enumerate(_LOG_ODDS):
-                self._log_ratios[number] += canary_bad * log_odds - expected[number]
+                self.log_ratios[number] += canary_bad * log_odds - expected[number]
 
     @classmethod
     def of(cls, parts: Iterable[GateSums]) -> Gate:
@@ -100,19 +106,18 @@ class Gate:
         for part in parts:
             gate.canary, gate.canary_bad = gate.canary + part.canary, gate.canary_bad + part.canary_bad
             gate.stable, gate.stable_bad = gate.stable + part.stable, gate.stable_bad + part.stable_bad
-            gate._log_ratios = [sum(each) for each in zip(gate._log_ratios, part.log_ratios, strict=True)]
+            gate.log_ratios = [sum(each) for each in zip(gate.log_ratios, part.log_ratios, strict=True)]
         return gate
 
     @property
     def sums(self) -> GateSums:
         """The sums of the blocks that were judged."""
-        return GateSums(self.canary, self.canary_bad, self.stable, self.stable_bad, tuple(self._log_ratios))
+        return GateSums(self.canary, self.canary_bad, self.stable, self.stable_bad, tuple(self.log_ratios))
 
     @property
     def log_evidence(self) -> float:
         """Logarithm of the e-process: evidence of more bad outcomes with the canary."""
-        most = max(self._log_ratios)
-        return most + log(sum(exp(each - most) for each in self._log_ratios)) - _LOG_PARTS
+        return log_mean(self.log_ratios)
 
     @staticmethod
     def fails_at(alpha: float) -> float:
@@ -122,6 +127,12 @@ class Gate:
     def has_failed(self, alpha: float) -> bool:
         """Whether the canary is worse, with a chance of `alpha` at most to say so of one that is not."""
         return self.log_evidence >= self.fails_at(alpha)
+
+
+def log_mean(logs: Sequence[float]) -> float:
+    """Return the logarithm of the mean of numbers that are given by their logarithms."""
+    most = max(logs)
+    return most + log(sum(exp(each - most) for each in logs) / len(logs))
 
 
 @lru_cache(maxsize=50_000)

@@ -24,6 +24,8 @@ class Verdict:
 
     failed: str = ""
     """Why the next model is worse; empty where nothing says so."""
+    doubt: str = ""
+    """Why nobody knows whether it is, so that no stage is over; empty where that is no question."""
     samples: int = 0
     """Requests of the present step that it has computed, each unit once."""
     copies: int | None = None
@@ -43,6 +45,8 @@ class Hold(StrEnum):
     """Somebody has paused it."""
     EVIDENCE = "evidence"
     """What other gateways have seen is not known now."""
+    DOUBT = "doubt"
+    """Without one tenant's requests a gate says otherwise."""
     SAMPLES = "samples"
     """The next model has computed too few requests of the present step."""
     TIME = "time"
@@ -88,6 +92,8 @@ def held_by(rollout: Rollout, verdict: Verdict, *, now_s: float) -> Hold | None:
         return Hold.PAUSED
     if not verdict.knows_all:
         return Hold.EVIDENCE
+    if verdict.doubt:
+        return Hold.DOUBT
     if rollout.phase is Phase.BAKING:
         return Hold.TIME if now_s < rollout.entered_s + rollout.bake_s else None
     present = rollout.present_step

@@ -73,7 +73,8 @@ async def settling_cancelled(here: BatchWorld, fate: Fate) -> None:
 STEPS: dict[Life, tuple[str, ...]] = {
     creating: ("open_count", "file", "filled", "file", "read_file", "add_batch"),
     making_chunks: (
-        "open_batches", "cancelled_s", *(CHUNKS * ("get", "cancelled_s", "read_chunk", "write", "add")), "publish", "remove_older",
+        "open_batches", "cancelled_s", "get", "filled", "cancelled_s", "read_chunk", "write", "add",
+        *((CHUNKS - 1) * ("get", "cancelled_s", "read_chunk", "write", "add")), "publish", "remove_older",
     ),
     settling: (
         "open_batches", "cancelled_s", *(2 * CHUNKS * ("get",)), *(2 * ("add_file", *(CHUNKS * ("get", "read")))), "end", "remove_older",

@@ -43,7 +43,9 @@ def batches_of(jobs: World, shelf: Any, files: Files, *, fate: Fate | None = Non
     fate = fate or Fate()
     parts: dict[str, Any] = {"store": fate.of(jobs.store), "queue": fate.of(jobs.queue), "spool": fate.of(jobs.spool)}
     limits: dict[str, Any] = {"bounds": ROOMY, "policy": jobs.policy, "keep_s": _KEEP_S, "max_open": max_open}
-    return Batches(shelf=fate.of(shelf), files=files, **parts, **limits, today_s=jobs.now_s)
+    batches = Batches(shelf=fate.of(shelf), files=files, **parts, **limits, today_s=jobs.now_s)
+    files.answer_bytes = batches.answer_bytes
+    return batches
 
 
 @dataclass

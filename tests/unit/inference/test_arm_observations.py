@@ -7,6 +7,8 @@ from typing import Any, cast
 import pytest
 
 from control_plane.core.infer_call import InferCall
+from control_plane.core.principal import Principal
+from control_plane.core.scope import Scopes
 from control_plane.inference.arm_observations import MAX_HELD, ArmObservations
 from control_plane.inference.domain.observation import Observation
 from control_plane.inference.retries.faults import Fault
@@ -31,8 +33,11 @@ def arm(*, is_stable: bool = False, digest: int = 7, is_assigned: bool = True) -
     return Arm(ROUTE, STABLE if is_stable else CANARY, STABLE, digest, is_assigned)
 
 
+ANN = Principal("ann", "key", Scopes(()))
+
+
 def running(*, sent_s: float | None = 1.0, is_cache_hit: bool = False) -> Any:
-    return cast("Any", SimpleNamespace(sent_s=sent_s, is_cache_hit=is_cache_hit))
+    return cast("Any", SimpleNamespace(sent_s=sent_s, is_cache_hit=is_cache_hit, principal=ANN))
 
 
 @pytest.mark.parametrize("is_stable", [True, False])
@@ -40,7 +45,7 @@ def running(*, sent_s: float | None = 1.0, is_cache_hit: bool = False) -> Any:
 def test_what_was_computed_is_seen_once(is_stable: bool, fault: Fault | None, is_fault: bool) -> None:
     seen = observations()
     seen.add(arm(is_stable=is_stable), running(), fault, now_s=1.25)
-    assert seen.take() == (Observation("r", "id", is_stable, 7, is_fault, 0.25, fault is Fault.DEAD_STUB),)
+    assert seen.take() == (Observation("r", "id", is_stable, 7, is_fault, 0.25, fault is Fault.DEAD_STUB, tenant="ann"),)
     assert seen.take() == ()
 
 
@@ -60,6 +65,13 @@ def test_what_says_nothing_of_a_model_is_not_seen(arm: Arm, running: Any, fault:
     seen = observations()
     seen.add(arm, running, fault, now_s=2.0)
     assert seen.take() == ()
+
+
+@pytest.mark.parametrize(("sticky", "tenant"), [("", "ann"), ("header:x-user", "ann"), ("sequence", "ann"), ("tenant", ""), ("key", "")])
+def test_tenants_are_kept_apart_where_each_may_be_at_both_models(sticky: str, tenant: str) -> None:
+    seen = observations()
+    seen.add(replace(arm(), route=replace(ROUTE, sticky=sticky)), running(), None, now_s=2.0)
+    assert [each.tenant for each in seen.take()] == [tenant]
 
 
 def test_without_a_rollout_nothing_is_seen() -> None:

@@ -60,6 +60,34 @@ async def test_one_that_fails_is_rolled_back_at_the_next_tick() -> None:
     assert one.rollout.phase is Phase.ROLLED_BACK
 
 
+@pytest.mark.parametrize("board", [None, FakeEvidenceBoard()])
+async def test_what_one_tenant_alone_says_holds_it_where_it_is_until_somebody_decides(
+    board: FakeEvidenceBoard | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = process(board=board)
+    rollout_id = (await one.start()).id
+    for _ in range(6):
+        for number in range(100):
+            unit = hash((one.clock[0], number)) % 2**64
+            loud = Observation("r", rollout_id, False, unit ^ 1, True, 0.01, tenant="loud")
+            one.seen += [loud, replace(loud, is_stable=True, digest=unit ^ 2, is_fault=False)]
+            one.seen += [
+                replace(loud, is_stable=each > 0, digest=unit ^ (4 << each), is_fault=False, tenant=f"t{number}") for each in (0, 1)
+            ]
+        await one.tick(count=0)
+        if one.shared is not None:
+            await one.shared.exchange()
+            await one.rollouts.tick()
+    status = one.rollouts.status(one.rollout)
+    assert (one.rollout.phase, one.rollout.step, one.rollout.reason) == (Phase.CANARY, 0, "")
+    assert status.step_samples > SPEC.steps[0].samples
+    assert "hangs on one tenant's requests" in status.doubt
+    assert [each.getMessage().partition(": ")[0] for each in caplog.records] == ["rollout of r to v2 holds"], "said once"
+    await refreshing(one, one.rollouts.change("r", lambda rollout: promoted(rollout, now_s=one.clock[0])))
+    await one.tick(count=0)
+    assert one.rollout.phase in (Phase.PROMOTING, Phase.PROMOTED)
+
+
 async def test_of_one_that_has_ended_what_was_found_stays_but_not_each_of_its_callers() -> None:
     one = process(board=FakeEvidenceBoard())
     rollout_id = (await one.start()).id

@@ -14,6 +14,8 @@ import pytest
 
 from control_plane.core.errors import DeadlineExceeded, InvalidRequest, Overloaded, UpstreamUnavailable
 from control_plane.core.infer_call import InferCall
+from control_plane.core.principal import Principal
+from control_plane.core.scope import Scopes
 from control_plane.inference.arm_observations import ArmObservations
 from control_plane.inference.domain.observation import Observation, Pair
 from control_plane.inference.retries.retry_budget import RetryBudget, RetryKind
@@ -34,6 +36,7 @@ ROLLOUT = Rollout(
     phase=Phase.SHADOW, shadow=Step(10_000, 5, 0.0), agreement=Agreement("exact"),
 )  # fmt: skip
 CALL = InferCall("v1", "", "id", ())
+ANN = Principal("ann", "key", Scopes(()))
 
 
 def answer(value: float = 1.0, status: int = 200) -> HttpAnswer:
@@ -137,7 +140,14 @@ class Bench:
 
     def offer(self, *requests: Request, stable: Any = None, **running: Any) -> None:
         now_s = asyncio.get_running_loop().time()
-        told = {"call": CALL, "sent_s": now_s - 0.02, "is_cache_hit": False, "is_repeatable": True, "expected_units": 1.0} | running
+        told = {
+            "call": CALL,
+            "sent_s": now_s - 0.02,
+            "is_cache_hit": False,
+            "is_repeatable": True,
+            "expected_units": 1.0,
+            "principal": ANN,
+        } | running
         for request in requests:
             self.shadow.offer(ROUTE, request, cast("Any", SimpleNamespace(**told)), answer() if stable is None else stable)
 
@@ -177,6 +187,7 @@ async def test_what_is_seen_of_a_copy(reply: Any, stable: Any, counted: Copied, 
     counts, (seen,) = await paired(Request(reply=reply), stable=stable)
     assert counts == {counted: 1}
     assert (seen.pair, seen.is_fault, seen.is_death, seen.is_stable, seen.rollout) == (pair, is_fault, is_death, False, ROLLOUT.id)
+    assert seen.tenant == "ann"
 
 
 @pytest.mark.parametrize("reply", [answer(0, 404), Overloaded("busy")], ids=["not loaded", "busy"])

@@ -43,7 +43,7 @@ function rollout(it, act) {
       split([{ weight: WHOLE - it.weight }, { weight: it.weight, next: true }]),
       el("div", { class: "legend" },
         el("span", {}, `${named(it.stable, it.stable_version)}: ${percent(WHOLE - it.weight)}`), el("span", {}, el("b", {}, `${named(it.model, it.version)}: ${percent(it.weight)}`))),
-      it.reason ? el("p", {}, it.reason) : null,
+      it.reason || it.doubt ? el("p", {}, it.reason || `It holds: ${it.doubt}`) : null,
       isOpen && step ? el("p", { class: "dim" }, progress(it, step)) : null,
       isOpen && act && it.phase !== "promoting" ? el("div", { class: "row" }, it.is_paused ? button("resume") : button("pause"), button("abort", "plain danger")) : null),
     it.gates.length ? table(`Gates of ${it.route}`, [

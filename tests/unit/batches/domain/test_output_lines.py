@@ -60,7 +60,7 @@ def test_lines_without_an_answer_say_why(state: JobState, code: str, said: str) 
     ("fields", "end"),
     [
         pytest.param({}, None, id="queued"),
-        pytest.param({"state": JobState.SUCCEEDED, "result": RESULT}, ChunkEnd(JobState.SUCCEEDED, 2, 1), id="answered"),
+        pytest.param({"state": JobState.SUCCEEDED, "result": RESULT}, ChunkEnd(JobState.SUCCEEDED, 2, 1, 1), id="answered"),
         pytest.param({"state": JobState.DEAD}, ChunkEnd(JobState.DEAD, 0, 3), id="dead"),
         pytest.param({"state": JobState.CANCELLED}, ChunkEnd(JobState.CANCELLED), id="cancelled"),
     ],

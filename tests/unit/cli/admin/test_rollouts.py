@@ -167,9 +167,10 @@ def test_watch_goes_on_where_the_gateway_or_its_store_was_restarted(tidegate: Ti
     step = {"weight": 100, "samples": 20, "min_s": 1.0, "name": ""}
     models: dict[str, Any] = {"model": "v2", "version": "", "stable": "v1", "stable_version": ""}
     place: dict[str, Any] = {"route": "r", "phase": "canary", "step": 0, "steps": [step], "shadow": None, "weight": 100, "entered_s": 0.0}
-    seen = {**models, **place, "is_paused": False, "reason": "", "gates": [], "events": [], "step_samples": 0, "left_s": None}
+    seen = {**models, **place, "is_paused": False, "reason": "", "gates": [], "events": [], "step_samples": 0, "left_s": None, "doubt": ""}
     away = {"error": "the store is away", "code": "store_unavailable", "retryable": True}
-    answers: list[dict[str, Any] | None] = [seen, None, away, {**seen, "phase": "promoted"}]
+    held = {**seen, "doubt": "faults: 9 of 9 requests"}
+    answers: list[dict[str, Any] | None] = [seen, None, away, held, held, {**seen, "phase": "promoted"}]
 
     class Admin(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -189,3 +190,4 @@ def test_watch_goes_on_where_the_gateway_or_its_store_was_restarted(tidegate: Ti
         server.shutdown()
         thread.join()
     assert (ended.status, answers, ended.err.count("asking again")) == (0, [], 1)
+    assert ended.err.count("it holds at its step: faults: 9 of 9 requests; promote or abort it, or wait") == 1

@@ -84,7 +84,7 @@ def test_a_unit_counts_once_however_often_it_asks() -> None:
         all_of_it.add(seen(1_000 + number, is_stable=number % 2 == 0))
         all_of_it.tick()
     assert all_of_it.findings.failed == ""
-    assert all_of_it.gates[FAULTS].canary_bad == 1
+    assert all_of_it.gates[FAULTS].whole.canary_bad == 1
 
 
 def test_answers_by_which_thresholds_are_set_are_not_judged_by_them() -> None:
@@ -93,7 +93,7 @@ def test_answers_by_which_thresholds_are_set_are_not_judged_by_them() -> None:
         assert all_of_it.median_s is None
         all_of_it.add(seen(number, is_stable=True, took_s=number / 1000))
     assert (all_of_it.median_s, all_of_it.p99_s) == (0.15, 0.297)
-    assert [all_of_it.gates[name].stable for name in GATES] == [0, 0, 0]
+    assert [all_of_it.gates[name].whole.stable for name in GATES] == [0, 0, 0]
 
 
 def test_samples_of_a_step_and_the_time_that_is_left() -> None:
@@ -106,7 +106,7 @@ def test_samples_of_a_step_and_the_time_that_is_left() -> None:
     findings = all_of_it.findings
     assert (findings.step_samples, findings.left_s(100, 10.0), findings.left_s(25, 10.0)) == (25, pytest.approx(30.0), 0.0)
     all_of_it.begin_step()
-    assert (all_of_it.findings.step_samples, all_of_it.gates[FAULTS].canary) == (0, 25)
+    assert (all_of_it.findings.step_samples, all_of_it.gates[FAULTS].whole.canary) == (0, 25)
 
 
 def test_while_nobody_knows_what_is_slow_no_step_has_samples() -> None:
@@ -127,7 +127,7 @@ def test_what_is_remembered_is_bounded_and_both_arms_lose_alike() -> None:
         digest = drawn.getrandbits(64)
         all_of_it.add(seen(digest, is_stable=digest % 2 == 0))
     assert len(all_of_it._units) <= 100_001
-    gate = all_of_it.gates[FAULTS]
+    gate = all_of_it.gates[FAULTS].whole
     assert abs(gate.canary - gate.stable) < 0.05 * gate.stable
 
 
@@ -137,7 +137,7 @@ def test_of_few_callers_who_stick_times_are_judged_once_each_from_when_it_is_kno
         for caller in range(60):
             all_of_it.add(seen(caller, is_stable=caller % 2 == 0, took_s=0.01 if caller % 2 == 0 else 0.1))
         all_of_it.tick()
-    gate = all_of_it.gates[SLOWER]
+    gate = all_of_it.gates[SLOWER].whole
     assert (gate.canary, gate.canary_bad, gate.stable, gate.stable_bad) == (30, 30, 30, 0)
     assert all_of_it.findings.failed == SLOWER
 
@@ -168,7 +168,7 @@ def test_copies_set_no_thresholds_and_their_time_is_not_judged() -> None:
     all_of_it = evidence()
     for number in range(2 * THRESHOLD_SAMPLES):
         all_of_it.add(pair(number))
-    assert (all_of_it.median_s, all_of_it.gates[SLOWER].canary) == (None, 0)
+    assert (all_of_it.median_s, all_of_it.gates[SLOWER].whole.canary) == (None, 0)
 
 
 def differing(part: float, count: int, *, seed: int, may_differ: float = 0.01) -> Evidence:
@@ -186,7 +186,7 @@ def test_more_answers_that_differ_than_may_fail_the_gate_and_as_many_as_may_do_n
     assert sorted(each.findings.step_samples for each in wrong)[10] < 500
     assert differing(1.0, 100, seed=1).findings.step_samples <= 5, "an embedding of another space is found at once"
     # Looked at after each sample: 0.01 shared by four gates allows one of 400.
-    assert sum(bool(differing(0.01, 1_000, seed=seed).findings.failed) for seed in range(300)) <= 3
+    assert sum(bool(differing(0.01, 1_000, seed=seed).findings.failed) for seed in range(100)) <= 2
     assert differing(0.05, 500, seed=1).findings.why.endswith("answers differ from stable's")
 
 
@@ -194,5 +194,5 @@ def test_what_cannot_be_compared_is_a_sample_without_a_verdict() -> None:
     all_of_it = evidence(Agreement("another-space"))
     for number in range(50):
         all_of_it.add(pair(number))
-    assert (all_of_it.findings.step_samples, all_of_it.gates[DISAGREEMENT].canary) == (50, 0)
+    assert (all_of_it.findings.step_samples, all_of_it.gates[DISAGREEMENT].whole.canary) == (50, 0)
     assert DISAGREEMENT not in evidence().gates

@@ -19,15 +19,15 @@ def sums(*blocks: tuple[int, int, int, int], step: int = FIRST, step_samples: in
     gate = Gate()
     for block in blocks:
         gate.add_block(*block)
-    return Sums(step, step_samples, {FAULTS: gate.sums})
+    return Sums(step, step_samples, {FAULTS: {0: gate.sums}})
 
 
 def test_of_the_same_blocks_it_says_the_same_whoever_has_judged_them() -> None:
     drawn = random.Random(1)
     blocks = [(8, drawn.randint(0, 4), 40, drawn.randint(0, 4)) for _ in range(30)]
-    alone = added([sums(*blocks)], ROLLOUT).gates[FAULTS]
+    alone = added([sums(*blocks)], ROLLOUT).gates[FAULTS].whole
     parts = [sums(*blocks[first::3]) for first in range(3)]
-    together = added(parts, ROLLOUT).gates[FAULTS]
+    together = added(parts, ROLLOUT).gates[FAULTS].whole
     assert (together.canary, together.canary_bad, together.stable, together.stable_bad) == (
         alone.canary,
         alone.canary_bad,
@@ -49,19 +49,19 @@ def test_gateways_of_different_speed_are_no_versions_of_different_speed() -> Non
     """One serves mostly the canary, and all of its answers are slow; of the other's none is."""
     parts = [sums(*[(20, 20, 4, 4)] * 20), sums(*[(4, 0, 20, 0)] * 20)]
     found = added(parts, ROLLOUT)
-    assert (found.failed, found.gates[FAULTS].canary_bad, found.gates[FAULTS].stable_bad) == ("", 400, 80)
+    assert (found.failed, found.gates[FAULTS].whole.canary_bad, found.gates[FAULTS].whole.stable_bad) == ("", 400, 80)
 
 
 def test_samples_count_for_their_step_and_evidence_for_all() -> None:
     parts = [sums((8, 1, 8, 1), step=FIRST, step_samples=50), sums((8, 1, 8, 1), step=SECOND, step_samples=7)]
     found = added(parts, replace(ROLLOUT, step=1))
-    assert (found.step_samples, found.gates[FAULTS].canary) == (7, 16)
+    assert (found.step_samples, found.gates[FAULTS].whole.canary) == (7, 16)
 
 
 def test_a_process_may_know_fewer_gates() -> None:
     found = added([sums((8, 1, 8, 1))], ROLLOUT)
     assert [each.name for each in found.statuses] == list(GATES)
-    assert found.gates[SLOW].canary == 0
+    assert found.gates[SLOW].whole.canary == 0
     assert added([], ROLLOUT).step_samples == 0
 
 

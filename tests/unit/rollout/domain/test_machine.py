@@ -125,6 +125,7 @@ def test_of_two_versions_of_one_model_the_copies_are_the_same() -> None:
         pytest.param(PLAIN, Verdict(samples=20), 30.0, None, id="goes on"),
         pytest.param(replace(PLAIN, copies=4), Verdict(samples=20, copies=1), 30.0, Hold.COPIES, id="copies"),
         pytest.param(PLAIN, Verdict(samples=20, knows_all=False), 30.0, Hold.EVIDENCE, id="evidence of others"),
+        pytest.param(PLAIN, Verdict(samples=20, doubt="one tenant"), 30.0, Hold.DOUBT, id="one tenant alone"),
         pytest.param(replace(PLAIN, is_paused=True), Verdict(), 30.0, Hold.PAUSED, id="paused"),
         pytest.param(replace(SHADOW, phase=Phase.BAKING), Verdict(), 59.0, Hold.TIME, id="baking"),
         pytest.param(replace(PLAIN, phase=Phase.PROMOTING), Verdict(), 0.0, None, id="promoting"),
