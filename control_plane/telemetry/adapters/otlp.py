@@ -11,8 +11,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from threading import Thread
+from typing import Any
 from urllib.parse import urlsplit
 
+import requests
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
@@ -33,6 +35,7 @@ _TIMEOUT_S = 5.0
 """Longest that the SDK's thread waits for the collector."""
 _CLOSE_S = 2.0
 _MAX_CHARS = 128
+_MOST_ANSWER_BYTES = 65_536
 _FAILED = frozenset((Outcome.FAILED, Outcome.UNAVAILABLE, Outcome.DEADLINE_EXCEEDED))
 _CACHE = {CacheStatus.JOINED: "shared"}
 _RPC = {
@@ -140,7 +143,19 @@ def open_otlp_spans(endpoint: str) -> OtlpSpans:
     # The SDK logs each failure, with the collector's own text; `_Counting` says it once.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     path = "" if urlsplit(endpoint).path.endswith("/v1/traces") else "/v1/traces"
-    return OtlpSpans(OTLPSpanExporter(endpoint.rstrip("/") + path, timeout=_TIMEOUT_S))
+    session = requests.Session()
+    session.stream = True  # the SDK looks at no answer's body, and would still hold all of one that does not end
+    session.hooks["response"].append(_end_answer)
+    return OtlpSpans(OTLPSpanExporter(endpoint.rstrip("/") + path, timeout=_TIMEOUT_S, session=session))
+
+
+def _end_answer(response: requests.Response, **_: Any) -> None:
+    """Read what leaves the connection free for the next batch. Raises RequestException: the collector sends elsewhere, which the
+    SDK does not follow, and takes for success."""
+    response.raw.read(_MOST_ANSWER_BYTES)
+    response.close()
+    if 300 <= response.status_code < 400:
+        raise requests.RequestException(f"the collector sends elsewhere (HTTP {response.status_code})")
 
 
 class _Counting(SpanExporter):
