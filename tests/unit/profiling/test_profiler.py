@@ -52,6 +52,25 @@ def test_the_first_request_warms_up_and_each_other_counts() -> None:
     assert gateway.pings > 1
 
 
+def test_of_many_requests_one_is_held_at_a_time() -> None:
+    class Held(dict[str, Any]):
+        alive = most = 0
+
+        def __init__(self) -> None:
+            Held.alive += 1
+            Held.most = max(Held.most, Held.alive)
+
+        def __del__(self) -> None:
+            Held.alive -= 1
+
+    class Forgetting(Gateway):
+        def infer(self, request: Mapping[str, Any]) -> None:
+            self.computed += 1
+
+    assert measure(Forgetting(), "m", (Held() for _ in range(11))).requests == 10
+    assert Held.most <= 2  # the next one is made while the last one's name is still bound
+
+
 def test_what_is_sent_again_is_timed_where_a_cache_answers() -> None:
     assert (measure(Gateway(caches=True), "m", requests(3)).repeat_ms or 0) > 0
 
