@@ -225,7 +225,10 @@ class ModelClient:
 
     def ping(self) -> None:
         """Send a request that no model computes."""
-        self._client.get("/v2/health/live")
+        try:
+            self._client.get("/v2/health/live")
+        except httpx.HTTPError as exc:
+            raise UpstreamUnavailable(f"no answer from {self._url}: {exc}; is `tidegate serve` running there?") from exc
 
     def metadata(self) -> dict[str, Any]:
         found: dict[str, Any] = self._ask("v2", "models", self._model)
