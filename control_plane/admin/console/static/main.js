@@ -90,7 +90,7 @@ function open() {
   leave = new AbortController();
   at("dialog").close();
   const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("/");
-  const [title, view] = VIEWS[name] ?? VIEWS.overview;
+  const [title, view] = Object.hasOwn(VIEWS, name) ? VIEWS[name] : VIEWS.overview;  // any object has a constructor
   at("nav").replaceChildren(...Object.entries(VIEWS).map(([each, [text]]) =>
     el("a", { href: `#/${each}`, "aria-current": text === title ? "page" : null }, text)));
   at("nav").querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
