@@ -75,6 +75,14 @@ def test_the_console_is_sent_once_and_asked_for_by_its_etag(client: httpx.Client
     assert client.get("/console/main.js").status_code == 200, "the connection goes on"
 
 
+def test_nobody_on_the_way_keeps_what_a_key_was_shown_for(client: httpx.Client) -> None:
+    client.put("/tenants/x", json={})
+    for path in ("/whoami", "/tenants", "/tenants/x", "/usage", "/openapi.json", "/none"):
+        assert client.get(path).headers["cache-control"] == "no-store"
+    assert client.post("/keys", json={"tenant": "x", "scopes": ["viewer"]}).headers["cache-control"] == "no-store"
+    assert client.get("/console").headers["cache-control"] == "no-cache", "holds nothing of a caller"
+
+
 @pytest.mark.parametrize("announced", [True, False])
 def test_a_body_that_is_too_large_ends_the_connection(client: httpx.Client, announced: bool) -> None:
     body = b" " * (MAX_BODY_BYTES + 1)
