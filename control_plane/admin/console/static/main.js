@@ -25,7 +25,7 @@ onAway((isAway) => {
 
 async function begin() {
   try {
-    caller = (await call("whoami")).body;
+    caller = await call("whoami");
   } catch (error) {
     if (error instanceof Refusal && error.status === 401) askKey(key() ? "This key is wrong, or no longer valid." : "");
     else if (error instanceof Refusal && error.status === 403) askKey(`This key is valid, but ${error.message}.`);
