@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from threading import Thread
 from typing import Any
-from urllib.parse import urlsplit
 
 import requests
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -142,11 +141,11 @@ def open_otlp_spans(endpoint: str) -> OtlpSpans:
     """Make the exporter to this collector, `http(s)://HOST[:PORT]`; the SDK reads `OTEL_EXPORTER_OTLP_HEADERS` itself."""
     # The SDK logs each failure, with the collector's own text; `_Counting` says it once.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
-    path = "" if urlsplit(endpoint).path.endswith("/v1/traces") else "/v1/traces"
+    url = endpoint.rstrip("/").removesuffix("/v1/traces") + "/v1/traces"
     session = requests.Session()
     session.stream = True  # the SDK looks at no answer's body, and would still hold all of one that does not end
     session.hooks["response"].append(_end_answer)
-    return OtlpSpans(OTLPSpanExporter(endpoint.rstrip("/") + path, timeout=_TIMEOUT_S, session=session))
+    return OtlpSpans(OTLPSpanExporter(url, timeout=_TIMEOUT_S, session=session))
 
 
 def _end_answer(response: requests.Response, **_: Any) -> None:

@@ -224,3 +224,20 @@ def test_a_collector_that_sends_elsewhere_takes_no_spans(caplog: pytest.LogCaptu
         begun(Tracer(spans, 1.0, time.monotonic)).end(ended())
         spans.close()
     assert spans.lost == 1
+
+
+@pytest.mark.parametrize("path", ["", "/", "/v1/traces", "/v1/traces/"])
+def test_spans_go_to_one_path_however_the_endpoint_is_written(path: str) -> None:
+    paths = list[str]()
+
+    def taken(handler: BaseHTTPRequestHandler) -> None:
+        paths.append(handler.path)
+        handler.send_response(200)
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+
+    with collector(taken) as url:
+        spans = open_otlp_spans(url + path)
+        begun(Tracer(spans, 1.0, time.monotonic)).end(ended())
+        spans.close()
+    assert paths == ["/v1/traces"]
