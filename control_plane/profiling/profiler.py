@@ -21,8 +21,8 @@ class Gateway(Protocol):
     def ping(self) -> None:
         """Send a request that no model computes."""
 
-    def infer(self, request: Mapping[str, Any]) -> None:
-        """Have a request computed."""
+    def infer(self, request: str) -> None:
+        """Have a request in JSON computed."""
 
     def config(self) -> Mapping[str, Any]:
         """Return the model's configuration."""
@@ -45,9 +45,9 @@ class Profile:
     """Mean of a request that is sent again, where it is answered from a cache; None: it is computed again."""
 
 
-def measure(gateway: Gateway, model: str, requests: Iterable[Mapping[str, Any]]) -> Profile:
-    """Send the requests, of which the first only warms up; each may be megabytes, so it is made when its turn comes. Raises as the
-    gateway does."""
+def measure(gateway: Gateway, model: str, requests: Iterable[str]) -> Profile:
+    """Send the requests, in JSON, of which the first only warms up; each may be megabytes, so it is made when its turn comes, which
+    counts for nothing. Raises as the gateway does."""
     pending = iter(requests)
     request = next(pending)
     gateway.infer(request)
@@ -64,7 +64,7 @@ def measure(gateway: Gateway, model: str, requests: Iterable[Mapping[str, Any]])
     return Profile(len(took_s), total_ms, found, counted[model].requests, _repeat_ms(gateway, model, request))
 
 
-def _repeat_ms(gateway: Gateway, model: str, request: Mapping[str, Any]) -> float | None:
+def _repeat_ms(gateway: Gateway, model: str, request: str) -> float | None:
     before = Counted.of(gateway.statistics(model)).requests
     ms = _mean_ms(lambda: gateway.infer(request), _REPEATS)
     return ms if Counted.of(gateway.statistics(model)).requests - before < _REPEATS else None

@@ -163,6 +163,17 @@ class TestAdminClient:
         with pytest.raises(UpstreamUnavailable, match=r"no answer from .* is `tidegate serve` running there\?"):
             AdminClient(url).list_models()
 
+    def test_what_is_timed_is_sent_as_it_is_and_its_answer_not_read(self, gateway: Gateway) -> None:
+        """A large tensor takes longer to write and to read as JSON than to compute."""
+        gateway.body = "no JSON"
+        client = ModelClient(gateway.url, "m")
+        client.infer('{"inputs": []}')
+        assert gateway.requests == [("POST", "/v2/models/m/infer", {"inputs": []})]
+        gateway.status, gateway.body = 404, '{"error": "no such model"}'
+        with pytest.raises(ObjectNotFound, match="no such model"):
+            client.infer('{"inputs": []}')
+        client.close()
+
     def test_a_gateway_that_goes_away_meanwhile_is_named(self) -> None:
         with pytest.raises(UpstreamUnavailable, match="no answer from"):
             ModelClient("http://127.0.0.1:1", "m").ping()
