@@ -1,5 +1,5 @@
 """The admin API (FastAPI): health, models, fleet, keys, tenants, routes, rollouts, prices, declared objects, cache,
-usage, dead jobs, webhook secrets, the audit log and events. OpenAPI at `/docs`.
+usage, dead jobs, webhook secrets, the audit log and events. OpenAPI at `/openapi.json`.
 
 The modules beside this one add the paths; they parse, call one service method and render.
 """
@@ -126,11 +126,12 @@ def make_admin_api(
     `degraded` returns the sentences of `ReadinessView`. `fleet` is None for a single Triton, `builds` without background builds, and
     `jobs` where they are switched off. `console` says whether the web console is served.
     """
-    # FastAPI's redirects (trailing slash) would go to whatever host the caller sent as Host.
     app = FastAPI(
         title="Tidegate admin API",
         version=version,
-        redirect_slashes=False,
+        redirect_slashes=False,  # FastAPI's redirects (trailing slash) would go to whatever host the caller sent as Host
+        docs_url=None,  # its pages run a CDN's code, which could do what their reader may do: without authentication everything
+        redoc_url=None,
         responses=_PAGE_ERRORS | _KEY_ERRORS,
         dependencies=[Depends(refuse_unread_body)],
     )

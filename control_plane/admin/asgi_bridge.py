@@ -23,6 +23,9 @@ _log = logging.getLogger(__name__)
 
 # Hop-by-hop headers, which `frontends/http/server` sets itself.
 _HOP_BY_HOP_HEADERS = (b"connection", b"transfer-encoding")
+_NOT_KEPT = b"cache-control: no-store"
+"""Told of each answer that does not say more itself: a shared cache knows of `Authorization` (RFC 9111, 3.5), but not of `x-api-key`,
+and would hand one caller's answer to others."""
 _DEFECT = make_answer(500, b'{"error":"%b","code":"internal","retryable":false}' % DEFECT_TEXT.encode())
 
 
@@ -94,4 +97,6 @@ class _Exchange:
         lines += [name + b": " + value for name, value in self._start["headers"] if name.lower() not in _HOP_BY_HOP_HEADERS]
         if b"content-length" not in names and status not in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
             lines.append(b"content-length: %d" % len(body))
+        if b"cache-control" not in names:
+            lines.append(_NOT_KEPT)
         return HttpAnswer(status, b"\r\n".join(lines) + b"\r\n\r\n", body)

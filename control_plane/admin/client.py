@@ -225,7 +225,7 @@ class ModelClient:
 
     def ping(self) -> None:
         """Send a request that no model computes."""
-        self._client.get("/v2/health/live")
+        self._sent(lambda: self._client.get("/v2/health/live"))
 
     def metadata(self) -> dict[str, Any]:
         found: dict[str, Any] = self._ask("v2", "models", self._model)
@@ -238,12 +238,20 @@ class ModelClient:
     def statistics(self, model: str) -> Any:
         return self._ask("v2", "models", model, "stats")
 
-    def infer(self, request: Mapping[str, Any]) -> None:
-        """Have a request computed; its answer is dropped."""
-        _content(self._url, lambda: self._client.post(_path(("v2", "models", self._model, "infer")), content=json.dumps(request)))
+    def infer(self, request: str) -> None:
+        """Have a request in JSON computed; its answer is dropped unread, as who asks times it."""
+        response = self._sent(lambda: self._client.post(_path(("v2", "models", self._model, "infer")), content=request))
+        if not response.is_success:
+            raise _refusal(response)
 
     def close(self) -> None:
         self._client.close()
+
+    def _sent(self, send: Callable[[], httpx.Response]) -> httpx.Response:
+        try:
+            return send()
+        except httpx.HTTPError as exc:
+            raise UpstreamUnavailable(f"no answer from {self._url}: {exc}; is `tidegate serve` running there?") from exc
 
     def _ask(self, *segments: str) -> Any:
         return _content(self._url, lambda: self._client.get(_path(segments)))

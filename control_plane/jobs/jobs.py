@@ -12,7 +12,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 from uuid import uuid4
@@ -168,8 +168,8 @@ class Jobs:
         return await self._store.get(job_id) is not None
 
     async def wait(self, job: Job, timeout_s: float) -> Job:
-        """Wait until a job has ended, for at most `timeout_s`; return it as it is then. While this process drains, jobs that
-        no runner has are not waited for."""
+        """Wait until a job has ended, for at most `timeout_s`; return it as it is then, as far as the store said meanwhile. While this
+        process drains, jobs that no runner has are not waited for."""
         loop, tenant = asyncio.get_running_loop(), job.tenant
         until_s, pause_s = loop.time() + timeout_s, _FIRST_LOOK_S
         self._waiting[tenant] += 1
@@ -179,7 +179,8 @@ class Jobs:
                     break
                 await asyncio.sleep(min(max(pause_s, self._waiting[tenant] / _LOOKS_PER_S), left_s))
                 pause_s = min(2 * pause_s, _LAST_LOOK_S)
-                job = await self._store.get(job.id) or job
+                with suppress(StoreUnavailable):
+                    job = await self._store.get(job.id) or job
         finally:
             self._waiting[tenant] -= 1
             if not self._waiting[tenant]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 from typing import Any, Protocol
 
@@ -20,8 +21,8 @@ class Gateway(Protocol):
     def ping(self) -> None:
         """Send a request that no model computes."""
 
-    def infer(self, request: Mapping[str, Any]) -> None:
-        """Have a request computed."""
+    def infer(self, request: str) -> None:
+        """Have a request in JSON computed."""
 
     def config(self) -> Mapping[str, Any]:
         """Return the model's configuration."""
@@ -44,31 +45,36 @@ class Profile:
     """Mean of a request that is sent again, where it is answered from a cache; None: it is computed again."""
 
 
-def measure(gateway: Gateway, model: str, requests: Iterable[Mapping[str, Any]]) -> Profile:
-    """Send the requests, of which the first only warms up. Raises as the gateway does."""
-    sent = list(requests)
-    gateway.infer(sent[0])
+def measure(gateway: Gateway, model: str, requests: Iterable[str]) -> Profile:
+    """Send the requests, in JSON, of which the first only warms up; each may be megabytes, so it is made when its turn comes, which
+    counts for nothing. Raises as the gateway does."""
+    pending = iter(requests)
+    request = next(pending)
+    gateway.infer(request)
     network_ms = _mean_ms(gateway.ping, _PINGS)
     steps = list(dict.fromkeys(each["model_name"] for each in gateway.config().get("ensemble_scheduling", {}).get("step", [])))
     names = [model, *steps]
     before = {name: Counted.of(gateway.statistics(name)) for name in names}
-    pending = iter(sent[1:])
-    total_ms = _mean_ms(lambda: gateway.infer(next(pending)), len(sent) - 1)
+    took_s = []
+    for request in pending:
+        took_s.append(_took_s(partial(gateway.infer, request)))
+    total_ms = 1e3 * fmean(took_s)
     counted = {name: Counted.of(gateway.statistics(name)).since(before[name]) for name in names}
     found = stages(total_ms=total_ms, network_ms=network_ms, model=counted[model], steps=[(step, counted[step]) for step in steps])
-    return Profile(len(sent) - 1, total_ms, found, counted[model].requests, _repeat_ms(gateway, model, sent[-1]))
+    return Profile(len(took_s), total_ms, found, counted[model].requests, _repeat_ms(gateway, model, request))
 
 
-def _repeat_ms(gateway: Gateway, model: str, request: Mapping[str, Any]) -> float | None:
+def _repeat_ms(gateway: Gateway, model: str, request: str) -> float | None:
     before = Counted.of(gateway.statistics(model)).requests
     ms = _mean_ms(lambda: gateway.infer(request), _REPEATS)
     return ms if Counted.of(gateway.statistics(model)).requests - before < _REPEATS else None
 
 
 def _mean_ms(call: Callable[[], None], times: int) -> float:
-    def took_s() -> float:
-        began_s = time.perf_counter()
-        call()
-        return time.perf_counter() - began_s
+    return 1e3 * fmean([_took_s(call) for _ in range(times)])
 
-    return 1e3 * fmean([took_s() for _ in range(times)])
+
+def _took_s(call: Callable[[], None]) -> float:
+    began_s = time.perf_counter()
+    call()
+    return time.perf_counter() - began_s

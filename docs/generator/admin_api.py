@@ -21,7 +21,7 @@ def blocks() -> Iterator[str]:
     document = api.openapi()
     yield "# Admin API"
     yield wrapped(
-        "The running server has the OpenAPI document of these calls at `/openapi.json`, and shows it at `/docs`. With authentication each "
+        "The running server has the OpenAPI document of these calls at `/openapi.json`. With authentication each "
         "call but health and version needs a key or token with the scope that is named; `operator` includes `viewer`, and `admin` all. "
         "Every refusal has the form "
         '`{"error": TEXT, "code": CODE, "retryable": BOOL}`, or with `Accept: application/problem+json` that of RFC 9457 with the same '

@@ -125,6 +125,10 @@ def test_each_view_shows_what_the_api_has_and_a_viewer_no_actions(page: Page, pl
         page.get_by_role("navigation").get_by_role("link", name=view).click()
         expect(page.locator("main").get_by_text(shown).first).to_be_visible()
         expect(page.locator("main [role=alert]")).to_be_hidden()
+    for address in ("constructor", "__proto__", "none"):
+        page.goto(f"{place.url}#/{address}")
+        expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+        page.goto("about:blank")
     page.goto(f"{place.url}#/models/good")
     expect(page.get_by_role("heading", name="good")).to_be_visible()
     expect(page.get_by_text("ready", exact=True)).to_be_visible()

@@ -61,7 +61,7 @@ def test_paths_queries_and_bodies_arrive_as_they_were_sent(client: httpx.Client)
     assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (200, "text/csv")
     assert client.delete("/tenants/a.b-c").status_code == 204
     assert client.get("/openapi.json").json()["info"]["title"] == "Tidegate admin API"
-    head = client.head("/docs")
+    head = client.head("/openapi.json")
     assert (head.status_code, head.content) == (200, b"")
     assert client.get("/health/live").status_code == 200, "the connection goes on"
 
@@ -73,6 +73,14 @@ def test_the_console_is_sent_once_and_asked_for_by_its_etag(client: httpx.Client
     assert (kept.status_code, kept.content) == (304, b"")
     assert "content-length" not in kept.headers, "it would be that of the file"
     assert client.get("/console/main.js").status_code == 200, "the connection goes on"
+
+
+def test_nobody_on_the_way_keeps_what_a_key_was_shown_for(client: httpx.Client) -> None:
+    client.put("/tenants/x", json={})
+    for path in ("/whoami", "/tenants", "/tenants/x", "/usage", "/openapi.json", "/none"):
+        assert client.get(path).headers["cache-control"] == "no-store"
+    assert client.post("/keys", json={"tenant": "x", "scopes": ["viewer"]}).headers["cache-control"] == "no-store"
+    assert client.get("/console").headers["cache-control"] == "no-cache", "holds nothing of a caller"
 
 
 @pytest.mark.parametrize("announced", [True, False])

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
+from control_plane.core.errors import StoreUnavailable
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES
 from control_plane.frontends.jobs.http import JobsHttp
 from control_plane.jobs.domain.job import Job
@@ -143,6 +144,18 @@ async def test_a_list_that_would_go_on_from_a_job_that_is_gone_is_refused(tmp_pa
         for before in (theirs.id, job(2).id):
             refused = await mine.ask("GET", f"/v2/jobs?before={before}")
             assert (refused.status, b"is gone" in refused.body) == (409, True)
+
+
+async def test_who_waits_while_the_store_is_away_hears_that_its_job_was_accepted(tmp_path: Path) -> None:
+    """Told to try again it would have the job computed, and pay for it, twice."""
+    async with serving(tmp_path) as (here, mine, _others, _same_tenant):
+
+        async def away(*_: object) -> Any:
+            raise StoreUnavailable("away")
+
+        here.store.get = away  # type: ignore[method-assign]
+        job = await mine.submit(Prefer="wait=1")
+    assert job["state"] == "queued"
 
 
 async def test_a_header_field_of_jobs_that_there_is_not_is_refused(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ _OF_ADMIN_PATH: Mapping[str, tuple[Need | None, Need | None]] = {
     "objects/Model": (_READ, _RUN),
     "objects/RolloutPolicy": (_READ, _RUN),
     **dict.fromkeys(("objects", "keys", "webhook-secrets", "tenants", "routes", "prices"), (_READ, _ADMIN)),
-    **dict.fromkeys(("usage", "audit", "events", "schema", "openapi.json", "docs", "redoc"), (_READ, _ADMIN)),
+    **dict.fromkeys(("usage", "audit", "events", "schema", "openapi.json"), (_READ, _ADMIN)),
 }
 """Needs of the admin API, to read and to change, by the first one or two segments of the path; what is not here needs ADMIN.
 

@@ -39,7 +39,7 @@ def profile(
         draw = random.SystemRandom()
         own = None if data is None else _read(data)
         metadata = client.metadata() if own is None else {}
-        sent = [own or request_for(metadata, draw) for _ in range(requests + 1)]
+        sent = (json.dumps(own or request_for(metadata, draw)) for _ in range(requests + 1))
         found = measure(client, model, sent)
     finally:
         client.close()

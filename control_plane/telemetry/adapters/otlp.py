@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from threading import Thread
-from urllib.parse import urlsplit
+from typing import Any
 
+import requests
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
@@ -33,6 +34,7 @@ _TIMEOUT_S = 5.0
 """Longest that the SDK's thread waits for the collector."""
 _CLOSE_S = 2.0
 _MAX_CHARS = 128
+_MOST_ANSWER_BYTES = 65_536
 _FAILED = frozenset((Outcome.FAILED, Outcome.UNAVAILABLE, Outcome.DEADLINE_EXCEEDED))
 _CACHE = {CacheStatus.JOINED: "shared"}
 _RPC = {
@@ -139,8 +141,20 @@ def open_otlp_spans(endpoint: str) -> OtlpSpans:
     """Make the exporter to this collector, `http(s)://HOST[:PORT]`; the SDK reads `OTEL_EXPORTER_OTLP_HEADERS` itself."""
     # The SDK logs each failure, with the collector's own text; `_Counting` says it once.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
-    path = "" if urlsplit(endpoint).path.endswith("/v1/traces") else "/v1/traces"
-    return OtlpSpans(OTLPSpanExporter(endpoint.rstrip("/") + path, timeout=_TIMEOUT_S))
+    url = endpoint.rstrip("/").removesuffix("/v1/traces") + "/v1/traces"
+    session = requests.Session()
+    session.stream = True  # the SDK looks at no answer's body, and would still hold all of one that does not end
+    session.hooks["response"].append(_end_answer)
+    return OtlpSpans(OTLPSpanExporter(url, timeout=_TIMEOUT_S, session=session))
+
+
+def _end_answer(response: requests.Response, **_: Any) -> None:
+    """Read what leaves the connection free for the next batch. Raises RequestException: the collector sends elsewhere, which the
+    SDK does not follow, and takes for success."""
+    response.raw.read(_MOST_ANSWER_BYTES)
+    response.close()
+    if 300 <= response.status_code < 400:
+        raise requests.RequestException(f"the collector sends elsewhere (HTTP {response.status_code})")
 
 
 class _Counting(SpanExporter):

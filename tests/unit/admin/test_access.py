@@ -69,12 +69,6 @@ NEEDS: dict[str, str | None] = {
     "GET /usage": Right.VIEWER,
     "GET /openapi.json": Right.VIEWER,
     "HEAD /openapi.json": Right.VIEWER,
-    "GET /docs": Right.VIEWER,
-    "HEAD /docs": Right.VIEWER,
-    "GET /docs/oauth2-redirect": Right.VIEWER,
-    "HEAD /docs/oauth2-redirect": Right.VIEWER,
-    "GET /redoc": Right.VIEWER,
-    "HEAD /redoc": Right.VIEWER,
 }
 """What each call needs; a new one without a line here fails."""
 

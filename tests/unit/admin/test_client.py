@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from control_plane.admin.client import AdminClient, EmbeddingClient, JobClient
+from control_plane.admin.client import AdminClient, EmbeddingClient, JobClient, ModelClient
 from control_plane.core.errors import InvalidRequest, ObjectNotFound, UpstreamUnavailable
 from tests.tls_files import Authority, needs_openssl
 
@@ -162,6 +162,21 @@ class TestAdminClient:
     def test_nobody_there_says_what_to_check(self, url: str) -> None:
         with pytest.raises(UpstreamUnavailable, match=r"no answer from .* is `tidegate serve` running there\?"):
             AdminClient(url).list_models()
+
+    def test_what_is_timed_is_sent_as_it_is_and_its_answer_not_read(self, gateway: Gateway) -> None:
+        """A large tensor takes longer to write and to read as JSON than to compute."""
+        gateway.body = "no JSON"
+        client = ModelClient(gateway.url, "m")
+        client.infer('{"inputs": []}')
+        assert gateway.requests == [("POST", "/v2/models/m/infer", {"inputs": []})]
+        gateway.status, gateway.body = 404, '{"error": "no such model"}'
+        with pytest.raises(ObjectNotFound, match="no such model"):
+            client.infer('{"inputs": []}')
+        client.close()
+
+    def test_a_gateway_that_goes_away_meanwhile_is_named(self) -> None:
+        with pytest.raises(UpstreamUnavailable, match="no answer from"):
+            ModelClient("http://127.0.0.1:1", "m").ping()
 
     def test_somebody_else_there_says_so_too(self, gateway: Gateway) -> None:
         gateway.body = "<html>welcome</html>"

@@ -80,6 +80,14 @@ def test_its_actions_reach_a_port_that_has_a_name_of_its_own_and_demands_keys(be
     assert bench.ask("POST", "/models/b/load", authorization=key, origin="https://evil.example", host=host)[0] == 403
 
 
+def test_no_other_page_runs_code_beside_it_that_is_from_elsewhere() -> None:
+    """It could do what the console's reader may do, without authentication everything."""
+    bench = Bench()
+    paths = [route.path for route in bench.app.routes if "GET" in route.methods and "{" not in route.path and route.path != "/events"]
+    pages = [each for each in paths if bench.response("GET", each).headers.get("content-type", "").startswith("text/html")]
+    assert pages == ["/console"]
+
+
 def test_files_ask_for_nothing_elsewhere_and_make_no_markup_of_data() -> None:
     text = {each.name: each.read_text() for each in STATIC.iterdir()}
     for name, content in text.items():

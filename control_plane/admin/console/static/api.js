@@ -3,7 +3,6 @@
 const KEY = "tidegate.key";
 const TIMEOUT_MS = 20_000;
 const listeners = new Set();
-const etags = new Map();
 let isAway = false;
 
 export class Refusal extends Error {
@@ -17,7 +16,6 @@ export class Away extends Error {}
 
 export const key = () => sessionStorage.getItem(KEY) ?? "";
 export function setKey(text) {
-  etags.clear();
   if (text) sessionStorage.setItem(KEY, text);
   else sessionStorage.removeItem(KEY);
 }
@@ -35,15 +33,14 @@ export function headersOf(text, more = {}) {
   return text ? { Authorization: `Bearer ${text}`, ...more } : more;
 }
 
-// Returns {body, headers}. Raises Refusal (the API's own words), Away, or AbortError.
+// Returns the answer. Raises Refusal (the API's own words), Away, or AbortError.
 export async function call(path, { method = "GET", signal, more = {}, as = key(), timeoutMs = TIMEOUT_MS } = {}) {
-  const kept = method === "GET" ? etags.get(path) : undefined;
   const limit = AbortSignal.timeout(timeoutMs);
   let answer, text;
   try {
     answer = await fetch(path, {
       method,
-      headers: headersOf(as, { Accept: "application/json", ...(kept ? { "If-None-Match": kept.etag } : {}), ...more }),
+      headers: headersOf(as, { Accept: "application/json", ...more }),
       signal: signal ? AbortSignal.any([signal, limit]) : limit,
       cache: "no-store",
       redirect: "error",
@@ -55,7 +52,6 @@ export async function call(path, { method = "GET", signal, more = {}, as = key()
     throw new Away(limit.aborted ? `no answer within ${timeoutMs / 1000} s` : "the gateway does not answer");
   }
   reached(true);
-  if (answer.status === 304 && kept) return kept;
   let body = null;
   try {
     body = text ? JSON.parse(text) : null;
@@ -63,12 +59,10 @@ export async function call(path, { method = "GET", signal, more = {}, as = key()
     throw new Refusal(answer.status, `no JSON came back (HTTP ${answer.status}): is something else on this port?`, "");
   }
   if (!answer.ok) throw new Refusal(answer.status, body?.error ?? `HTTP ${answer.status}`, body?.code ?? "");
-  const found = { body, headers: answer.headers, etag: answer.headers.get("ETag") };
-  if (method === "GET" && found.etag) etags.set(path, found);
-  return found;
+  return body;
 }
 
-export const get = async (path, signal) => (await call(path, { signal })).body;
+export const get = (path, signal) => call(path, { signal });
 
 // As `get`, but `otherwise` where there is no such thing here, such as a fleet.
 export async function getOr(path, signal, otherwise) {

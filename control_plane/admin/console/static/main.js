@@ -25,7 +25,7 @@ onAway((isAway) => {
 
 async function begin() {
   try {
-    caller = (await call("whoami")).body;
+    caller = await call("whoami");
   } catch (error) {
     if (error instanceof Refusal && error.status === 401) askKey(key() ? "This key is wrong, or no longer valid." : "");
     else if (error instanceof Refusal && error.status === 403) askKey(`This key is valid, but ${error.message}.`);
@@ -90,7 +90,7 @@ function open() {
   leave = new AbortController();
   at("dialog").close();
   const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("/");
-  const [title, view] = VIEWS[name] ?? VIEWS.overview;
+  const [title, view] = Object.hasOwn(VIEWS, name) ? VIEWS[name] : VIEWS.overview;  // any object has a constructor
   at("nav").replaceChildren(...Object.entries(VIEWS).map(([each, [text]]) =>
     el("a", { href: `#/${each}`, "aria-current": text === title ? "page" : null }, text)));
   at("nav").querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
