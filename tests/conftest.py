@@ -1,7 +1,7 @@
 """What every test gets: a loop where it is async, Hypothesis without deadlines, as shared machines are slow; and the contract's count.
 
-Hypothesis draws the same examples each time, so that a test fails for what a change did; others are drawn with
-`make test ARGS="--hypothesis-profile=search tests/unit"`.
+Hypothesis draws the same examples each time, so that a test fails for what a change did; others, and more of them,
+are drawn with `make test ARGS="--hypothesis-profile=search tests/unit"`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, settings
 from tests.aio import run, run_in_virtual_time
 from tests.contract import ledger
 
-settings.register_profile("default", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
-settings.register_profile("search", settings.get_profile("default"), derandomize=False)
+settings.register_profile("default", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.register_profile("search", settings.get_profile("default"), max_examples=200, derandomize=False)
 settings.load_profile("default")
 
 

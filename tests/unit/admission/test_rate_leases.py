@@ -141,7 +141,7 @@ async def test_a_minute_admits_what_the_limit_says_within_a_twentieth(
 ) -> None:
     """And of less than the limit all requests are admitted."""
     async with site(Tenant("t", requests_per_s=rate, burst=burst), processes=processes) as all_:
-        seconds = min(SPAN_S, 4000 / (factor * rate))  # of more a test would take long
+        seconds = min(SPAN_S, 2000 / (factor * rate))  # of more a test would take long
         alone = await reference(rate, burst, factor, seconds)
         admitted = await flood(all_.processes, factor * rate, seconds=seconds)
         allowed = rate * seconds + (burst or max(1.0, rate))

@@ -1,84 +1,110 @@
 """A `kubectl` for tests that plays a cluster whose state is a file; rendering is the real one's.
 
 It notes each call with what it was given on standard input. `cluster.json` says what is there, and which calls fail.
-Run as a program: fake_kubectl.py FOLDER WORDS... It starts a dozen times for one deployment, and so imports little.
+The program itself is a few lines of shell that ask the test's own process: it starts a dozen times for one deployment,
+and Python would start for longer than it answers.
 """
 
 from __future__ import annotations
 
 import json
-import sys
-import time
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
 
-def main(folder: Path, words: list[str]) -> int:
-    given = "" if sys.stdin.isatty() or words[0] not in ("apply", "create", "diff", "delete") else sys.stdin.read()
+PROGRAM = """#!/bin/bash
+if [ "$1" = kustomize ]; then
+    kept="{renderings}/$(cksum < "$2/kustomization.yaml" | tr ' ' -)"
+    if [ ! -f "$kept" ]; then "{real}" "$@" > "$kept.new" || exit; mv "$kept.new" "$kept"; fi
+    exec cat "$kept"
+fi
+case $1 in apply|create|diff|delete) given=$(cat) ;; esac
+exec 3<> /dev/tcp/127.0.0.1/{port}
+printf '%s\\0' $# "$@" "$given" >&3
+read -r status descriptor <&3
+cat <&3 >&"$descriptor"
+[ "$1" != port-forward ] || exec sleep 60
+exit "$status"
+"""
+"""The scripted `kubectl`. What the real one has rendered is not rendered again for each test."""
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[int]:
+    """Answer the program's calls from that folder; yields the port that it asks."""
+
+    class Call(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            told = b""
+            while told.count(b"\0") < 2 or told.count(b"\0") < 2 + int(told.split(b"\0", 1)[0]):
+                told += self.request.recv(1 << 20)
+            count, *words, given, _ = told.decode().split("\0")
+            assert len(words) == int(count)
+            status, said, error = called(folder, words, given)
+            self.wfile.write(f"{status} {2 if error else 1}\n{error or said}".encode())
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Call) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def called(folder: Path, words: list[str], given: str) -> tuple[int, str, str]:
+    """The exit status of a call, what it prints, and what it says instead on standard error."""
     with (folder / "calls.jsonl").open("a") as calls:
         calls.write(json.dumps({"words": words, "given": given}) + "\n")
     path = folder / "cluster.json"
     cluster = json.loads(path.read_text())
     failure = cluster["failures"].get(words[0])
     if failure:
-        print(failure, file=sys.stderr)
-        return 2 if words[0] == "diff" else 1
-    status = answer(cluster, words, given)
+        return (2 if words[0] == "diff" else 1), "", failure
+    answered = answer(cluster, words, given)
     path.write_text(json.dumps(cluster))
-    return status
+    return answered
 
 
-def answer(cluster: dict[str, Any], words: list[str], given: str) -> int:
+def answer(cluster: dict[str, Any], words: list[str], given: str) -> tuple[int, str, str]:
     objects: dict[str, Any] = cluster["objects"]
-    handed = {key(each): each for each in objects_of(given)}
+    handed = {key(each): each for each in yaml.load_all(given, yaml.CSafeLoader) if each}
     match words[0]:
         case "config":
-            print("kind-test")
+            return 0, "kind-test", ""
         case "diff":
             changed = [name for name, each in handed.items() if cluster["applied"].get(name) != each]
-            print("".join(f"+ {name}\n" for name in changed), end="")
-            return int(bool(changed))
+            return int(bool(changed)), "".join(f"+ {name}\n" for name in changed), ""
         case "apply" | "create":
             for name, each in handed.items():
                 if words[0] == "create" and name in objects:
-                    print("Error: AlreadyExists", file=sys.stderr)
-                    return 1
+                    return 1, "", "Error: AlreadyExists"
                 cluster["applied"][name] = each
                 objects[name] = stored(each, cluster)
-                print(f"{name} serverside-applied")
+            return 0, "".join(f"{name} serverside-applied\n" for name in handed), ""
         case "delete":
             for name in handed:
                 objects.pop(name, None)
-        case "get" if words[1] == "nodes":
-            print(json.dumps({"items": cluster["nodes"]}))
-        case "get" if words[1] == "pods":
-            print(json.dumps({"items": cluster["pods"]}))
+            return 0, "", ""
+        case "get" if words[1] in ("nodes", "pods"):
+            return 0, json.dumps({"items": cluster[words[1]]}), ""
         case "get":
             found = objects.get(words[1])
             if "--output=name" in words:
-                print(words[1] if found else "")
-            elif found is None:
-                print("Error: NotFound", file=sys.stderr)
-                return 1
-            else:
-                print(json.dumps(found))
+                return 0, words[1] if found else "", ""
+            return (0, json.dumps(found), "") if found else (1, "", "Error: NotFound")
         case "exec":
-            print("tg_a.secret")
+            return 0, "tg_a.secret", ""
         case "port-forward":
-            print(f"Forwarding from 127.0.0.1:{cluster['port']} -> 8000", flush=True)
-            time.sleep(60)
+            return 0, f"Forwarding from 127.0.0.1:{cluster['port']} -> 8000\n", ""
         case _:
-            print(f"unknown command {words[0]}", file=sys.stderr)
-            return 1
-    return 0
-
-
-def objects_of(given: str) -> list[dict[str, Any]]:
-    if not given:
-        return []
-    import yaml
-
-    return [each for each in yaml.load_all(given, yaml.CSafeLoader) if each]
+            return 1, "", f"unknown command {words[0]}"
 
 
 def key(it: dict[str, Any]) -> str:
@@ -98,7 +124,3 @@ def stored(it: dict[str, Any], cluster: dict[str, Any]) -> dict[str, Any]:
     status = {"observedGeneration": 2, "replicas": wanted, "updatedReplicas": wanted, "availableReplicas": able, "readyReplicas": able}
     managed = {"manager": "tidegate-deploy", "operation": "Apply", "fieldsV1": {"f:spec": {f"f:{name}": {} for name in it["spec"]}}}
     return {**it, "metadata": {**it["metadata"], "generation": 2, "managedFields": [managed]}, "spec": spec, "status": status}
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
 import sys
@@ -9,12 +10,14 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 KUBERNETES = Path(__file__).resolve().parents[3] / "deploy" / "kubernetes"
+RENDERINGS = KUBERNETES.parents[1] / ".cache" / "renderings"
 OVERLAYS = sorted(each.name for each in (KUBERNETES / "overlays").iterdir() if not each.name.startswith("."))
 
 Object = Mapping[str, Any]
@@ -60,16 +63,45 @@ def render(case: Case) -> tuple[Object, ...]:
     """All objects of an overlay, in the order in which they are applied."""
     parts = [f"../../components/{each}" for each in (*case.components, "images")]
     mine = {"resources": [f"../{case.overlay}"], "components": parts if case.components else []}
-    return render_folder(yaml.safe_dump(mine))
+    kept = _renderings() / f"{case}.yaml"
+    with (kept.parent / f"{case}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # processes that share the tests ask for the same ones at the same time
+        if not kept.exists():
+            kept.with_suffix(".new").write_text(_rendered(yaml.safe_dump(mine)))
+            kept.with_suffix(".new").rename(kept)
+    return _objects(kept.read_text())
+
+
+@cache
+def _renderings() -> Path:
+    """Folder of what was rendered of the very files that there are now; those of others are removed."""
+    digest = sha256(f"{(found := Path(kubectl()).stat()).st_size} {found.st_mtime_ns}".encode())
+    for path in sorted(KUBERNETES.rglob("*")):
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(KUBERNETES).parts):
+            content = path.read_bytes()
+            digest.update(f"{path.relative_to(KUBERNETES)} {len(content)} ".encode() + content)
+    folder = RENDERINGS / digest.hexdigest()[:16]
+    for other in set(RENDERINGS.glob("*")) - {folder}:
+        shutil.rmtree(other, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def render_folder(kustomization: str) -> tuple[Object, ...]:
     """All objects of an overlay of the user's own, by the text of its `kustomization.yaml`."""
+    return _objects(_rendered(kustomization))
+
+
+def _objects(text: str) -> tuple[Object, ...]:
+    return tuple(yaml.load_all(text, yaml.CSafeLoader))
+
+
+def _rendered(kustomization: str) -> str:
     with tempfile.TemporaryDirectory(dir=KUBERNETES / "overlays", prefix=".test-") as folder:
         Path(folder, "kustomization.yaml").write_text(kustomization)
         done = subprocess.run([kubectl(), "kustomize", folder], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    return tuple(yaml.load_all(done.stdout, yaml.CSafeLoader))
+    return done.stdout
 
 
 def of_kind(objects: Sequence[Object], *kinds: str) -> list[Object]:

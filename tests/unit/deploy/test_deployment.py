@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -97,18 +96,6 @@ class Cluster:
         return found
 
 
-PROGRAM = """#!/bin/sh
-if [ "$1" = kustomize ]; then
-    kept="{renderings}/$(cksum < "$2/kustomization.yaml" | tr ' ' -)"
-    if [ ! -f "$kept" ]; then "{real}" "$@" > "$kept.new" || exit; mv "$kept.new" "$kept"; fi
-    exec cat "$kept"
-fi
-export PYTHONPATH="{packages}"
-exec "{python}" -S "{fake}" "{cluster}" "$@"
-"""
-"""The scripted `kubectl`. What the real one has rendered is not rendered again for each test."""
-
-
 @pytest.fixture(scope="module")
 def renderings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("renderings")
@@ -118,17 +105,6 @@ def renderings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cluster(tmp_path: Path, renderings: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Cluster]:
     program = tmp_path / "bin" / "kubectl"
     program.parent.mkdir()
-    program.write_text(
-        PROGRAM.format(
-            renderings=renderings,
-            real=kubectl(),
-            packages=Path(yaml.__file__).parents[1],
-            python=sys.executable,
-            fake=fake_kubectl.__file__,
-            cluster=tmp_path,
-        )
-    )
-    program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     Gateway.answers, Gateway.heard = dict(ANSWERS), []
     server = ThreadingHTTPServer(("127.0.0.1", 0), Gateway)
@@ -137,7 +113,10 @@ def cluster(tmp_path: Path, renderings: Path, monkeypatch: pytest.MonkeyPatch, c
     it = Cluster(tmp_path, capsys)
     start = {"objects": {}, "applied": {}, "failures": {}, "pods": [], "nodes": [], "port": server.server_port}
     (tmp_path / "cluster.json").write_text(json.dumps({**start, "available": 9, "knows_image_volumes": True}))
-    yield it
+    with fake_kubectl.serving(tmp_path) as port:
+        program.write_text(fake_kubectl.PROGRAM.format(renderings=renderings, real=kubectl(), port=port))
+        program.chmod(0o755)
+        yield it
     server.shutdown()
     thread.join()
     server.server_close()

@@ -123,11 +123,11 @@ async def test_what_may_not_be_sent_again_waits() -> None:
 
 
 async def test_saturation_takes_nothing_back_and_doubts_nobody() -> None:
-    """As many as two replicas can just do within their deadlines, for ten minutes."""
+    """As many as two replicas can just do within their deadlines, for three minutes."""
     async with scene() as (bench, tritons), asyncio.TaskGroup() as tasks:
         suspected: list[str] = []
         bench.router.suspect = lambda server, model, since_s: suspected.append(server)
-        told, until_s = [0, 0], bench.now_s() + 600.0
+        told, until_s = [0, 0], bench.now_s() + 180.0
 
         async def ask() -> None:
             while bench.now_s() < until_s:
@@ -139,7 +139,7 @@ async def test_saturation_takes_nothing_back_and_doubts_nobody() -> None:
 
         await asyncio.gather(*(tasks.create_task(ask()) for _ in range(49)))
         lost, answered = told
-        assert answered > 9_000
+        assert answered > 2_700
         assert lost > 0, "some run out of time"
         assert bench.dispatch.retries.counts[RetryKind.RESEND, True] == 0
         assert not suspected
