@@ -35,6 +35,8 @@ from perf.servers.processes import PROJECT
 from perf.servers.serving import Tidegate, tidegate
 
 _DEADLINE_S = 1.0
+_LEARNS, _LEARNS_AT = 3, 0.5
+"""Runs before all others, and their load: what models cost is not known at once."""
 _NAMES = {DIAL: "dial", LARGE: "large", SMALL: "small"}
 _ANSWERS = re.compile(r'^tidegate_latency_budget_requests_total\{model="large",result="\w+",route="dial"\} (\S+)$', re.MULTILINE)
 
@@ -52,6 +54,8 @@ def _measure(arguments: argparse.Namespace) -> Result:
         asyncio.run(_make_route(state, arguments.budget_ms / 1e3))
         flags = ["--model-repository", str(PROJECT / "perf" / "models"), "--load", "large", "--load", "small"]
         with tidegate(flags, state=state) as started:
+            for _ in range(_LEARNS):
+                _run(client, started, Case(DIAL, _LEARNS_AT), arguments)
             cases = [Case(way, load) for load in arguments.loads for way in WAYS]
             return Result(interleave({case: partial(_run, client, started, case, arguments) for case in cases}, arguments.rounds))
 

@@ -385,35 +385,3 @@ async def test_the_same_where_some_go_by_and_what_there_is_changes(count: int, e
         slots.release(holders.pop(), cost=1.0, held_s=0.1)
     assert slots.are_idle
     assert not slots._held
-
-
-class TestForecast:
-    async def test_nothing_is_expected_of_a_model_that_has_answered_nothing(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            assert Bench(tasks).slots.answer_s(1.0) == 0.0
-
-    async def test_an_idle_model_takes_what_it_took_alone_and_by_the_cost(self) -> None:
-        slots = ConcurrencyLimiter(SlotLimits(2, 2), QueueLimits(), asyncio.get_running_loop().time)
-        for _ in range(3):
-            assert slots.try_acquire("a")
-            give(slots, 0.5)
-        await asyncio.sleep(0.2)  # the first answer is in doubt at first
-        assert slots.answer_s(1.0) == pytest.approx(0.5)
-        assert slots.answer_s(4.0) == pytest.approx(2.0)
-
-    async def test_a_busy_one_takes_longer_by_what_waits_before(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            bench = Bench(tasks)
-            await bench.knows(0.5)
-            alone = bench.slots.answer_s(1.0)
-            waiting = [await bench.waiting("a") for _ in range(4)]
-            assert bench.slots.answer_s(1.0) > alone + 4 * 0.5
-            for task in waiting:
-                task.cancel()
-
-    async def test_what_is_in_doubt_after_a_stall_is_not_expected(self) -> None:
-        slots = ConcurrencyLimiter(SlotLimits(2, 2), QueueLimits(), asyncio.get_running_loop().time)
-        for held_s in (0.5, 0.5, 100.0):
-            assert slots.try_acquire("a")
-            give(slots, held_s)
-        assert slots.answer_s(1.0) == 0.0

@@ -2,27 +2,19 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from math import inf
 
 import pytest
 
 from control_plane.core.errors import ModelLoadFailed, ModelNotFound, StartupError
 from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.core.model import ModelOverride
-from control_plane.inference.domain.queries_of_death import Finding, Record, Verdict
 from control_plane.telemetry.request_counts import OutcomeCount, RequestCounts, UnitsCount
 from control_plane.triton.compute_time import OpenCharge
-from control_plane.workers.messages.between_workers import FindingShared, HangSuspected
 from control_plane.workers.messages.from_workers import (
     Alive,
-    AskTurn,
     Charges,
     CountsReported,
     DrawTokens,
-    EndTurn,
     Listening,
     LoadModel,
     StartFailed,
@@ -36,15 +28,14 @@ from control_plane.workers.messages.to_workers import (
     Listen,
     ReloadTls,
     TokensDrawn,
-    TurnGiven,
     UpstreamDown,
     UpstreamSilence,
     UpstreamUp,
 )
 from control_plane.workers.workers import Workers
 from tests.aio import hold_up, settle
-from tests.fakes import FakeModels, FakeUpstream, FakeWorker, FakeWorkers
-from tests.unit.workers.workers_bench import LIMITS, Bench, FakeCharges, opened, running
+from tests.fakes import FakeModels, FakeUpstream, FakeWorkers
+from tests.unit.workers.workers_bench import LIMITS, Bench, FakeCharges, opened, running, speaking
 
 pytestmark = pytest.mark.virtual_time
 
@@ -55,21 +46,6 @@ def counted(count: int, *, in_flight: int = 0) -> RequestCounts:
 
 def requests(bench: Bench) -> int:
     return sum(each.count for each in bench.workers.counts().ended)
-
-
-@asynccontextmanager
-async def _speaking(worker: FakeWorker) -> AsyncIterator[None]:
-    """Within the block the worker says that it is alive, as real ones do."""
-
-    async def speak() -> None:
-        while True:
-            worker.say(Alive())
-            await asyncio.sleep(0.25)
-
-    async with asyncio.TaskGroup() as tasks:
-        speaking = tasks.create_task(speak())
-        yield
-        speaking.cancel()
 
 
 class TestOpening:
@@ -118,66 +94,6 @@ class TestOpening:
         assert caught.group_contains(StartupError, match="worker 0 does not start: it ended")
 
 
-class TestQueriesOfDeath:
-    def shared(self, digest: bytes, verdict: Verdict, *, until_s: float = inf) -> FindingShared:
-        return FindingShared("a", digest, Record(("s0", "s1"), min(until_s, time.monotonic() + 60.0), verdict), is_stub=True)
-
-    async def test_what_one_finds_out_the_others_are_told_and_who_repairs(self) -> None:
-        async with opened(3) as bench:
-            heard = list[Finding]()
-            bench.workers.findings.follow = heard.append
-            found = [self.shared(b"x", Verdict.SUSPECT), FindingShared("a", b"x", None), self.shared(b"y", Verdict.GUILTY)]
-            for each in found:
-                bench.started[1].say(each)
-            await settle()
-            assert [worker.client_status_of(FindingShared) for worker in bench.started] == [found, [], found]
-            assert heard == [each.finding for each in found]
-
-    async def test_what_one_gives_up_at_a_silent_replica_the_others_are_told(self) -> None:
-        async with opened(3) as bench:
-            suspected = [HangSuspected("a", b"x", 12.5), HangSuspected("a", b"x", 0)]
-            for each in suspected:
-                bench.started[1].say(each)
-            await settle()
-            assert [worker.client_status_of(HangSuspected) for worker in bench.started] == [suspected, [], suspected]
-
-    async def test_suspects_are_sent_one_at_a_time_over_all_and_none_for_one_that_ends_or_freezes(self) -> None:
-        async with opened(3) as bench, _speaking(bench.started[2]):
-            first, second, third = bench.started
-            first.say(self.shared(b"x", Verdict.SUSPECT))
-            for worker in bench.started:
-                worker.say(AskTurn(7, "a"))
-            await settle()
-            assert [worker.client_status_of(TurnGiven) for worker in bench.started] == [[TurnGiven(7)], [], []]
-            first.say(EndTurn(7, True))
-            await settle()
-            assert second.client_status_of(TurnGiven)
-            assert not third.client_status_of(TurnGiven)
-            await asyncio.sleep(2.0)
-            assert not second.accepts, "it is frozen"
-            assert third.client_status_of(TurnGiven)
-            third.end()
-            await settle()
-            first.say(AskTurn(8, "a"))
-            await settle()
-            assert first.client_status_of(TurnGiven) == [TurnGiven(7), TurnGiven(8)]
-
-    async def test_one_that_starts_is_told_of_those_that_are_refused_now(self) -> None:
-        async with opened() as bench:
-            for each in (self.shared(b"x", Verdict.SUSPECT), self.shared(b"z", Verdict.GUILTY, until_s=time.monotonic() - 1.0)):
-                bench.started[0].say(each)
-            guilty = self.shared(b"y", Verdict.GUILTY)
-            bench.started[0].say(guilty)
-            bench.started[0].say(FindingShared("a", b"y", None))
-            bench.started[0].end()
-            await asyncio.sleep(1.5)
-            (told,) = bench.started[2].client_status_of(FindingShared)
-            assert told.finding.digest == ("a", b"y")
-            assert told.record == guilty.record
-            kinds = [type(message) for message in bench.started[2].told]
-            assert kinds.index(FindingShared) < kinds.index(Listen)
-
-
 class TestRestart:
     async def test_one_that_dies_comes_back_knowing_all_that_the_others_know(self) -> None:
         async with opened() as bench:
@@ -221,9 +137,9 @@ class TestRestart:
             assert bench.started[3].told[:2] == [UpstreamUp(upstream.endpoints), FingerprintsChanged(0, {})]
 
     async def test_one_that_freezes_gets_no_connections_within_two_seconds_and_is_replaced_when_it_is_back(self) -> None:
-        async with opened() as bench, _speaking(bench.started[1]):
+        async with opened() as bench, speaking(bench.started[1]):
             frozen, other = bench.started
-            async with _speaking(frozen):
+            async with speaking(frozen):
                 await asyncio.sleep(5.0)
                 assert frozen.accepts
                 said_s = asyncio.get_running_loop().time()

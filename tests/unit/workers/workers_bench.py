@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from control_plane.core.algorithms.backoff import RestartLimits
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.triton.compute_time import OpenCharge
-from control_plane.workers.messages.from_workers import Listening
+from control_plane.workers.messages.from_workers import Alive, Listening
 from control_plane.workers.workers import Workers
 from tests.aio import settle
 from tests.fakes import FakeModels, FakeWorker, FakeWorkers
@@ -60,3 +60,18 @@ async def opened(count: int = 2, *, prepare: Callable[[Bench], object] = lambda 
             worker.say(Listening())
         await opening
         yield bench
+
+
+@asynccontextmanager
+async def speaking(worker: FakeWorker) -> AsyncIterator[None]:
+    """Within the block the worker says that it is alive, as real ones do."""
+
+    async def speak() -> None:
+        while True:
+            worker.say(Alive())
+            await asyncio.sleep(0.25)
+
+    async with asyncio.TaskGroup() as tasks:
+        speaking = tasks.create_task(speak())
+        yield
+        speaking.cancel()

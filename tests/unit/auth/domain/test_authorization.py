@@ -89,7 +89,7 @@ VIEW, RUN, ONLY_ADMIN = {"viewer", "operator", "admin"}, {"operator", "admin"}, 
         ("/objects/Model/m", VIEW, RUN),
         ("/objects/RolloutPolicy/p", VIEW, RUN),
         *((f"/objects/{kind}/x", VIEW, ONLY_ADMIN) for kind in ("Route", "Tenant", "Price", "model", "Modelx", "", "Model%2f")),
-        *((path, VIEW, ONLY_ADMIN) for path in ("/keys", "/keys/0123/rotate", "/tenants/a", "/routes", "/prices", "/usage", "/openapi.json")),
+        *((path, VIEW, ONLY_ADMIN) for path in ("/keys", "/keys/0123/rotate", "/tenants/a", "/routes", "/usage", "/openapi.json")),
         *(
             (path, ONLY_ADMIN, ONLY_ADMIN)
             for path in ("/", "", "//health", "/Health/live", "/healthy", "/versions", "/modelsx", "/./health")
