@@ -88,6 +88,9 @@ class Dispatch:
         self.deaths = QueriesOfDeath()
         self.told: list[tuple[str, str, float | None, int]] = []
 
+    def ready_in_s(self, model: str) -> float:
+        return 0.0
+
     async def send(self, request: Any, call: InferCall, *, timeout_s: float, running: Any = None) -> Any:
         running.sent("triton")
         self.told.append((call.model_name, running.pool, running.units, running.priority))

@@ -11,8 +11,8 @@ from control_plane.triton.compute_time import OpenCharge
 from control_plane.workers.messages.from_workers import ArmsObserved, Charges, CountsReported, Drained
 from control_plane.workers.messages.to_workers import AnnounceDrain, Drain, RolloutGivenUp
 from tests.aio import settle
-from tests.unit.workers.test_workers import _speaking, counted
-from tests.unit.workers.workers_bench import opened
+from tests.unit.workers.test_workers import counted
+from tests.unit.workers.workers_bench import opened, speaking
 
 pytestmark = pytest.mark.virtual_time
 
@@ -69,7 +69,7 @@ class TestDrain:
             assert asyncio.get_running_loop().time() < 2.0
 
     async def test_is_announced_to_all_and_one_that_dies_then_is_not_replaced(self) -> None:
-        async with opened() as bench, _speaking(bench.started[1]):
+        async with opened() as bench, speaking(bench.started[1]):
             bench.workers.announce_drain()
             assert all(worker.told[-1] == AnnounceDrain() for worker in bench.started)
             bench.started[0].end()
