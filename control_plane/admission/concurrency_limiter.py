@@ -40,7 +40,8 @@ _SHARED_FOR_S = 10.0
 _MAX_TAKEN = 2
 
 # Deadlines are in danger once an answer has taken this part of its request's time, and for so long after the
-# last. Until then a free slot is taken unasked: an estimate cannot refuse what a model does easily.
+# last, or after a request that could not be met. Until then a free slot is taken unasked: an estimate cannot refuse
+# what a model does easily.
 _DANGER, _DANGER_S = 0.5, 10.0
 
 _NO_DEADLINE_S = float("inf")
@@ -144,6 +145,8 @@ class ConcurrencyLimiter:
             return None
         needed_s = self._service.queued_answer_s(ticket.cost, queued=self._queue.ahead(ticket), at_triton=self.work)
         if not self._can_be_met(deadline_s, now_s, needed_s):
+            # Or the danger would seem over where nothing ends for as long, and all who come then would be sent.
+            self._in_danger_until_s = now_s + _DANGER_S
             return ShedReason.DEADLINE
         waiter = _Waiter(ticket, deadline_s)
         # A full queue refuses the newest request of the tenant with the longest queue, which may be this one

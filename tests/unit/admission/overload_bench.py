@@ -71,6 +71,8 @@ class Bench:
     leaves_after_s: float = DEADLINE_S
     """Callers leave then; their deadline is later if this is earlier."""
     cost_units: Callable[[], float] = lambda: 1.0
+    patience_s: Callable[[float, float], float] = patience_s
+    """How long the end of a request is waited for whose caller has left, by what it has had and what it should take."""
     seen: Seen = field(default_factory=Seen)
 
     def __post_init__(self) -> None:
@@ -97,7 +99,7 @@ class Bench:
             if ends_s > leaves_s:
                 permit.keep()
                 left_s = leaves_s - now_s
-                self.loop.call_at(min(ends_s, leaves_s + patience_s(left_s, permit.expected_s)), permit.let_go)
+                self.loop.call_at(min(ends_s, leaves_s + self.patience_s(left_s, permit.expected_s)), permit.let_go)
             await asyncio.sleep(min(ends_s, leaves_s) - now_s)
             if ends_s > leaves_s:
                 self.seen.late += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -10,6 +11,7 @@ from control_plane.admission.admission import Admission
 from control_plane.admission.concurrency_limiter import SlotLimits
 from control_plane.admission.domain.fair_queue import QueueLimits
 from control_plane.objects.domain.tenant import Tenant
+from control_plane.triton.adapters.abandoned import patience_s, told_after_s
 from tests.sharing import Tenants
 from tests.unit.admission.overload_bench import (
     BATCH,
@@ -176,3 +178,20 @@ async def test_tight_deadlines_do_not_idle_free_instances(part: float) -> None:
     bench = Bench(OPEN, Triton(4, jitter(part)), leaves_after_s=2 * SERVICE_S)
     await bench.load(20.0, 3 * PEAK_PER_S, deadline_s=2 * SERVICE_S)
     assert bench.seen.per_s(0.0, 20.0) >= 0.8 * 3 * PEAK_PER_S
+
+
+def over_grpc_s(waited_s: float, expected_s: float) -> float:
+    return min(patience_s(waited_s, expected_s), 2 * told_after_s(waited_s, expected_s))
+
+
+@pytest.mark.parametrize("patience", [patience_s, over_grpc_s], ids=["over HTTP", "over gRPC"])
+async def test_those_who_have_no_time_take_none_from_those_who_have(patience: Callable[[float, float], float]) -> None:
+    """Also where nothing ends for ten seconds, since Triton has so much of those who had no time."""
+    triton = Triton(service_s=lambda: 2.0)
+    patient, hasty = (Bench(OPEN, triton, leaves_after_s=20.0, patience_s=patience) for _ in range(2))
+    hasty.admission = patient.admission
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(patient.load(240.0, 0.2, "patient", deadline_s=20.0))
+        tasks.create_task(hasty.load(240.0, 4.0, "hasty", deadline_s=0.5))
+    asked = patient.seen.late + len(patient.seen.in_time_s) + len(patient.seen.refused_after_s)
+    assert len(patient.seen.in_time_s) >= 0.8 * asked, (asked, patient.seen.late, len(patient.seen.refused_after_s))
