@@ -82,6 +82,7 @@ ASKED = {"content-type": "application/json", "tidegate-target": "m", "tidegate-j
         pytest.param({"content-encoding": "gzip"}, id="an-encoding"),
         pytest.param({"accept-encoding": "gzip"}, id="an-answer-in-another-encoding"),
         pytest.param({"tidegate-target": "n"}, id="another-target"),
+        pytest.param({"tidegate-latency-budget-ms": "5"}, id="a-latency-budget"),
         pytest.param({"tidegate-timeout-ms": "5"}, id="a-timeout"),
         pytest.param({"tidegate-job-class": "economy"}, id="another-class"),
         pytest.param({"tidegate-job-expires-s": "61"}, id="another-deadline"),

@@ -22,6 +22,7 @@ _ASKS = frozenset(
         b"inference-header-content-length",
         b"tidegate-job-class",
         b"tidegate-job-expires-s",
+        b"tidegate-latency-budget-ms",
         b"tidegate-target",
         b"tidegate-timeout-ms",
     )
