@@ -70,7 +70,7 @@ class LatencyDial:
         """Answers by route, by model and by whether they came within the budget."""
         self._forecast = forecast
         self._margins: dict[tuple[str, str], LatencyMargin] = {}
-        """By model and version: as many as routes have."""
+        """The margin of each model, by its name and version. Only models of routes with faster ones are asked for."""
 
     def choose(self, calls: list[InferCall], budget_s: float) -> BudgetChoice:
         """Choose the model of a request that any of these calls answers, that of the most accurate model first."""

@@ -12,9 +12,9 @@ from perf.measurement.report import Target
 DIAL, LARGE, SMALL = "within the budget", "the accurate model alone", "the fast model alone"
 WAYS = (DIAL, LARGE, SMALL)
 LARGE_PER_S, SMALL_PER_S = 50.0, 500.0
-"""What the two instances of each model can do, of 40 and of 4 ms."""
+"""Requests a second that two instances of a model can answer, at 40 and at 4 ms a request."""
 LOADS = (0.5, 0.9, 2.0, 5.0)
-"""Of what the accurate model can do."""
+"""Rates of requests, as multiples of what the accurate model can answer."""
 _LITTLE = 0.5
 
 
@@ -32,7 +32,7 @@ class Run:
     """Part of the requests that the accurate model answered."""
     p50_ms: float
     p99_ms: float
-    """Of good answers."""
+    """Percentile of the latencies of good answers, as `p50_ms` is."""
     refused: float
     """Part of the requests that were not answered."""
 

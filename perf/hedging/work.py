@@ -1,4 +1,4 @@
-"""What requests of `perf.hedging` ask for."""
+"""Kinds of requests that `perf.hedging` sends: how long the model `straggle` is to sleep for each."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from perf.load.echo_requests import framed, grpc_request
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What each request asks the model `straggle` for."""
+    """Kind of request to the model `straggle`, which sleeps for `usual_s` and, for some requests, for `more_s` beyond that."""
 
     usual_s: float
     part: float
-    """Of the requests (0 to 1), that takes longer."""
+    """Part of the requests (0 to 1) that takes longer."""
     more_s: float
     heeds: bool
     """Whether a request that takes longer ends when it is cancelled."""

@@ -90,23 +90,21 @@ def set_route(
     state_dir: StateDirOption = None,
 ) -> None:
     """Make a route, or change the fields that options name."""
-    deadline_s = deadline_ms / 1000 if isinstance(deadline_ms, float) else deadline_ms
     tenants = NONE if tenant == [NONE] else tenant
-    changes = given(model=model, deadline_s=deadline_s, tenants=tenants)
+    changes = given(model=model, deadline_s=_seconds(deadline_ms), tenants=tenants, is_repeatable=repeatable)
     texts = (("version", version), ("pool", pool), ("sticky", sticky), ("salt", salt))
     changes |= {field: "" if value == NONE else value for field, value in texts if value is not None}
-    changes |= given(is_repeatable=repeatable)
     if target is not None:
         changes["targets"] = [] if target == [NONE] else [_target(each) for each in target]
     if faster is not None:
         changes["faster"] = [] if faster == [NONE] else [_model(each) for each in faster]
-    changes |= given(latency_budget_s=latency_budget_ms / 1000 if isinstance(latency_budget_ms, float) else latency_budget_ms)
+    changes |= given(latency_budget_s=_seconds(latency_budget_ms))
     kept = given(ttl_s=cache_ttl, is_private=cache_private, min_cost_units=cache_min_cost)
     if cache is not None:
         kept["is_on"] = _IS_ON[cache]
     if kept:
         changes["cache"] = kept
-    hedged = given(twice_from_s=twice_from_ms / 1000 if isinstance(twice_from_ms, float) else twice_from_ms)
+    hedged = given(twice_from_s=_seconds(twice_from_ms))
     if hedging is not None:
         hedged["is_on"] = _IS_HEDGED[hedging]
     if hedged:
@@ -150,6 +148,11 @@ def _tabulate(routes: list[dict[str, Any]]) -> None:
             for route in routes
         ),
     )
+
+
+def _seconds(milliseconds: Any) -> Any:
+    """Return a limit in seconds; what is no number, such as that there is none, as it is."""
+    return milliseconds / 1000 if isinstance(milliseconds, float) else milliseconds
 
 
 def _target(text: str) -> dict[str, Any]:

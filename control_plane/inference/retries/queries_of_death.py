@@ -198,7 +198,7 @@ async def digest_of(content: Sequence[bytes], call: InferCall) -> Digest:
 
 
 def digest_at_once(content: Sequence[bytes], call: InferCall) -> Digest | None:
-    """As `digest_of`; None where that takes too long to wait for it."""
+    """Return what `digest_of` does, without a wait; None for a request that is too large to be hashed on the event loop."""
     return _digest(content, call) if sum(map(len, content)) <= _AT_ONCE_BYTES else None
 
 

@@ -44,7 +44,7 @@ class Hold(StrEnum):
     PAUSED = "paused"
     """Somebody has paused it."""
     EVIDENCE = "evidence"
-    """What other gateways have seen is not known now."""
+    """The evidence that other gateways have collected cannot be read now."""
     DOUBT = "doubt"
     """Without one tenant's requests a gate says otherwise."""
     SAMPLES = "samples"
