@@ -93,6 +93,8 @@ class ConcurrencyLimiter:
         self._urgent_s, self._urgent_until_s = _NO_DEADLINE_S, float("-inf")
         """Least time that a request had which came while slots were scarce, and until when it counts."""
         self._now_s = now_s
+        self._silent_since_s = float("-inf")
+        """When a slot was last given back, or the first was taken since then: for so long nothing has ended."""
 
     @property
     def are_idle(self) -> bool:
@@ -127,6 +129,8 @@ class ConcurrencyLimiter:
                 return False
             if not can_be_met(deadline_s, now_s=now_s, needed_s=self._service.answer_s(cost, ahead=self.work)):
                 return False
+        if not self._taken:
+            self._silent_since_s = now_s
         self._taken += 1  # `_hold`, without a call
         self.work += cost
         self._held[tenant] = self._held.get(tenant, 0) + 1
@@ -193,6 +197,7 @@ class ConcurrencyLimiter:
             self._shared.ended(cost, now_s)
         elif self._shared.is_busy:
             self._shared.interrupt(now_s)
+        self._silent_since_s = now_s
         self._let_go(tenant, cost)
         if somebody_waits:
             self._hand_on()
@@ -205,13 +210,16 @@ class ConcurrencyLimiter:
 
     def answer_s(self, cost: float) -> float:
         """Estimate the seconds from now until the answer of a request that comes now, behind all that is here; 0 if nothing was
-        measured yet, or all of that is in doubt."""
+        measured yet, or all of that is in doubt. It is at least as long as the model has ended nothing that it has."""
         now_s = self._now_s()
+        silent_s = now_s - self._silent_since_s if self._taken else 0.0
         if self._service.is_in_doubt(now_s):
             return 0.0
         if self._waiting or self._taken >= self._limit_at(now_s):
-            return self._service.queued_answer_s(cost, queued=self._queue.cost, at_triton=self.work) or 0.0
-        return self._service.answer_s(cost, ahead=self.work) or 0.0
+            needed_s = self._service.queued_answer_s(cost, queued=self._queue.cost, at_triton=self.work)
+        else:
+            needed_s = self._service.answer_s(cost, ahead=self.work)
+        return max(needed_s, silent_s) if needed_s else 0.0
 
     def _note_urgency(self, ticket: Ticket, deadline_s: float, now_s: float) -> None:
         """Note how much time a request has, unless even an idle model would answer it too late: then it gains nothing by
@@ -258,6 +266,8 @@ class ConcurrencyLimiter:
         return not self._queue or self._queue.bypass(ticket, slots)
 
     def _hold(self, tenant: str, cost: float) -> None:
+        if not self._taken:
+            self._silent_since_s = self._now_s()
         self._taken += 1
         self.work += cost
         self._held[tenant] = self._held.get(tenant, 0) + 1

@@ -45,3 +45,18 @@ async def test_what_is_in_doubt_after_a_stall_is_not_expected() -> None:
         assert slots.try_acquire("a")
         give(slots, held_s)
     assert slots.answer_s(1.0) == 0.0
+
+
+async def test_a_model_that_has_fallen_silent_takes_at_least_as_long_as_it_has_been() -> None:
+    slots = ConcurrencyLimiter(SlotLimits(8, 8), QueueLimits(), asyncio.get_running_loop().time)
+    for _ in range(3):
+        assert slots.try_acquire("a")
+        give(slots, 0.1)
+    await asyncio.sleep(100.0)
+    assert slots.answer_s(1.0) == pytest.approx(0.1), "it has nothing to end"
+    for _ in range(2):
+        assert slots.try_acquire("a")
+    await asyncio.sleep(5.0)
+    assert slots.answer_s(1.0) == pytest.approx(5.0)
+    give(slots, 0.1)
+    assert slots.answer_s(1.0) < 1.0
