@@ -9,18 +9,21 @@ slot: its requests go on at once, beyond the limit.
 A slot is taken until Triton has ended the request, whenever its caller left: what Triton has is what the next
 one waits for. Once answers have taken so long that deadlines are in danger, or many callers have left, a request is
 sent only if it can be answered in time behind the work that Triton has; what waits is asked again when its
-turn comes. Then Triton gets no more than keeps it busy, too: who leaves while he waits here costs nothing.
+turn comes. Then Triton gets no more than keeps it busy, too: who leaves while he waits here costs nothing. Callers
+that have time-outs of their own do not tell them: their time is what `admission/domain/caller_patience` has learned.
 
 `admission/model_slots` has one for each model. This module knows tenants by name only, and no requests.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from control_plane.admission.domain.adaptive_limit import AdaptiveLimit
+from control_plane.admission.domain.caller_patience import CallerPatience
 from control_plane.admission.domain.deadline import ServiceTime, can_be_met
 from control_plane.admission.domain.fair_queue import FairQueue, QueueLimits, Ticket
 from control_plane.admission.domain.leaving import LeavingCallers
@@ -43,6 +46,10 @@ _MAX_TAKEN = 2
 # last, or after a request that could not be met. Until then a free slot is taken unasked: an estimate cannot refuse
 # what a model does easily.
 _DANGER, _DANGER_S = 0.5, 10.0
+
+# Nor is the first late answer waited for: deadlines are in danger, too, once what Triton has seems to take as long. Asked only
+# when an answer has taken this long: a quick model's slots do not hold that much.
+_SLOW_S = 0.1
 
 _NO_DEADLINE_S = float("inf")
 
@@ -89,6 +96,7 @@ class ConcurrencyLimiter:
         """What waits in the queue: looked at by each request, without a call."""
         self._service = ServiceTime()
         self._leaving = LeavingCallers()
+        self._patience = CallerPatience()
         self._in_danger_until_s = float("-inf")
         self._urgent_s, self._urgent_until_s = _NO_DEADLINE_S, float("-inf")
         """Least time that a request had which came while slots were scarce, and until when it counts."""
@@ -148,7 +156,7 @@ class ConcurrencyLimiter:
             self._hold(ticket.tenant, ticket.cost)
             return None
         needed_s = self._service.queued_answer_s(ticket.cost, queued=self._queue.ahead(ticket), at_triton=self.work)
-        if not self._can_be_met(deadline_s, now_s, needed_s):
+        if not self._can_be_met(self._stays_until_s(ticket, deadline_s, now_s), now_s, needed_s):
             # Or the danger would seem over where nothing ends for as long, and all who come then would be sent.
             self._in_danger_until_s = now_s + _DANGER_S
             return ShedReason.DEADLINE
@@ -162,6 +170,10 @@ class ConcurrencyLimiter:
             return await waiter.wait(deadline_s, leave=partial(self._queue.remove, waiter), give_back=partial(self._give_back, ticket))
         except TimeoutError:
             return ShedReason.DEADLINE
+        except asyncio.CancelledError:
+            now_s = self._now_s()
+            self._patience.left(ticket.kind, now_s - ticket.came_s, now_s)
+            raise
 
     def release(
         self,
@@ -186,9 +198,13 @@ class ConcurrencyLimiter:
             self._service.record(cost, held_s, ahead=ahead, now_s=now_s)
             self._leaving.ended(cost, has_left=has_left)
             if ticket is not None:
-                self._queue.ended(ticket, has_left=has_left)
+                self._ended_after_wait(
+                    ticket, has_left=has_left, after_s=now_s - held_s + min(held_s, allowed_s) - ticket.came_s, now_s=now_s
+                )
             # As long as somebody waits it goes on: whatever waits would be sent at once when it was over.
             is_late = held_s > _DANGER * allowed_s and (not has_left or self._leaving.are_many)
+            if not has_left and held_s > _SLOW_S and not is_late:
+                is_late = self._service.left_s(at_triton=self.work - cost) > _DANGER * allowed_s
             if is_late or (somebody_waits and self._is_in_danger()):
                 self._in_danger_until_s = now_s + _DANGER_S
         # The limit learns only while slots are scarce: requests wait, or would wait if they had not been let
@@ -220,6 +236,20 @@ class ConcurrencyLimiter:
         else:
             needed_s = self._service.answer_s(cost, ahead=self.work)
         return max(needed_s, silent_s) if needed_s else 0.0
+
+    def _stays_until_s(self, ticket: Ticket, deadline_s: float, now_s: float) -> float:
+        """Until when a request is worth computing: its deadline, or sooner if callers like its own will have left by then. Who
+        is still there after that time is one of those who stay."""
+        leaves_s = ticket.came_s + self._patience.stays_s(ticket.kind, now_s)
+        return leaves_s if now_s < leaves_s < deadline_s else deadline_s
+
+    def _ended_after_wait(self, ticket: Ticket, *, has_left: bool, after_s: float, now_s: float) -> None:
+        """Note that a request has ended that had waited for its slot, and whose caller had left `after_s` after it came, or not."""
+        self._queue.ended(ticket, has_left=has_left)
+        if has_left:
+            self._patience.left(ticket.kind, after_s, now_s)
+        else:
+            self._patience.stayed(ticket.kind, after_s)
 
     def _note_urgency(self, ticket: Ticket, deadline_s: float, now_s: float) -> None:
         """Note how much time a request has, unless even an idle model would answer it too late: then it gains nothing by
@@ -293,8 +323,8 @@ class ConcurrencyLimiter:
             waiter = self._queue.pop()
             ticket = waiter.ticket
             # Without caution: it had its share of that when it came, and has waited since.
-            needed_s = self._service.answer_s(ticket.cost, ahead=self.work, caution=1.0)
-            is_in_time = is_shed or self._can_be_met(waiter.deadline_s, self._now_s(), needed_s)
+            needed_s, now_s = self._service.answer_s(ticket.cost, ahead=self.work, caution=1.0), self._now_s()
+            is_in_time = is_shed or self._can_be_met(self._stays_until_s(ticket, waiter.deadline_s, now_s), now_s, needed_s)
             is_shed = not is_in_time
             reason = None if is_in_time else ShedReason.DEADLINE
             if waiter.grant(reason) and reason is None:

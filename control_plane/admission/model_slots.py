@@ -26,7 +26,8 @@ _BACKGROUND = 1_000_000_000
 
 _WHY = {
     ShedReason.QUEUE_FULL: "too many requests wait for model {model!r}; try again later",
-    ShedReason.DEADLINE: "model {model!r} is too busy to answer before the request's deadline; try again later or give it more time",
+    ShedReason.DEADLINE: "model {model!r} is too busy to answer before the request's deadline, or before callers like this one leave; "
+    "try again later or give it more time",
 }
 
 

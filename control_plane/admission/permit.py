@@ -212,8 +212,8 @@ class Permit:
         """Wait for a slot in the fair queue. Raises Overloaded, LimitExceeded."""
         tenant = self._account.tenant
         place = self.enter_room(limiter.retry_after_s)
-        lane = lane_of(deadline_s - self._slots.now_s())
-        ticket = self._ticket = Ticket(tenant=tenant.name, weight=tenant.weight, priority=self.priority, cost=cost, lane=lane)
+        now_s = self._slots.now_s()
+        ticket = self._ticket = Ticket(tenant.name, tenant.weight, self.priority, cost, lane_of(deadline_s - now_s), came_s=now_s)
         self.is_waiting = True
         try:
             reason = await limiter.acquire(ticket, deadline_s)

@@ -219,5 +219,11 @@ DRILLS = {
             "too much, and callers leave", "one server", overload.overload_by_leavers,
             f"{_OVERLOAD}; every second caller leaves after 150 ms", "the same for those who stay", "", callers=0, is_overload=True,
         ),
+        Drill(
+            "too much, and nobody says how long he waits", "one server", overload.overload_untold,
+            f"{_OVERLOAD}; callers leave after 0.9 s, their deadlines are 27 s", "the same",
+            f"{_E2E}/test_overload.py::test_callers_that_leave_without_having_said_when_are_answered_while_they_are_there",
+            callers=0, is_overload=True,
+        ),
     )
 }  # fmt: skip

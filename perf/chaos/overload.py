@@ -105,6 +105,11 @@ async def overload_by_leavers(scene: Scene) -> None:
     await _overload(scene, ask_on)
 
 
+async def overload_untold(scene: Scene) -> None:
+    """Each caller leaves after as long as others' deadline is, and has not said so: its deadline is thirty times as late."""
+    await _overload(scene, lambda load: lambda protocol: load.ask(protocol, protocol, leaves_after_s=_DEADLINE_S))
+
+
 async def _overload(scene: Scene, ask_on: Callable[[_Open], Ask]) -> None:
     peak_per_s = await _peak_per_s(scene)
     load = _Open(scene)

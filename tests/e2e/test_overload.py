@@ -8,9 +8,12 @@ import asyncio
 import json
 import struct
 import time
+from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -46,6 +49,8 @@ class Load:
     http_port: int
     grpc_address: str
     key: str
+    tells: bool = True
+    """Whether callers say how long they wait; they leave then in any case."""
     in_time: dict[str, list[float]] = field(default_factory=lambda: {"http": [], "grpc": []})
     """When each answer in time came, in seconds from the start."""
     refused_after_s: list[float] = field(default_factory=list)
@@ -60,8 +65,14 @@ class Load:
             infer = channel.unary_unary(INFER)
             for at_s, protocol in arrivals(Random(0), per_s, seconds):
                 await asyncio.sleep(max(0.0, self._began_s + at_s - time.monotonic()))
-                tasks.create_task(self._over_grpc(infer) if protocol == "grpc" else self._over_http())
+                asking = self._over_grpc(infer) if protocol == "grpc" else self._over_http()
+                tasks.create_task(asking if self.tells else self._in_its_time(asking))
         self.close()
+
+    async def _in_its_time(self, asking: Coroutine[Any, Any, None]) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DEADLINE_S):
+                await asking
 
     def close(self) -> None:
         for _, writer in self._idle:
@@ -70,12 +81,15 @@ class Load:
     async def _over_http(self) -> None:
         reader, writer = self._idle.pop() if self._idle else await asyncio.open_connection("127.0.0.1", self.http_port)
         came_s = time.monotonic()
-        fields = f"Host: localhost\r\ntidegate-timeout-ms: {int(DEADLINE_S * 1000)}\r\n" + (
-            f"x-api-key: {self.key}\r\n" if self.key else ""
-        )
+        fields = "Host: localhost\r\n" + (f"x-api-key: {self.key}\r\n" if self.key else "")
+        fields += f"tidegate-timeout-ms: {int(DEADLINE_S * 1000)}\r\n" if self.tells else ""
         writer.write(f"POST /v2/models/slow/infer HTTP/1.1\r\n{fields}Content-Length: {len(BODY)}\r\n\r\n".encode() + BODY)
-        head = (await reader.readuntil(b"\r\n\r\n")).lower()
-        await reader.readexactly(int(head.partition(b"\r\ncontent-length: ")[2].partition(b"\r\n")[0]))
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            await reader.readexactly(int(head.partition(b"\r\ncontent-length: ")[2].partition(b"\r\n")[0]))
+        except asyncio.CancelledError:
+            writer.transport.abort()
+            raise
         self._idle.append((reader, writer))
         status = raw_http.status(head)
         if status == 503:
@@ -85,7 +99,7 @@ class Load:
     async def _over_grpc(self, infer: grpc.aio.UnaryUnaryMultiCallable) -> None:
         came_s, code = time.monotonic(), grpc.StatusCode.OK
         try:
-            await infer(message(), metadata=(("x-api-key", self.key),) if self.key else (), timeout=DEADLINE_S)
+            await infer(message(), metadata=(("x-api-key", self.key),) if self.key else (), timeout=DEADLINE_S if self.tells else None)
         except grpc.aio.AioRpcError as exc:
             code = exc.code()
         is_refused = code not in (grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED)
@@ -144,6 +158,22 @@ def test_thrice_the_capacity_leaves_nine_tenths_of_the_peak(start: Start, tmp_pa
         after = Load(running.port("http"), running.address("grpc"), key)
         await after.run(0.3 * at_most_per_s, 2.0)
         assert (after.late, after.refused_after_s) == (0, [])
+
+    asyncio.run(drill())
+    assert running.stop() == 0, running.said()
+
+
+def test_callers_that_leave_without_having_said_when_are_answered_while_they_are_there(start: Start, tmp_path: Path) -> None:
+    """As clients do that have a time-out of their own. In one line all of them were about to leave when it was their turn."""
+    running = start(tmp_path, "--model-repository", str(MODELS), "--load", "slow")
+
+    async def drill() -> None:
+        peak = Load(running.port("http"), running.address("grpc"), "")
+        at_most_per_s = await peak_per_s(peak)
+        load = Load(running.port("http"), running.address("grpc"), "", tells=False)
+        await load.run(1.5 * at_most_per_s, 2 * LASTS_S)
+        in_time = [at_s for times in load.in_time.values() for at_s in times if at_s > LASTS_S]
+        assert len(in_time) / LASTS_S >= 0.7 * at_most_per_s, (at_most_per_s, load.late, len(load.refused_after_s))
 
     asyncio.run(drill())
     assert running.stop() == 0, running.said()

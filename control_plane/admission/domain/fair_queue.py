@@ -43,6 +43,13 @@ class Ticket:
     """Above 0, in any unit that is the same for all requests."""
     lane: int = 0
     """Which of its tenant's requests it waits behind (`admission/domain/patience_lanes`)."""
+    came_s: float = 0.0
+    """When it came, by the event loop's clock."""
+
+    @property
+    def kind(self) -> tuple[str, int]:
+        """Those whose callers stay alike (`admission/domain/caller_patience`)."""
+        return self.tenant, self.lane
 
 
 @dataclass(frozen=True, slots=True)
