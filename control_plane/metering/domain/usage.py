@@ -115,6 +115,24 @@ class UsageBatch:
         return sum(usage.requests + usage.failed + usage.refused for _, usage in self.sums)
 
 
+KEEP_RECORDS = 100_000
+"""Usage records that a store keeps for subscribers, unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRecord:
+    """A sum of one batch as a store has added it, numbered in the order of adding, for those who follow usage."""
+
+    number: int
+    """From 1 on, without gaps."""
+    id: str
+    """Globally unique id: that of the batch, and the sum's place in it."""
+    at_s: float
+    """When it was added, in seconds since 1970."""
+    key: UsageKey
+    usage: Usage
+
+
 DAY_S = 86_400.0
 MOST = 2**32
 """Most rows or elements counted for one request: no body has room for more, and sums of invented numbers
