@@ -175,6 +175,17 @@ class DeliveryCount:
 
 
 @dataclass(frozen=True, slots=True)
+class EventCount:
+    """Count of events for subscribers, by what became of them."""
+
+    stream: str
+    """Of `events/domain/stream.Stream`."""
+    is_published: bool
+    """Whether they were published, to Redis; else they were lost to subscribers."""
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class HedgeCount:
     """Count of a fleet's requests that were late enough to be hedged, by what became of that."""
 
@@ -229,6 +240,7 @@ class RequestCounts:
     copied: tuple[CopiedCount, ...] = ()
     budgets: tuple[BudgetCount, ...] = ()
     deliveries: tuple[DeliveryCount, ...] = ()
+    events: tuple[EventCount, ...] = ()
 
     def retired(self) -> RequestCounts:
         """Return the counts of a process that has ended: counters stay, so that they never fall; present
@@ -267,6 +279,7 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
         copied=_sum_rows(CopiedCount, (part.copied for part in parts)),
         budgets=_sum_rows(BudgetCount, (part.budgets for part in parts)),
         deliveries=_sum_rows(DeliveryCount, (part.deliveries for part in parts)),
+        events=_sum_rows(EventCount, (part.events for part in parts)),
     )
 
 
@@ -283,6 +296,7 @@ RowT = TypeVar(
     CopiedCount,
     BudgetCount,
     DeliveryCount,
+    EventCount,
 )
 
 

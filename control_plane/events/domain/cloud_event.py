@@ -121,6 +121,8 @@ def _encoded(
         event["sequence"] = f"{sequence:0{_SEQUENCE_DIGITS}}"
     event["data"] = data
     try:
-        return orjson.dumps(event, default=str)
+        encoded = orjson.dumps(event, default=str)
     except TypeError:  # a lone surrogate, which a token's claims may contain, or an integer beyond 64 bits
-        return json.dumps(event, default=str).encode()
+        encoded = b"\xff"
+    # ASCII: some readers of lines also end them at U+2028 or U+0085, which a caller's text may have.
+    return encoded if encoded.isascii() else json.dumps(event, default=str).encode()

@@ -21,7 +21,7 @@ EVERY_DAY = ("0001-01-01", "9999-12-31")
 class UsageEvent:
     """A request that was answered or refused, as the request log records it.
 
-    Never modified, but not a frozen dataclass: making one would cost each request a microsecond more.
+    Never modified once it is logged, but not a frozen dataclass: making one would cost each request a microsecond more.
     """
 
     ended_s: float
@@ -53,6 +53,8 @@ class UsageEvent:
     """Error text sent to the caller, cut."""
     request_id: str = ""
     """The caller's id of the request, cut: the request's `id`, else the header `x-request-id`."""
+    number: int = 0
+    """Number of the request in its process, from 1 on, given when it is logged."""
 
 
 @dataclass(frozen=True, slots=True)

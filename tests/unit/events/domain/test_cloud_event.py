@@ -68,6 +68,7 @@ def test_what_callers_write_is_escaped() -> None:
     text = request_event(request, id="p-1", source="/g")
     assert b"\n" not in text
     assert b"\r" not in text
+    assert text.isascii()
     event = decoded(text)
     assert (event["data"]["tenant"], event["data"]["request_id"]) == ("a", forged)
 
