@@ -19,8 +19,8 @@ from control_plane.events.ports import EventStreams
 _log = logging.getLogger(__name__)
 
 PERIOD_S = 0.2
-AT_ONCE = 200
-"""Events that are encoded and sent together: some two milliseconds, in which nothing else runs."""
+AT_ONCE = 100
+"""Events that are encoded and sent together: a millisecond, in which nothing else runs."""
 _RETRY_S = 2.0
 MOST_WAITING = 10_000
 """Most events that wait, some 6 MB."""
