@@ -74,6 +74,9 @@ class RequestRecords:
             )
         if request.outcome in _COMPUTED and isinstance(request, AuthorizedRequest) and not request.is_cache_hit:
             self._recorder.record_computed(model)
+            # Not a stream, whose length is its caller's choice.
+            if request.outcome is _ANSWERED and request.units and request.computed_since_s() < inf:
+                self._recorder.record_work(model, request.units, ended_s - request.started_s)
         if request.is_metered:
             self._add(request, model, ended_s)
         if request.trace is not None:
