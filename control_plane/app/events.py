@@ -89,7 +89,9 @@ class EventServices:
         """Pass this process's own requests on; those of workers come by `requests_ended`."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
-            self.requests_ended(self._governing.events.tap.take())
+            while ended := self._governing.events.tap.take():
+                self.requests_ended(ended)
+                await asyncio.sleep(0)
 
     def _encoded(self, event: GatewayEvent) -> bytes:
         id_, source = self.feed.id_of(event.number), self.subscriptions.source

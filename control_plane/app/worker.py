@@ -261,8 +261,9 @@ class Worker:
             self._send_charges()
             if seen := self._data_plane.take_observed():
                 self._link.send(ArmsObserved(list(seen)))
-            if ended := self._governing.events.tap.take():
+            while ended := self._governing.events.tap.take():
                 self._link.send(RequestsEnded([event.decode() for event in ended]))
+                await asyncio.sleep(0)
             self._link.send(Alive(tuple(self._data_plane.awaited()), tuple(self._data_plane.given_up())))
 
     def _counts(self) -> RequestCounts:

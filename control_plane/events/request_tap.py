@@ -10,6 +10,8 @@ from control_plane.metering.domain.usage import UsageEvent
 
 MOST_WAITING = 5000
 """Most records that wait for the next look, four times a second: 20,000 requests a second of one process."""
+AT_ONCE = 100
+"""Records that are encoded at once: a millisecond, in which nothing else runs."""
 
 
 class RequestEncoder:
@@ -39,7 +41,5 @@ class RequestTap:
             self.dropped += 1
 
     def take(self) -> list[bytes]:
-        """Return what has come since the last call, encoded."""
-        found = [self._encode(event) for event in self._waiting]
-        self._waiting.clear()
-        return found
+        """Return the oldest that wait, some at a time, encoded; empty if none does."""
+        return [self._encode(self._waiting.popleft()) for _ in range(min(len(self._waiting), AT_ONCE))]

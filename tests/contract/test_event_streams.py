@@ -44,6 +44,16 @@ async def opened(server: RedisServer, *, keep: int = 1000, store: str = "s") -> 
     return make_redis_streams(SecretStr(server.url), keep=keep, store=store)
 
 
+async def refusal(streams: EventStreams, events: list[bytes]) -> StoreUnavailable:
+    """Append the events over and over until that is refused."""
+    for _ in range(100):
+        try:
+            await streams.append(Stream.REQUESTS, events)
+        except StoreUnavailable as exc:
+            return exc
+    raise AssertionError("it takes whatever it is given")
+
+
 async def read(server: RedisServer, stream: Stream) -> list[str]:
     """All that is on a stream, as any client sees it."""
     async with Redis.from_url(server.url, decode_responses=True) as client:
@@ -142,6 +152,24 @@ async def test_the_usage_on_the_stream_is_the_stores_after_either_was_killed(tmp
     await usage.close()
     assert len(seen) == 80
     assert sum(seen.values()) == sum(each.compute_units for _, each in totals) == 40.0
+
+
+async def test_a_redis_that_is_full_says_so_and_takes_them_once_there_is_room(tmp_path: Path) -> None:
+    with redis_server(tmp_path, "--maxmemory", "2mb", "--maxmemory-policy", "noeviction") as server:
+        async with handles(lambda: opened(server, keep=1_000_000), 1) as (streams,):
+            assert (await refusal(streams, [b"x" * 1000] * 100)).is_full
+            assert await streams.position(Stream.USAGE) == Position()
+            assert server.call("FLUSHALL") == b"+OK\r\n"
+            assert await streams.advance(Stream.USAGE, [b"1"], before=Position(), after=ONE)
+
+
+@pytest.mark.parametrize("text", ["garbage", "[1]", '{"a": 1}', '{"a": 1, "b": 2}', "[1, 2, 3]", '[1, "a"] ', '["1", "a"]'])
+async def test_a_position_that_is_none_is_said(redis: RedisServer, text: str) -> None:
+    assert redis.call("FLUSHALL") == b"+OK\r\n"
+    assert redis.call("SET", "tidegate:events:position:s:usage", text) == b"+OK\r\n"
+    async with handles(lambda: opened(redis), 1) as (streams,):
+        with pytest.raises(StoreUnavailable, match="tidegate:events:position:s:usage is no position"):
+            await streams.position(Stream.USAGE)
 
 
 def test_the_caches_redis_is_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -189,6 +190,27 @@ def followed(gateway: Tidegate, key: str, stream: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=PROJECT, env={**os.environ, "TIDEGATE_API_KEY": key})
 
 
+def booked_as_documented(server: RedisServer) -> set[str]:
+    """Tenants that the document's subscriber books, until nothing more comes."""
+    page = (PROJECT / "docs/operations/events.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    tenants: set[str] = set()
+
+    class Enough(Exception):
+        pass
+
+    def book(id_: str, data: dict[str, Any]) -> None:
+        if data["tenant"] in tenants:
+            raise Enough
+        tenants.add(data["tenant"])
+        if data["tenant"] == "red":
+            raise Enough
+
+    with pytest.raises(Enough):
+        exec(code.replace("redis://localhost/1", server.url), {"book": book})
+    return tenants
+
+
 def metric(gateway: Tidegate, key: str, name: str) -> float:
     request = urllib.request.Request(gateway.endpoints["metrics"], headers={"x-api-key": key})
     with urllib.request.urlopen(request, timeout=LONG_S) as page:
@@ -221,6 +243,8 @@ def test_both_ways_tell_the_same_request_and_a_redis_that_is_frozen_slows_none(
     assert "tenant/red" in [event.get("subject") for event in audited.seen.values()]
     assert key not in json.dumps(list(audited.seen.values()))
 
+    assert "red" in booked_as_documented(streams)
+
     streams.process.send_signal(signal.SIGSTOP)
     try:
         slowest_s = 0.0
@@ -237,3 +261,12 @@ def test_both_ways_tell_the_same_request_and_a_redis_that_is_frozen_slows_none(
     published = 'tidegate_events_published_total{stream="requests"}'
     wait_for(lambda: metric(running, administrator.key, published) >= 301, what="that they are counted")
     assert metric(running, administrator.key, 'tidegate_events_dropped_total{stream="requests"}') == 0
+
+    streams.process.send_signal(signal.SIGSTOP)
+    try:
+        assert ask(port, key) == 200
+        began_s = time.monotonic()
+        assert running.stop() == 0, running.said()
+        assert time.monotonic() - began_s < 20.0
+    finally:
+        streams.process.send_signal(signal.SIGCONT)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import orjson
 from pydantic import SecretStr
 
-from control_plane.core.errors import StartupError
+from control_plane.core.errors import StartupError, StoreUnavailable
 from control_plane.events.domain.stream import Stream
 from control_plane.events.ports import Position
 from control_plane.storage.redis import RedisLink, server_of
@@ -59,7 +59,10 @@ class RedisEventStreams:
             if not self._is_checked:
                 await self._check()
             found = await self._link.client.get(self._positions + stream)
-        return Position(*orjson.loads(found)) if found else Position()
+        position = _position_in(found) if found else Position()
+        if position is None:
+            raise StoreUnavailable(f"{self._link.place}: {self._positions}{stream} is no position of events; delete it")
+        return position
 
     async def advance(self, stream: Stream, events: Sequence[bytes], *, before: Position, after: Position) -> bool:
         async with self._link.calling(timeout_s=_TIMEOUT_S):
@@ -81,6 +84,15 @@ def make_redis_streams(url: SecretStr, *, keep: int, store: str, cache_url: Secr
     if cache_url is not None and server_of(url, setting=_SETTING) == server_of(cache_url, setting="--cache-url"):
         raise StartupError(f"{_SETTING} and --cache-url are the same Redis: a cache evicts what subscribers have not read; give it another")
     return RedisEventStreams(RedisLink(url, timeout_s=_TIMEOUT_S, setting=_SETTING), keep=keep, store=store)
+
+
+def _position_in(text: str) -> Position | None:
+    try:
+        number, id_ = orjson.loads(text)
+        position = Position(int(number), str(id_))
+    except (ValueError, TypeError):
+        return None
+    return position if _text_of(position) == text else None  # `advance` compares texts
 
 
 def _text_of(position: Position) -> str:
