@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import orjson
 from pydantic import SecretStr
@@ -58,7 +59,7 @@ class RedisEventStreams:
         async with self._link.calling(timeout_s=_TIMEOUT_S):
             if not self._is_checked:
                 await self._check()
-            found = await self._link.client.get(self._positions + stream)
+            found: Any = await self._link.client.get(self._positions + stream)
         position = _position_in(found) if found else Position()
         if position is None:
             raise StoreUnavailable(f"{self._link.place}: {self._positions}{stream} is no position of events; delete it")
