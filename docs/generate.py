@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from control_plane.settings import PROJECT_ROOT
-from docs.generator import admin_api, cli, errors, metrics, settings
+from docs.generator import admin_api, cli, errors, events, metrics, settings
 
 REFERENCE = PROJECT_ROOT / "docs" / "reference"
 _WRITTEN = "<!-- Written by docs/generate.py from the code; change it there, then `make docs`. -->"
@@ -18,6 +18,7 @@ _PAGES = {
     "metrics": metrics.blocks,
     "admin-api": admin_api.blocks,
     "errors": errors.blocks,
+    "events": events.blocks,
 }
 
 

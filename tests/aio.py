@@ -48,6 +48,17 @@ async def settle() -> None:
 
 
 @asynccontextmanager
+async def in_background(main: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """A block beside which `main` runs, for ever or until it is cut off."""
+    task = asyncio.get_running_loop().create_task(main)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@asynccontextmanager
 async def changing(models: ModelService) -> AsyncIterator[None]:
     """A block in which models can be loaded and unloaded, as while the gateway runs."""
     owner = asyncio.get_running_loop().create_task(models.run())

@@ -27,6 +27,7 @@ from control_plane.admin.idempotency.middleware import Idempotency
 from control_plane.admin.idempotency.ports import IdempotencyRecords
 from control_plane.admin.paths.audit import add_audit_path
 from control_plane.admin.paths.cache import add_cache_paths
+from control_plane.admin.paths.event_streams import Subscriptions, add_event_stream_paths
 from control_plane.admin.paths.events import add_event_path
 from control_plane.admin.paths.fleet import add_fleet_path
 from control_plane.admin.paths.jobs import add_job_paths
@@ -118,6 +119,7 @@ def make_admin_api(
     jobs: Jobs | None = None,
     rollouts: Rollouts,
     events: EventFeed,
+    subscriptions: Subscriptions,
     records: IdempotencyRecords,
     console: bool = True,
 ) -> FastAPI:
@@ -157,6 +159,7 @@ def make_admin_api(
         add_job_paths(app, jobs, trail)
         add_audit_path(app, trail)
         add_event_path(app, events, access)
+        add_event_stream_paths(app, events, subscriptions, access)
         if console:
             add_console(app)
     return app

@@ -107,17 +107,19 @@ class AdminClient:
                 if not token:
                     return found
 
-    def events(self, *, follow: bool, after: str = "") -> Iterator[dict[str, Any]]:
-        """Yield what has happened and, with `follow`, what happens, from the event after the id `after` on.
+    def events(self, *, follow: bool, after: str = "", stream: str = "", backlog: bool = True) -> Iterator[dict[str, Any]]:
+        """Yield what has happened (`backlog`) and, with `follow`, what happens, from the event after the id `after` on; of a
+        `stream` as CloudEvents.
 
         Ends where the stream does; raises UpstreamUnavailable where it breaks off.
         """
         headers = {"last-event-id": after} if after else {}
-        query = {"follow": str(follow).lower(), "backlog": "true"}
+        query = {"follow": str(follow).lower(), "backlog": str(backlog).lower()}
+        path = f"/events/{quote(stream, safe='')}" if stream else "/events"
         try:
             with (
                 _client(self._url, _SILENCE_S, self._headers, self._verify) as client,
-                client.stream("GET", "/events", params=query, headers=headers) as response,
+                client.stream("GET", path, params=query, headers=headers) as response,
             ):
                 if not response.is_success:
                     response.read()

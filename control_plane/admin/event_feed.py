@@ -17,9 +17,11 @@ from typing import Any
 
 from control_plane.core.errors import Overloaded
 from control_plane.fleet.domain.event import FleetEvent
+from control_plane.frontends.http.event_stream import render_event
 from control_plane.objects.domain.rollout import Event, Rollout
 
 MAX_EVENTS = 1000
+GAP = render_event("gap", b'{"reason": "events before the next one are not kept any more, or were of an earlier process"}')
 MAX_READERS = 32
 MAX_READERS_OF_ONE = 4
 _LOOK_EVERY_S = 0.25
@@ -36,24 +38,44 @@ class GatewayEvent:
     kind: str
     """Where it is from and what it is, such as `fleet.loaded`, `rollout.step` and `model.failed`."""
     fields: Mapping[str, Any]
+    encoded: bytes = b""
+    """The event as a CloudEvent, where it came as one."""
 
 
 class EventFeed:
     """Ring buffer of the latest events, and those who read it."""
 
-    def __init__(self, *, today_s: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        *,
+        today_s: Callable[[], float] = time.time,
+        max_events: int = MAX_EVENTS,
+        tell: Callable[[GatewayEvent], None] = lambda event: None,
+        watched: Callable[[bool], None] = lambda is_watched: None,
+    ) -> None:
+        """`tell` is told each event, `watched` whenever the first reader comes and the last one leaves."""
         self._today_s = today_s
+        self.tell, self.watched = tell, watched
         self._process = token_hex(4)
         """Part of each id: numbers begin anew with each process."""
-        self._events: deque[GatewayEvent] = deque(maxlen=MAX_EVENTS)
+        self._events: deque[GatewayEvent] = deque(maxlen=max_events)
         self._count = 0
         self._waiting: set[asyncio.Future[None]] = set()
         self._readers: list[EventReader] = []
 
     def publish(self, kind: str, fields: Mapping[str, Any], *, at_s: float | None = None) -> None:
         """Add an event, and wake those who wait for one."""
+        self._add(GatewayEvent(self._count + 1, self._today_s() if at_s is None else at_s, kind, fields))
+
+    def publish_encoded(self, kind: str, events: Iterable[bytes]) -> None:
+        """Add events that are CloudEvents already."""
+        for encoded in events:
+            self._add(GatewayEvent(self._count + 1, 0.0, kind, {}, encoded))
+
+    def _add(self, event: GatewayEvent) -> None:
         self._count += 1
-        self._events.append(GatewayEvent(self._count, self._today_s() if at_s is None else at_s, kind, fields))
+        self._events.append(event)
+        self.tell(event)
         for waiter in self._waiting:
             _wake(waiter)
 
@@ -87,12 +109,16 @@ class EventFeed:
             following = self.oldest if has_gap else number
         reader = EventReader(self, who, following, has_gap=has_gap)
         self._readers.append(reader)
+        if len(self._readers) == 1:
+            self.watched(True)
         return reader
 
     def forget(self, reader: EventReader) -> None:
         """Let a reader go. Idempotent."""
         if reader in self._readers:
             self._readers.remove(reader)
+            if not self._readers:
+                self.watched(False)
 
     async def wait(self, number: int, timeout_s: float) -> bool:
         """Wait for the event of a number; return whether it is there."""

@@ -18,10 +18,11 @@ from dataclasses import replace
 from importlib.metadata import version
 
 from control_plane.admin.api import make_admin_api
-from control_plane.admin.event_feed import EventFeed, EventSources
+from control_plane.admin.event_feed import EventSources
 from control_plane.admin.idempotency.ports import IdempotencyRecords
 from control_plane.admin.server import make_admin_server
 from control_plane.app.data_plane import DataPlane, DataSockets
+from control_plane.app.events import EventServices, open_event_services
 from control_plane.app.kubernetes import make_model_controller
 from control_plane.app.limits import connection_caps, http_limits
 from control_plane.app.metrics import Counted, make_metrics_page
@@ -119,7 +120,7 @@ class App:
     def _service_limits(self, access: Access) -> HttpLimits:
         return replace(http_limits(self._settings.gateway, access), max_connections=self._caps.service)
 
-    def _wire_ports(self, governing: RequestServices, audit: AuditLog, records: IdempotencyRecords) -> None:
+    def _wire_ports(self, governing: RequestServices, audit: AuditLog, records: IdempotencyRecords, events: EventServices) -> None:
         """Make the servers of the ports; needs the stores, so it comes after they are open."""
         self._caps = connection_caps(self._settings.gateway, self._settings.admin, servers=len(self._servers.members))
         self._data_plane = None if self._workers else self._make_data_plane(governing)
@@ -127,11 +128,12 @@ class App:
         assert serving is not None
         self._tritons.tell_nodes(serving.awaited, governing.costs.read_soon)
         self._rollouts = self._make_rollouts(governing)
-        page = make_metrics_page(self._settings, Counted(serving, governing), self._tritons, self._rollouts.rollouts)
+        page = make_metrics_page(self._settings, Counted(serving, governing, events), self._tritons, self._rollouts.rollouts)
         gateway, access = self._settings.gateway, governing.governance.access
         hosts = allowed_hosts(gateway.host, gateway.allowed_hosts, authentication=access.is_on)
         self._metrics = HttpServer(page.answer, render_error, self._service_limits(access), admit=page.admit, hosts=hosts)
-        self._events = self._make_events(governing)
+        self._events = events
+        self._follow_events(governing)
         self._model_controller = self._make_model_controller(governing, audit)
         self._admin = self._make_admin(governing, audit, records)
 
@@ -157,9 +159,10 @@ class App:
                 _open_audit(self._settings) as audit,
                 _open_records(self._settings) as records,
                 opened as governing,
+                open_event_services(self._settings, governing, audit) as events,
                 asyncio.TaskGroup() as tasks,
             ):
-                self._wire_ports(governing, audit, records)
+                self._wire_ports(governing, audit, records, events)
                 triton = tritons.create_task(self._tritons.run(), name="tritons")
                 background = [*self._start(tasks, governing), tasks.create_task(governing.run(), name="governing")]
                 opening = tasks.create_task(self._open_when_up(tasks, state, announce), name="opening")
@@ -182,6 +185,7 @@ class App:
             started.append(tasks.create_task(self._workers.run(self._models, charges), name="workers"))
         started.append(tasks.create_task(self._rollouts.run(), name="rollouts"))
         started.append(tasks.create_task(self._event_sources.run(), name="events"))
+        started.append(tasks.create_task(self._events.run(), name="told-events"))
         if self._model_controller is not None:
             started.append(tasks.create_task(self._model_controller.run(), name="model-resources"))
         if self._data_plane is not None:
@@ -260,20 +264,26 @@ class App:
             trail=trail,
             known=governing.known,
             version=version("tidegate"),
-            degraded=lambda: list(dict.fromkeys([*governing.degraded(), *(self._workers.degraded() if self._workers else ())])),
+            degraded=lambda: list(
+                dict.fromkeys([*governing.degraded(), *self._events.degraded(), *(self._workers.degraded() if self._workers else ())])
+            ),
             rollouts=self._rollouts.rollouts,
             fleet=self._tritons.fleet,
             builds=self._builds,
             jobs=None if governing.jobs is None else governing.jobs.jobs,
-            events=self._events,
+            events=self._events.feed,
+            subscriptions=self._events.subscriptions,
             records=records,
             console=self._settings.admin.console,
         )
         hosts = allowed_hosts(self._settings.admin.admin_host, self._settings.gateway.allowed_hosts, authentication=access.is_on)
         return make_admin_server(api, access, self._service_limits(access), hosts)
 
-    def _make_events(self, governing: RequestServices) -> EventFeed:
-        feed, fleet = EventFeed(), self._tritons.fleet
+    def _follow_events(self, governing: RequestServices) -> None:
+        feed, fleet = self._events.feed, self._tritons.fleet
+        self._events.follow_requests(governing.events.watch if self._workers is None else self._workers.watch_requests)
+        if self._workers is not None:
+            self._workers.requests_ended = self._events.requests_ended
         if fleet is None and isinstance(self._models, ModelService):
             self._models.on_event = lambda what, model, reason: feed.publish(f"model.{what}", {"model": model, "reason": reason})
         self._event_sources = EventSources(
@@ -281,7 +291,6 @@ class App:
             fleet=lambda: fleet.state.events.latest if fleet is not None else (),
             rollouts=lambda: governing.known.rollouts.values(),
         )
-        return feed
 
     def _make_rollouts(self, governing: RequestServices) -> RolloutServices:
         processes = self._workers or self._data_plane

@@ -46,7 +46,7 @@ class JobWorker:
         if not await signals.finishes_first(wait_for_state_store(url, timeout_s=timeout_s)):
             return
         async with AsyncExitStack() as held:
-            usage = await open_usage_store(settings.state.state_url, settings.process.state_dir)
+            usage = await open_usage_store(settings.state.state_url, settings.process.state_dir, keep_records=settings.events.events_keep)
             held.push_async_callback(usage.close)
             services = await held.enter_async_context(open_jobs(settings, usage))
             assert services is not None, "refused before"

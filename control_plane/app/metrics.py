@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 
 from prometheus_client.registry import Collector
 
 from control_plane.app.data_plane import DataPlane, units_of
+from control_plane.app.events import EventServices
 from control_plane.app.request_services import RequestServices
 from control_plane.app.servers import Tritons
 from control_plane.fleet.adapters.metrics import FleetMetrics
@@ -27,12 +28,14 @@ class Counted:
 
     frontends: Workers | DataPlane
     governing: RequestServices
+    events: EventServices
 
     def counts(self) -> RequestCounts:
+        told = self.events.counts()
         if isinstance(self.frontends, DataPlane):
-            return self.frontends.counts()
+            return replace(self.frontends.counts(), events=(*self.governing.events.counts(), *told))
         # What Triton has computed is charged here, by its statistics, whichever worker asked for it.
-        return self.frontends.counts(RequestCounts(units=units_of(self.governing.metering)))
+        return self.frontends.counts(RequestCounts(units=units_of(self.governing.metering), events=told))
 
     def listening(self) -> int:
         """Processes that accept requests now."""
@@ -52,6 +55,7 @@ def make_metrics_page(settings: Settings, counted: Counted, tritons: Tritons, ro
         workers=counted.listening,
         triton_is_up=lambda: servers.is_answering,
         state_behind_s=lambda: governing.known.behind_s,
+        events_behind_s=lambda: counted.events.behind_s,
         cache_bytes=settings.cache.cache_bytes,
         max_models=most,
         more=more,

@@ -21,6 +21,7 @@ from control_plane.admission.ports import DemandBoard, TokenBuckets
 from control_plane.admission.rate_leases import RateLeases
 from control_plane.admission.tenant_shares import TenantShares
 from control_plane.admission.waiting_room import WaitingLimits
+from control_plane.app.event_streams import RequestEvents
 from control_plane.app.jobs import JobServices, open_jobs
 from control_plane.app.stores import open_demand_board, open_state_store, open_usage_store
 from control_plane.auth.access import Access
@@ -92,6 +93,7 @@ class RequestServices:
         self.log = RequestLogFile(settings.usage.request_log) if settings.usage.request_log is not None else None
         spill = UsageSpillFolder(settings.process.state_dir / "usage-spill")
         self.metering = Metering(store=usage, spill=spill, max_sums=settings.usage.usage_sums, log=self.log)
+        self.events = RequestEvents(settings, self.metering, is_publisher=board is not None)
         charges = ComputeCharges(self.metering.add_units)
         # Workers only collect charges and send them to the parent, which divides Triton's compute time among
         # all of them.
@@ -137,6 +139,7 @@ class RequestServices:
             tasks.create_task(self.costs.run(), name="compute-costs")
             tasks.create_task(self.metering.run(), name="metering")
             tasks.create_task(self.usage.run(), name="usage-store")
+            tasks.create_task(self.events.run(), name="request-events")
             tasks.create_task(self._follow_spent(), name="daily-quotas")
             if self.shares is not None:
                 tasks.create_task(self.shares.run(), name="tenant-shares")
@@ -187,7 +190,7 @@ async def open_request_services(
         try:
             state = await open_state_store(url, folder)
             held.push_async_callback(state.close)
-            usage = await open_usage_store(url, folder, settings.usage.usage_keep_days)
+            usage = await open_usage_store(url, folder, settings.usage.usage_keep_days, settings.events.events_keep)
             held.push_async_callback(usage.close)
             board = await open_demand_board(url, folder) if admits_requests else None
             if board is not None:
@@ -209,6 +212,7 @@ async def open_request_services(
             held.push_async_callback(governing.leases.stop)
         if governing.shared_cache is not None:
             held.push_async_callback(governing.shared_cache.close)
+        held.push_async_callback(governing.events.close)
         # Pushed last, so closed first: a worker has few seconds to end, and unwritten usage is what must not
         # be lost.
         held.push_async_callback(governing.metering.close, _CLOSE_TIMEOUT_S)

@@ -23,6 +23,7 @@ from control_plane.audit.trail import AuditTrail
 from control_plane.jobs.adapters.sqlite_jobs import open_sqlite_jobs
 from control_plane.jobs.ports import JobStore
 from control_plane.metering.adapters.sqlite_usage import open_sqlite_usage
+from control_plane.metering.domain.usage import KEEP_RECORDS
 from control_plane.metering.ports import UsageStore
 from control_plane.objects.adapters.sqlite_store import open_sqlite_state
 from control_plane.objects.audited_store import AuditedStore
@@ -85,13 +86,16 @@ async def audited_state(state_url: SecretStr | None, state_dir: Path, actor: Act
         await state.close()
 
 
-async def open_usage_store(state_url: SecretStr | None, state_dir: Path, keep_days: int | None = None) -> UsageStore:
-    """Open the store of usage sums; with `keep_days` it removes older ones. Raises as `open_state_store` does."""
+async def open_usage_store(
+    state_url: SecretStr | None, state_dir: Path, keep_days: int | None = None, keep_records: int = KEEP_RECORDS
+) -> UsageStore:
+    """Open the store of usage sums; with `keep_days` it removes older ones, and of the records all but the newest
+    `keep_records`. Raises as `open_state_store` does."""
     if state_url is None:
-        return await open_sqlite_usage(state_dir / "usage.sqlite", keep_days)
+        return await open_sqlite_usage(state_dir / "usage.sqlite", keep_days, keep_records)
     from control_plane.metering.adapters.redis_usage import open_redis_usage
 
-    return await open_redis_usage(state_url, keep_days)
+    return await open_redis_usage(state_url, keep_days, keep_records)
 
 
 async def open_job_store(state_url: SecretStr | None, state_dir: Path) -> JobStore:

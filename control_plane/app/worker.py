@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from math import inf
 from uuid import uuid4
@@ -37,6 +38,7 @@ from control_plane.host.tls import Tls, make_tls, on_hangup
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.settings import Settings, from_plain
 from control_plane.telemetry.adapters.logs import configure_logging
+from control_plane.telemetry.request_counts import RequestCounts
 from control_plane.triton.adapters.connected import UpstreamClient
 from control_plane.triton.index_elsewhere import UpstreamWithIndex
 from control_plane.triton.servers import Servers
@@ -51,6 +53,7 @@ from control_plane.workers.messages.from_workers import (
     Drained,
     FingerprintsAcknowledged,
     Listening,
+    RequestsEnded,
     StartFailed,
     Suspect,
 )
@@ -75,6 +78,7 @@ from control_plane.workers.messages.to_workers import (
     UpstreamDown,
     UpstreamSilence,
     UpstreamUp,
+    WatchRequests,
     WorkedOnElsewhere,
 )
 from control_plane.workers.parents_index import ParentsIndexes
@@ -209,6 +213,8 @@ class Worker:
                     self._fingerprints.rely_until(inf if until_s is None else until_s)
                 case RolloutGivenUp(rollout):
                     self._governing.known.give_up(rollout)
+                case WatchRequests(is_watched):
+                    self._governing.events.watch(is_watched)
                 case TokensDrawn():
                     self._buckets.answered(message)
                 case Changed():
@@ -246,7 +252,7 @@ class Worker:
     async def _report_counts(self) -> None:
         while True:
             await asyncio.sleep(_COUNT_EVERY_S)
-            self._link.send(CountsReported(self._data_plane.counts(), tuple(self._governing.degraded())))
+            self._link.send(CountsReported(self._counts(), tuple(self._governing.degraded())))
 
     async def _report_charges(self) -> None:
         """Report charges, and that this process runs (`workers/workers` listens for that)."""
@@ -255,7 +261,13 @@ class Worker:
             self._send_charges()
             if seen := self._data_plane.take_observed():
                 self._link.send(ArmsObserved(list(seen)))
+            while ended := self._governing.events.tap.take():
+                self._link.send(RequestsEnded([event.decode() for event in ended]))
+                await asyncio.sleep(0)
             self._link.send(Alive(tuple(self._data_plane.awaited()), tuple(self._data_plane.given_up())))
+
+    def _counts(self) -> RequestCounts:
+        return replace(self._data_plane.counts(), events=self._governing.events.counts())
 
     def _send_charges(self) -> None:
         charges = self._governing.costs.charges.take()
@@ -264,7 +276,7 @@ class Worker:
 
     async def end(self) -> None:
         """Send the last counts; the parent waits for nothing after them."""
-        self._link.send(CountsReported(self._data_plane.counts()))
+        self._link.send(CountsReported(self._counts()))
         await self._link.flush()
         self._link.close()
 

@@ -71,7 +71,10 @@ class Metering:
         self._store = store
         self._spill = spill
         self._max_sums = max_sums
-        self._log = log
+        self._logs = [] if log is None else [log]
+        self.has_log = bool(self._logs)
+        """Whether there is a log of requests; if not, callers need not make events. Each request looks, so it is no property."""
+        self._logged = 0
         self._new_id = new_id
         self._today_s = today_s
         self._day, self._day_began_s, self._day_ends_s = "", 0.0, 0.0
@@ -99,11 +102,6 @@ class Metering:
         for (_, tenant, _), tally in self._tallies.items():
             units.add(tenant, tally.compute_units)
         return units.used
-
-    @property
-    def has_log(self) -> bool:
-        """Whether there is a request log; if not, callers need not make events."""
-        return self._log is not None
 
     @property
     def trouble(self) -> str:
@@ -155,10 +153,22 @@ class Metering:
         tally.rows += rows
         tally.elements += elements
 
+    def add_log(self, log: RequestLog) -> None:
+        """Write requests to another log, too, from now on."""
+        self._logs.append(log)
+        self.has_log = True
+
+    def remove_log(self, log: RequestLog) -> None:
+        """Write requests to that log no longer. Idempotent."""
+        self._logs = [each for each in self._logs if each is not log]
+        self.has_log = bool(self._logs)
+
     def log(self, event: UsageEvent) -> None:
-        """Write a line to the request log, if there is one."""
-        if self._log is not None:
-            self._log.write(event)
+        """Write a line to each log of requests."""
+        self._logged += 1
+        event.number = self._logged
+        for log in self._logs:
+            log.write(event)
 
     async def run(self) -> None:
         """Send batches until cancelled: twice a second, in order; while the store is away, less often,

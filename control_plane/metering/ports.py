@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from control_plane.metering.domain.compute_units import ModelCost
-from control_plane.metering.domain.usage import Usage, UsageBatch, UsageEvent, UsageKey
+from control_plane.metering.domain.usage import Usage, UsageBatch, UsageEvent, UsageKey, UsageRecord
 
 
 class ModelCosts(Protocol):
@@ -51,6 +51,15 @@ class UsageStore(Protocol):
         """Return the sums of all added batches for the days from `since_day` to `until_day`, both included,
         by key.
         """
+
+    async def recorded(self, after: int, *, limit: int) -> list[UsageRecord]:
+        """Return up to `limit` records of added sums with numbers above `after`, oldest first; only the newest are kept.
+
+        A record is there exactly if its sum is in `totals`: both are written at once.
+        """
+
+    async def newest_record(self) -> int:
+        """Return the number of the newest record, 0 if there is none."""
 
     async def restore(self, totals: Iterable[tuple[UsageKey, Usage]]) -> None:
         """Replace everything by these sums, atomically."""

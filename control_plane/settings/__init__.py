@@ -32,7 +32,7 @@ from control_plane.settings.frontends import AdminSettings, AuthenticationSettin
 from control_plane.settings.jobs import JobSettings
 from control_plane.settings.node import NodeSettings
 from control_plane.settings.servers import FleetSettings, TritonSettings
-from control_plane.settings.storage import CacheSettings, ProcessSettings, StateSettings, UsageSettings
+from control_plane.settings.storage import CacheSettings, EventSettings, ProcessSettings, StateSettings, UsageSettings
 from control_plane.settings.triton_urls import POOL, parse_triton_url, parse_triton_urls, split_place
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "AuthenticationSettings",
     "ByteCount",
     "CacheSettings",
+    "EventSettings",
     "FleetSettings",
     "GatewaySettings",
     "JobSettings",
@@ -79,6 +80,7 @@ class Settings:
     fleet: FleetSettings
     node: NodeSettings
     usage: UsageSettings
+    events: EventSettings
     cache: CacheSettings
     jobs: JobSettings
 
@@ -105,6 +107,7 @@ _GROUPS: dict[str, type[Group]] = {
     "fleet": FleetSettings,
     "node": NodeSettings,
     "usage": UsageSettings,
+    "events": EventSettings,
     "cache": CacheSettings,
     "jobs": JobSettings,
 }

@@ -81,6 +81,35 @@ class UsageSettings(Group):
     a second. Not given: no request log."""
 
 
+class EventSettings(Group):
+    """Events for others: usage, audit, requests and what happens on the gateway, as CloudEvents."""
+
+    events_url_file: SecretFile | None = None
+    """File whose first line is the `events_url`, read at the start, and ignored where `events_url` is given."""
+
+    events_url: SecretStr | None = Field(None, validate_default=True)
+    """Redis whose streams others subscribe to, `redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]` or `rediss://`. Give it `maxmemory-policy
+    noeviction`; it may be the Redis of `state_url`, and not that of `cache_url`. While it is away requests go on, usage and audit
+    wait in their stores, and records of requests are dropped. Not given: events are read from the admin API alone."""
+
+    events_keep: int = Field(100_000, ge=1000, le=1_000_000_000)
+    """Most events of each stream that are kept for subscribers who come back: in the Redis of `events_url`, some 0.5 KB each, and, of
+    usage alone, in the store of usage (0.3 KB). A subscriber that is away while more come finds a gap in `sequence`. With few, a short
+    outage of either loses events of usage to subscribers; the sums are kept all the same."""
+
+    @field_validator("events_url", mode="before")
+    @classmethod
+    def _from_file(cls, url: object, info: ValidationInfo) -> object:
+        return url or first_line(info.data.get("events_url_file"))
+
+    @field_serializer("events_url", when_used="json")
+    def _with_password(self, url: SecretStr | None) -> str | None:
+        """Keep the password for `to_plain`, which hands settings to workers; users are shown `effective`
+        instead.
+        """
+        return url.get_secret_value() if url is not None else None
+
+
 class CacheSettings(Group):
     """The response cache, for models whose configuration or route says that equal requests have equal
     responses.

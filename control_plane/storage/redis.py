@@ -46,11 +46,11 @@ end
 class RedisLink:
     """Connection pool of one Redis; connections are made when they are needed."""
 
-    def __init__(self, url: SecretStr, *, timeout_s: float = _TIMEOUT_S) -> None:
-        """Make the pool without connecting; `timeout_s` is of calls that name none. Raises StartupError if the
-        URL is not a Redis's.
+    def __init__(self, url: SecretStr, *, timeout_s: float = _TIMEOUT_S, setting: str = "--state-url") -> None:
+        """Make the pool without connecting; `timeout_s` is of calls that name none. Raises StartupError, which
+        names the `setting`, if the URL is not a Redis's.
         """
-        self.place = place_of(url, setting="--state-url")
+        self.place = place_of(url, setting=setting)
         self._timeout_s = timeout_s
         self.client = Redis.from_pool(
             BlockingConnectionPool.from_url(

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from control_plane.core.infer_call import CacheStatus, Frontend, Outcome
 from control_plane.telemetry.shared_cache_counts import SharedCacheCounts
 from control_plane.telemetry.shed_reason import ShedReason
+from control_plane.telemetry.work_counts import WorkCounts, total_work
 
 BUCKETS_S = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.015, 0.03, 0.06, 0.125, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Upper bounds of the histogram's buckets, in seconds; one more bucket holds the rest."""
@@ -175,6 +176,17 @@ class DeliveryCount:
 
 
 @dataclass(frozen=True, slots=True)
+class EventCount:
+    """Count of events for subscribers, by what became of them."""
+
+    stream: str
+    """Of `events/domain/stream.Stream`."""
+    is_published: bool
+    """Whether they were published, to Redis; else they were lost to subscribers."""
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class HedgeCount:
     """Count of a fleet's requests that were late enough to be hedged, by what became of that."""
 
@@ -229,6 +241,8 @@ class RequestCounts:
     copied: tuple[CopiedCount, ...] = ()
     budgets: tuple[BudgetCount, ...] = ()
     deliveries: tuple[DeliveryCount, ...] = ()
+    events: tuple[EventCount, ...] = ()
+    work: tuple[WorkCounts, ...] = ()
 
     def retired(self) -> RequestCounts:
         """Return the counts of a process that has ended: counters stay, so that they never fall; present
@@ -267,6 +281,8 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
         copied=_sum_rows(CopiedCount, (part.copied for part in parts)),
         budgets=_sum_rows(BudgetCount, (part.budgets for part in parts)),
         deliveries=_sum_rows(DeliveryCount, (part.deliveries for part in parts)),
+        work=total_work(chain.from_iterable(part.work for part in parts)),
+        events=_sum_rows(EventCount, (part.events for part in parts)),
     )
 
 
@@ -283,6 +299,7 @@ RowT = TypeVar(
     CopiedCount,
     BudgetCount,
     DeliveryCount,
+    EventCount,
 )
 
 

@@ -41,11 +41,12 @@ from control_plane.workers.messages.from_workers import (
     Listening,
     LoadModel,
     ReadIndex,
+    RequestsEnded,
     StartFailed,
     Suspect,
     UnloadModel,
 )
-from control_plane.workers.messages.to_workers import AnnounceDrain, CollectCharges, Drain, Listen, ReloadTls, RolloutGivenUp
+from control_plane.workers.messages.to_workers import AnnounceDrain, CollectCharges, Drain, Listen, ReloadTls, RolloutGivenUp, WatchRequests
 from control_plane.workers.pending_changes import PendingChanges, carry_out, read_index
 from control_plane.workers.ports import WorkerLauncher
 from control_plane.workers.suspect_turns import WorkersTurns
@@ -98,6 +99,9 @@ class Workers:
         self._observed: deque[Observation] = deque(maxlen=_MAX_OBSERVED)
         self._buckets = TokenBuckets()
         self._turns = WorkersTurns()
+        self._watch = WatchRequests(False)
+        self.requests_ended: Callable[[list[bytes]], None] = lambda events: None
+        """Told of requests that have ended, while they are watched."""
 
     def join_fleet(self, fleet: FleetPublisher) -> None:
         """Connect the workers to the fleet: they receive its view and send their load reports."""
@@ -203,6 +207,11 @@ class Workers:
         """Have all workers send a rollout's requests to the route's present model."""
         self._live.tell(RolloutGivenUp(rollout_id))
 
+    def watch_requests(self, is_watched: bool) -> None:
+        """Have all workers, also later ones, tell `requests_ended` of requests, or no longer."""
+        self._watch = WatchRequests(is_watched)
+        self._live.tell(self._watch)
+
     def reload_tls(self) -> None:
         self._live.tell(ReloadTls())
 
@@ -257,6 +266,8 @@ class Workers:
             # The worker listens when it has acknowledged them (`_let_listen`).
             for told in self.fingerprints.snapshot():
                 process.send(told)
+            if self._watch.is_watched:
+                process.send(self._watch)
             if self._is_stopping:
                 # It was being started when the others were told.
                 process.send(Drain(0))
@@ -307,6 +318,8 @@ class Workers:
                 self._live.changed()
             case ArmsObserved(seen):
                 self._observed.extend(seen)
+            case RequestsEnded(events):
+                self.requests_ended([event.encode() for event in events])
             case DrawTokens():
                 worker.process.send(self._buckets.answer(message))
             case FingerprintsAcknowledged(newest):

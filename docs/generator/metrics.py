@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from control_plane.core.algorithms.steps import finish
 from control_plane.core.infer_call import CacheStatus, Frontend, Outcome
+from control_plane.events.domain.stream import Stream
 from control_plane.fleet.adapters.metrics import FleetMetrics
 from control_plane.fleet.domain.counts import LOADING, FleetCounts
 from control_plane.fleet.domain.fleet import Fleet, Server
@@ -31,11 +32,13 @@ from control_plane.settings import PROJECT_ROOT
 from control_plane.telemetry.adapters.prometheus import OwnMetrics
 from control_plane.telemetry.request_counts import (
     BUCKETS_S,
+    BudgetCount,
     CacheStatusCount,
     Copied,
     CopiedCount,
     DeliveryCount,
     DurationHistogram,
+    EventCount,
     FleetRefusalCount,
     OutcomeCount,
     RequestCounts,
@@ -45,6 +48,7 @@ from control_plane.telemetry.request_counts import (
 )
 from control_plane.telemetry.shared_cache_counts import SharedCacheCounts
 from control_plane.telemetry.shed_reason import ShedReason
+from control_plane.telemetry.work_counts import PACE_BUCKETS_S, SIZES, UNIT_BUCKETS, SizeDurations, WorkCounts
 from docs.generator.markdown import wrapped
 from python_backends.batching import counts as batching
 
@@ -78,6 +82,9 @@ def _own_page() -> str:
         retries=tuple(RetryCount(kind, is_allowed, 1) for kind, is_allowed in product(RetryKind, (True, False))),
         copied=tuple(CopiedCount(result, 1) for result in Copied),
         deliveries=tuple(DeliveryCount(kind, state, 1) for kind, state in product(DeliveryKind, attempts)),
+        budgets=tuple(BudgetCount(name, name, is_within, 1) for is_within in (True, False)),
+        events=tuple(EventCount(stream, is_published, 1) for stream, is_published in product(Stream, (True, False))),
+        work=(_work(name),),
     )
     own = OwnMetrics(
         version=name,
@@ -90,6 +97,11 @@ def _own_page() -> str:
         more=(FleetMetrics(FleetCounts()), RolloutMetrics(_rollouts), JobMetrics(lambda: Backlog(1, 1, 1, 0.0))),
     )
     return finish(own.render()).decode()
+
+
+def _work(name: str) -> WorkCounts:
+    sizes = tuple(SizeDurations(size, (0,) * (len(BUCKETS_S) + 1), 1.0) for size in SIZES)
+    return WorkCounts(name, (0,) * (len(UNIT_BUCKETS) + 1), 1.0, (0,) * (len(PACE_BUCKETS_S) + 1), 1.0, sizes)
 
 
 def _rollouts() -> list[tuple[Rollout, RolloutStatus]]:

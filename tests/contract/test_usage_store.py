@@ -280,3 +280,41 @@ async def test_redis_removes_the_days_that_are_not_kept(server: RedisServer, mon
 
 async def _open(server: RedisServer, keep_days: int | None = None) -> RedisUsageStore:
     return RedisUsageStore(link(server), keep_days=keep_days)
+
+
+async def test_each_sum_that_is_added_is_recorded_once_in_its_order(opening: Opening[UsageStore]) -> None:
+    one, two = batch(used(), used(tenant='größe \0["')), batch(used(NEXT_DAY, usage=Usage(failed=1, compute_units=1e-7)))
+    async with handles(opening, 2) as stores, running(*stores):
+        assert (await stores[0].newest_record(), await stores[0].recorded(0, limit=9)) == (0, [])
+        await stores[0].add(one)
+        await stores[1].add_all([one, two, two, batch()])
+        found = await stores[1].recorded(0, limit=9)
+        assert [(each.number, each.id, each.key, each.usage) for each in found] == [
+            (1, f"{one.id}/0", *one.sums[0]),
+            (2, f"{one.id}/1", *one.sums[1]),
+            (3, f"{two.id}/0", *two.sums[0]),
+        ]
+        assert await stores[0].newest_record() == 3
+        assert [each.number for each in await stores[0].recorded(1, limit=1)] == [2]
+        assert await stores[0].recorded(3, limit=9) == []
+
+
+@pytest.mark.parametrize("name", ["sqlite", "redis"])
+async def test_the_newest_records_are_kept_and_numbers_go_on(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    where = address(name, request, tmp_path)
+    async with handles(lambda: open_usage_store(*where, keep_records=100), 1) as (store,), running(store):
+        for _ in range(5):
+            await store.add(batch(*(used(model=f"m{number}") for number in range(100))))
+        kept = [each.number for each in await store.recorded(0, limit=1000)]
+        # Redis removes whole nodes of its stream, of a hundred entries each.
+        assert kept == list(range(kept[0], 501))
+        assert 100 <= len(kept) <= 200
+        assert await store.newest_record() == 500
+
+
+async def test_a_restore_leaves_the_records_as_they_are(opening: Opening[UsageStore]) -> None:
+    async with handles(opening, 1) as (store,), running(store):
+        await store.add(batch(used()))
+        await store.restore([])
+        await store.add(batch(used()))
+        assert [each.number for each in await store.recorded(0, limit=9)] == [1, 2]

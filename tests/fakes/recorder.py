@@ -20,12 +20,17 @@ class FakeRecorder:
     records: list[Recorded] = field(default_factory=list)
     computed: list[str] = field(default_factory=list)
     """Models of the requests that servers have computed."""
+    work: list[tuple[str, float, float]] = field(default_factory=list)
+    """Model, compute units and seconds of computed answers."""
 
     def record(self, *, model_name: str, frontend: Frontend, outcome: Outcome, duration_s: float, count: int = 1) -> None:
         self.records += [Recorded(model_name, frontend, outcome, duration_s)] * count
 
     def record_computed(self, model_name: str) -> None:
         self.computed.append(model_name)
+
+    def record_work(self, model_name: str, units: float, duration_s: float, /) -> None:
+        self.work.append((model_name, units, duration_s))
 
     @property
     def outcomes(self) -> list[Outcome]:

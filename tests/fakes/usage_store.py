@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, field
 
 from control_plane.core.errors import StoreUnavailable
-from control_plane.metering.domain.usage import Usage, UsageBatch, UsageKey
+from control_plane.metering.domain.usage import Usage, UsageBatch, UsageKey, UsageRecord
+from control_plane.metering.domain.usage_text import decode_record, encode_records
 
 
 @dataclass
@@ -13,6 +14,7 @@ class FakeUsage:
 
     sums: dict[UsageKey, Usage] = field(default_factory=dict)
     batches: dict[str, UsageBatch] = field(default_factory=dict)
+    records: list[UsageRecord] = field(default_factory=list)
 
 
 @dataclass
@@ -30,6 +32,8 @@ class FakeUsageStore:
             self.usage.batches[batch.id] = batch
             for key, usage in batch.sums:
                 self.usage.sums[key] = self.usage.sums.get(key, Usage()) + usage
+            begun = len(self.usage.records)
+            self.usage.records += [decode_record(n, text) for n, text in enumerate(encode_records(batch, at_s=0.0), begun + 1)]
         if self.loses_answers:
             raise StoreUnavailable("the store does not answer")
 
@@ -41,6 +45,14 @@ class FakeUsageStore:
         self._reach()
         found = [(key, usage) for key, usage in self.usage.sums.items() if since_day <= key.day <= until_day]
         return sorted(found, key=lambda total: astuple(total[0]))
+
+    async def recorded(self, after: int, *, limit: int) -> list[UsageRecord]:
+        self._reach()
+        return [record for record in self.usage.records if record.number > after][:limit]
+
+    async def newest_record(self) -> int:
+        self._reach()
+        return len(self.usage.records)
 
     async def restore(self, totals: Iterable[tuple[UsageKey, Usage]]) -> None:
         self._reach()

@@ -39,7 +39,16 @@ _PANELS: Mapping[str, Sequence[str]] = {
         "model_parameter",
         "build_models",
     ),
-    "State and logs": ("state_dir", "state_url", "state_url_file", "request_log", "log_format", "otlp_endpoint"),
+    "State and logs": (
+        "state_dir",
+        "state_url",
+        "state_url_file",
+        "events_url",
+        "events_url_file",
+        "request_log",
+        "log_format",
+        "otlp_endpoint",
+    ),
     "Triton": (
         "triton_url",
         "triton_ca",

@@ -106,7 +106,7 @@ class VerbatimCache(Generic[AnswerT]):
         """Whether an answer to this caller may be kept, which has about so many bytes together with its message."""
         # Not to a token, which must be checked each time: its issuer may revoke it. Not with a request log:
         # each of its lines needs the request's id and time, which this path does not read.
-        return size_bytes <= _MAX_ENTRY_BYTES and principal.is_known and not self._running.has_log
+        return size_bytes <= _MAX_ENTRY_BYTES and principal.is_known and not self._running.meter.has_log
 
     def keep(self, message: MessageKey, principal: Principal, call: InferCall, key: bytes, answer: AnswerT, *, size_bytes: int) -> None:
         """Keep the `answer` just given to `message` by a hit on the response cache's entry `key`; `size_bytes`
@@ -134,12 +134,13 @@ class VerbatimCache(Generic[AnswerT]):
         self._to_flush.clear()
 
     def _holds(self, hit: _VerbatimEntry[AnswerT]) -> bool:
-        """Whether rules, contents, the caller's key and the cached entry are as they were; refreshes the
-        entry's last use."""
+        """Whether rules, contents, the caller's key and the cached entry are as they were, and no log wants to see the request;
+        refreshes the entry's last use."""
         cache, fingerprints, expires_s = self._cache, self._fingerprints, hit.principal.expires_s
         return (
             cache is not None
             and fingerprints is not None
+            and not self._running.meter.has_log  # somebody has begun to read requests
             and hit.access_generation == self._access.generation
             and hit.contents_generation == fingerprints.generation
             and (expires_s is None or self._today_s() < expires_s)

@@ -49,7 +49,6 @@ class RequestRecords:
         self, recorder: RequestRecorder, governance: Governance, models: ModelNames, *, today_s: Callable[[], float] = time.time
     ) -> None:
         """`today_s` is seconds since 1970."""
-        self.has_log = governance.meter.has_log
         self._recorder = recorder
         self._access, self._costs, self._meter = governance.access, governance.costs, governance.meter
         self._models = models
@@ -58,7 +57,7 @@ class RequestRecords:
     def metered_by(self, meter: Meter) -> RequestRecords:
         """Return the same recorder with another meter."""
         own = copy(self)
-        own._meter, own.has_log = meter, meter.has_log
+        own._meter = meter
         return own
 
     def ended(self, request: RunningRequest, ended_s: float) -> None:
@@ -75,6 +74,9 @@ class RequestRecords:
             )
         if request.outcome in _COMPUTED and isinstance(request, AuthorizedRequest) and not request.is_cache_hit:
             self._recorder.record_computed(model)
+            # Not a stream, whose length is its caller's choice.
+            if request.outcome is _ANSWERED and request.units and request.computed_since_s() < inf:
+                self._recorder.record_work(model, request.units, ended_s - request.started_s)
         if request.is_metered:
             self._add(request, model, ended_s)
         if request.trace is not None:
@@ -92,7 +94,7 @@ class RequestRecords:
     def _model_seen_in(self, request: RunningRequest, source: Source) -> str:
         """The model of a request that was refused before it was parsed, as far as its head and bytes show
         it."""
-        if self.has_log or request.trace is not None:
+        if self._meter.has_log or request.trace is not None:
             request.request_id = source.header_id()
         request.model_name = request.model_name or source.name_seen()
         route = self._access.route(request.model_name)
@@ -101,7 +103,7 @@ class RequestRecords:
     def _add(self, request: RunningRequest, model: str, ended_s: float) -> None:
         if not isinstance(request, AuthorizedRequest):
             self._meter.add(request.principal.tenant, model, request.outcome, 0, 0, 0.0, False)
-            if self.has_log:
+            if self._meter.has_log:
                 self._meter.log(self._event(request, model, rows=0, units=0.0, duration_s=ended_s - request.started_s))
             return
         sent_s = None if request.outcome in _NEVER_RAN else request.sent_s
@@ -111,7 +113,7 @@ class RequestRecords:
         rows = request.rows if was_worked_on else 0
         elements = request.call.elements
         self._meter.add(request.principal.tenant, model, request.outcome, rows, elements, by_table, request.is_cache_hit)
-        if self.has_log:
+        if self._meter.has_log:
             units = 0.0 if sent_s is None else _expected(request, by_table, ended_s - sent_s)
             self._meter.log(self._event(request, model, rows=rows, units=units, duration_s=ended_s - request.started_s))
 

@@ -13,7 +13,7 @@ from control_plane.admission.permit import Permit
 from control_plane.core.errors import ControlPlaneError, ErrorCode, GatewayStopping
 from control_plane.core.infer_call import Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal
-from control_plane.inference.governance import Governance
+from control_plane.inference.governance import Governance, Meter
 from control_plane.inference.retries.server_fault import client_status_in
 from control_plane.metering.domain.usage import ClientStatus
 from control_plane.objects.domain.route import HedgingPolicy
@@ -71,8 +71,8 @@ class Owner(Protocol):
     """The registry that a request reports to: `inference/in_flight/running_requests.RunningRequests`."""
 
     governance: Governance
-    has_log: bool
-    """Whether there is a request log, for which statuses and texts are noted."""
+    meter: Meter
+    """Whose `has_log` says whether statuses and texts are noted."""
     client_status_of: ClientStatusOf
     now_s: Callable[[], float]
     """The loop's time."""
@@ -182,7 +182,7 @@ class RunningRequest:
         """Note what was asked for, for the records, whether or not it is authorised; `named` is the model or route as
         the caller wrote it."""
         self.named_model, self.model_name = named, call.model_name
-        if self.source is not None and (self._all.has_log or self.trace is not None):
+        if self.source is not None and (self._all.meter.has_log or self.trace is not None):
             self.request_id = call.request_id or self.source.header_id()
         self.source = None  # frees the body, which may be megabytes
 
@@ -190,14 +190,14 @@ class RunningRequest:
         """Note a server's answer, its own or that of the flight it joined, and the outcome that it amounts
         to."""
         self.outcome = outcome
-        if self._all.has_log or self.trace is not None:
+        if self._all.meter.has_log or self.trace is not None:
             self.told = client_status_in(answer)
 
     def fail(self, error: BaseException) -> None:
         """Note the error that it ends with, unless it is answered after all."""
         error = _error_for_caller(error)
         self.outcome = outcome_of(error)
-        if self._all.has_log or self.trace is not None:
+        if self._all.meter.has_log or self.trace is not None:
             self.told = self._all.client_status_of(self.frontend, error)
 
     def mark_broken_off(self, error: BaseException) -> None:

@@ -44,7 +44,7 @@ class RunningRequests:
         self.governance = governance
         self.client_status_of = client_status_of
         self._records = RequestRecords(recorder, governance, models, today_s=today_s)
-        self.has_log = self._records.has_log
+        self.meter = governance.meter
         self.in_flight = 0
         """Requests that have arrived and have not been answered."""
         self.now_s = now_s
@@ -53,7 +53,7 @@ class RunningRequests:
         """Return a registry whose requests are recorded in the same way, but metered by `meter`."""
         own = copy(self)
         own._records = self._records.metered_by(meter)
-        own.has_log = own._records.has_log
+        own.meter = meter
         own.in_flight = 0
         return own
 

@@ -21,8 +21,16 @@ from pydantic import SecretStr
 from redis.exceptions import ResponseError
 
 from control_plane.core.errors import InvalidRequest, StoreUnavailable
-from control_plane.metering.domain.usage import BATCH_IDS_KEPT_S, Usage, UsageBatch, UsageKey, first_kept_day
-from control_plane.metering.domain.usage_text import decode_batch, encode_batch
+from control_plane.metering.domain.usage import (
+    BATCH_IDS_KEPT_S,
+    KEEP_RECORDS,
+    Usage,
+    UsageBatch,
+    UsageKey,
+    UsageRecord,
+    first_kept_day,
+)
+from control_plane.metering.domain.usage_text import decode_batch, decode_record, encode_batch, encode_records
 from control_plane.storage.redis import RedisLink, open_link
 
 _log = logging.getLogger(__name__)
@@ -32,6 +40,7 @@ _STREAM = "tidegate:usage:events"
 _DAYS = "tidegate:usage:days"
 _SUMS = "tidegate:usage:sums:"
 _BATCH = "tidegate:usage:batch:"
+_RECORDS = "tidegate:usage:records"
 _GROUP = "gateways"
 _MIGRATIONS = ("",)  # the first layout is made by the first batch
 
@@ -47,12 +56,17 @@ _TOTALS_TIMEOUT_S = 30.0
 _AMOUNTS = tuple(field.name for field in dataclasses.fields(Usage))
 _FRACTIONAL = "compute_units"
 
-# KEYS: stream, the batch's own. ARGV: the batch, seconds. The id is stored last, since Redis does not roll
-# back a script that fails: a batch without a stored id is sent again, one with an id but not on the stream
-# would be lost.
+# KEYS: stream, the batch's own, records. ARGV: the batch, seconds, records that are kept, the batch's records. The id
+# is stored last, since Redis does not roll back a script that fails: a batch without a stored id is sent again, one with
+# an id but not on the stream would be lost. A record's id on its stream is its number, which the newest one tells.
 _ADD = """
 if redis.call('EXISTS', KEYS[2]) == 0 then
   redis.call('XADD', KEYS[1], '*', 'batch', ARGV[1])
+  local last = redis.call('XREVRANGE', KEYS[3], '+', '-', 'COUNT', 1)[1]
+  local number = last and tonumber(string.match(last[1], '^%d+')) or 0
+  for i = 4, #ARGV do
+    redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[3], string.format('%d-0', number + i - 3), 'record', ARGV[i])
+  end
   redis.call('SET', KEYS[2], '', 'EX', ARGV[2])
 end
 """
@@ -98,8 +112,11 @@ return {sums, redis.call('XRANGE', KEYS[2], '-', '+')}
 class RedisUsageStore:
     """Usage store in Redis; made by `open_redis_usage`."""
 
-    def __init__(self, link: RedisLink, *, abandoned_s: float = _ABANDONED_S, keep_days: int | None = None) -> None:
+    def __init__(
+        self, link: RedisLink, *, abandoned_s: float = _ABANDONED_S, keep_days: int | None = None, keep_records: int = KEEP_RECORDS
+    ) -> None:
         self._link = link
+        self._keep_records = keep_records
         self._keep_days = keep_days
         self._abandoned_s = abandoned_s
         self._add_script = link.client.register_script(_ADD)
@@ -109,13 +126,23 @@ class RedisUsageStore:
 
     async def add(self, batch: UsageBatch) -> None:
         async with self._link.calling():
-            await self._add_script(keys=[_STREAM, _BATCH + batch.id], args=[encode_batch(batch), BATCH_IDS_KEPT_S])
+            await self._add_script(**self._added(batch))
 
     async def add_all(self, batches: Sequence[UsageBatch]) -> None:
         async with self._link.calling(), self._link.client.pipeline(transaction=False) as step:
             for batch in batches:
-                await self._add_script(keys=[_STREAM, _BATCH + batch.id], args=[encode_batch(batch), BATCH_IDS_KEPT_S], client=step)
+                await self._add_script(**self._added(batch), client=step)
             await step.execute()
+
+    async def recorded(self, after: int, *, limit: int) -> list[UsageRecord]:
+        async with self._link.calling(timeout_s=_READ_TIMEOUT_S):
+            found: Any = await self._link.client.xrange(_RECORDS, min=f"({after}-0", count=limit)
+        return [decode_record(_number_of(place), fields["record"]) for place, fields in found]
+
+    async def newest_record(self) -> int:
+        async with self._link.calling():
+            found: Any = await self._link.client.xrevrange(_RECORDS, count=1)
+        return _number_of(found[0][0]) if found else 0
 
     async def totals(self, *, since_day: str, until_day: str) -> list[tuple[UsageKey, Usage]]:
         async with self._link.calling(timeout_s=_TOTALS_TIMEOUT_S):
@@ -143,6 +170,12 @@ class RedisUsageStore:
 
     async def close(self) -> None:
         await self._link.close()
+
+    def _added(self, batch: UsageBatch) -> dict[str, Any]:
+        """Return the keys and arguments of the script `_ADD`."""
+        records = encode_records(batch, at_s=time.time())
+        args = [encode_batch(batch), BATCH_IDS_KEPT_S, self._keep_records, *records]
+        return {"keys": [_STREAM, _BATCH + batch.id, _RECORDS], "args": args}
 
     async def _make_group(self) -> None:
         async with self._link.calling():
@@ -187,9 +220,11 @@ class RedisUsageStore:
                 await self._count_script(keys=[_DAYS, _STREAM], args=[_SUMS, _GROUP, place, *_additions(sums)])
 
 
-async def open_redis_usage(url: SecretStr, keep_days: int | None = None) -> RedisUsageStore:
-    """Connect to the store, whose background work removes sums older than `keep_days`. Raises StartupError, StoreUnavailable."""
-    return RedisUsageStore(await open_link(url, layout=_LAYOUT, migrations=_MIGRATIONS), keep_days=keep_days)
+async def open_redis_usage(url: SecretStr, keep_days: int | None = None, keep_records: int = KEEP_RECORDS) -> RedisUsageStore:
+    """Connect to the store, whose background work removes sums older than `keep_days`; of the records it keeps about so many
+    of the newest. Raises StartupError, StoreUnavailable."""
+    link = await open_link(url, layout=_LAYOUT, migrations=_MIGRATIONS)
+    return RedisUsageStore(link, keep_days=keep_days, keep_records=keep_records)
 
 
 def _totals(
@@ -225,6 +260,10 @@ def _additions(totals: Iterable[tuple[UsageKey, Usage]]) -> Iterator[str | float
         for field, amount in _fields(key, usage).items():
             if amount:
                 yield from (key.day, field, "HINCRBYFLOAT" if field.startswith(_FRACTIONAL) else "HINCRBY", amount)
+
+
+def _number_of(place: str) -> int:
+    return int(place.partition("-")[0])
 
 
 def _pairs(flat: list[str]) -> dict[str, str]:

@@ -13,7 +13,16 @@ from functools import partial
 from operator import attrgetter
 from pathlib import Path
 
-from control_plane.metering.domain.usage import BATCH_IDS_KEPT_S, Usage, UsageBatch, UsageKey, first_kept_day
+from control_plane.metering.domain.usage import (
+    BATCH_IDS_KEPT_S,
+    KEEP_RECORDS,
+    Usage,
+    UsageBatch,
+    UsageKey,
+    UsageRecord,
+    first_kept_day,
+)
+from control_plane.metering.domain.usage_text import decode_record, encode_records
 from control_plane.storage.sqlite import SqliteFile, open_sqlite, transaction
 
 _KEY = tuple(field.name for field in fields(UsageKey))
@@ -28,6 +37,7 @@ _MIGRATIONS = (
         "CREATE TABLE batches (id TEXT PRIMARY KEY, added_s REAL NOT NULL) WITHOUT ROWID",
         "CREATE INDEX batches_by_age ON batches (added_s)",
     ),
+    ("CREATE TABLE records (number INTEGER PRIMARY KEY AUTOINCREMENT, record TEXT NOT NULL)",),
 )
 _COLUMNS = ", ".join((*_KEY, *_SUMS))
 _ADD = (
@@ -40,9 +50,10 @@ _key_fields, _usage_fields = attrgetter(*_KEY), attrgetter(*_SUMS)
 class SqliteUsageStore:
     """Usage store in SQLite; made by `open_sqlite_usage`."""
 
-    def __init__(self, file: SqliteFile, keep_days: int | None = None) -> None:
+    def __init__(self, file: SqliteFile, keep_days: int | None = None, keep_records: int = KEEP_RECORDS) -> None:
         self._file = file
         self._keep_days = keep_days
+        self._keep_records = keep_records
 
     async def add(self, batch: UsageBatch) -> None:
         await self.add_all((batch,))
@@ -50,10 +61,16 @@ class SqliteUsageStore:
     async def add_all(self, batches: Sequence[UsageBatch]) -> None:
         now_s = time.time()
         first_day = first_kept_day(now_s, self._keep_days)
-        await self._file.run(partial(_add, batches=batches, now_s=now_s, first_day=first_day))
+        await self._file.run(partial(_add, batches=batches, now_s=now_s, first_day=first_day, keep=self._keep_records))
 
     async def totals(self, *, since_day: str, until_day: str) -> list[tuple[UsageKey, Usage]]:
         return await self._file.run(partial(_totals, since_day=since_day, until_day=until_day))
+
+    async def recorded(self, after: int, *, limit: int) -> list[UsageRecord]:
+        return await self._file.run(partial(_recorded, after=after, limit=limit))
+
+    async def newest_record(self) -> int:
+        return await self._file.run(_newest_record)
 
     async def restore(self, totals: Iterable[tuple[UsageKey, Usage]]) -> None:
         await self._file.run(partial(_restore, totals=list(totals)))
@@ -65,12 +82,13 @@ class SqliteUsageStore:
         await self._file.close()
 
 
-async def open_sqlite_usage(path: Path, keep_days: int | None = None) -> SqliteUsageStore:
-    """Open or create the file; sums older than `keep_days` are removed from it with what is added. Raises StartupError."""
-    return SqliteUsageStore(await open_sqlite(path, _MIGRATIONS), keep_days)
+async def open_sqlite_usage(path: Path, keep_days: int | None = None, keep_records: int = KEEP_RECORDS) -> SqliteUsageStore:
+    """Open or create the file; sums older than `keep_days`, and all but the newest records, are removed from it with what is
+    added. Raises StartupError."""
+    return SqliteUsageStore(await open_sqlite(path, _MIGRATIONS), keep_days, keep_records)
 
 
-def _add(connection: sqlite3.Connection, *, batches: Sequence[UsageBatch], now_s: float, first_day: str) -> None:
+def _add(connection: sqlite3.Connection, *, batches: Sequence[UsageBatch], now_s: float, first_day: str, keep: int) -> None:
     # Together: an id without its sums would lose them, sums without their id would be added twice.
     with transaction(connection):
         connection.execute("DELETE FROM batches WHERE added_s < ?", (now_s - BATCH_IDS_KEPT_S,))
@@ -79,13 +97,27 @@ def _add(connection: sqlite3.Connection, *, batches: Sequence[UsageBatch], now_s
             if connection.execute("INSERT OR IGNORE INTO batches (id, added_s) VALUES (?, ?)", (batch.id, now_s)).rowcount:
                 for key, usage in batch.sums:
                     sums[key] = sums.get(key, Usage()) + usage
+                # In the same transaction, so that the records amount to the sums, whatever ends when.
+                rows = ((text.decode(),) for text in encode_records(batch, at_s=now_s))
+                connection.executemany("INSERT INTO records (record) VALUES (?)", rows)
         connection.executemany(_ADD, map(_row, sums.items()))
         connection.execute("DELETE FROM sums WHERE day < ?", (first_day,))
+        connection.execute("DELETE FROM records WHERE number <= ?", (_newest_record(connection) - keep,))
 
 
 def _totals(connection: sqlite3.Connection, *, since_day: str, until_day: str) -> list[tuple[UsageKey, Usage]]:
     query = f"SELECT {_COLUMNS} FROM sums WHERE day BETWEEN ? AND ? ORDER BY day, tenant, model"  # noqa: S608
     return [(UsageKey(*row[:3]), Usage(*row[3:])) for row in connection.execute(query, (since_day, until_day))]
+
+
+def _recorded(connection: sqlite3.Connection, *, after: int, limit: int) -> list[UsageRecord]:
+    rows = connection.execute("SELECT number, record FROM records WHERE number > ? ORDER BY number LIMIT ?", (after, limit))
+    return [decode_record(*row) for row in rows]
+
+
+def _newest_record(connection: sqlite3.Connection) -> int:
+    (newest,) = connection.execute("SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'records'").fetchone()
+    return int(newest)
 
 
 def _restore(connection: sqlite3.Connection, *, totals: list[tuple[UsageKey, Usage]]) -> None:

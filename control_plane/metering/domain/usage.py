@@ -21,7 +21,7 @@ EVERY_DAY = ("0001-01-01", "9999-12-31")
 class UsageEvent:
     """A request that was answered or refused, as the request log records it.
 
-    Never modified, but not a frozen dataclass: making one would cost each request a microsecond more.
+    Never modified once it is logged, but not a frozen dataclass: making one would cost each request a microsecond more.
     """
 
     ended_s: float
@@ -53,6 +53,8 @@ class UsageEvent:
     """Error text sent to the caller, cut."""
     request_id: str = ""
     """The caller's id of the request, cut: the request's `id`, else the header `x-request-id`."""
+    number: int = 0
+    """Number of the request in its process, from 1 on, given when it is logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,24 @@ class UsageBatch:
     def requests(self) -> int:
         """Number of requests in the batch, whatever their outcome."""
         return sum(usage.requests + usage.failed + usage.refused for _, usage in self.sums)
+
+
+KEEP_RECORDS = 100_000
+"""Usage records that a store keeps for subscribers, unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRecord:
+    """A sum of one batch as a store has added it, numbered in the order of adding, for those who follow usage."""
+
+    number: int
+    """From 1 on, without gaps."""
+    id: str
+    """Globally unique id: that of the batch, and the sum's place in it."""
+    at_s: float
+    """When it was added, in seconds since 1970."""
+    key: UsageKey
+    usage: Usage
 
 
 DAY_S = 86_400.0

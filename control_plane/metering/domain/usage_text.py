@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, astuple, is_dataclass
 from datetime import UTC, datetime
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from control_plane.core.errors import InvalidRequest
-from control_plane.metering.domain.usage import UsageBatch, UsageEvent
+from control_plane.metering.domain.usage import Usage, UsageBatch, UsageEvent, UsageKey, UsageRecord
 
 _BATCH: TypeAdapter[UsageBatch] = TypeAdapter(UsageBatch)
 
@@ -26,6 +26,17 @@ def decode_batch(text: bytes) -> UsageBatch:
         return _BATCH.validate_python(json.loads(text))
     except (ValidationError, ValueError, RecursionError) as exc:
         raise InvalidRequest(f"not a batch of usage: {exc}") from exc
+
+
+def encode_records(batch: UsageBatch, *, at_s: float) -> list[bytes]:
+    """Encode the sums of a batch one by one for `decode_record`; a store numbers them."""
+    return [_dumps([f"{batch.id}/{place}", at_s, *astuple(key), *astuple(usage)]) for place, (key, usage) in enumerate(batch.sums)]
+
+
+def decode_record(number: int, text: str | bytes) -> UsageRecord:
+    """Decode a record that `encode_records` has encoded."""
+    id_, at_s, day, tenant, model, *sums = json.loads(text)
+    return UsageRecord(number, id_, at_s, UsageKey(day, tenant, model), Usage(*sums))
 
 
 def encode_log_line(event: UsageEvent) -> bytes:

@@ -47,6 +47,7 @@ class BoundedCounts:
     def of(self, counts: RequestCounts) -> RequestCounts:
         """Return the counts with all models and tenants beyond the bound summed as `OTHER`."""
         models = {each.model for each in counts.ended} | {each.model for each in counts.took} | {each.model for each in counts.cached}
+        models |= {each.model for each in counts.work}
         tenants = {each.tenant for each in counts.shed} | {each.tenant for each in counts.units}
         hidden_models, hidden_tenants = models - self._models.shown(models), tenants - self._tenants.shown(tenants)
         if not hidden_models and not hidden_tenants:
@@ -56,6 +57,7 @@ class BoundedCounts:
             ended=tuple(replace(each, model=OTHER) if each.model in hidden_models else each for each in counts.ended),
             took=tuple(replace(each, model=OTHER) if each.model in hidden_models else each for each in counts.took),
             cached=tuple(replace(each, model=OTHER) if each.model in hidden_models else each for each in counts.cached),
+            work=tuple(replace(each, model=OTHER) if each.model in hidden_models else each for each in counts.work),
             shed=tuple(replace(each, tenant=OTHER) if each.tenant in hidden_tenants else each for each in counts.shed),
             units=tuple(replace(each, tenant=OTHER) if each.tenant in hidden_tenants else each for each in counts.units),
         )

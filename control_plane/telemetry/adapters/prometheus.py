@@ -31,6 +31,7 @@ class OwnMetrics:
         workers: Callable[[], int],
         triton_is_up: Callable[[], bool],
         state_behind_s: Callable[[], float],
+        events_behind_s: Callable[[], float] = lambda: 0.0,
         cache_bytes: int,
         max_models: int,
         more: Sequence[Collector] = (),
@@ -56,6 +57,11 @@ class OwnMetrics:
             "Seconds since keys, tenants and routes were last known to be current; 0 while the state store can be reached.",
             registry=self._registry,
         ).set_function(state_behind_s)
+        Gauge(
+            "tidegate_events_behind_seconds",
+            "Seconds since usage and audit were last published as far as they are stored; 0 while they are, and without --events-url.",
+            registry=self._registry,
+        ).set_function(events_behind_s)
         Gauge(
             "tidegate_cache_max_bytes", "Bytes that the response cache may take in memory, over all workers.", registry=self._registry
         ).set(cache_bytes)
@@ -125,6 +131,14 @@ def _retries(counts: RequestCounts) -> Iterator[Metric]:
     for delivery in counts.deliveries:
         deliveries.add_metric((delivery.kind, delivery.result), delivery.count)
     yield deliveries
+    published = CounterMetricFamily("tidegate_events_published", "Events published to the streams of --events-url.", labels=("stream",))
+    dropped = CounterMetricFamily(
+        "tidegate_events_dropped", "Events that subscribers do not get, since they could not be sent in time.", labels=("stream",)
+    )
+    for told in counts.events:
+        (published if told.is_published else dropped).add_metric((told.stream,), told.count)
+    yield published
+    yield dropped
     found, refused = counts.queries_of_death.found, counts.queries_of_death.refused
     help_text = "Requests that were found to end the processes that compute them (queries of death)."
     yield CounterMetricFamily("tidegate_queries_of_death", help_text, value=found)

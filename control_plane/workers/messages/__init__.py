@@ -24,6 +24,7 @@ from control_plane.workers.messages.from_workers import (
     Listening,
     LoadModel,
     ReadIndex,
+    RequestsEnded,
     StartFailed,
     Suspect,
     UnloadModel,
@@ -49,6 +50,7 @@ from control_plane.workers.messages.to_workers import (
     UpstreamDown,
     UpstreamSilence,
     UpstreamUp,
+    WatchRequests,
     WorkedOnElsewhere,
 )
 
@@ -77,6 +79,7 @@ ToWorker = (
     | RelyUntil
     | IndexRead
     | RolloutGivenUp
+    | WatchRequests
 )
 FromWorker = (
     Listening
@@ -86,6 +89,7 @@ FromWorker = (
     | CountsReported
     | Charges
     | ArmsObserved
+    | RequestsEnded
     | DrawTokens
     | LoadReported
     | FindingShared

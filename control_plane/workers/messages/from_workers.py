@@ -107,6 +107,13 @@ class ArmsObserved:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestsEnded:
+    """Requests that have ended since the last `RequestsEnded`, as CloudEvents in JSON."""
+
+    events: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Suspect:
     """A model seems to hang on a server: there has been no answer since then, on the machine's monotonic clock."""
 

@@ -178,6 +178,13 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchRequests:
+    """Somebody reads requests as they end: send `RequestsEnded` from now on; or nobody does any more."""
+
+    is_watched: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RolloutGivenUp:
     """The rollout of this id is rolled back: its route's requests go to the present model, whatever the store says."""
 

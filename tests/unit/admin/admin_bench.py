@@ -10,6 +10,8 @@ import httpx
 
 from control_plane.admin.api import make_admin_api
 from control_plane.admin.event_feed import EventFeed
+from control_plane.admin.event_logs import LogReaders
+from control_plane.admin.paths.event_streams import Subscriptions
 from control_plane.audit.domain.entry import Actor
 from control_plane.audit.trail import AuditTrail
 from control_plane.auth.access import Access
@@ -19,6 +21,9 @@ from control_plane.auth.keys import Keys
 from control_plane.cache.purges import Purges
 from control_plane.core.model import ModelState
 from control_plane.core.scope import EVERYTHING, Right, Scope
+from control_plane.events.domain.stream import Stream
+from control_plane.events.logs import AuditEntries, UsageRecords
+from control_plane.events.ports import NumberedLog
 from control_plane.jobs.webhooks.secrets import WebhookSecrets
 from control_plane.metering.reports import UsageService
 from control_plane.models.model_service import ModelService
@@ -74,6 +79,8 @@ class Bench:
         self.known = ObjectMirror(self.store, now_s=self.clock)
         self.trail = AuditTrail(self.audit)
         self.events = EventFeed(today_s=self.clock)
+        logs: dict[Stream, NumberedLog] = {Stream.USAGE: UsageRecords(self.usage, "/s"), Stream.AUDIT: AuditEntries(self.audit, "/s")}
+        self.subscriptions = Subscriptions(logs, LogReaders("0a0a0a0a"), "/g")
         state = AuditedStore(self.store, self.trail, Actor("test"))
         self.keys = Keys(state, now_s=self.clock)
         authentication = Authentication(self.known, None, attempts=AuthBackoff(), now_s=self.clock, monotonic_s=self.clock)
@@ -95,6 +102,7 @@ class Bench:
             degraded=lambda: self.degraded,
             rollouts=self.rollouts,
             events=self.events,
+            subscriptions=self.subscriptions,
             records=self.records,
             console=self.console,
         )

@@ -58,6 +58,7 @@ NEEDS: dict[str, str | None] = {
     "PATCH /objects/{kind}/{name}": Right.ADMIN,
     "DELETE /objects/{kind}/{name}": Right.ADMIN,
     "GET /events": Right.VIEWER,
+    "GET /events/{stream}": Right.VIEWER,
     "GET /audit": Right.VIEWER,
     "GET /prices": Right.VIEWER,
     "GET /prices/{name}": Right.VIEWER,
@@ -110,7 +111,7 @@ def keys(bench: Bench) -> dict[str, str]:
 def answer_of(bench: Bench, call: str, **headers: str) -> httpx.Response:
     method, path = call.split()
     bench.clock.now_s += 61  # failed attempts are not slowed
-    return bench.response(method, path.replace("{name}", "..%2e").replace("{id}", "nobody"), **headers)
+    return bench.response(method, path.replace("{name}", "..%2e").replace("{id}", "nobody").replace("{stream}", "none"), **headers)
 
 
 @pytest.mark.parametrize("call", NEEDS)

@@ -337,6 +337,7 @@ STATUSES = {
     "PATCH /objects/{kind}/{name}": STORED | {"400", "404", "409", "413", "501"},
     "DELETE /objects/{kind}/{name}": STORED - {"200"} | {"204", "400", "404", "409"},
     "GET /events": ALWAYS | {"400", "503"},
+    "GET /events/{stream}": ALWAYS | {"400", "503"},
     "GET /audit": STORED | {"400"},
     "GET /usage": STORED | {"400"},
 } | {

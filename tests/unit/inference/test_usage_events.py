@@ -172,3 +172,22 @@ def test_each_request_that_a_server_computes_is_counted_as_work_also_those_of_a_
 
     run(main())
     assert bench.recorder.computed == ["m"] * 3
+
+
+def test_the_work_of_computed_answers_is_recorded_with_their_time() -> None:
+    bench, failed = Bench(), Request()
+    failed.error = UpstreamUnavailable("x")
+
+    async def main() -> None:
+        await bench.service.infer(Request())
+        await ended(bench, failed)
+        with bench.service.running.begin_within_stream(TEAM) as begun:  # answered by the cache
+            admitted = begun.admit()
+            assert admitted is not None
+            hit = admitted.authorize(InferCall("m", "", "", (Tensor("X", "FP32", (1, 2)),), elements=2), named="m")
+            hit.is_cache_hit, hit.outcome = True, Outcome.ANSWERED
+
+    run(main())
+    ((model, units, duration_s),) = bench.recorder.work
+    assert (model, units) == ("m", 3.0)
+    assert 0 <= duration_s < 100

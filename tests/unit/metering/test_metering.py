@@ -233,6 +233,21 @@ class TestAdding:
         without.log(event)
         assert (without.has_log, log.events) == (False, [event])
 
+    def test_logs_come_and_go_while_it_runs_and_requests_are_numbered(self) -> None:
+        own, watching, bench = FakeLog(), FakeLog(), Bench()
+        metering = bench.metering()
+        metering.add_log(own)
+        metering.add_log(watching)
+        events = [UsageEvent(0.0, "t", "k", "m", "m", Frontend.HTTP, Outcome.ANSWERED, 0.01, 1, 1, 1.0) for _ in range(3)]
+        metering.log(events[0])
+        metering.remove_log(watching)
+        metering.remove_log(watching)
+        metering.log(events[1])
+        metering.remove_log(own)
+        assert not metering.has_log
+        assert (own.events, watching.events) == (events[:2], events[:1])
+        assert [event.number for event in events[:2]] == [1, 2]
+
 
 class TestSending:
     async def test_sums_are_sent_within_a_second_in_order_and_in_batches(self) -> None:

@@ -89,17 +89,19 @@ def test_a_store_without_credentials_is_taken_as_it_is(url: str) -> None:
     assert load_settings({"model_store": [url]}).triton.model_store == [url]
 
 
-@pytest.mark.parametrize("name", ["state_url", "cache_url", "jobs_url"])
+@pytest.mark.parametrize("name", ["state_url", "events_url", "cache_url", "jobs_url"])
 def test_a_secret_may_come_from_a_file(name: str, tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text(" redis://:password@h/0 \nanother line\n")
     settings = load_settings({f"{name}_file": file})
-    read = {**vars(settings.state), **vars(settings.cache), **vars(settings.jobs)}[name]
+    read = {**vars(settings.state), **vars(settings.events), **vars(settings.cache), **vars(settings.jobs)}[name]
     assert read.get_secret_value() == "redis://:password@h/0"
     assert "password" not in repr(settings)
     assert from_plain(to_plain(settings)) == settings, "a worker has it too"
     by_value = load_settings({f"{name}_file": file, name: "redis://other"})
-    assert {**vars(by_value.state), **vars(by_value.cache), **vars(by_value.jobs)}[name].get_secret_value() == "redis://other"
+    assert {**vars(by_value.state), **vars(by_value.events), **vars(by_value.cache), **vars(by_value.jobs)}[
+        name
+    ].get_secret_value() == "redis://other"
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\nredis://second-line\n", b"\xff"], ids=["no file", "empty", "a blank line", "no UTF-8"])

@@ -26,6 +26,9 @@ def test_it_is_what_prometheus_reads() -> None:
     assert {name: each.type for name, each in families.items()} == {
         "tidegate_requests": "counter",
         "tidegate_request_duration_seconds": "histogram",
+        "tidegate_request_compute_units": "histogram",
+        "tidegate_request_seconds_per_compute_unit": "histogram",
+        "tidegate_request_duration_by_size_seconds": "histogram",
         "tidegate_cache_answers": "counter",
     }
     buckets = [each for each in families["tidegate_request_duration_seconds"].samples if each.name.endswith("_bucket")]

@@ -30,6 +30,7 @@ from control_plane.workers.messages.from_workers import (
     Listening,
     LoadModel,
     ReadIndex,
+    RequestsEnded,
     StartFailed,
     Suspect,
     UnloadModel,
@@ -55,6 +56,7 @@ from control_plane.workers.messages.to_workers import (
     UpstreamDown,
     UpstreamSilence,
     UpstreamUp,
+    WatchRequests,
     WorkedOnElsewhere,
 )
 
@@ -103,6 +105,8 @@ MESSAGES: list[Message] = [
     Charges([OpenCharge("t", "e", "m", 2.0, 20.5, 1.0, 3.0, 0.5)]),
     ArmsObserved([Observation("r", "0123456789abcdef" * 2, True, 2**64 - 1, False, 0.25)]),
     RolloutGivenUp("0123456789abcdef" * 2),
+    WatchRequests(True),
+    RequestsEnded(['{"id": "é"}']),
     AnnounceDrain(),
     Drain(4.5),
     Changed(1),

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from control_plane.admin.event_lines import parsed_events
+from control_plane.metering.domain.usage import Usage, UsageBatch, UsageKey
+from tests.aio import run
 from tests.unit.admin.admin_bench import Bench
 from tests.unit.cli.command import Tidegate
 from tests.wire.admin import admin_server
@@ -80,3 +82,14 @@ def test_top_once_shows_models_and_events_without_a_fleet(tidegate: Tidegate, se
 )
 def test_lines_are_parsed_as_the_standard_says(text: str, expected: list[object]) -> None:
     assert list(parsed_events(text.split("\n"))) == expected
+
+
+def test_a_stream_is_printed_as_cloud_events(tidegate: Tidegate, served: tuple[Bench, str]) -> None:
+    bench, url = served
+    run(bench.usage.add(UsageBatch("b", ((UsageKey("2026-01-01", "acme", "m"), Usage(requests=2)),))))
+    shown = tidegate("events", "--stream", "usage", "--admin-url", url).out.splitlines()[1]
+    assert shown.split()[2:] == ["usage.recorded.v1", "day=2026-01-01", "tenant=acme", "model=m", "requests=2"]
+    (event,) = json.loads(tidegate("events", "--stream", "usage", "-o", "json", "--admin-url", url).out)
+    assert (event["specversion"], event["id"], event["subject"]) == ("1.0", "b/0", "acme")
+    assert "kind=tenant" not in tidegate("events", "--stream", "audit", "--admin-url", url).out
+    assert tidegate("events", "--stream", "secrets", "--admin-url", url).status == 2

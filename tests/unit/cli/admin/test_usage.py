@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
@@ -36,6 +37,38 @@ class TestPrices:
         given = {"--per-unit": "1", "--currency": "EUR", option: value}
         ended = tidegate("prices", "set", "p", *(word for pair in given.items() for word in pair), *where)
         assert (ended.status, ended.out) == (1, "")
+
+
+@pytest.fixture(params=["UTC", "Europe/Berlin", "America/New_York", "Pacific/Kiritimati"])
+def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine in another time zone: days are UTC's everywhere, so none of them has 23 or 25 hours."""
+    monkeypatch.setenv("TZ", request.param)
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("zone")
+class TestPricesThatChange:
+    def test_each_day_is_charged_at_the_price_of_its_start(self, tidegate: Tidegate, bench: Bench, where: tuple[str, str]) -> None:
+        # Clocks go forward in New York on the 8th and in Berlin on the 29th of March, and back on the 25th of October.
+        days = ("2026-03-07", "2026-03-08", "2026-03-28", "2026-03-29", "2026-03-30", "2026-10-24", "2026-10-25", "2026-10-26")
+        bench.usage.usage.sums = {UsageKey(day, "acme", "a"): Usage(requests=1, compute_units=1.0) for day in days}
+        prices = (("first", "2026-03-08", 1), ("second", "2026-03-29", 10), ("third", "2026-10-26", 100), ("yet", "2099-01-01", 1000))
+        for name, day, per_unit in prices:
+            tidegate("prices", "set", name, "--from", day, "--per-unit", per_unit, "--currency", "EUR", *where)
+        tidegate("prices", "set", "own", "--from", "2026-10-25", "--per-unit", 7, "--currency", "EUR", "--tenant", "acme", *where)
+        ends_s = time.monotonic() + 100
+        while (costs := self._costs(tidegate, where))[-1] != 7 or costs[1] is None:  # until all are known
+            assert time.monotonic() < ends_s, costs
+        assert costs == [None, 1, 1, 10, 10, 10, 7, 7]
+        for name in ("first", "second", "third", "yet", "own"):
+            tidegate("prices", "delete", name, *where)
+
+    def _costs(self, tidegate: Tidegate, where: tuple[str, str]) -> list[float | None]:
+        report = tidegate("usage", "--by", "day", "--since", "2026-01-01", "--until", "2026-12-31", "--format", "json", *where).out
+        return [row["costs"].get("EUR") for row in json.loads(report)["rows"]]
 
 
 class TestUsage:

@@ -263,6 +263,18 @@ async def test_where_requests_are_logged_nothing_is_kept() -> None:
 
 
 @pytest.mark.virtual_time
+async def test_what_was_kept_is_not_used_while_somebody_reads_requests() -> None:
+    bench = Bench(meter=FakeMeter(has_log=False))
+    bench.begin()
+    assert bench.ask() == ("known", ANSWER)
+    bench.meter.has_log = True
+    assert [bench.ask()[0] for _ in range(2)] == ["kept", "kept"]
+    assert len(bench.meter.events) == 2
+    bench.meter.has_log = False
+    assert [bench.ask()[0] for _ in range(2)] == ["kept", "known"]
+
+
+@pytest.mark.virtual_time
 async def test_a_tenant_beyond_its_rate_is_refused_and_that_recorded_once() -> None:
     bench = Bench(Tenant("team", requests_per_s=0.001, burst=3))
     bench.begin()
