@@ -14,7 +14,21 @@ from docs.generator.markdown import wrapped
 def blocks() -> Iterator[str]:
     nothing = cast("Any", None)  # no service is asked for what OpenAPI tells
     parts = dict.fromkeys(
-        ("models", "servers", "keys", "webhook_secrets", "objects", "purges", "usage", "known", "trail", "rollouts", "events", "subscriptions", "records"),
+        (
+            "models",
+            "servers",
+            "keys",
+            "webhook_secrets",
+            "objects",
+            "purges",
+            "usage",
+            "known",
+            "trail",
+            "rollouts",
+            "events",
+            "subscriptions",
+            "records",
+        ),
         nothing,
     )
     api = make_admin_api(**parts, access=cast("Any", SimpleNamespace(is_on=True, generation=0)), version="any")
