@@ -61,23 +61,27 @@ class CallerPatience:
 
 
 class _Kind:
-    """What was seen of callers of one kind."""
+    """Estimator of how long callers of one kind stay."""
 
-    __slots__ = ("_confirmed_s", "_stays_s", "seen")
+    __slots__ = ("_confirmed_s", "_left_s", "_stays_s", "seen")
 
     def __init__(self) -> None:
         self.seen: deque[tuple[float, bool]] = deque(maxlen=_LAST)
         """How long the last callers were there, and whether they left then; others had their answer, and might have stayed."""
         self._stays_s = _FOR_EVER_S
         self._confirmed_s = 0.0
+        self._left_s: float | None = None
+        """When the last caller left, if that was since the last estimate."""
 
     def left(self, after_s: float, now_s: float) -> None:
         self.seen.append((after_s, True))
-        stay_s = _longest_stay_s(self.seen)
-        if stay_s < _FOR_EVER_S:
-            self._stays_s, self._confirmed_s = stay_s, now_s
+        self._left_s = now_s  # estimated anew when somebody asks: thousands may leave in one turn of the event loop
 
     def stays_s(self, now_s: float) -> float:
+        if self._left_s is not None:
+            if (stay_s := _longest_stay_s(self.seen)) < _FOR_EVER_S:
+                self._stays_s, self._confirmed_s = stay_s, self._left_s
+            self._left_s = None
         doubled = (now_s - self._confirmed_s) / _DOUBLED_S
         return _FOR_EVER_S if doubled > _FORGOTTEN_AFTER else self._stays_s * 2.0**doubled
 

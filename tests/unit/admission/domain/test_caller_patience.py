@@ -59,3 +59,13 @@ def test_the_last_128_count_and_256_kinds_are_remembered() -> None:
         patience.left((f"{number}", 0), 1.0, 0.0)
     assert len(patience._kinds) == 256
     assert patience.stays_s(KIND, 0.0) == inf
+
+
+def test_of_thousands_who_leave_together_one_estimate_is_made() -> None:
+    patience = seen([1.0] * 20, [])
+    kind = patience._kinds[KIND]
+    for _ in range(5000):
+        patience.left(KIND, 0.5, 7.0)
+    assert (kind._stays_s, kind._left_s) == (inf, 7.0), "nobody has asked yet"
+    assert patience.stays_s(KIND, 7.0) == 0.5
+    assert kind._left_s is None
