@@ -15,6 +15,7 @@ import orjson
 
 from control_plane.audit.domain.entry import Entry
 from control_plane.metering.domain.usage import UsageEvent, UsageRecord
+from control_plane.metering.domain.usage_text import request_fields
 
 SPECVERSION = "1.0"
 PREFIX, VERSION = "io.tidegate.", ".v1"
@@ -71,24 +72,7 @@ def audit_event(entry: Entry, *, source: str) -> bytes:
 
 def request_event(event: UsageEvent, *, id: str, source: str) -> bytes:  # noqa: A002
     """Encode a request that has ended: what the request log says of it, and never what was in it."""
-    data = {
-        "tenant": event.tenant,
-        "key": event.key_id,
-        "route": event.route,
-        "model": event.model,
-        "frontend": event.frontend,
-        "outcome": event.outcome,
-        "duration_ms": round(event.duration_s * 1000, 3),
-        "rows": event.rows,
-        "elements": event.elements,
-        "compute_units": None if event.compute_units is None else round(event.compute_units, 3),
-        "cache_hit": event.cache_hit,
-        "server": event.server,
-        "status": event.status,
-        "error": event.error,
-        "request_id": event.request_id,
-    }
-    return _encoded(REQUEST, id, source, event.ended_s, data, subject=event.model)
+    return _encoded(REQUEST, id, source, event.ended_s, request_fields(event), subject=event.model)
 
 
 def gateway_event(kind: str, fields: Mapping[str, Any], *, id: str, source: str, at_s: float) -> bytes:  # noqa: A002

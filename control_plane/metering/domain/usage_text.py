@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, astuple, is_dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
@@ -42,8 +43,12 @@ def decode_record(number: int, text: str | bytes) -> UsageRecord:
 def encode_log_line(event: UsageEvent) -> bytes:
     """Encode an event as one JSON object and a line feed. It has the key's id, never its secret."""
     ended = datetime.fromtimestamp(event.ended_s, UTC)
-    line = {
-        "time": ended.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+    return _dumps({"time": ended.isoformat(timespec="milliseconds").replace("+00:00", "Z")} | request_fields(event)) + b"\n"
+
+
+def request_fields(event: UsageEvent) -> dict[str, Any]:
+    """Return what is told of a request that has ended, in the request log and to subscribers; nothing of what was in it."""
+    return {
         "tenant": event.tenant,
         "key": event.key_id,
         "route": event.route,
@@ -60,7 +65,6 @@ def encode_log_line(event: UsageEvent) -> bytes:
         "error": event.error,
         "request_id": event.request_id,
     }
-    return _dumps(line) + b"\n"
 
 
 def _dumps(value: object) -> bytes:
