@@ -180,7 +180,7 @@ class EventCount:
     """Count of events for subscribers, by what became of them."""
 
     stream: str
-    """Of `events/domain/stream.Stream`."""
+    """Name of the stream: a value of `events/domain/stream.Stream`."""
     is_published: bool
     """Whether they were published, to Redis; else they were lost to subscribers."""
     count: int

@@ -42,7 +42,7 @@ class WorkCounts:
     pace_buckets: tuple[int, ...]
     paces_s: float
     sizes: tuple[SizeDurations, ...]
-    """Of the sizes that there were."""
+    """Durations by class of size, of the classes that the answers were in."""
 
 
 def total_work(parts: Iterable[WorkCounts]) -> tuple[WorkCounts, ...]:

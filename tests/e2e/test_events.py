@@ -110,7 +110,7 @@ def ask(port: int, key: str, *, model: str = "echo", request_id: str = "") -> in
 
 
 def usage(administrator: Administrator) -> dict[tuple[str, str, str], dict[str, float]]:
-    """What `tidegate usage` shows."""
+    """Return the amounts that `tidegate usage` shows, by day, tenant and model."""
     status, found = administrator.call("GET", "/usage?by=day,tenant,model&since=1d")
     assert status == 200, found
     return {(row["day"], row["tenant"], row["model"]): {each: row[each] for each in AMOUNTS} for row in found["rows"]}

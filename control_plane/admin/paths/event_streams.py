@@ -37,7 +37,7 @@ _ERRORS = error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCode.OVERLOADED, Erro
 
 @dataclass(frozen=True, slots=True)
 class Subscriptions:
-    """What can be subscribed to over the admin API."""
+    """The streams of events that the admin API offers, and those who read them."""
 
     logs: Mapping[Stream, NumberedLog]
     readers: LogReaders
