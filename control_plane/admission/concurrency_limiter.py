@@ -47,10 +47,6 @@ _MAX_TAKEN = 2
 # what a model does easily.
 _DANGER, _DANGER_S = 0.5, 10.0
 
-# Nor is the first late answer waited for: deadlines are in danger, too, once what Triton has seems to take as long. Asked only
-# when an answer has taken this long: a quick model's slots do not hold that much.
-_SLOW_S = 0.1
-
 _NO_DEADLINE_S = float("inf")
 
 
@@ -203,8 +199,6 @@ class ConcurrencyLimiter:
                 )
             # As long as somebody waits it goes on: whatever waits would be sent at once when it was over.
             is_late = held_s > _DANGER * allowed_s and (not has_left or self._leaving.are_many)
-            if not has_left and held_s > _SLOW_S and not is_late:
-                is_late = self._service.left_s(at_triton=self.work - cost) > _DANGER * allowed_s
             if is_late or (somebody_waits and self._is_in_danger()):
                 self._in_danger_until_s = now_s + _DANGER_S
         # The limit learns only while slots are scarce: requests wait, or would wait if they had not been let

@@ -66,14 +66,6 @@ async def test_thrice_the_capacity_leaves_nine_tenths_of_the_peak(
     assert seen.per_s(ended_s, ended_s + 4.0) >= 0.2 * peak_per_s
 
 
-@pytest.mark.parametrize("slots", [OPEN, LIMITED])
-async def test_an_overload_is_foreseen_before_the_first_late_answer(slots: SlotLimits) -> None:
-    """Until then Triton had what it computed for seconds when its callers had gone: 0.75 of the peak."""
-    bench = Bench(slots, Triton(1, lambda: 0.04))
-    await bench.load(5.0, 5.0 / 0.04)
-    assert bench.seen.per_s(0.0, 5.0) >= 0.95 / 0.04, bench.seen.late
-
-
 @pytest.mark.parametrize(
     ("first_s", "known_cost"),
     [
