@@ -32,6 +32,7 @@ TODAY_S = 1_700_000_000.0
 class Request(FakeSource):
     """Fake `InferRequest` and `GenerateRequest` for model `m`, with a batch of three rows of two numbers."""
 
+    sends_whole = False
     frontend = Frontend.HTTP
 
     def __init__(self, principal: Principal = TEAM, *, timeout_s: float | None = None) -> None:
