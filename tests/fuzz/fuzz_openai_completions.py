@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from google.protobuf.message import DecodeError
+
 from tests.fuzz.harness import fuzz, instrumented
 
 with instrumented():
@@ -22,10 +26,8 @@ def check(data: bytes) -> None:
         request = read(data, is_chat=is_chat)
         if request is not None:
             examine(request, is_chat=is_chat)
-    try:
+    with suppress(DecodeError):  # no message of Triton's is that
         read_response(data)
-    except Exception as exc:
-        assert type(exc).__name__ == "DecodeError", exc  # Triton's own messages are never that
 
 
 def read(data: bytes, *, is_chat: bool) -> CompletionRequest | None:
