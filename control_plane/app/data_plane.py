@@ -138,6 +138,7 @@ class DataPlane:
             models=GenerativeModels(self._inference.dispatch, fingerprints, governance.access),
             templates=self._templates,
             limits=GenerationLimits(gateway.max_prompt_bytes, gateway.max_completion_tokens),
+            meter=governance.meter,
         )
         budget = BodyBudget(gateway.max_buffered_bytes)
         self._reads = ReadScheduler()

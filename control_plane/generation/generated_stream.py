@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 
 from control_plane.core.errors import DeadlineExceeded, UpstreamFailed, UpstreamUnavailable
 from control_plane.generation.domain.completion_answer import CompletionAnswer
@@ -45,14 +46,17 @@ class GeneratedStream:
         model: str,
         is_whole: bool,
         timeout_s: float,
+        count_tokens: Callable[[int, int], None],
     ) -> None:
-        """`timeout_s` bounds a whole answer, and in a stream the wait for each piece."""
+        """`timeout_s` bounds a whole answer, and in a stream the wait for each piece. `count_tokens` is told at the end how many
+        were read and generated."""
         kind = _JSON if is_whole else _EVENTS
         self.head = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n%btidegate-model: %b\r\n\r\n" % (kind, _FRAMING, model.encode())
         self._stream = stream
         self._answer = answer
         self._is_whole = is_whole
         self._timeout_s = timeout_s
+        self._count_tokens = count_tokens
         self._loop = asyncio.get_running_loop()
         self._waits_since_s: float | None = self._loop.time()
         self._is_late = self._has_ended = False
@@ -90,6 +94,8 @@ class GeneratedStream:
             self._next_look.cancel()
             self._next_look = None
             self._stream.cancel()
+            if self._answer.input_tokens or self._answer.output_tokens:
+                self._count_tokens(self._answer.input_tokens or 0, self._answer.output_tokens or 0)
 
     def _taken(self, generated: Generated | None) -> bytes:
         if generated is None:

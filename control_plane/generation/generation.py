@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from copy import copy
+from functools import partial
 from typing import Protocol
 from uuid import uuid4
 
@@ -26,6 +27,7 @@ from control_plane.generation.domain.messages import without_control_tokens
 from control_plane.generation.generated_stream import GeneratedStream
 from control_plane.generation.generative_models import GenerativeModels
 from control_plane.generation.ports import ChatTemplates
+from control_plane.inference.governance import Meter
 from control_plane.inference.in_flight.running_request import Source
 from control_plane.inference.inference import InferenceService
 from control_plane.inference.route_targets import Assignee
@@ -64,6 +66,7 @@ class Generation:
         models: GenerativeModels,
         templates: ChatTemplates,
         limits: GenerationLimits,
+        meter: Meter,
         today_s: Callable[[], float] = time.time,
     ) -> None:
         """`today_s` is seconds since 1970."""
@@ -71,6 +74,7 @@ class Generation:
         self.models = models
         self.templates = templates
         self.limits = limits
+        self.meter = meter
         self.today_s = today_s
 
     async def generate(self, call: CompletionCall) -> HttpAnswer | HttpStream:
@@ -184,7 +188,14 @@ class _GenerationRequest:
         stream.half_close()
         answer = CompletionAnswer(wanted, id_=id_, created_s=int(self._service.today_s()))
         left_s = timeout_s - (asyncio.get_running_loop().time() - began_s)
-        generated = GeneratedStream(stream, answer, model=self.model, is_whole=self.sends_whole, timeout_s=left_s)
+        generated = GeneratedStream(
+            stream,
+            answer,
+            model=self.model,
+            is_whole=self.sends_whole,
+            timeout_s=left_s,
+            count_tokens=partial(self._service.meter.add_tokens, self.principal.tenant, self.model),
+        )
         try:
             failure = await generated.begin()
         except BaseException:

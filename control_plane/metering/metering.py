@@ -47,9 +47,12 @@ class _Tally:
     elements: int = 0
     compute_units: float = 0.0
     cache_hits: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
 
     def usage(self) -> Usage:
-        return Usage(self.requests, self.failed, self.refused, self.rows, self.elements, self.compute_units, self.cache_hits)
+        sums = (self.requests, self.failed, self.refused, self.rows, self.elements, self.compute_units, self.cache_hits)
+        return Usage(*sums, self.input_tokens, self.output_tokens)
 
 
 class Metering:
@@ -154,6 +157,13 @@ class Metering:
         tally.cache_hits += requests
         tally.rows += rows
         tally.elements += elements
+
+    def add_tokens(self, tenant: str, model: str, input_tokens: int, output_tokens: int, /) -> None:
+        """Count the tokens of a request that is counted by itself when it ends."""
+        tally = self._tally(tenant, model)
+        if tally is not None:
+            tally.input_tokens += min(input_tokens, MOST)
+            tally.output_tokens += min(output_tokens, MOST)
 
     def log(self, event: UsageEvent) -> None:
         """Write a line to the request log, if there is one."""

@@ -136,6 +136,7 @@ async def gateway(
         models=GenerativeModels(SingleServerDispatch(own.servers), fingerprints, own.governed.access),
         templates=templates,
         limits=GenerationLimits(MAX_PROMPT_BYTES, MAX_COMPLETION_TOKENS),
+        meter=own.governed.meter,
     )
     openai = OpenaiHttp(
         inference=own.inference,

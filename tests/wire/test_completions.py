@@ -349,4 +349,7 @@ async def test_the_request_log_has_the_status_that_a_whole_answer_ended_with() -
             await raw.reader.readuntil(b"oh")
         while it.inference.in_flight:
             await asyncio.sleep(0.01)
-    assert [(event.status, event.error, event.model) for event in meter.events] == [(502, "oh", "m"), (200, "oh", "m")]
+        model.upstream.grpc.respond = model._respond
+        await (await it.connect()).ask(asked_by_hand(it, {"prompt": "a b", "max_tokens": 1}))
+    assert meter.tokens == [("team", "m", 2, 1)]
+    assert [(event.status, event.error, event.model) for event in meter.events[:2]] == [(502, "oh", "m"), (200, "oh", "m")]

@@ -28,6 +28,10 @@ _MIGRATIONS = (
         "CREATE TABLE batches (id TEXT PRIMARY KEY, added_s REAL NOT NULL) WITHOUT ROWID",
         "CREATE INDEX batches_by_age ON batches (added_s)",
     ),
+    (
+        "ALTER TABLE sums ADD COLUMN input_tokens INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE sums ADD COLUMN output_tokens INTEGER NOT NULL DEFAULT 0",
+    ),
 )
 _COLUMNS = ", ".join((*_KEY, *_SUMS))
 _ADD = (

@@ -20,10 +20,16 @@ from tests.fakes.upstream import FakeGrpcStream
 SHORT_S, LONG_S = 0.05, 30.0
 
 
-def made(*, is_streamed: bool = True, timeout_s: float = LONG_S) -> tuple[FakeGrpcStream, GeneratedStream]:
+def made(
+    *, is_streamed: bool = True, timeout_s: float = LONG_S, counted: list[tuple[int, int]] | None = None
+) -> tuple[FakeGrpcStream, GeneratedStream]:
     triton = FakeGrpcStream(GrpcHead("/m"))
     answer = CompletionAnswer(CompletionRequest("m", 10, prompt="p", is_streamed=is_streamed), id_="1", created_s=1)
-    return triton, GeneratedStream(triton, answer, model="m", is_whole=not is_streamed, timeout_s=timeout_s)
+    counts = [] if counted is None else counted
+    stream = GeneratedStream(
+        triton, answer, model="m", is_whole=not is_streamed, timeout_s=timeout_s, count_tokens=lambda *found: counts.append(found)
+    )
+    return triton, stream
 
 
 def texts(piece: bytes | None) -> list[Any]:
@@ -136,9 +142,22 @@ async def test_a_whole_answer_has_its_time_in_all() -> None:
     stream.close()
 
 
+async def test_a_caller_who_leaves_is_charged_for_what_was_generated() -> None:
+    counted: list[tuple[int, int]] = []
+    triton, stream = made(counted=counted)
+    triton.put(response("a", read=7, written=1), response("b", read=7, written=2))
+    await stream.begin()
+    await stream.receive()
+    stream.close()
+    stream.close()
+    assert counted == [(7, 3)]
+
+
 async def test_closing_cancels_at_triton_once() -> None:
-    triton, stream = made()
+    counted: list[tuple[int, int]] = []
+    triton, stream = made(counted=counted)
     stream.close()
     stream.close()
     assert triton.cancelled.is_set()
     assert triton.answers.qsize() == 1
+    assert counted == [], "nothing is known of tokens"
