@@ -72,6 +72,21 @@ def test_a_chat_and_a_completion(client: openai.OpenAI) -> None:
     assert stopped.choices[0].text == "a b"
 
 
+def test_tokens_are_charged_to_their_tenant(gateway: tuple[Tidegate, Administrator]) -> None:
+    running, administrator = gateway
+    administrator.make_tenant("counted")
+    own = administrator.make_key("counted", "infer:parrot")
+    with openai.OpenAI(base_url=f"{running.endpoints['http']}/v1", api_key=own, max_retries=0) as it:
+        it.completions.create(model="parrot", prompt="a b c d", max_tokens=3)
+        assert len(list(it.completions.create(model="parrot", prompt="a b", stream=True))) == 3
+
+    def counted() -> tuple[int, int, int]:
+        row = administrator.usage().get("counted", {})
+        return row.get("requests", 0), row.get("input_tokens", 0), row.get("output_tokens", 0)
+
+    wait_for(lambda: counted() == (2, 6, 5), what="the usage of both calls")
+
+
 def test_streams(client: openai.OpenAI) -> None:
     chunks = list(client.chat.completions.create(model="parrot", messages=HI, stream=True, stream_options={"include_usage": True}))
     texts = [each.choices[0].text for each in client.completions.create(model="parrot", prompt="a b", stream=True)]
