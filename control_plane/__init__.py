@@ -10,6 +10,7 @@ One inference request:
       -> triton/adapters/connected      send it on by the protocol it came by; the answer passes through byte for byte
       -> Triton
 OpenAI's `/v1/embeddings`: frontends/openai -> embeddings/embeddings, which caches each text by itself -> as above.
+OpenAI's completions and chats: frontends/completions -> generation/generation, a stream over gRPC -> as above.
 
 One model load:
     admin/api | start | restart of Triton

@@ -39,6 +39,10 @@ from control_plane.frontends.kserve.grpc import V2Grpc
 from control_plane.frontends.kserve.http import V2Http
 from control_plane.frontends.kserve.http_infer import HttpInferContext
 from control_plane.frontends.openai import OpenaiHttp
+from control_plane.generation.adapters.template_process import TemplateProcesses
+from control_plane.generation.domain.completion_request import GenerationLimits
+from control_plane.generation.generation import Generation
+from control_plane.generation.generative_models import GenerativeModels
 from control_plane.host.exposure import allowed_hosts
 from control_plane.host.listening import allow_restart
 from control_plane.host.tls import GRPC, HTTP, Tls
@@ -128,6 +132,14 @@ class DataPlane:
         self._text_models = TextModels(self._inference.dispatch, fingerprints, governance.access)
         self._fingerprints = fingerprints
         self._embeddings = self._embeddings_of(self._inference)
+        self._templates = TemplateProcesses(max_prompt_bytes=gateway.max_prompt_bytes)
+        self._generation = Generation(
+            inference=self._inference,
+            models=GenerativeModels(self._inference.dispatch, fingerprints, governance.access),
+            templates=self._templates,
+            limits=GenerationLimits(gateway.max_prompt_bytes, gateway.max_completion_tokens),
+            meter=governance.meter,
+        )
         budget = BodyBudget(gateway.max_buffered_bytes)
         self._reads = ReadScheduler()
         self._governance = governance
@@ -176,6 +188,7 @@ class DataPlane:
         jobs = () if self._jobs is None else (self._jobs.drain(timeout_s),)
         await asyncio.gather(self._http.drain(timeout_s), self._grpc.drain(timeout_s), *jobs)
         self._inference.flush_counts()
+        await self._templates.close()
         if self._spans is not None:
             await asyncio.to_thread(self._spans.close)
 
@@ -264,6 +277,7 @@ class DataPlane:
             self._jobs.run_by(jobs.compute, weight_of=self._governance.access.weight_of)
         openai = OpenaiHttp(
             inference=self._inference,
+            generation=self._generation,
             embeddings=self._embeddings,
             models=self._text_models,
             access=self._governance.access,

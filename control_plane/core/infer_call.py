@@ -101,3 +101,5 @@ class InferCall:
     """Whether Triton would set it against others' requests: by the id of its sequence, or by its priority."""
     has_priority: bool = False
     """Whether it names its priority in Triton's queue, which a tenant's request may not."""
+    is_open_ended: bool = False
+    """Whether it takes as long as its caller lets it generate, which says nothing of what others take."""

@@ -41,6 +41,9 @@ class Meter(Protocol):
     def add_hits(self, tenant: str, model: str, *, requests: int, rows: int, elements: int) -> None:
         """Count requests that were answered from the cache, with the rows and elements of all of them."""
 
+    def add_tokens(self, tenant: str, model: str, input_tokens: int, output_tokens: int, /) -> None:
+        """Count the tokens that a generative model read and generated for a request."""
+
     @property
     def units(self) -> Mapping[str, float]:
         """Compute units so far by tenant, for the metrics."""

@@ -250,7 +250,7 @@ class InferenceService:
             head = answer.head if arm is None else request.head_with_model(answer.head)
             if isinstance(answer, HttpAnswer):
                 return answer if arm is None else HttpAnswer(answer.status, head, answer.body)
-            return RecordedStream(answer, running, head)
+            return RecordedStream(answer, running, head, is_whole=request.sends_whole)
 
     async def _stream_arm(
         self, request: GenerateRequest, running: AuthorizedRequest, arm: Arm, timeout_s: float

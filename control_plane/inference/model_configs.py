@@ -1,6 +1,6 @@
 """Caches what is read in models' configurations, as Triton reports them, for as long as a model is loaded.
 
-Used by `embeddings/text_models`, and for the question which models have a lane for work in the background.
+Used by `inference/models_of_kind`, and for the question which models have a lane for work in the background.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from control_plane.core.fingerprint import Fingerprint
 from control_plane.inference.dispatch import Dispatch
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.protocols.http1 import HttpRequest
+from control_plane.triton.ports import Upstream
 
 ReadT = TypeVar("ReadT")
 
@@ -52,8 +53,9 @@ class ModelConfigs(Generic[ReadT]):
         self._now_s = now_s
         self._known = BoundedCache[tuple[str, str], _Known[ReadT]].of_entries(_MAX_ENTRIES)
 
-    async def get(self, name: str, version: str = "", *, timeout_s: float) -> ReadT:
-        """What `read` makes of the configuration, from the cache or from Triton, by which the model is loaded if it must be.
+    async def get(self, name: str, version: str = "", *, timeout_s: float, server: Upstream | None = None) -> ReadT:
+        """What `read` makes of the configuration, from the cache or from that `server`; without one from any that has the model,
+        by which the model is loaded if it must be.
 
         Raises:
             ModelNotFound: it is not loaded.
@@ -63,15 +65,15 @@ class ModelConfigs(Generic[ReadT]):
         fingerprint = self._fingerprints.get(name)
         known = self._known.get((name, version))
         if known is None or known.fingerprint is not fingerprint or (fingerprint is None and self._now_s() >= known.until_s):
-            known = _Known(await self._ask(name, version, timeout_s), fingerprint, self._now_s() + _KEPT_S)
+            known = _Known(await self._ask(name, version, timeout_s, server), fingerprint, self._now_s() + _KEPT_S)
             self._known.forget((name, version))
             self._known.keep((name, version), known)
         return known.read
 
-    async def _ask(self, name: str, version: str, timeout_s: float) -> ReadT:
+    async def _ask(self, name: str, version: str, timeout_s: float, server: Upstream | None) -> ReadT:
         request = HttpRequest(b"GET", b"%b/config" % path_of_model(name, version))
         deadline_s = self._now_s() + timeout_s
-        server = await self._dispatch.reading(name, timeout_s=timeout_s)
+        server = server or await self._dispatch.reading(name, timeout_s=timeout_s)
         answer = await server.http.send(request, timeout_s=deadline_s - self._now_s())
         if answer.status in (400, 404):  # Triton answers some GET calls about an unknown model with 400
             raise ModelNotFound(f"the model {name!r} does not exist, or is not loaded")

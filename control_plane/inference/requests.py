@@ -75,7 +75,11 @@ class InferRequest(FrontendRequest, CacheableRequest[AnswerT], ServerRequest[Ans
 
 
 class GenerateRequest(FrontendRequest, Protocol):
-    """A request whose answer may be streamed piece by piece (Triton's generate extension; HTTP only)."""
+    """A request whose answer may be streamed piece by piece (Triton's generate extension, OpenAI's completions; HTTP only)."""
+
+    @property
+    def sends_whole(self) -> bool:
+        """Whether its caller gets the pieces of a stream as one, so that an error among them is the answer."""
 
     def stream(self, server: Upstream, *, timeout_s: float) -> Awaitable[HttpAnswer | HttpStream]:
         """Send the request; the answer is a whole one or a stream.

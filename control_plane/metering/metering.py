@@ -47,9 +47,12 @@ class _Tally:
     elements: int = 0
     compute_units: float = 0.0
     cache_hits: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
 
     def usage(self) -> Usage:
-        return Usage(self.requests, self.failed, self.refused, self.rows, self.elements, self.compute_units, self.cache_hits)
+        sums = (self.requests, self.failed, self.refused, self.rows, self.elements, self.compute_units, self.cache_hits)
+        return Usage(*sums, self.input_tokens, self.output_tokens)
 
 
 class Metering:
@@ -162,6 +165,13 @@ class Metering:
         """Write requests to that log no longer. Idempotent."""
         self._logs = [each for each in self._logs if each is not log]
         self.has_log = bool(self._logs)
+
+    def add_tokens(self, tenant: str, model: str, input_tokens: int, output_tokens: int, /) -> None:
+        """Count the tokens of a request that is counted by itself when it ends."""
+        tally = self._tally(tenant, model)
+        if tally is not None:
+            tally.input_tokens += min(input_tokens, MOST)
+            tally.output_tokens += min(output_tokens, MOST)
 
     def log(self, event: UsageEvent) -> None:
         """Write a line to each log of requests."""

@@ -160,6 +160,14 @@ class GatewaySettings(Group):
     """Part (0 to 1) of the requests without a `traceparent` that get spans at `otlp_endpoint`; of the others the
     caller's flag decides. At 1 each request costs the gateway some 0.1 ms more."""
 
+    max_prompt_bytes: ByteCount = Field(ByteSize(2**20), ge=1024)
+    """Largest call for generated text (`/v1/completions`, `/v1/chat/completions`), and largest prompt that a chat becomes, in
+    bytes; a token has some four. Too small refuses long documents; each is held in memory until its answer ends."""
+
+    max_completion_tokens: int = Field(4096, ge=1)
+    """Most tokens that one call may have generated; a chat that names no number (`max_completion_tokens`) gets as many. Higher
+    lets one caller hold a slot of its model for longer."""
+
     request_timeout_s: Seconds = 30.0
     """Deadline, in seconds, of a request that names none itself (header `tidegate-timeout-ms`, or gRPC's own
     deadline). Too short cuts off slow models; too long keeps slots for callers that have given up."""

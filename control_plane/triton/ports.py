@@ -124,6 +124,9 @@ class GrpcStream(Protocol):
     async def receive(self) -> MessageFrame | None:
         """Return the next message, None at the end."""
 
+    def take(self) -> MessageFrame | None:
+        """Return the next message if it has come already; else None."""
+
     def cancel(self) -> None:
         """Cancel the call, at Triton too. Idempotent."""
 

@@ -75,14 +75,14 @@ async def counted(server: RedisServer, *, timeout_s: float = 20.0) -> None:
 
 async def test_usage_is_summed_by_day_tenant_and_model(opening: Opening[UsageStore]) -> None:
     first = batch(used(), used(usage=Usage(requests=1, rows=3, elements=10, cache_hits=1)), used(tenant="b"), used(NEXT_DAY, model="n"))
-    second = batch(used(usage=Usage(failed=1, refused=1, rows=2, elements=20, compute_units=1.5)))
+    second = batch(used(usage=Usage(failed=1, refused=1, rows=2, elements=20, compute_units=1.5, input_tokens=8, output_tokens=9)))
 
     async with handles(opening, 2) as stores, running(*stores):
         await stores[0].add(first)
         await stores[1].add(second)
         for store in stores:
             assert await totals(store) == [
-                (UsageKey(DAY, "a", "m"), Usage(requests=2, failed=1, refused=1, rows=7, elements=40, compute_units=2.0, cache_hits=1)),
+                (UsageKey(DAY, "a", "m"), Usage(2, 1, 1, 7, 40, 2.0, 1, 8, 9)),
                 (UsageKey(DAY, "b", "m"), ONE),
                 (UsageKey(NEXT_DAY, "a", "n"), ONE),
             ]
@@ -148,7 +148,7 @@ async def test_a_batch_that_is_sent_again_counts_once(opening: Opening[UsageStor
 
 async def test_after_a_restore_it_holds_that_and_nothing_else(opening: Opening[UsageStore]) -> None:
     kept = [
-        (UsageKey("2020-02-29", "a", "m"), Usage(1, 2, 3, 4, 5, 6.25, 7)),
+        (UsageKey("2020-02-29", "a", "m"), Usage(1, 2, 3, 4, 5, 6.25, 7, 8, 9)),
         (UsageKey("2020-03-01", "b", "n"), Usage(requests=1, compute_units=3.0)),
     ]
 

@@ -55,6 +55,7 @@ class FakeMeter:
 
     added: list[tuple[str, str, Outcome, int, int, float, bool]] = field(default_factory=list)
     events: list[UsageEvent] = field(default_factory=list)
+    tokens: list[tuple[str, str, int, int]] = field(default_factory=list)
     dropped: int = 0
     has_log: bool = True
     units: dict[str, float] = field(default_factory=dict)
@@ -69,6 +70,9 @@ class FakeMeter:
     def add_hits(self, tenant: str, model: str, *, requests: int, rows: int, elements: int) -> None:
         each = (tenant, model, Outcome.ANSWERED, rows // requests, elements // requests, 0.0, True)
         self.added += [each] * requests
+
+    def add_tokens(self, tenant: str, model: str, input_tokens: int, output_tokens: int, /) -> None:
+        self.tokens.append((tenant, model, input_tokens, output_tokens))
 
     def log(self, event: UsageEvent) -> None:
         *told, units, cache_hit = self.added[-1]

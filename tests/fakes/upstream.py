@@ -120,6 +120,8 @@ class FakeGrpc:
     streams: asyncio.Queue[FakeGrpcStream] = field(default_factory=asyncio.Queue)
     """Each stream as it is opened, for a test to act as Triton on it."""
     cannot_open: ControlPlaneError | None = None
+    respond: Callable[[bytes], list[bytes]] | None = None
+    """Answers each message of a stream, which then ends; None where a test acts as Triton."""
 
     async def unary(self, call: GrpcCall, *, timeout_s: float, slot: Slot | None = None) -> GrpcAnswer:
         self.requests.append(call)
@@ -130,7 +132,7 @@ class FakeGrpc:
         self.calls.timeouts_s.append(timeout_s)
         if self.cannot_open is not None:
             raise self.cannot_open
-        stream = FakeGrpcStream(head)
+        stream = FakeGrpcStream(head, respond=self.respond)
         self.streams.put_nowait(stream)
         return stream
 
@@ -152,6 +154,7 @@ class FakeGrpcStream:
     answers: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
     received: int = 0
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    respond: Callable[[bytes], list[bytes]] | None = None
 
     def __post_init__(self) -> None:
         self.may_send.set()
@@ -167,6 +170,9 @@ class FakeGrpcStream:
     async def send(self, frame: bytes | memoryview) -> None:
         await self.may_send.wait()
         self.sent.put_nowait(bytes(frame[PREFIX_BYTES:]))
+        if self.respond is not None:
+            self.put(*self.respond(bytes(frame[PREFIX_BYTES:])))
+            self.end()
 
     def half_close(self) -> None:
         self.sent.put_nowait(None)
@@ -176,8 +182,19 @@ class FakeGrpcStream:
         self.received += 1
         return frame
 
+    def take(self) -> bytes | None:
+        if self.answers.empty():
+            return None
+        frame = self.answers.get_nowait()
+        if frame is None:
+            self.answers.put_nowait(None)  # the end, which `receive` tells
+        else:
+            self.received += 1
+        return frame
+
     def cancel(self) -> None:
         self.cancelled.set()
+        self.answers.put_nowait(None)
 
 
 @dataclass

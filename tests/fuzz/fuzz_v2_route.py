@@ -11,7 +11,7 @@ with instrumented():
 
 METHODS = (b"GET", b"POST", b"HEAD", b"OPTIONS", b"PUT", b"DELETE")
 
-OPENAIS = (Action.EMBED, Action.LIST_MODELS)
+OPENAIS = (Action.EMBED, Action.COMPLETE, Action.CHAT, Action.LIST_MODELS)
 
 
 def check(data: bytes) -> None:

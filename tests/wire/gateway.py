@@ -21,6 +21,10 @@ from control_plane.frontends.http.limits import HttpLimits
 from control_plane.frontends.http.server import HttpServer
 from control_plane.frontends.kserve.http import JobsApplication, V2Http
 from control_plane.frontends.openai import BatchesApplication, OpenaiHttp
+from control_plane.generation.adapters.template_process import TemplateProcesses
+from control_plane.generation.domain.completion_request import GenerationLimits
+from control_plane.generation.generation import Generation
+from control_plane.generation.generative_models import GenerativeModels
 from control_plane.host.exposure import AllowedHosts
 from control_plane.host.listening import bind_tcp
 from control_plane.inference.single_server import SingleServerDispatch
@@ -30,6 +34,7 @@ from tests.fakes import FakeUpstream
 from tests.wire.services import INFER_TIMEOUT_S, READ_TIMEOUT_S, Services
 
 LIMITS = HttpLimits(max_body_bytes=1 << 20, max_header_bytes=16 << 10, max_connections=100, max_upload_bytes=4 << 20)
+MAX_PROMPT_BYTES, MAX_COMPLETION_TOKENS = 64 << 10, 1000
 INFER = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[1],"data":[1]}]}'
 
 
@@ -125,10 +130,19 @@ async def gateway(
     text_models = TextModels(SingleServerDispatch(own.servers), fingerprints, own.governed.access)
     cache = ResponseCache(fingerprints, EvictingCache(1 << 24))
     embeddings = Embeddings(inference=own.inference, models=text_models, cache=cache, default_timeout_s=INFER_TIMEOUT_S)
+    templates = TemplateProcesses(max_prompt_bytes=MAX_PROMPT_BYTES)
+    generation = Generation(
+        inference=own.inference,
+        models=GenerativeModels(SingleServerDispatch(own.servers), fingerprints, own.governed.access),
+        templates=templates,
+        limits=GenerationLimits(MAX_PROMPT_BYTES, MAX_COMPLETION_TOKENS),
+        meter=own.governed.meter,
+    )
     openai = OpenaiHttp(
         inference=own.inference,
         embeddings=embeddings,
         models=text_models,
+        generation=generation,
         access=own.governed.access,
         read_timeout_s=READ_TIMEOUT_S,
         batches=batches,
@@ -155,6 +169,7 @@ async def gateway(
             for client in own.clients:
                 await client.close()
             await own.server.drain(0)
+            await templates.close()
 
 
 def infer_request(body: bytes = INFER, *, headers: bytes = b"", model: bytes = b"m") -> bytes:

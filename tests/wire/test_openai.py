@@ -154,7 +154,7 @@ BAD = "invalid_request_error"
         pytest.param(post({"model": "m", "input": "a"}, headers=b"tidegate-timeout-ms: x\r\n"), None, 400, (BAD, None, None), id="timeout"),
         pytest.param(post({"model": "n", "input": "a"}), None, 404, (BAD, None, "model_not_found"), id="unknown-model"),
         pytest.param(post({"model": "../m", "input": "a"}), None, 404, (BAD, None, "model_not_found"), id="no-name"),
-        pytest.param(post({"model": "m"}, path=b"/v1/chat/completions"), None, 404, (BAD, None, None), id="unknown-path"),
+        pytest.param(post({"model": "m"}, path=b"/v1/responses"), None, 404, (BAD, None, None), id="unknown-path"),
         pytest.param(get("/v1/embeddings"), None, 405, (BAD, None, None), id="method"),
         pytest.param(post({"model": "m", "input": "a" * 2_000_000}), None, 413, (BAD, None, None), id="too-large"),
         pytest.param(post({"model": "m", "input": "a"}), BUSY, 503, ("server_error", None, None), id="busy"),

@@ -88,7 +88,7 @@ def describe(it: openai.AsyncOpenAI) -> Awaitable[Any]:
         ),
         pytest.param(embed(), {"concurrency": 0}, openai.RateLimitError, "rate_limit_exceeded", id="limit"),
         pytest.param(embed(), {"model": DEAD}, openai.InternalServerError, None, id="broken"),
-        pytest.param(lambda it: it.chat.completions.create(model="m", messages=[]), {}, openai.NotFoundError, None, id="no-such-call"),
+        pytest.param(lambda it: it.responses.create(model="m", input="a"), {}, openai.NotFoundError, None, id="no-such-call"),
     ],
 )
 async def test_errors_are_the_clients_own(call: Call, how: dict[str, Any], error: type[openai.APIStatusError], code: str | None) -> None:

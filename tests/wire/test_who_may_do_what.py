@@ -29,6 +29,7 @@ from control_plane.protocols.kserve.body_limits import BodyLimits
 from control_plane.protocols.kserve.routes import V2Route
 from control_plane.triton.servers import Servers
 from tests.fakes import FakeModels, FakeRecorder
+from tests.fakes.generative_model import FakeGenerativeModel
 from tests.fakes.governance import FakeMeter, api_key, governance, key_text, known_state
 from tests.fakes.text_model import FakeTextModel
 from tests.wire.gateway import INFER, Gateway, gateway
@@ -67,6 +68,8 @@ HTTP_CALLS = {
     ("GET", "/v2/logging"): REPOSITORY,
     ("POST", "/v2/logging"): REPOSITORY,
     ("POST", "/v1/embeddings"): OF_M,  # which its body names
+    ("POST", "/v1/completions"): OF_M,
+    ("POST", "/v1/chat/completions"): OF_M,
     ("GET", "/v1/files"): INFERENCE,
     ("POST", "/v1/files"): INFERENCE,
     ("GET", "/v1/files/f"): INFERENCE,
@@ -101,8 +104,14 @@ GRPC_CALLS = {
     **{f"{kind}SharedMemory{verb}": REPOSITORY for kind in ("System", "Cuda") for verb in ("Status", "Register", "Unregister")},
 }
 
-BODIES = {"infer": INFER.decode(), "embeddings": '{"model":"m","input":"a"}'}
-"""Bodies of POST requests, by the path's last part."""
+BODIES = {
+    "/v2/models/m/infer": INFER.decode(),
+    "/v2/models/m/versions/1/infer": INFER.decode(),
+    "/v1/embeddings": '{"model":"m","input":"a"}',
+    "/v1/completions": '{"model":"m","prompt":"a"}',
+    "/v1/chat/completions": '{"model":"m","messages":[{"role":"user","content":"a"}]}',
+}
+"""Bodies of POST requests, by their path."""
 
 VALID = {1: "infer:m", 2: "infer:*", 3: "infer:other", 4: "repository", 5: "metrics", 6: "admin", 11: "viewer", 12: "operator"}
 EXPIRED, REVOKED, OF_NOBODY, WRONG_SECRET = 7, 8, 9, 10
@@ -190,7 +199,9 @@ async def test_http(method: str, path: str) -> None:
 async def allowing(path: str) -> AsyncIterator[Gateway]:
     """A gateway whose Triton answers what is asked there."""
     async with gateway(allow_shared_memory=True, governed=governed(), jobs=AnyJob(), batches=AnyJob()) as it:
-        if path.startswith("/v1/"):
+        if "completions" in path:
+            FakeGenerativeModel(it.upstream)
+        elif path.startswith("/v1/"):
             it.upstream.http.answer, it.upstream.control.states = FakeTextModel(), {"m": ModelState.READY}
         if path == "/v2/models/stats":
             it.upstream.http.answer = lambda request: make_answer(200, b'{"model_stats":[]}')
@@ -202,7 +213,7 @@ async def ask_over_http(it: Gateway, method: str, path: str, shown: str) -> None
     for header in ("authorization: Bearer ", "x-api-key: "):
         asked, before = len(it.models.asked), len(it.upstream.http.requests)
         fields = f"{header}{SHOWN[shown]}\r\n" if SHOWN[shown] else ""
-        body = BODIES.get(path.rpartition("/")[2], "{}") if method == "POST" else ""
+        body = BODIES.get(path, "{}") if method == "POST" else ""
         request = f"{method} {path} HTTP/1.1\r\nHost: h\r\n{fields}Content-Length: {len(body)}\r\n\r\n{body}"
         answer = await (await it.connect()).ask(request.encode())
         assert answer.status == status, (header, answer)

@@ -64,6 +64,10 @@ class UsageRowView(Described):
     elements: int
     compute_units: float
     cache_hits: int
+    input_tokens: int
+    """Tokens that generative models read, of those that count them."""
+    output_tokens: int
+    """Tokens that they generated."""
     unpriced_units: float
     """Compute units that no price covers; they are in no cost."""
     costs: dict[str, float]

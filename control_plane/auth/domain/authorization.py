@@ -49,6 +49,8 @@ _OF_ACTION: Mapping[Action, Right | None] = {
     Action.MODEL_READY: Right.INFER,
     Action.STATISTICS: Right.INFER,
     Action.EMBED: Right.INFER,
+    Action.COMPLETE: Right.INFER,
+    Action.CHAT: Right.INFER,
     Action.LIST_MODELS: Right.INFER,
     Action.SUBMIT_JOB: Right.INFER,
     Action.LIST_JOBS: Right.INFER,

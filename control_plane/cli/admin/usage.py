@@ -22,7 +22,7 @@ class Format(StrEnum):
     YAML = "yaml"
 
 
-_SUMS = ("requests", "failed", "refused", "rows", "elements", "compute_units", "cache_hits")
+_SUMS = ("requests", "failed", "refused", "rows", "elements", "compute_units", "cache_hits", "input_tokens", "output_tokens")
 
 
 def usage(

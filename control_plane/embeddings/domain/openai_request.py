@@ -18,17 +18,16 @@ import numpy as np
 import orjson
 
 from control_plane.core.algorithms.steps import Steps
-from control_plane.core.errors import InvalidRequest, ModelNotFound
-from control_plane.core.model import MODEL_NAME
+from control_plane.core.errors import InvalidRequest
 from control_plane.embeddings.domain.embedding_tensors import EmbeddedText
 from control_plane.embeddings.domain.openai_large_input import MAX_TEXT_BYTES, MAX_TEXTS, MAX_TOKEN, large_request_steps
+from control_plane.protocols.openai import read_model
 
 MAX_TOKENS = 8192
 """Limit of one input that is sent as tokens: OpenAI's own."""
 
 _LARGE_BYTES = 128 * 1024
 """Parsing this much takes half a millisecond."""
-_SHOWN_CHARS = 100
 _ROWS_PER_STEP = 128
 """Writing the numbers of so many rows takes about 1 ms."""
 
@@ -56,30 +55,13 @@ def request_steps(body: bytes | bytearray) -> Steps[EmbeddingsRequest]:
     fields = (yield from large_request_steps(body)) if len(body) > _LARGE_BYTES else _parse(body)
     if type(fields) is not dict:
         raise InvalidRequest("the body must be a JSON object")
-    model, dimensions, form = fields.get("model"), fields.get("dimensions"), fields.get("encoding_format")
-    if model is None or model == "":
-        raise InvalidRequest("you must provide a model", field="model")
-    if type(model) is not str:
-        raise InvalidRequest("model must be a string", field="model")
-    if not MODEL_NAME.fullmatch(model):  # it becomes part of a path
-        raise ModelNotFound(f"the model {model[:_SHOWN_CHARS]!r} does not exist")
+    model, dimensions, form = read_model(fields), fields.get("dimensions"), fields.get("encoding_format")
     if dimensions is not None and (type(dimensions) is not int or dimensions < 1):
         raise InvalidRequest("dimensions must be a whole number above 0", field="dimensions")
     if form not in (None, "float", "base64"):
         raise InvalidRequest("encoding_format must be 'float' or 'base64'", field="encoding_format")
     inputs, are_tokens = yield from _inputs_steps(fields.get("input"))
     return EmbeddingsRequest(model, inputs, are_tokens, form == "base64", dimensions)
-
-
-def model_seen(body: bytes | bytearray) -> str:
-    """The model that a body names, whether or not the rest of it is valid; empty where no name can be
-    found."""
-    try:
-        fields = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return ""
-    model = fields.get("model") if type(fields) is dict else None
-    return model if type(model) is str else ""
 
 
 def answer_steps(rows: Sequence[EmbeddedText], *, model: str, is_base64: bool) -> Steps[bytes]:
@@ -96,26 +78,6 @@ def answer_steps(rows: Sequence[EmbeddedText], *, model: str, is_base64: bool) -
     tokens = sum([row.tokens for row in rows])
     pieces.append(b'],"model":%b,"usage":{"prompt_tokens":%d,"total_tokens":%d}}' % (orjson.dumps(model), tokens, tokens))
     return b"".join(pieces)
-
-
-def models_answer(names: Sequence[str]) -> bytes:
-    """The body of an answer that lists models."""
-    return orjson.dumps({"object": "list", "data": [_model(name) for name in names]})
-
-
-def model_answer(name: str) -> bytes:
-    """The body of an answer that describes one model."""
-    return orjson.dumps(_model(name))
-
-
-def error_answer(message: str, *, kind: str, code: str | None, field: str | None) -> bytes:
-    """The body of an answer that says what was wrong."""
-    return orjson.dumps({"error": {"message": message, "type": kind, "param": field, "code": code}})
-
-
-def _model(name: str) -> dict[str, object]:
-    """One model as OpenAI describes it; clients require `created`, which Triton does not know, hence 0."""
-    return {"id": name, "object": "model", "created": 0, "owned_by": "tidegate"}
 
 
 def _parse(body: bytes | bytearray) -> Any:

@@ -47,6 +47,8 @@ def usage_event(record: UsageRecord, *, source: str) -> bytes:
         "elements": usage.elements,
         "compute_units": usage.compute_units,
         "cache_hits": usage.cache_hits,
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
     }
     return _encoded(USAGE, record.id, source, record.at_s, data, subject=record.key.tenant, sequence=record.number)
 

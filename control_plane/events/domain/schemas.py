@@ -53,6 +53,8 @@ EVENT_TYPES = (
             "elements": ("integer", "Numbers and strings in their inputs."),
             "compute_units": ("number", "Compute units, each a millisecond of one instance."),
             "cache_hits": ("integer", "Requests that the response cache answered."),
+            "input_tokens": ("integer", "Tokens that generative models read, of those that count them."),
+            "output_tokens": ("integer", "Tokens that they generated, also for callers who left before the end."),
         },
     ),
     EventType(

@@ -11,10 +11,10 @@ import logging
 import orjson
 
 from control_plane.core.errors import DEFECT_TEXT, ControlPlaneError, ErrorCode, InvalidRequest, MethodNotAllowed
-from control_plane.embeddings.domain.openai_request import error_answer
 from control_plane.frontends.common.status import STATUS, advice_of, message_of
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.protocols.kserve.routes import is_openai
+from control_plane.protocols.openai import error_answer
 
 _log = logging.getLogger(__name__)
 

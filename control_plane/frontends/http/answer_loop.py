@@ -18,6 +18,7 @@ from control_plane.frontends.http.connection_host import ConnectionHost
 from control_plane.frontends.http.streams import error_event, forward
 from control_plane.host.large_buffers import free_in_steps
 from control_plane.protocols.http1 import BodyPieces, HttpAnswer, HttpRequest
+from control_plane.protocols.kserve.routes import is_openai
 from control_plane.triton.ports import HttpStream
 
 _log = logging.getLogger(__name__)
@@ -113,7 +114,7 @@ class AnswerLoop:
             keep_alive = keep_alive and not self._server.is_draining  # a drain may have begun while the answer was made
             if request.stream is not None and self._intake.cut_off(request.stream):
                 keep_alive = False
-            is_head, takes_chunks = request.method == b"HEAD", request.takes_chunks
+            is_head, takes_chunks, target = request.method == b"HEAD", request.takes_chunks, request.target
             if isinstance(request.body, bytearray):
                 buffer = [request.body]
                 del request
@@ -121,7 +122,7 @@ class AnswerLoop:
             else:
                 del request  # frees the body, which must not stay in memory while a slow client reads
             if not isinstance(answer, HttpAnswer):
-                await self._send_stream(answer, keep_alive=keep_alive, takes_chunks=takes_chunks, is_head=is_head)
+                await self._send_stream(answer, target, keep_alive=keep_alive, takes_chunks=takes_chunks, is_head=is_head)
             elif is_head:
                 self._writer.write_head(answer, keep_alive=keep_alive)
             elif len(answer.body) > UNCOUNTED_BYTES:
@@ -141,7 +142,7 @@ class AnswerLoop:
         self._arrival = self._loop.create_future()
         return self._arrival
 
-    async def _send_stream(self, stream: HttpStream, *, keep_alive: bool, takes_chunks: bool, is_head: bool) -> None:
+    async def _send_stream(self, stream: HttpStream, target: bytes, *, keep_alive: bool, takes_chunks: bool, is_head: bool) -> None:
         """Forward a streamed answer; break it off, or end it with an error, where it cannot come to its end."""
         try:
             await forward(
@@ -149,11 +150,19 @@ class AnswerLoop:
             )
         except ControlPlaneError as exc:
             _log.info("an answer broke off: %s", exc)
-            self._intake.abort()  # without the last chunk, by which the client knows that the answer is incomplete
+            event = error_event(stream.head, exc, target) if is_openai(target) else None
+            if event is None:
+                self._intake.abort()  # without the last chunk, by which the client knows that the answer is incomplete
+            else:
+                self._write_end(event, takes_chunks)
         except asyncio.CancelledError:
-            event = None if self._ended_by is None else error_event(stream.head, self._ended_by)
+            event = None if self._ended_by is None else error_event(stream.head, self._ended_by, target)
             if event is None:
                 raise
-            self._writer.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event) if takes_chunks else event)
+            self._write_end(event, takes_chunks)
         finally:
             stream.close()
+
+    def _write_end(self, event: bytes, takes_chunks: bool) -> None:
+        """Write the last event of a stream that ends before its time."""
+        self._writer.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event) if takes_chunks else event)

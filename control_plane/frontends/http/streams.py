@@ -10,18 +10,22 @@ import orjson
 
 from control_plane.auth.stream_rights import RightsWatch
 from control_plane.core.errors import ControlPlaneError, Unauthenticated
+from control_plane.frontends.common.http_errors import openai_error
 from control_plane.frontends.common.status import message_of
 from control_plane.protocols.http1 import HttpAnswer, is_chunked, without_chunks
+from control_plane.protocols.kserve.routes import is_openai
 from control_plane.triton.ports import HttpStream
 
 _IS_EVENTS = b"text/event-stream"
 
 
-def error_event(head: bytes, error: ControlPlaneError) -> bytes | None:
-    """The event that ends a stream with an error, as Triton reports errors within one; None: the answer of
-    this `head` is no stream of events."""
+def error_event(head: bytes, error: ControlPlaneError, target: bytes = b"") -> bytes | None:
+    """The event that ends a stream with an error, as Triton or OpenAI reports errors within one, by the call's `target`; None:
+    the answer of this `head` is no stream of events."""
     if _IS_EVENTS not in head.lower():
         return None
+    if is_openai(target):
+        return b"data: " + openai_error(error) + b"\n\n"
     return b"data: " + orjson.dumps({"error": message_of(error)}) + b"\n\n"
 
 
@@ -53,8 +57,8 @@ async def forward(
         write(b"0\r\n\r\n")
 
 
-async def watched(asking: Awaitable[HttpAnswer | HttpStream], watch: RightsWatch) -> HttpAnswer | HttpStream:
-    """Await an answer while watching the caller's rights; a streamed one is watched to its end.
+async def watched(asking: Awaitable[HttpAnswer | HttpStream], watch: RightsWatch, *, target: bytes = b"") -> HttpAnswer | HttpStream:
+    """Await the answer to a call of this `target` while watching the caller's rights; a streamed one is watched to its end.
 
     Raises Unauthenticated: the rights ended before the answer began.
     """
@@ -70,18 +74,19 @@ async def watched(asking: Awaitable[HttpAnswer | HttpStream], watch: RightsWatch
     if isinstance(answer, HttpAnswer):
         watch.close()
         return answer
-    return _WatchedStream(answer, watch)
+    return _WatchedStream(answer, watch, target)
 
 
 class _WatchedStream:
     """Wrapper of `triton/ports.HttpStream` that ends the stream, with an error event, when its caller's rights
     end."""
 
-    def __init__(self, stream: HttpStream, watch: RightsWatch) -> None:
+    def __init__(self, stream: HttpStream, watch: RightsWatch, target: bytes) -> None:
         self.status = stream.status
         self.head = stream.head
         self._stream = stream
         self._watch = watch
+        self._target = target
         # Closed by the watch itself: a client that does not read would keep `receive` from being called.
         watch.on_end = stream.close
         self._has_ended = False
@@ -95,7 +100,7 @@ class _WatchedStream:
             async with self._watch:
                 return await self._stream.receive()
         except Unauthenticated as exc:
-            event = error_event(self.head, exc)
+            event = error_event(self.head, exc, self._target)
             if event is None:
                 raise
             self._has_ended = True

@@ -38,6 +38,9 @@ class JobMeter:
     def add_hits(self, tenant: str, model: str, *, requests: int, rows: int, elements: int) -> None:
         self.model, self.usage = model, Usage(requests=requests, rows=rows, elements=elements, cache_hits=requests)
 
+    def add_tokens(self, tenant: str, model: str, input_tokens: int, output_tokens: int, /) -> None:
+        """Nothing: no job generates text."""
+
     def split(self, requests: int) -> list[JobMeter]:
         """Return meters of so many requests that were computed as the one of this meter; the first has the units and rows of
         all.

@@ -63,6 +63,7 @@ class HttpInferRequest:
 
     __slots__ = ("_came", "_chosen", "_context", "_failure", "_request_id", "_route", "http", "principal", "slot")
     frontend = Frontend.HTTP
+    sends_whole = False
 
     def __init__(self, http: HttpRequest, route: V2Route, principal: Principal, context: HttpInferContext) -> None:
         self._context = context

@@ -11,10 +11,12 @@ class RecordedStream:
     """Recording wrapper of `triton/ports.HttpStream`: a stream that is closed before its end counts as
     ABANDONED."""
 
-    def __init__(self, stream: HttpStream, running: RunningRequest, head: bytes) -> None:
+    def __init__(self, stream: HttpStream, running: RunningRequest, head: bytes, *, is_whole: bool = False) -> None:
+        """`is_whole`: the caller gets its pieces as one, and an error in their place."""
         self.status = stream.status
         self.head = head
         self._stream = stream
+        self._is_whole = is_whole
         # The outcome holds only if the stream reaches its end; until then, closing it means that the caller
         # has left.
         self._outcome_at_end, running.outcome = running.outcome, Outcome.ABANDONED
@@ -26,7 +28,7 @@ class RecordedStream:
             piece = await self._stream.receive()
         except BaseException as exc:
             if self._running is not None:
-                self._running.mark_broken_off(exc)
+                (self._running.fail if self._is_whole else self._running.mark_broken_off)(exc)
             raise
         if piece is None and self._running is not None:
             self._running.outcome = self._outcome_at_end

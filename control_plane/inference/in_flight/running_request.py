@@ -339,8 +339,8 @@ class AuthorizedRequest(AdmittedRequest):
         self.server, self.sent_s = server, self._all.now_s()
 
     def computed_since_s(self) -> float:
-        """When the request was sent; infinity where it was not, or was streamed: a stream's length is the caller's choice."""
-        return inf if self.sent_s is None or self._goes_on else self.sent_s
+        """When the request was sent; infinity where it was not, or where its length is the caller's choice, as a stream's is."""
+        return inf if self.sent_s is None or self._goes_on or self.call.is_open_ended else self.sent_s
 
     @property
     def pool(self) -> str:

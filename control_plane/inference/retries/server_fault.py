@@ -50,6 +50,8 @@ def client_status_in(answer: object) -> ClientStatus | None:
 def _error_in(body: bytes) -> str:
     try:
         said = orjson.loads(body)["error"]
+        if isinstance(said, dict):
+            said = said["message"]  # in OpenAI's form
     except (orjson.JSONDecodeError, KeyError, TypeError):
         said = None
     return said if isinstance(said, str) else body.decode(errors="replace")

@@ -274,6 +274,8 @@ def _read_sums(day: str, flat: list[str]) -> dict[UsageKey, Usage]:
     found: dict[UsageKey, dict[str, float]] = {}
     for field, amount in _pairs(flat).items():
         what, _, names = field.partition(" ")
+        if what not in _AMOUNTS:  # a newer gateway's
+            continue
         tenant, model = orjson.loads(names)
         found.setdefault(UsageKey(day, tenant, model), {})[what] = float(amount) if what == _FRACTIONAL else int(amount)
     return {key: Usage(**amounts) for key, amounts in found.items()}  # type: ignore[arg-type]  # whole where they are to be

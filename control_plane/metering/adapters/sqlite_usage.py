@@ -38,6 +38,10 @@ _MIGRATIONS = (
         "CREATE INDEX batches_by_age ON batches (added_s)",
     ),
     ("CREATE TABLE records (number INTEGER PRIMARY KEY AUTOINCREMENT, record TEXT NOT NULL)",),
+    (
+        "ALTER TABLE sums ADD COLUMN input_tokens INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE sums ADD COLUMN output_tokens INTEGER NOT NULL DEFAULT 0",
+    ),
 )
 _COLUMNS = ", ".join((*_KEY, *_SUMS))
 _ADD = (

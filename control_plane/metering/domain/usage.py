@@ -90,6 +90,10 @@ class Usage:
     elements: int = 0
     compute_units: float = 0.0
     cache_hits: int = 0
+    input_tokens: int = 0
+    """Tokens that generative models read, of those that count them."""
+    output_tokens: int = 0
+    """Tokens that they generated, also for callers who left before the end."""
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -100,6 +104,8 @@ class Usage:
             self.elements + other.elements,
             self.compute_units + other.compute_units,
             self.cache_hits + other.cache_hits,
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
         )
 
 

@@ -43,7 +43,10 @@ _KEPT_BYTES = 512
 _AFTER_MODEL = re.compile(rb"\A/v2/models/[^/?]+(?:/versions/[0-9]+)?")
 _NO_FIRST_PROTOCOL = "KServe's v1 protocol is not served; send POST /v2/models/NAME/infer, as its v2 protocol has it"
 _FIRST_PROTOCOL = re.compile("/v1/models/[^/]+:(?:predict|explain)")
-_NO_SUCH_CALL = "there is no such call here: of OpenAI's API there are /v1/embeddings, /v1/models, /v1/files and /v1/batches"
+_NO_SUCH_CALL = (
+    "there is no such call here: of OpenAI's API there are /v1/embeddings, /v1/completions, /v1/chat/completions, /v1/models, "
+    "/v1/files and /v1/batches"
+)
 
 _MODEL = "/v2/models/(?P<model>[^/]+)"
 _VERSION = _MODEL + "(?:/versions/(?P<version>[0-9]+))?"
@@ -76,6 +79,8 @@ _TABLE: tuple[tuple[re.Pattern[str], dict[str, Action]], ...] = tuple(
         (f"(?:/v2|{_MODEL})/trace/setting", {"GET": Action.ADMIN, "POST": Action.ADMIN}),
         ("/v2/logging", {"GET": Action.ADMIN, "POST": Action.ADMIN}),
         ("/v1/embeddings", {"POST": Action.EMBED}),
+        ("/v1/completions", {"POST": Action.COMPLETE}),
+        ("/v1/chat/completions", {"POST": Action.CHAT}),
         ("/v1/files", {"GET": Action.FILES, "POST": Action.FILES}),
         ("/v1/files/[^/]+", {"GET": Action.FILES, "DELETE": Action.FILES}),
         ("/v1/files/[^/]+/content", {"GET": Action.FILES}),

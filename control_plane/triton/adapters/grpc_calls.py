@@ -182,6 +182,12 @@ class TritonStream(Exchange):
                 return None
             self._changed.clear()
             await self._changed.wait()
+        return self.take()
+
+    def take(self) -> MessageFrame | None:
+        """Return the frame of the next message if it has come already; else None."""
+        if not self._frames:
+            return None
         frame = self._frames.popleft()
         self._give_room()
         return frame

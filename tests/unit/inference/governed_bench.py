@@ -32,6 +32,7 @@ TODAY_S = 1_700_000_000.0
 class Request(FakeSource):
     """Fake `InferRequest` and `GenerateRequest` for model `m`, with a batch of three rows of two numbers."""
 
+    sends_whole = False
     frontend = Frontend.HTTP
 
     def __init__(self, principal: Principal = TEAM, *, timeout_s: float | None = None) -> None:
@@ -44,7 +45,7 @@ class Request(FakeSource):
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.answer: Any = "answer"
-        self.id, self.name = "id-1", "m"
+        self.id, self.name, self.is_open_ended = "id-1", "m", False
 
     def read_at_once(self) -> None: ...
 
@@ -52,7 +53,7 @@ class Request(FakeSource):
         if isinstance(self.error, InvalidRequest):
             raise self.error
         yield from ()
-        return InferCall(self.name, "", self.id, (Tensor("X", "FP32", (3, 2)),), elements=6)
+        return InferCall(self.name, "", self.id, (Tensor("X", "FP32", (3, 2)),), elements=6, is_open_ended=self.is_open_ended)
 
     def readdress(self, model_name: str, model_version: str) -> None:
         self.with_model = (model_name, model_version)

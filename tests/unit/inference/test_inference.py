@@ -276,6 +276,7 @@ class Generate(Request):
     """Fake `GenerateRequest`."""
 
     frontend = Frontend.HTTP
+    sends_whole = False
 
     def __init__(self, stream: HttpAnswer | HttpStream) -> None:
         super().__init__()

@@ -233,6 +233,32 @@ async def test_a_streams_length_is_not_its_models_service_time(is_streamed: bool
     assert slots._service.answer_s(3.0, ahead=0.0) == (None if is_streamed else pytest.approx(5.0))
 
 
+async def test_what_a_caller_lets_be_generated_keeps_no_other_out() -> None:
+    """Neither as a stream nor whole: a call of ten seconds says nothing of the next, which may have one second."""
+    bench = Bench()
+    long = Request(timeout_s=12.0)
+    long.answer = make_answer(200)
+    long.is_open_ended = True
+    long.may_answer.clear()
+    async with asyncio.TaskGroup() as tasks:
+        answering = [tasks.create_task(bench.service.generate(long)) for _ in range(4)]
+        await asyncio.sleep(10.0)
+        long.may_answer.set()
+    assert all(each.result().status == 200 for each in answering)
+    (slots,) = bench.service._governance.admission.slots.models.values()
+    assert slots._service.answer_s(3.0, ahead=0.0) is None
+    long.may_answer.clear()
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(bench.service.generate(long)) for _ in range(4)]
+        await asyncio.sleep(1.0)
+        short = Request(timeout_s=1.0)
+        short.answer = make_answer(200)
+        for _ in range(20):
+            assert (await bench.service.generate(short)).status == 200
+        long.may_answer.set()
+    assert len(running) == 4
+
+
 @pytest.mark.parametrize(
     ("known", "asked", "missing"),
     [

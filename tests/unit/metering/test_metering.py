@@ -175,6 +175,14 @@ class TestAdding:
         assert found == {("a", "m"): 2, ("b", "m"): 1, ("a", "n"): 1}
         assert bench.store.asked == 1
 
+    def test_tokens_are_added_to_what_is_counted(self) -> None:
+        bench = Bench()
+        metering = bench.metering()
+        metering.add_tokens("a", "m", 7, 3)
+        metering.add("a", "m", Outcome.ANSWERED, 1, 0, 0.0, False)
+        metering.add_tokens("a", "m", 2**40, 1)
+        assert list(bench.stored(metering).values()) == [Usage(requests=1, rows=1, input_tokens=7 + 2**32, output_tokens=4)]
+
     def test_units_that_are_known_later_are_added_to_what_was_counted(self) -> None:
         bench = Bench()
         metering = bench.metering()

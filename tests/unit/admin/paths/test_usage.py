@@ -12,7 +12,16 @@ from control_plane.objects.domain.stored_objects import to_body
 from tests.aio import run
 from tests.unit.admin.admin_bench import Bench
 
-NOTHING = {"failed": 0, "refused": 0, "rows": 0, "elements": 0, "cache_hits": 0, "unpriced_units": 0.0}
+NOTHING = {
+    "failed": 0,
+    "refused": 0,
+    "rows": 0,
+    "elements": 0,
+    "cache_hits": 0,
+    "input_tokens": 0,
+    "output_tokens": 0,
+    "unpriced_units": 0.0,
+}
 
 
 def day(ago: int) -> str:

@@ -41,6 +41,8 @@ CALLS = [
     (Action.STATISTICS, "", {"infer:text_*", "infer:*", "admin"}),
     (Action.INDEX, "", {"repository", "admin"}),
     (Action.EMBED, "", {"infer:text_*", "infer:*", "admin"}),
+    (Action.COMPLETE, "", {"infer:text_*", "infer:*", "admin"}),
+    (Action.CHAT, "", {"infer:text_*", "infer:*", "admin"}),
     (Action.LIST_MODELS, "", {"infer:text_*", "infer:*", "admin"}),
     (Action.SUBMIT_JOB, "vision", {"infer:*", "admin"}),
     (Action.LIST_JOBS, "", {"infer:text_*", "infer:*", "admin"}),

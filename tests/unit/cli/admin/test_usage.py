@@ -86,9 +86,21 @@ class TestUsage:
         while (table := tidegate("usage", *where).table)[1][-1] != "EUR":  # until it is known
             assert time.monotonic() < ends_s, table
         assert table == [
-            ["tenant", "requests", "failed", "refused", "rows", "elements", "compute_units", "cache_hits", "cost"],
-            ["acme", "3", "0", "1", "0", "0", "12.5", "0", "25.00", "EUR"],
-            ["b", "4", "0", "0", "0", "0", "2", "0", "2", "units", "without", "a", "price"],
+            [
+                "tenant",
+                "requests",
+                "failed",
+                "refused",
+                "rows",
+                "elements",
+                "compute_units",
+                "cache_hits",
+                "input_tokens",
+                "output_tokens",
+                "cost",
+            ],
+            ["acme", "3", "0", "1", "0", "0", "12.5", "0", "0", "0", "25.00", "EUR"],
+            ["b", "4", "0", "0", "0", "0", "2", "0", "0", "0", "2", "units", "without", "a", "price"],
         ]
         tidegate("prices", "delete", "u", *where)
 

@@ -21,9 +21,6 @@ from control_plane.embeddings.domain.openai_request import (
     MAX_TOKENS,
     EmbeddingsRequest,
     answer_steps,
-    error_answer,
-    model_answer,
-    models_answer,
     request_steps,
 )
 
@@ -160,11 +157,3 @@ def test_a_large_answer_is_written_in_steps() -> None:
     steps = answer_steps(ROWS * 1024, model="m", is_base64=True)
 
     assert sum(1 for _ in steps) == 2048 // 128
-
-
-def test_models_and_errors_have_openais_form() -> None:
-    assert json.loads(models_answer(["a", "b"]))["data"] == [json.loads(model_answer(name)) for name in "ab"]
-    assert json.loads(model_answer("a")) == {"id": "a", "object": "model", "created": 0, "owned_by": "tidegate"}
-    assert json.loads(error_answer("no", kind="server_error", code=None, field="input")) == {
-        "error": {"message": "no", "type": "server_error", "param": "input", "code": None}
-    }

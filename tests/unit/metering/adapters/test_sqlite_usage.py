@@ -8,8 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from control_plane.metering.adapters import sqlite_usage
 from control_plane.metering.adapters.sqlite_usage import open_sqlite_usage
 from control_plane.metering.domain.usage import BATCH_IDS_KEPT_S, EVERY_DAY, Usage, UsageBatch, UsageKey
+from control_plane.storage.sqlite import open_sqlite
 from tests.aio import run
 
 ONE = (UsageKey("2023-11-15", "a", "m"), Usage(requests=1))
@@ -53,6 +55,21 @@ def test_days_that_are_not_kept_are_removed_with_what_is_added(
         return [key.day for key, _ in found]
 
     assert run(left()) == days[-kept:]
+
+
+def test_a_file_of_an_earlier_version_has_no_tokens_yet(tmp_path: Path) -> None:
+    async def main() -> list[tuple[UsageKey, Usage]]:
+        older = await open_sqlite(tmp_path / "usage.sqlite", sqlite_usage._MIGRATIONS[:1])
+        await older.run(lambda connection: connection.execute("INSERT INTO sums VALUES ('2026-11-27', 'a', 'm', 1, 0, 0, 2, 3, 0.5, 0)"))
+        await older.close()
+        store = await open_sqlite_usage(tmp_path / "usage.sqlite")
+        key = UsageKey("2026-11-27", "a", "m")
+        await store.add(UsageBatch("1", ((key, Usage(requests=1, input_tokens=7, output_tokens=3)),)))
+        found = await store.totals(since_day=EVERY_DAY[0], until_day=EVERY_DAY[1])
+        await store.close()
+        return found
+
+    assert run(main()) == [(UsageKey("2026-11-27", "a", "m"), Usage(2, 0, 0, 2, 3, 0.5, 0, 7, 3))]
 
 
 def _age(path: Path, name: str, age_s: float) -> None:

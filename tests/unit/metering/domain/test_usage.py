@@ -16,8 +16,8 @@ def test_every_outcome_is_counted_as_something() -> None:
 
 
 def test_every_field_is_added_to_its_own() -> None:
-    one, other = Usage(1, 2, 3, 4, 5, 6.5, 7), Usage(10, 20, 30, 40, 50, 60.0, 70)
-    assert astuple(one + other) == (11, 22, 33, 44, 55, 66.5, 77)
+    one, other = Usage(1, 2, 3, 4, 5, 6.5, 7, 8, 9), Usage(10, 20, 30, 40, 50, 60.0, 70, 80, 90)
+    assert astuple(one + other) == (11, 22, 33, 44, 55, 66.5, 77, 88, 99)
     assert one + Usage() == one
     assert len(fields(Usage)) == len(astuple(one))
 

@@ -61,7 +61,9 @@ def test_refuses_what_is_no_dimension(text: str) -> None:
         parse_dimensions(text)
 
 
-USAGE = Usage(requests=3, failed=1, refused=2, rows=30, elements=300, compute_units=1234.56789, cache_hits=1)
+USAGE = Usage(
+    requests=3, failed=1, refused=2, rows=30, elements=300, compute_units=1234.56789, cache_hits=1, input_tokens=5, output_tokens=6
+)
 REPORT = UsageReport(
     (Dimension.TENANT, Dimension.DAY),
     "2026-06-01",
@@ -89,6 +91,8 @@ def test_csv_has_a_column_for_everything() -> None:
         "elements": "300",
         "compute_units": "1234.568",
         "cache_hits": "1",
+        "input_tokens": "5",
+        "output_tokens": "6",
         "unpriced_units": "0.0",
         "cost_EUR": "1.500000",
         "cost_USD": "0.000013",
@@ -97,7 +101,7 @@ def test_csv_has_a_column_for_everything() -> None:
 
 
 def test_csv_of_nothing_is_its_head() -> None:
-    head = "model,requests,failed,refused,rows,elements,compute_units,cache_hits,unpriced_units\r\n"
+    head = "model,requests,failed,refused,rows,elements,compute_units,cache_hits,input_tokens,output_tokens,unpriced_units\r\n"
     assert to_csv(UsageReport((Dimension.MODEL,), "2026-06-01", "2026-06-01", ())) == head
 
 
@@ -122,6 +126,8 @@ def test_json_holds_the_same_unrounded() -> None:
         "elements": 300,
         "compute_units": 1234.56789,
         "cache_hits": 1,
+        "input_tokens": 5,
+        "output_tokens": 6,
         "unpriced_units": 0.0,
         "costs": {"USD": 0.0000125, "EUR": 1.5},
     }

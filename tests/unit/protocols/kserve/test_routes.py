@@ -46,6 +46,8 @@ from control_plane.protocols.kserve.routes import ADMINISTRATORS_ONLY, V2Route, 
         pytest.param("POST", "/v2/systemsharedmemory/region/r/register", V2Route(Action.SHARED_MEMORY), id="register"),
         pytest.param("POST", "/v2/cudasharedmemory/unregister", V2Route(Action.SHARED_MEMORY), id="unregister all"),
         pytest.param("POST", "/v1/embeddings", V2Route(Action.EMBED), id="OpenAI's embeddings"),
+        pytest.param("POST", "/v1/completions", V2Route(Action.COMPLETE), id="OpenAI's completions"),
+        pytest.param("POST", "/v1/chat/completions", V2Route(Action.CHAT), id="OpenAI's chats"),
         pytest.param("GET", "/v1/models", V2Route(Action.LIST_MODELS), id="OpenAI's models"),
         pytest.param("GET", "/v1/models/m?x", V2Route(Action.LIST_MODELS, "m"), id="one of OpenAI's models"),
         pytest.param("HEAD", "/v2/models/m", V2Route(Action.READ, "m"), id="HEAD goes where GET goes"),
@@ -64,7 +66,7 @@ def test_known(method: str, target: str, route: V2Route) -> None:
         pytest.param("/", id="the root"),
         pytest.param("/v3/models", id="another protocol version"),
         pytest.param("/v1/models/", id="no name of OpenAI's"),
-        pytest.param("/v1/chat/completions", id="another call of OpenAI's"),
+        pytest.param("/v1/responses", id="another call of OpenAI's"),
         pytest.param("/V2/health/live", id="upper case"),
         pytest.param("//v2/health/live", id="a doubled slash"),
         pytest.param("/v2/health/live/", id="a slash at the end"),
@@ -99,8 +101,8 @@ def test_kserves_first_protocol_is_told_the_second(verb: str) -> None:
 
 
 def test_another_call_of_openais_api_is_told_which_there_are() -> None:
-    with pytest.raises(RouteNotFound, match="of OpenAI's API there are /v1/embeddings, /v1/models, /v1/files and /v1/batches"):
-        read_route(b"POST", b"/v1/chat/completions")
+    with pytest.raises(RouteNotFound, match="of OpenAI's API there are /v1/embeddings, /v1/completions, "):
+        read_route(b"POST", b"/v1/responses")
 
 
 @pytest.mark.parametrize(

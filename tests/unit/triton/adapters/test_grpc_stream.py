@@ -33,6 +33,20 @@ class TestStreams:
             assert answer_of(it.headers, (), it.trailers).code == 0
             assert (b":status", b"200") in it.headers
 
+    async def test_what_has_come_is_taken_without_a_wait(self) -> None:
+        async def stream(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+            for message in (b"one", b"two", b"three"):
+                yield message
+
+        async with triton(stream=stream) as (client, _):
+            it = await client.open_stream(STREAM_HEAD, timeout_s=10)
+            assert it.take() is None
+            assert await received(it) == b"one"
+            while len(it._frames) < 2:
+                await asyncio.sleep(0.01)
+            assert [it.take() for _ in range(3)] == [frame_message(b"two"), frame_message(b"three"), None]
+            assert await it.receive() is None, "taking does not swallow the end"
+
     async def test_a_status_ends_it_before_its_caller_has_finished(self) -> None:
         async def stream(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
             yield b"one"

@@ -1,0 +1,163 @@
+"""Renders chat templates in processes of their own, which are started when the first chat comes: `generation/ports.ChatTemplates`.
+
+Whoever may write models writes templates, and Jinja's sandbox bounds neither their time nor their memory. A template that
+exceeds either takes its process with it. One process renders one chat at a time, some 0.1 ms each; long chats have another
+one than short ones, which must not wait for what a caller makes long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from control_plane.core.algorithms.bounded_cache import BoundedCache
+from control_plane.core.errors import InvalidRequest, Overloaded, PayloadTooLarge, UpstreamFailed
+from control_plane.generation.domain.generative_model import TEMPLATE, ChatFormat
+from control_plane.generation.domain.messages import Message
+
+_PROGRAM = Path(__file__).with_name("template_child.py")
+_SHORT_BYTES = 64 * 1024
+_MAX_WAITING = 256
+_RENDER_S = 5.0
+"""Most seconds for a template, which may take one of the CPU's: the machine may be busy."""
+_MEMORY_BYTES, _COPIES = 256 << 20, 16
+"""Memory of a process: this much, and so many times the longest prompt."""
+_START_S = 20.0
+_AVOIDED_S = 30.0
+"""Seconds for which a template is not tried again that has ended its process over a short chat."""
+_TOO_MUCH = f"the chat template of this model (parameter {TEMPLATE}) takes too much time or memory"
+
+
+class TemplateProcesses:
+    """Renderer of chat templates with a process for short chats and one for long ones."""
+
+    def __init__(self, *, max_prompt_bytes: int, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._short, self._long = _TemplateProcess(max_prompt_bytes), _TemplateProcess(max_prompt_bytes)
+        self._now_s = now_s
+        self._avoided_until_s = BoundedCache[str, float].of_entries(1000)
+
+    async def render(self, chat: ChatFormat, messages: Sequence[Message], *, max_bytes: int) -> str:
+        """Render a chat; see the port. Cancelling it ends the process, if it is at this chat."""
+        if self._now_s() < (self._avoided_until_s.get(chat.template) or 0.0):
+            raise UpstreamFailed(f"{_TOO_MUCH}; it is tried again shortly")
+        said = await self._process_for(messages).ask(
+            {
+                "template": chat.template,
+                "max_bytes": max_bytes,
+                "variables": {
+                    "messages": messages,
+                    "add_generation_prompt": True,
+                    "bos_token": chat.bos_token,
+                    "eos_token": chat.eos_token,
+                    "tools": None,
+                    "documents": None,
+                },
+            }
+        )
+        if said is None:
+            if self._process_for(messages) is self._short:  # else others' chats would pay for a caller's long one
+                self._avoided_until_s.forget(chat.template)
+                self._avoided_until_s.keep(chat.template, self._now_s() + _AVOIDED_S)
+            raise UpstreamFailed(_TOO_MUCH)
+        if "too_long" in said:
+            raise PayloadTooLarge(f"the chat becomes a prompt of more than {max_bytes} bytes (TIDEGATE_MAX_PROMPT_BYTES)")
+        if "refusal" in said:
+            raise InvalidRequest(f"the chat template of this model refuses these messages: {said['refusal']}", field="messages")
+        if "defect" in said:
+            raise UpstreamFailed(f"the chat template of this model (parameter {TEMPLATE}) fails: {said['defect']}")
+        prompt: str = said["prompt"]
+        return prompt
+
+    async def close(self) -> None:
+        """End both processes; nothing is rendered from then on."""
+        for each in (self._short, self._long):
+            each.is_closed = True
+            await each.end()
+
+    def _process_for(self, messages: Sequence[Message]) -> _TemplateProcess:
+        return self._short if sum([len(each["content"]) + 64 for each in messages]) <= _SHORT_BYTES else self._long
+
+
+class _TemplateProcess:
+    """Process that renders one chat after the other, started again whenever it has ended."""
+
+    def __init__(self, max_prompt_bytes: int) -> None:
+        self._max_line_bytes = 6 * max_prompt_bytes + (64 << 10)  # a character of a prompt may be written as an escape
+        self._max_memory_bytes = _MEMORY_BYTES + _COPIES * max_prompt_bytes
+        self._process: asyncio.subprocess.Process | None = None
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+        self.is_closed = False
+
+    async def ask(self, asked: dict[str, Any]) -> dict[str, Any] | None:
+        """Send a line in its turn and return the answer to it; None: the process has ended, or had to be ended.
+
+        Raises Overloaded: too many wait.
+        """
+        if self._waiting >= _MAX_WAITING or self.is_closed:
+            raise Overloaded("too many chats wait for their templates to be rendered; try again shortly")
+        self._waiting += 1
+        try:
+            async with self._turn:
+                return await self._ask(asked)
+        finally:
+            self._waiting -= 1
+
+    async def end(self) -> None:
+        process = self._process
+        self._kill()
+        if process is not None:
+            await process.wait()
+
+    def _kill(self) -> None:
+        process, self._process = self._process, None
+        if process is not None and process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+
+    async def _ask(self, asked: dict[str, Any]) -> dict[str, Any] | None:
+        process = self._process
+        if process is None or process.returncode is not None:
+            try:
+                async with asyncio.timeout(_START_S):
+                    process = self._process = await self._start()
+            except (TimeoutError, OSError) as exc:
+                raise Overloaded("no process can be started to render chat templates; try again shortly") from exc
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(_RENDER_S):
+                process.stdin.write(orjson.dumps(asked) + b"\n")
+                await process.stdin.drain()
+                if line := await process.stdout.readline():
+                    return orjson.loads(line)  # type: ignore[no-any-return]
+        except (TimeoutError, OSError, ValueError):  # ValueError: the line is longer than any prompt may be
+            pass
+        except asyncio.CancelledError:
+            self._kill()  # what it is at may be what takes too much, and the next chat must not pay for that
+            raise
+        self._kill()
+        await process.wait()
+        return None
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-I",
+            str(_PROGRAM),
+            str(self._max_memory_bytes),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={},
+            cwd="/",
+            limit=self._max_line_bytes,
+            start_new_session=True,
+        )

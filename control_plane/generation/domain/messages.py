@@ -1,0 +1,95 @@
+"""Messages of a chat: parsed, and freed of the control tokens by which their authors could forge a turn.
+
+A chat template writes its control tokens (`<|im_end|>`) around each message as text, which the model's tokenizer then reads
+as one token wherever it stands, in a message as well. OpenAI's own API never reads a control token in a message. So such text
+is broken up by a space after its first character (`< |im_end|>`): it says the same, and is no token any more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from control_plane.core.errors import InvalidRequest
+
+MAX_MESSAGES = 4096
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+"""Role -> the role that templates know it by."""
+_NAME = re.compile("[a-zA-Z0-9_-]{1,64}")
+_PASSES = 8
+"""How often a text is gone through: a space could complete another token, which is broken up in turn."""
+
+Message = dict[str, str]
+"""A message as templates see it: `role`, `content`, and a `name` if it has one."""
+
+
+def read_messages(value: Any) -> tuple[Message, ...]:
+    """Parse a chat's messages. Raises InvalidRequest, which names the wrong field."""
+    if type(value) is not list or not 0 < len(value) <= MAX_MESSAGES:
+        raise InvalidRequest(f"messages must be a list of 1 to {MAX_MESSAGES} messages", field="messages")
+    return tuple([_message(each, f"messages[{index}]") for index, each in enumerate(value)])
+
+
+def _message(value: Any, where: str) -> Message:
+    if type(value) is not dict:
+        raise InvalidRequest(f"{where} must be an object with role and content", field=where)
+    for name, each in value.items():  # what OpenAI's answers have beside these is sent back by some clients, empty
+        if name not in ("role", "content", "name") and each not in (None, [], ""):
+            raise InvalidRequest(f"unsupported parameter: {where}.{name[:64]}; a message has role, content and name here", field=where)
+    role = value.get("role")
+    if type(role) is not str or role not in _ROLES:
+        raise InvalidRequest(f"{where}.role must be one of {', '.join(_ROLES)}; tools are not supported", field=f"{where}.role")
+    message = {"role": _ROLES[role], "content": _content(value.get("content"), f"{where}.content")}
+    name = value.get("name")
+    if name is not None:
+        if type(name) is not str or not _NAME.fullmatch(name):
+            raise InvalidRequest(f"{where}.name must be 1 to 64 letters, digits, _ or -", field=f"{where}.name")
+        message["name"] = name
+    return message
+
+
+def _content(value: Any, where: str) -> str:
+    if type(value) is str:
+        return value
+    if type(value) is not list or not value:
+        raise InvalidRequest(f"{where} must be a text, or a list of parts of type text", field=where)
+    return "".join([_part(each, f"{where}[{index}]") for index, each in enumerate(value)])
+
+
+def _part(value: Any, where: str) -> str:
+    kind = value.get("type") if type(value) is dict else None
+    if kind != "text" or type(value.get("text")) is not str:
+        raise InvalidRequest(f"{where} must be a part of type text; images, audio and files are not supported", field=where)
+    text: str = value["text"]
+    return text
+
+
+def without_control_tokens(messages: Sequence[Message], tokens: tuple[str, ...]) -> tuple[Message, ...]:
+    """The same messages with each control token in their contents broken up.
+
+    Raises InvalidRequest: a text has tokens within tokens, which no space takes apart.
+    """
+    pattern = _pattern(tokens)
+    if pattern is None:
+        return tuple(messages)
+    return tuple([{**each, "content": _broken_up(each["content"], pattern, f"messages[{index}]")} for index, each in enumerate(messages)])
+
+
+def _broken_up(text: str, pattern: re.Pattern[str], where: str) -> str:
+    for _ in range(_PASSES):
+        text, found = pattern.subn(_with_space, text)
+        if not found:
+            return text
+    raise InvalidRequest(f"{where}.content has control tokens of this model that cannot be told from text", field=f"{where}.content")
+
+
+def _with_space(found: re.Match[str]) -> str:
+    token = found[0]
+    return f"{token[0]} {token[1:]}" if len(token) > 1 else " "
+
+
+@lru_cache(maxsize=256)
+def _pattern(tokens: tuple[str, ...]) -> re.Pattern[str] | None:
+    return re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True)))) if tokens else None

@@ -1,0 +1,81 @@
+"""Finds out which models are of one kind, such as those that embed texts, by their configurations
+(`inference/model_configs`).
+
+Kept by the capability that serves the kind (`embeddings/text_models`, `generation/generative_models`), and asked by
+`frontends/openai` for its list of models.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from control_plane.auth.access import Access
+from control_plane.auth.domain.authorization import Need
+from control_plane.core.errors import InvalidRequest, ModelNotFound, PermissionDenied
+from control_plane.core.principal import Principal
+from control_plane.core.scope import Right
+from control_plane.inference.dispatch import Dispatch
+from control_plane.inference.model_configs import ModelConfigs
+from control_plane.models.fingerprints import Fingerprints
+from control_plane.triton.ports import Upstream
+
+KindT = TypeVar("KindT")
+
+
+class ModelsOfKind(Generic[KindT]):
+    """Descriptions of models of one kind, by name and version."""
+
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        fingerprints: Fingerprints,
+        access: Access,
+        read: Callable[[bytes | bytearray], KindT | None],
+        *,
+        refusal: str,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`read` describes a model by its configuration; None: it is of another kind, which callers are told with `refusal`."""
+        self._dispatch = dispatch
+        self._access = access
+        self._refusal = refusal
+        self._configs = ModelConfigs(dispatch, fingerprints, read, now_s=now_s)
+
+    async def describe(self, name: str, version: str = "", *, timeout_s: float, server: Upstream | None = None) -> KindT:
+        """The description of a model, from the cache or from Triton: that `server`, or one with the model.
+
+        Raises:
+            ModelNotFound: it is not loaded.
+            InvalidRequest: it is of another kind.
+            UpstreamUnavailable, UpstreamFailed, DeadlineExceeded.
+        """
+        model = await self._configs.get(name, version, timeout_s=timeout_s, server=server)
+        if model is None:
+            raise InvalidRequest(f"model {name!r} is {self._refusal}", field="model")
+        return model
+
+    async def usable(self, principal: Principal, *, timeout_s: float) -> list[str]:
+        """The names that `principal` may use, sorted: of ready models of this kind, and of routes to them.
+
+        Raises UpstreamUnavailable, UpstreamFailed, DeadlineExceeded.
+        """
+        ready = await self._dispatch.ready()
+        targets = {name: (name, "") for name in ready} | {route.name: (route.model, route.version) for route in self._access.routes}
+        allowed = [name for name in sorted(targets) if targets[name][0] in ready and self._may_use(principal, name)]
+        return [name for name in allowed if await self._is_one(*targets[name], timeout_s)]
+
+    def _may_use(self, principal: Principal, name: str) -> bool:
+        try:
+            self._access.require(principal, Need(Right.INFER, name))
+        except PermissionDenied:
+            return False
+        return True
+
+    async def _is_one(self, name: str, version: str, timeout_s: float) -> bool:
+        try:
+            await self.describe(name, version, timeout_s=timeout_s)
+        except (InvalidRequest, ModelNotFound):
+            return False
+        return True
