@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import inf
 
 from control_plane.admission.concurrency_limiter import ConcurrencyLimiter
 from control_plane.admission.domain.fair_queue import Ticket
@@ -14,6 +15,8 @@ from control_plane.admission.domain.patience_lanes import lane_of
 from control_plane.admission.model_slots import ModelSlots
 from control_plane.admission.tenant_limits import TenantUsage
 from control_plane.admission.waiting_room import Place
+from control_plane.objects.domain.tenant import LOCAL
+from control_plane.telemetry.shed_reason import ShedReason
 
 # Least cost of a request in compute units: the fair queue would never charge a tenant for requests of cost 0.
 _MIN_COST = 1e-3
@@ -45,6 +48,7 @@ class Permit:
         "at_end",
         "continues_sequence",
         "held_bytes",
+        "is_guest",
         "is_waiting",
     )
 
@@ -60,6 +64,8 @@ class Permit:
         self._is_released = False
         self.is_waiting = False
         """Whether the request waits for a slot at a busy model."""
+        self.is_guest = False
+        """Whether the request comes from another region: it never waits, and takes a slot only while there is idle room."""
         self.continues_sequence = False
         """Whether the request goes on with a sequence, and needs a slot of those for such (`ModelSlots.of`)."""
         self.at_end: Callable[[], object] | None = None
@@ -78,6 +84,11 @@ class Permit:
         return self._slots.is_in_background
 
     @property
+    def stays_in_region(self) -> bool:
+        """Whether its tenant's requests are computed in this region only."""
+        return self._account.tenant.regions == LOCAL
+
+    @property
     def yields(self) -> bool:
         """Whether the request is work in the background that models may interrupt for callers."""
         return self._slots.is_preempted is not None
@@ -86,16 +97,20 @@ class Permit:
         """Return another permit of the same request, for a turn at another model; this one is to be released."""
         self._account.in_flight += 1
         permit = Permit(self._slots, self._account)
-        permit.held_bytes = self.held_bytes
+        permit.held_bytes, permit.is_guest = self.held_bytes, self.is_guest
         return permit
 
     async def acquire_slot(self, model: str, *, cost_units: float, deadline_s: float) -> None:
         """Acquire a slot at the model, waiting for it where the model is busy; may be called once. Cancelled
         it holds no slot.
 
-        Raises Overloaded: the request would not be answered before the loop's time `deadline_s`, or too many
-        wait. LimitExceeded: too many of its tenant do.
+        Raises Overloaded: the request would not be answered before the loop's time `deadline_s`, too many
+        wait, or it is another region's and there is no idle room. LimitExceeded: too many of its tenant wait.
         """
+        if self.is_guest:
+            if not self.try_acquire_slot(model, cost_units=cost_units, deadline_s=deadline_s, now_s=self._slots.now_s()):
+                raise self._slots.overloaded(self._account.tenant.name, ShedReason.NO_IDLE_ROOM, model, 1.0)
+            return
         gate = self._slots.background
         if self._slots.is_in_background:
             asks = self._slots.is_preempted
@@ -117,6 +132,8 @@ class Permit:
 
     def try_acquire_slot(self, model: str, *, cost_units: float, deadline_s: float, now_s: float) -> bool:
         """Acquire a slot at the model if one is free now; False: `acquire_slot` waits for it."""
+        if self.is_guest and not self._slots.has_idle_room(model, cost_units, left_s=deadline_s - now_s):
+            return False
         if self._slots.is_in_background or not self._try_acquire(model, cost_units, deadline_s, now_s):
             return False
         self._slots.background.request_began()
@@ -204,8 +221,10 @@ class Permit:
 
     def _release_slot(self, limiter: ConcurrencyLimiter, now_s: float) -> None:
         sent_s, tenant = self._sent_s, self._account.tenant.name
+        # That another region's request was late says nothing of this one: it may have come with little time.
+        allowed_s = inf if self.is_guest else self._deadline_s - sent_s
         # By position: Python 3.11 calls by names take the slow way.
-        limiter.release(tenant, self._cost, now_s - sent_s, self._ahead, self._deadline_s - sent_s, self._has_left, self._ticket, now_s)
+        limiter.release(tenant, self._cost, now_s - sent_s, self._ahead, allowed_s, self._has_left, self._ticket, now_s)
         self._slots.forget_if_idle(self._model, self.continues_sequence)
 
     async def _wait(self, limiter: ConcurrencyLimiter, model: str, cost: float, deadline_s: float) -> None:

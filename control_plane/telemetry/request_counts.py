@@ -175,6 +175,16 @@ class DeliveryCount:
 
 
 @dataclass(frozen=True, slots=True)
+class RegionCount:
+    """Count of requests that were sent to another region, by what became of them."""
+
+    region: str
+    result: str
+    """A value of `regions/domain/verdict.Verdict`."""
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class HedgeCount:
     """Count of a fleet's requests that were late enough to be hedged, by what became of that."""
 
@@ -229,6 +239,9 @@ class RequestCounts:
     copied: tuple[CopiedCount, ...] = ()
     budgets: tuple[BudgetCount, ...] = ()
     deliveries: tuple[DeliveryCount, ...] = ()
+    regions: tuple[RegionCount, ...] = ()
+    guests: int = 0
+    """Requests of other regions that came here."""
 
     def retired(self) -> RequestCounts:
         """Return the counts of a process that has ended: counters stay, so that they never fall; present
@@ -267,6 +280,8 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
         copied=_sum_rows(CopiedCount, (part.copied for part in parts)),
         budgets=_sum_rows(BudgetCount, (part.budgets for part in parts)),
         deliveries=_sum_rows(DeliveryCount, (part.deliveries for part in parts)),
+        regions=_sum_rows(RegionCount, (part.regions for part in parts)),
+        guests=sum(part.guests for part in parts),
     )
 
 
@@ -283,6 +298,7 @@ RowT = TypeVar(
     CopiedCount,
     BudgetCount,
     DeliveryCount,
+    RegionCount,
 )
 
 

@@ -110,7 +110,8 @@ class RequestRecords:
         was_worked_on = model is not UNKNOWN_MODEL and (request.sent_s is not None or request.is_cache_hit)
         rows = request.rows if was_worked_on else 0
         elements = request.call.elements
-        self._meter.add(request.principal.tenant, model, request.outcome, rows, elements, by_table, request.is_cache_hit)
+        if not request.region:
+            self._meter.add(request.principal.tenant, model, request.outcome, rows, elements, by_table, request.is_cache_hit)
         if self.has_log:
             units = 0.0 if sent_s is None else _expected(request, by_table, ended_s - sent_s)
             self._meter.log(self._event(request, model, rows=rows, units=units, duration_s=ended_s - request.started_s))
