@@ -73,7 +73,7 @@ class RequestRecords:
             self._recorder.record(
                 model_name=model, frontend=request.frontend, outcome=request.outcome, duration_s=ended_s - request.started_s
             )
-        if request.outcome in _COMPUTED and isinstance(request, AuthorizedRequest) and not request.is_cache_hit:
+        if request.outcome in _COMPUTED and isinstance(request, AuthorizedRequest) and not request.is_cache_hit and not request.region:
             self._recorder.record_computed(model)
         if request.is_metered:
             self._add(request, model, ended_s)
