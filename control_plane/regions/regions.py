@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from control_plane.core.algorithms.bounded_cache import BoundedCache
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, UpstreamUnavailable
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.requests import InferRequest
@@ -29,7 +30,8 @@ _log = logging.getLogger(__name__)
 
 PROBE_EVERY_S, PROBE_TIMEOUT_S = 1.0, 1.0
 _STRANGERS_EVERY_S = 0.1
-"""Time between requests that leave for a model which this region does not have: callers may send any name."""
+"""Time between requests that leave for a model which no region is known to have: callers may send any name."""
+_MAX_FOUND = 1000
 _LACKS_MODEL_S, _REFUSES_CALLER_S, _LIMITS_CALLER_S, _FAILS_S = 30.0, 60.0, 1.0, 1.0
 """How long no requests of a kind are sent that were refused or failed for it."""
 
@@ -59,6 +61,8 @@ class Regions:
         self._peers = [_Peer(Standing(region), link) for region, link in links]
         self._now_s = now_s
         self._strangers_from_s = float("-inf")
+        self._found = BoundedCache[str, bool].of_entries(_MAX_FOUND)
+        """Models that another region has computed a request for, as callers name them."""
         self.totals: Counter[tuple[str, Verdict]] = Counter()
         """Requests sent to other regions, by region and by what became of them."""
 
@@ -99,12 +103,13 @@ class Regions:
     ) -> AnswerT | None:
         """See `inference/elsewhere.OtherRegions.ask`."""
         now_s, tenant, model = self._now_s(), running.principal.tenant, running.named_model
-        if is_model_missing and now_s < self._strangers_from_s:
+        is_stranger = is_model_missing and model not in self._found.keys
+        if is_stranger and now_s < self._strangers_from_s:
             return None
         standing = nearest(self.standings, Asked(tenant, model, left_s), now_s)
         if standing is None:
             return None
-        if is_model_missing:
+        if is_stranger:
             self._strangers_from_s = now_s + _STRANGERS_EVERY_S
         peer = next(each for each in self._peers if each.standing is standing)
         sent: _Sent[AnswerT] = await self._send(peer, request, left_s - standing.round_trip_s)
@@ -149,11 +154,13 @@ class Regions:
         match verdict:
             case Verdict.ANSWERED:
                 standing.window.answered()
+                self._found.keep(model, True)
             case Verdict.FULL:
                 standing.window.refused(now_s)
             case Verdict.UNREACHABLE:
                 self._went(standing, "its gateway cannot be reached")
             case Verdict.MODEL_MISSING:
+                self._found.forget(model)
                 standing.shut(tenant, model, now_s + _LACKS_MODEL_S)
             case Verdict.UNAUTHENTICATED:
                 standing.shut(tenant, "", now_s + _REFUSES_CALLER_S)

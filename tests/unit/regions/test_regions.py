@@ -94,6 +94,7 @@ class Bench:
     async def ask(
         self, running: Running | None = None, request: Request | None = None, *, left_s: float = 1.0, is_model_missing: bool = False
     ) -> HttpAnswer | None:
+        self.regions.asked()
         asked = cast("InferRequest[HttpAnswer]", request or Request())
         whose = cast("AuthorizedRequest", running or Running())
         return await self.regions.ask(asked, whose, left_s=left_s, is_model_missing=is_model_missing)
@@ -208,6 +209,19 @@ async def test_names_of_models_that_are_nowhere_leave_one_by_one() -> None:
         assert len(made.links["one"].got) == 1
 
 
+async def test_a_model_that_is_known_to_be_there_is_asked_for_as_often_as_callers_do() -> None:
+    async with bench(one=Link()) as made:
+        assert await made.ask(is_model_missing=True) is not None
+        for _ in range(100):
+            await made.ask(request=Request(takes_s=0.0), is_model_missing=True)
+        assert len(made.links["one"].got) == 101
+        made.links["one"].answer = lambda: make_answer(404)
+        await made.ask(is_model_missing=True)
+        for tenant in range(100):
+            await made.ask(Running(principal=Principal(str(tenant))), Request(takes_s=0.0), is_model_missing=True)
+        assert len(made.links["one"].got) <= 103, "it is not there any more"
+
+
 async def test_only_one_region_is_asked() -> None:
     async with bench(near=Link(0.01, answer=lambda: make_answer(503)), far=Link(0.1)) as made:
         assert await made.ask() is None
@@ -244,6 +258,5 @@ async def test_more_than_its_share_is_not_sent() -> None:
     regions.standings[0].heard(0.01)
     made = Bench({"one": link}, regions)
     for _ in range(500):
-        regions.asked()
         await made.ask(request=Request(takes_s=0.0))
     assert 50 <= len(link.got) <= 70
