@@ -50,7 +50,9 @@ class ModelSlots:
         self.now_s = now_s
         self.room = room
         self.background = background
-        self.is_in_background = False
+        self.is_in_background = self.is_for_guests = False
+        self.is_special = False
+        """Whether one of the two is so: one question for each request of a caller."""
         self.is_preempted: Callable[[str], Awaitable[bool]] | None = None
         """See `in_background`."""
         self.models: dict[str, ConcurrencyLimiter] = {}
@@ -87,9 +89,15 @@ class ModelSlots:
         be interrupted.
         """
         background = copy(self)
-        background.is_in_background = True
+        background.is_in_background = background.is_special = True
         background.is_preempted = is_preempted
         return background
+
+    def for_guests(self) -> ModelSlots:
+        """Return these slots for a request of another region, which never waits, and takes one only while there is idle room."""
+        guests = copy(self)
+        guests.is_for_guests = guests.is_special = True
+        return guests
 
     def has_idle_room(self, model: str, cost: float, *, left_s: float) -> bool:
         """Whether a request of another region may be computed now, for which this region's own would then wait. It has `left_s`."""

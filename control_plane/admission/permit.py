@@ -48,7 +48,6 @@ class Permit:
         "at_end",
         "continues_sequence",
         "held_bytes",
-        "is_guest",
         "is_waiting",
     )
 
@@ -64,8 +63,6 @@ class Permit:
         self._is_released = False
         self.is_waiting = False
         """Whether the request waits for a slot at a busy model."""
-        self.is_guest = False
-        """Whether the request comes from another region: it never waits, and takes a slot only while there is idle room."""
         self.continues_sequence = False
         """Whether the request goes on with a sequence, and needs a slot of those for such (`ModelSlots.of`)."""
         self.at_end: Callable[[], object] | None = None
@@ -84,6 +81,15 @@ class Permit:
         return self._slots.is_in_background
 
     @property
+    def is_guest(self) -> bool:
+        """Whether the request comes from another region."""
+        return self._slots.is_for_guests
+
+    def mark_as_guest(self) -> None:
+        """Note that the request comes from another region: it never waits, and takes a slot only while there is idle room."""
+        self._slots = self._slots.for_guests()
+
+    @property
     def stays_in_region(self) -> bool:
         """Whether its tenant's requests are computed in this region only."""
         return self._account.tenant.regions == LOCAL
@@ -97,7 +103,7 @@ class Permit:
         """Return another permit of the same request, for a turn at another model; this one is to be released."""
         self._account.in_flight += 1
         permit = Permit(self._slots, self._account)
-        permit.held_bytes, permit.is_guest = self.held_bytes, self.is_guest
+        permit.held_bytes = self.held_bytes
         return permit
 
     async def acquire_slot(self, model: str, *, cost_units: float, deadline_s: float) -> None:
@@ -132,10 +138,20 @@ class Permit:
 
     def try_acquire_slot(self, model: str, *, cost_units: float, deadline_s: float, now_s: float) -> bool:
         """Acquire a slot at the model if one is free now; False: `acquire_slot` waits for it."""
-        if self.is_guest and not self._slots.has_idle_room(model, cost_units, left_s=deadline_s - now_s):
+        if self._slots.is_special:
+            return self._slots.is_for_guests and self._try_as_guest(model, cost_units, deadline_s, now_s)
+        if not self._try_acquire(model, cost_units, deadline_s, now_s):
             return False
-        if self._slots.is_in_background or not self._try_acquire(model, cost_units, deadline_s, now_s):
+        self._slots.background.request_began()
+        return True
+
+    def _try_as_guest(self, model: str, cost_units: float, deadline_s: float, now_s: float) -> bool:
+        """Acquire a slot for a request of another region, if there is idle room."""
+        if not self._slots.has_idle_room(model, cost_units, left_s=deadline_s - now_s):
             return False
+        if not self._try_acquire(model, cost_units, deadline_s, now_s):
+            return False
+        self._deadline_s = inf  # that it was late says nothing of this region: it may have come with little time
         self._slots.background.request_began()
         return True
 
@@ -221,10 +237,8 @@ class Permit:
 
     def _release_slot(self, limiter: ConcurrencyLimiter, now_s: float) -> None:
         sent_s, tenant = self._sent_s, self._account.tenant.name
-        # That another region's request was late says nothing of this one: it may have come with little time.
-        allowed_s = inf if self.is_guest else self._deadline_s - sent_s
         # By position: Python 3.11 calls by names take the slow way.
-        limiter.release(tenant, self._cost, now_s - sent_s, self._ahead, allowed_s, self._has_left, self._ticket, now_s)
+        limiter.release(tenant, self._cost, now_s - sent_s, self._ahead, self._deadline_s - sent_s, self._has_left, self._ticket, now_s)
         self._slots.forget_if_idle(self._model, self.continues_sequence)
 
     async def _wait(self, limiter: ConcurrencyLimiter, model: str, cost: float, deadline_s: float) -> None:

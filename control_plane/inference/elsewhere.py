@@ -18,8 +18,6 @@ from control_plane.core.errors import (
     ModelLoadFailed,
     ModelNotFound,
     Overloaded,
-    Recall,
-    RecallCause,
     UpstreamUnavailable,
 )
 from control_plane.inference.dispatch import Dispatch
@@ -91,7 +89,7 @@ class Elsewhere:
         if running.permit.is_in_background:
             return await here(timeout_s)
         if request.field(_HOP) is not None:
-            running.permit.is_guest = True
+            running.permit.mark_as_guest()
             self.guests += 1
             await self._require_loaded(running)
             return await here(timeout_s)
@@ -137,9 +135,7 @@ class Elsewhere:
         answer = await self._leave(request, running, deadline_s)
         if answer is not None:
             return answer
-        if running.has_flight:  # it goes on for others, and ends by itself
-            recall = Recall(RecallCause.SERVER_SILENT)
-            raise UpstreamUnavailable("every Triton that is up says nothing; try again shortly", recall=recall)
+        running.leave()  # once more: a flight that went on for others, and is joined again, may have ended meanwhile
         return await here(deadline_s - self._now_s())
 
     async def _leave(

@@ -49,7 +49,10 @@ class RegionClient:
 
     async def probe(self, *, timeout_s: float) -> None:
         """See `regions/ports.RegionLink.probe`."""
-        answer = await self._probes.send(_READY, timeout_s=timeout_s)
+        try:
+            answer = await self._probes.send(_READY, timeout_s=timeout_s)
+        except UpstreamUnavailable as exc:
+            raise UpstreamUnavailable(str(exc).replace("Triton", "its gateway")) from exc
         if answer.status != 200:
             raise UpstreamUnavailable(f"it says that it is not ready (HTTP {answer.status})")
 

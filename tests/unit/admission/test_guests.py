@@ -47,7 +47,8 @@ class Bench:
     def permit(self, *, is_guest: bool = False) -> Permit:
         permit = self.admission.admit("team")
         assert permit is not None
-        permit.is_guest = is_guest
+        if is_guest:
+            permit.mark_as_guest()
         return permit
 
     def begin(self, *, is_guest: bool = False, left_s: float = FAR_S) -> Permit | None:

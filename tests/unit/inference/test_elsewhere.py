@@ -48,6 +48,9 @@ class Permit:
     stays_in_region: bool = False
     is_waiting: bool = False
 
+    def mark_as_guest(self) -> None:
+        self.is_guest = True
+
 
 @dataclass
 class Running:
@@ -297,6 +300,7 @@ async def test_nothing_is_taken_back_where_nobody_else_is_well() -> None:
     bench.regions.is_any_well = False
     bench.loop.call_later(1.0, bench.servers.fell_silent)
     assert await bench.answer(running=Running(is_repeatable=True), work=work) is OURS
+    assert not work.cancelled
 
 
 async def test_what_was_taken_back_in_vain_is_computed_here_after_all() -> None:
@@ -304,14 +308,6 @@ async def test_what_was_taken_back_in_vain_is_computed_here_after_all() -> None:
     bench.regions.answer = None
     bench.loop.call_later(1.0, bench.servers.fell_silent)
     assert await bench.answer(running=Running(is_repeatable=True), work=work) is OURS
-
-
-async def test_a_flight_that_goes_on_for_others_is_not_begun_again() -> None:
-    bench, work = Bench(), Slow(100.0, 1.0)
-    bench.regions.answer = None
-    bench.loop.call_later(1.0, bench.servers.fell_silent)
-    with pytest.raises(UpstreamUnavailable, match="says nothing"):
-        await bench.answer(running=Running(is_repeatable=True, has_flight=True), work=work)
 
 
 @pytest.mark.parametrize(
