@@ -155,10 +155,8 @@ class Regions:
             case Verdict.ANSWERED:
                 standing.window.answered()
                 self._found.keep(model, True)
-            case Verdict.FULL:
+            case Verdict.FULL | Verdict.UNREACHABLE:
                 standing.window.refused(now_s)
-            case Verdict.UNREACHABLE:
-                self._went(standing, "its gateway cannot be reached")
             case Verdict.MODEL_MISSING:
                 self._found.forget(model)
                 standing.shut(tenant, model, now_s + _LACKS_MODEL_S)

@@ -62,8 +62,9 @@ def test_what_is_shut_is_shut_for_that_tenant_only_and_for_a_while() -> None:
 
 
 def test_a_share_that_is_used_up_and_a_full_window_hold_requests_back() -> None:
-    found = standing("r", max_share=0.0)
-    for _ in range(20):
+    assert not standing("r", max_share=0.0).takes(ASKED, 0.0)
+    found = standing("r", max_share=0.5)
+    for _ in range(10):
         assert found.takes(ASKED, 0.0)
         found.credit.spend()
     assert not found.takes(ASKED, 0.0)
