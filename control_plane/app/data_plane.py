@@ -127,7 +127,7 @@ class DataPlane:
         if regions is not None:
             self._inference.elsewhere = Elsewhere(regions, servers, self._inference.dispatch)
             if isinstance(self._inference.dispatch, SingleServerDispatch):
-                self._inference.dispatch.may_leave = lambda: regions.is_any_well
+                self._inference.dispatch.may_leave = self._inference.elsewhere.may_leave
         self._shadow = self._inference.shadow = ShadowCopies(
             governance.access,
             self._inference.dispatch,

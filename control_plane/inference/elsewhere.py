@@ -72,8 +72,8 @@ class Elsewhere:
         self._servers = servers
         self._dispatch = dispatch
         self._now_s = now_s
-        self._here: dict[asyncio.Timeout, AuthorizedRequest] = {}
-        """Requests that are being computed here, by the scope that takes them back."""
+        self._here: dict[AuthorizedRequest, asyncio.Timeout] = {}
+        """Requests that are being computed here and may leave, each with the scope that takes it back."""
         self.guests = 0
         """Requests of other regions that came."""
         servers.follow(self)
@@ -104,11 +104,11 @@ class Elsewhere:
         hurry = loop.call_later(_LEAVES_AT * timeout_s, self._hurry, taken_back, running, deadline_s)
         try:
             async with taken_back:
-                self._here[taken_back] = running
+                self._here[running] = taken_back
                 try:
                     answer = await here(timeout_s)
                 finally:
-                    del self._here[taken_back]
+                    del self._here[running]
                     hurry.cancel()
         except TimeoutError:
             if not taken_back.expired():
@@ -153,6 +153,10 @@ class Elsewhere:
             return False
         return not permit.stays_in_region and request.body_bytes() <= MAX_BODY_BYTES
 
+    def may_leave(self, running: object) -> bool:
+        """Whether a request that is being computed here may leave, and another region is well."""
+        return running in self._here and self._regions.is_any_well
+
     async def _require_loaded(self, running: AuthorizedRequest) -> None:
         """Require that a fleet need not load anything for another region's request. Raises ModelNotFound."""
         if self._dispatch.catalogue is not None and running.model_name not in await self._dispatch.ready():
@@ -168,7 +172,7 @@ class Elsewhere:
         if not is_silent or self._servers.is_answering or not self._regions.is_any_well:
             return
         now_s = asyncio.get_running_loop().time()
-        for scope, running in tuple(self._here.items()):
+        for running, scope in tuple(self._here.items()):
             if is_repeatable(running.call, running):
                 scope.reschedule(now_s)
 

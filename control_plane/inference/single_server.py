@@ -76,8 +76,8 @@ class SingleServerDispatch:
         self.retries = RetryBudget(now_s=now_s)
         self.deaths = QueriesOfDeath(now_s=now_s)
         self.silence = SilenceWatch(now_s)
-        self.may_leave: Callable[[], bool] = lambda: False
-        """Whether another region could take what Triton was not sent, which then does not wait for the next Triton."""
+        self.may_leave: Callable[[object], bool] = lambda running: False
+        """Whether another region could take a request that Triton was not sent, which then does not wait for the next Triton."""
         self._stub_deaths = StubDeaths()
         self._copied_to: set[str] = set()
         """Models that have a copy of a request under way."""
@@ -225,7 +225,7 @@ class SingleServerDispatch:
         left_s = deadline_s - self._now_s()
         if not await self._servers.goes_down(sent.upstream, within_s=min(_NOTICED_S, left_s)):
             return False
-        if fault is Fault.NOT_SENT and self.may_leave():
+        if fault is Fault.NOT_SENT and self.may_leave(running):
             return False
         if FAULTS[fault].is_budgeted and not self.retries.try_resend_lost(units_of(running), server=ONLY, began_s=sent.at_s):
             return False

@@ -52,7 +52,7 @@ class Permit:
         self.is_guest = True
 
 
-@dataclass
+@dataclass(eq=False)
 class Running:
     call: InferCall = field(default_factory=lambda: InferCall("m", "", "", ()))
     permit: Permit = field(default_factory=Permit)
@@ -335,3 +335,25 @@ async def test_a_caller_that_leaves_is_no_recall() -> None:
         asking.cancel()
     assert asking.cancelled()
     assert not bench.regions.asked_for
+
+
+@pytest.mark.parametrize(
+    ("running", "is_any_well", "expected"),
+    [
+        pytest.param(Running(), True, True, id="it may"),
+        pytest.param(Running(), False, False, id="nobody else is well"),
+        pytest.param(Running(permit=Permit(stays_in_region=True)), True, False, id="its tenant's stay"),
+    ],
+)
+async def test_what_stays_is_known_while_it_is_computed(running: Running, is_any_well: bool, expected: bool) -> None:
+    bench = Bench()
+    bench.regions.is_any_well = is_any_well
+    found: list[bool] = []
+
+    async def work(timeout_s: float) -> HttpAnswer:
+        found.append(bench.elsewhere.may_leave(running))
+        return OURS
+
+    await bench.answer(running=running, work=work)
+    assert found == [expected]
+    assert not bench.elsewhere.may_leave(running), "it has ended"
