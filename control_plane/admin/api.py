@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,6 +34,7 @@ from control_plane.admin.paths.jobs import add_job_paths
 from control_plane.admin.paths.keys import add_key_paths
 from control_plane.admin.paths.models import add_model_paths
 from control_plane.admin.paths.objects import add_price_paths, add_route_paths, add_tenant_paths
+from control_plane.admin.paths.regions import add_region_path
 from control_plane.admin.paths.rollouts import add_rollout_paths
 from control_plane.admin.paths.usage import add_usage_path
 from control_plane.admin.paths.webhooks import add_webhook_paths
@@ -56,7 +57,9 @@ from control_plane.models.builds import ModelBuilds
 from control_plane.models.model_service import ModelService
 from control_plane.objects.mirror import ObjectMirror
 from control_plane.objects.objects import Objects
+from control_plane.regions.regions import Regions
 from control_plane.rollout.rollouts import Rollouts
+from control_plane.telemetry.request_counts import RegionCount
 from control_plane.triton.servers import Servers
 
 
@@ -115,6 +118,8 @@ def make_admin_api(
     version: str,
     degraded: Callable[[], list[str]] = list,
     fleet: FleetService | None = None,
+    regions: Regions | None = None,
+    sent_to_regions: Callable[[], Iterable[RegionCount]] = tuple,
     builds: ModelBuilds | None = None,
     jobs: Jobs | None = None,
     rollouts: Rollouts,
@@ -125,8 +130,9 @@ def make_admin_api(
 ) -> FastAPI:
     """Build the application, which has no state of its own.
 
-    `degraded` returns the sentences of `ReadinessView`. `fleet` is None for a single Triton, `builds` without background builds, and
-    `jobs` where they are switched off. `console` says whether the web console is served.
+    `degraded` returns the sentences of `ReadinessView`. `fleet` is None for a single Triton, `regions` where no others are
+    known, `builds` without background builds, and `jobs` where they are switched off. `console` says whether the web console is
+    served.
     """
     app = FastAPI(
         title="Tidegate admin API",
@@ -146,6 +152,7 @@ def make_admin_api(
         add_whoami_path(app, version)
         add_model_paths(app, models, trail, fleet, builds)
         add_fleet_path(app, fleet)
+        add_region_path(app, regions, sent_to_regions)
         add_key_paths(app, keys)
         add_webhook_paths(app, webhook_secrets)
         add_tenant_paths(app, objects)

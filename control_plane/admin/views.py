@@ -6,7 +6,7 @@ Field docstrings are the texts of the OpenAPI document.
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import Annotated, Any, Generic, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from fastapi import Path
 from pydantic import BeforeValidator, ConfigDict, Field
@@ -93,6 +93,9 @@ class TenantSpec(Spec):
     priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), Whole] = 0
     """A model that cannot serve everybody serves higher priorities first; weights count among equal
     priorities."""
+    regions: Literal["any", "local"] = "any"
+    """Where its requests may be computed: `any`; or `local`, only in the region that they came to, even where that refuses
+    them."""
 
     def named(self, name: str) -> Tenant:
         return Tenant(name=name, **self.model_dump())

@@ -105,6 +105,21 @@ class ConcurrencyLimiter:
         return not self._taken
 
     @property
+    def is_strained(self) -> bool:
+        """Whether requests wait here, or deadlines are in danger, or nothing is known yet of what takes its slots."""
+        return bool(self._waiting) or self._is_in_danger() or (self._taken > 0 and not self._service.is_known)
+
+    @property
+    def fullness(self) -> float:
+        """Part of the slots that are taken."""
+        return self._taken / self._alone
+
+    @property
+    def left_s(self) -> float:
+        """Estimated seconds until Triton has done what it has of this model."""
+        return self._service.left_s(at_triton=self.work)
+
+    @property
     def waiting(self) -> int:
         return len(self._queue)
 

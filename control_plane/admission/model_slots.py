@@ -12,6 +12,7 @@ from copy import copy
 from control_plane.admission.background import BackgroundGate
 from control_plane.admission.concurrency_limiter import ConcurrencyLimiter, SlotLimits
 from control_plane.admission.domain.fair_queue import QueueLimits
+from control_plane.admission.domain.idle_capacity import may_take_guest
 from control_plane.admission.tenant_limits import ShedCounts
 from control_plane.admission.waiting_room import WaitingRoom
 from control_plane.core.errors import Overloaded
@@ -26,6 +27,7 @@ _BACKGROUND = 1_000_000_000
 
 _WHY = {
     ShedReason.QUEUE_FULL: "too many requests wait for model {model!r}; try again later",
+    ShedReason.NO_IDLE_ROOM: "model {model!r} is busy with this region's own requests; those of other regions are computed while it is not",
     ShedReason.DEADLINE: "model {model!r} is too busy to answer before the request's deadline, or before callers like this one leave; "
     "try again later or give it more time",
 }
@@ -49,7 +51,9 @@ class ModelSlots:
         self.now_s = now_s
         self.room = room
         self.background = background
-        self.is_in_background = False
+        self.is_in_background = self.is_for_guests = False
+        self.is_special = False
+        """Whether one of the two is so: one question for each request of a caller."""
         self.is_preempted: Callable[[str], Awaitable[bool]] | None = None
         """See `in_background`."""
         self.models: dict[str, ConcurrencyLimiter] = {}
@@ -86,9 +90,27 @@ class ModelSlots:
         be interrupted.
         """
         background = copy(self)
-        background.is_in_background = True
+        background.is_in_background = background.is_special = True
         background.is_preempted = is_preempted
         return background
+
+    def for_guests(self) -> ModelSlots:
+        """Return these slots for a request of another region, which never waits, and takes one only while there is idle room."""
+        guests = copy(self)
+        guests.is_for_guests = guests.is_special = True
+        return guests
+
+    def has_idle_room(self, model: str, cost: float, *, left_s: float) -> bool:
+        """Whether a request of another region may be computed now, for which this region's own would then wait. It has `left_s`."""
+        limiter = self.models.get(model)
+        if limiter is not None and not limiter.are_idle and limiter.answer_s(cost) > left_s:
+            return False
+        busy = [each for each in self.models.values() if not each.are_idle]
+        return may_take_guest(
+            is_strained=self.room.requests > 0 or any(each.is_strained for each in busy),
+            ahead_s=sum(each.left_s for each in busy),
+            fullness=max((each.fullness for each in busy), default=0.0),
+        )
 
     def priority_of(self, tenant: Tenant) -> int:
         """Return the priority of a tenant's requests here."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import inf
 
 from control_plane.admission.concurrency_limiter import ConcurrencyLimiter
 from control_plane.admission.domain.fair_queue import Ticket
@@ -14,6 +15,8 @@ from control_plane.admission.domain.patience_lanes import lane_of
 from control_plane.admission.model_slots import ModelSlots
 from control_plane.admission.tenant_limits import TenantUsage
 from control_plane.admission.waiting_room import Place
+from control_plane.objects.domain.tenant import LOCAL
+from control_plane.telemetry.shed_reason import ShedReason
 
 # Least cost of a request in compute units: the fair queue would never charge a tenant for requests of cost 0.
 _MIN_COST = 1e-3
@@ -78,6 +81,20 @@ class Permit:
         return self._slots.is_in_background
 
     @property
+    def is_guest(self) -> bool:
+        """Whether the request comes from another region."""
+        return self._slots.is_for_guests
+
+    def mark_as_guest(self) -> None:
+        """Note that the request comes from another region: it never waits, and takes a slot only while there is idle room."""
+        self._slots = self._slots.for_guests()
+
+    @property
+    def stays_in_region(self) -> bool:
+        """Whether its tenant's requests are computed in this region only."""
+        return self._account.tenant.regions == LOCAL
+
+    @property
     def yields(self) -> bool:
         """Whether the request is work in the background that models may interrupt for callers."""
         return self._slots.is_preempted is not None
@@ -93,9 +110,13 @@ class Permit:
         """Acquire a slot at the model, waiting for it where the model is busy; may be called once. Cancelled
         it holds no slot.
 
-        Raises Overloaded: the request would not be answered before the loop's time `deadline_s`, or too many
-        wait. LimitExceeded: too many of its tenant do.
+        Raises Overloaded: the request would not be answered before the loop's time `deadline_s`, too many
+        wait, or it is another region's and there is no idle room. LimitExceeded: too many of its tenant wait.
         """
+        if self.is_guest:
+            if not self.try_acquire_slot(model, cost_units=cost_units, deadline_s=deadline_s, now_s=self._slots.now_s()):
+                raise self._slots.overloaded(self._account.tenant.name, ShedReason.NO_IDLE_ROOM, model, 1.0)
+            return
         gate = self._slots.background
         if self._slots.is_in_background:
             asks = self._slots.is_preempted
@@ -117,8 +138,20 @@ class Permit:
 
     def try_acquire_slot(self, model: str, *, cost_units: float, deadline_s: float, now_s: float) -> bool:
         """Acquire a slot at the model if one is free now; False: `acquire_slot` waits for it."""
-        if self._slots.is_in_background or not self._try_acquire(model, cost_units, deadline_s, now_s):
+        if self._slots.is_special:
+            return self._slots.is_for_guests and self._try_as_guest(model, cost_units, deadline_s, now_s)
+        if not self._try_acquire(model, cost_units, deadline_s, now_s):
             return False
+        self._slots.background.request_began()
+        return True
+
+    def _try_as_guest(self, model: str, cost_units: float, deadline_s: float, now_s: float) -> bool:
+        """Acquire a slot for a request of another region, if there is idle room."""
+        if not self._slots.has_idle_room(model, cost_units, left_s=deadline_s - now_s):
+            return False
+        if not self._try_acquire(model, cost_units, deadline_s, now_s):
+            return False
+        self._deadline_s = inf  # that it was late says nothing of this region: it may have come with little time
         self._slots.background.request_began()
         return True
 

@@ -26,6 +26,7 @@ from control_plane.app.events import EventServices, open_event_services
 from control_plane.app.kubernetes import make_model_controller
 from control_plane.app.limits import connection_caps, http_limits
 from control_plane.app.metrics import Counted, make_metrics_page
+from control_plane.app.regions import make_regions
 from control_plane.app.request_services import RequestServices, open_request_services
 from control_plane.app.rollouts import RolloutServices
 from control_plane.app.servers import Tritons
@@ -114,6 +115,7 @@ class App:
         if self._workers is not None and self._tritons.fleet is not None:
             self._workers.join_fleet(self._tritons.fleet.share_with(FleetPublisher))
         self._servers = self._tritons.servers
+        self._regions = make_regions(self._settings)
         self._models = self._tritons.models
         self._builds = self._make_builds()
 
@@ -128,7 +130,8 @@ class App:
         assert serving is not None
         self._tritons.tell_nodes(serving.awaited, governing.costs.read_soon)
         self._rollouts = self._make_rollouts(governing)
-        page = make_metrics_page(self._settings, Counted(serving, governing, events), self._tritons, self._rollouts.rollouts)
+        self._counted = Counted(serving, governing, events)
+        page = make_metrics_page(self._settings, self._counted, self._tritons, self._rollouts.rollouts, self._regions)
         gateway, access = self._settings.gateway, governing.governance.access
         hosts = allowed_hosts(gateway.host, gateway.allowed_hosts, authentication=access.is_on)
         self._metrics = HttpServer(page.answer, render_error, self._service_limits(access), admit=page.admit, hosts=hosts)
@@ -183,6 +186,8 @@ class App:
             charges = governing.costs.charges
             charges.collect = self._workers.collect_charges
             started.append(tasks.create_task(self._workers.run(self._models, charges), name="workers"))
+            if self._regions is not None:  # for the admin API and the metrics page; each worker has its own
+                started.append(tasks.create_task(self._regions.run(), name="regions"))
         started.append(tasks.create_task(self._rollouts.run(), name="rollouts"))
         started.append(tasks.create_task(self._event_sources.run(), name="events"))
         started.append(tasks.create_task(self._events.run(), name="told-events"))
@@ -244,6 +249,7 @@ class App:
             fingerprints=self._fingerprints,
             dispatch=self._tritons.fleet.dispatch if self._tritons.fleet is not None else None,
             jobs=governing.jobs,
+            regions=self._regions,
         )
         made.deaths.tell = self._tritons.found_out
         return made
@@ -269,6 +275,8 @@ class App:
             ),
             rollouts=self._rollouts.rollouts,
             fleet=self._tritons.fleet,
+            regions=self._regions,
+            sent_to_regions=lambda: self._counted.counts().regions,
             builds=self._builds,
             jobs=None if governing.jobs is None else governing.jobs.jobs,
             events=self._events.feed,

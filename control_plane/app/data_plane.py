@@ -50,6 +50,7 @@ from control_plane.inference.background_lanes import BackgroundLanes
 from control_plane.inference.caching.cached_inference import CachedInference
 from control_plane.inference.dispatch import Dispatch
 from control_plane.inference.domain.observation import Observation
+from control_plane.inference.elsewhere import Elsewhere
 from control_plane.inference.governance import Governance, Meter
 from control_plane.inference.inference import InferenceService
 from control_plane.inference.model_names import ModelNames
@@ -57,6 +58,7 @@ from control_plane.inference.retries.queries_of_death import QueriesOfDeath
 from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.ports import ModelAdministration
+from control_plane.regions.regions import Regions
 from control_plane.rollout.shadow import ShadowCopies
 from control_plane.settings import GatewaySettings
 from control_plane.telemetry.adapters.request_counter import RequestCounter
@@ -68,6 +70,7 @@ from control_plane.telemetry.request_counts import (
     FleetRefusalCount,
     HedgeCount,
     QueryOfDeathCounts,
+    RegionCount,
     RequestCounts,
     RetryCount,
     ShedCount,
@@ -107,6 +110,7 @@ class DataPlane:
         fingerprints: Fingerprints,
         dispatch: FleetDispatcher | None = None,
         jobs: JobServices | None = None,
+        regions: Regions | None = None,
     ) -> None:
         """Wire everything; `gateway` has this process's share of the limits, within its file descriptors. Raises StartupError."""
         self._gateway = gateway
@@ -123,6 +127,11 @@ class DataPlane:
         self._spans = open_spans(gateway)
         self._tracer = None if self._spans is None else Tracer(self._spans, gateway.trace_ratio, time.monotonic)
         self._inference = self._inference_with(governance, dispatch)
+        self._regions = regions
+        if regions is not None:
+            self._inference.elsewhere = Elsewhere(regions, servers, self._inference.dispatch)
+            if isinstance(self._inference.dispatch, SingleServerDispatch):
+                self._inference.dispatch.may_leave = self._inference.elsewhere.may_leave
         self._shadow = self._inference.shadow = ShadowCopies(
             governance.access,
             self._inference.dispatch,
@@ -172,6 +181,8 @@ class DataPlane:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._models.run(), name="model-names")
             tasks.create_task(self._shadow.run(), name="shadow")
+            if self._regions is not None:
+                tasks.create_task(self._regions.run(), name="regions")
             if self._jobs is not None:
                 tasks.create_task(self._jobs.run(), name="jobs")
 
@@ -222,6 +233,8 @@ class DataPlane:
         catalogue = dispatch.catalogue if isinstance(dispatch, FleetDispatcher) else None
         fleet = FleetCounts() if catalogue is None else catalogue.counts
         deliveries = None if self._jobs is None else self._jobs.deliveries
+        sent = {} if self._regions is None else self._regions.totals
+        elsewhere = self._inference.elsewhere
         return replace(
             self._counter.counts(in_flight=self._inference.in_flight),
             refused=tuple(FleetRefusalCount(*each) for each in fleet.refused.items()),
@@ -231,6 +244,8 @@ class DataPlane:
             copied=tuple(CopiedCount(*each) for each in self._shadow.totals.items()),
             budgets=tuple(BudgetCount(*key, count) for key, count in self._inference.dial.totals.items()),
             deliveries=() if deliveries is None else tuple(DeliveryCount(*key, count) for key, count in deliveries.outcomes.items()),
+            regions=tuple(RegionCount(region, verdict.value, count) for (region, verdict), count in sent.items()),
+            guests=0 if elsewhere is None else elsewhere.guests,
             shed=tuple(ShedCount(*key, count) for key, count in admission.counts.items()),
             units=units_of(self._governance.meter),
             unmetered=self._governance.meter.dropped,

@@ -14,6 +14,8 @@ from control_plane.app.servers import Tritons
 from control_plane.fleet.adapters.metrics import FleetMetrics
 from control_plane.frontends.metrics_page import MetricsPage
 from control_plane.jobs.adapters.metrics import JobMetrics
+from control_plane.regions.adapters.metrics import RegionMetrics
+from control_plane.regions.regions import Regions
 from control_plane.rollout.adapters.metrics import RolloutMetrics
 from control_plane.rollout.rollouts import Rollouts
 from control_plane.settings import Settings
@@ -42,10 +44,14 @@ class Counted:
         return 1 if isinstance(self.frontends, DataPlane) else self.frontends.listening
 
 
-def make_metrics_page(settings: Settings, counted: Counted, tritons: Tritons, rollouts: Rollouts) -> MetricsPage:
+def make_metrics_page(
+    settings: Settings, counted: Counted, tritons: Tritons, rollouts: Rollouts, regions: Regions | None = None
+) -> MetricsPage:
     """Make the page of the metrics port."""
     governing, servers, most = counted.governing, tritons.servers, settings.gateway.max_metric_models
     more: list[Collector] = [_fleet_metrics(counted, tritons), RolloutMetrics(lambda: rollouts.latest(most))]
+    if regions is not None:
+        more.append(RegionMetrics(lambda: regions.standings, counted.counts))
     backlog = None if governing.jobs is None else governing.jobs.backlog
     if backlog is not None:
         more.append(JobMetrics(lambda: backlog.latest))

@@ -26,6 +26,7 @@ import uvloop
 
 from control_plane.app.data_plane import DataPlane, DataSockets
 from control_plane.app.limits import connection_caps, share_of
+from control_plane.app.regions import make_regions
 from control_plane.app.request_services import RequestServices, open_request_services
 from control_plane.app.stopping import drain_until
 from control_plane.app.upstreams import connect
@@ -141,6 +142,7 @@ class Worker:
             fingerprints=self._fingerprints,
             dispatch=None if self._fleet is None else self._fleet.dispatch,
             jobs=governing.jobs,
+            regions=make_regions(settings),
         )
         self._data_plane.deaths.tell = lambda finding: link.send(FindingShared.of(finding))
         self._data_plane.deaths.turns = self._turns = RemoteTurns(link.send)

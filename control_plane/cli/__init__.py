@@ -24,6 +24,7 @@ _COMMANDS: Mapping[str, str] = {
     "node": "node",
     "models": "admin.models",
     "fleet": "admin.fleet",
+    "regions": "admin.regions",
     "top": "admin.top",
     "events": "admin.events",
     "keys": "admin.keys",

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from control_plane.admission.permit import Permit
@@ -27,6 +28,7 @@ from control_plane.inference.caching.verbatim_cache import VerbatimCache
 from control_plane.inference.classes import Classes
 from control_plane.inference.dispatch import Dispatch
 from control_plane.inference.domain.retry_budget import SHARE
+from control_plane.inference.elsewhere import Elsewhere
 from control_plane.inference.governance import Governance, Meter
 from control_plane.inference.in_flight.recorded_stream import RecordedStream
 from control_plane.inference.in_flight.running_request import (
@@ -100,6 +102,8 @@ class InferenceService:
         """Copies answered requests to another model; None where nothing is copied."""
         self.tracer = tracer
         """Samples requests to make spans of; None where none are made."""
+        self.elsewhere: Elsewhere | None = None
+        """Has other regions compute what this one cannot; None where no regions are configured."""
         self._cached = cached
         self.dispatch: Dispatch = dispatch or SingleServerDispatch(servers, now_s=now_s)
         """Routes inference requests, and calls that only read metadata."""
@@ -146,12 +150,15 @@ class InferenceService:
                 parsed = await run_in_steps(request.read())
             running, route, arm = self._authorize(parsed, request, admitted)
             timeout_s = timeout_s_of(route, asked_s=request.timeout_s, default_s=self._default_timeout_s)
-            if arm is None:
+            if self.elsewhere is not None:
+                here = partial(self._ask, request, running, route) if arm is None else partial(self._ask_arm, request, running, arm)
+                answer = await self.elsewhere.answer(request, running, timeout_s, here)
+            elif arm is None:
                 answer = await self._ask(request, running, route, timeout_s)
-                if route is not None and self.shadow is not None:
-                    self.shadow.offer(route, request, running, answer)
             else:
                 answer = await self._ask_arm(request, running, arm, timeout_s)
+            if arm is None and route is not None and self.shadow is not None and not running.region:
+                self.shadow.offer(route, request, running, answer)
             running.answered(request.outcome(answer), answer)
             return answer
 
@@ -335,19 +342,8 @@ class InferenceService:
             batching: list[str] = []
             with suppress(ControlPlaneError):  # which its check says again where it is sent
                 batching = await self.sequence_types.require(call, timeout_s=timeout_s)
-            await self._queue_in_sequence(call, batching, running.permit, deadline_s)
+            await self._sequence_starts.queue(call, batching, running.permit, deadline_s)
         return await self._wait_for_slot(running, running.permit, deadline_s - self._now_s())
-
-    async def _queue_in_sequence(self, call: InferCall, batching: list[str], permit: Permit, deadline_s: float) -> None:
-        """Note the start of a sequence; of a later request wait for that. `batching` are the models that batch by sequences.
-
-        Raises DeadlineExceeded, LimitExceeded, Overloaded.
-        """
-        permit.continues_sequence = bool(batching) and not call.starts_sequence
-        if call.starts_sequence:
-            self._sequence_starts.begin(call, batching, permit)
-        else:
-            await self._sequence_starts.wait(call, batching, permit, deadline_s)
 
     async def _wait_for_slot(self, running: AuthorizedRequest, permit: Permit, timeout_s: float) -> float:
         began_s = self._now_s()
@@ -377,7 +373,7 @@ class InferenceService:
         if call.sequence_id:
             deadline_s = self._now_s() + timeout_s
             batching = await self.sequence_types.require(call, timeout_s=timeout_s)
-            await self._queue_in_sequence(call, batching, permit, deadline_s)
+            await self._sequence_starts.queue(call, batching, permit, deadline_s)
             timeout_s = deadline_s - self._now_s()
         if not self._try_acquire_slot(running, permit, timeout_s):
             timeout_s = await self._wait_for_slot(running, permit, timeout_s)

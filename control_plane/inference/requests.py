@@ -18,7 +18,7 @@ from control_plane.inference.retries.queries_of_death import Hashable
 from control_plane.inference.route_targets import Assignee
 from control_plane.inference.shadowing import CopyableRequest
 from control_plane.protocols.http1 import HttpAnswer
-from control_plane.triton.ports import HttpStream, Slot, Upstream
+from control_plane.triton.ports import HttpStream, RegionUpstream, Slot, Upstream
 
 AnswerT = TypeVar("AnswerT")
 
@@ -72,6 +72,15 @@ class InferRequest(FrontendRequest, CacheableRequest[AnswerT], ServerRequest[Ans
 
     def with_model(self, answer: AnswerT) -> AnswerT:
         """Add the name of the model that `choose` noted to an answer."""
+
+    def send_on(self, gateway: RegionUpstream, *, timeout_s: float) -> Awaitable[AnswerT]:
+        """Send the request, as it came, to another region's gateway, which gets `timeout_s` for it.
+
+        Raises UpstreamUnavailable, DeadlineExceeded.
+        """
+
+    def with_region(self, answer: AnswerT, region: str) -> AnswerT:
+        """Add the name of the region that has computed an answer."""
 
 
 class GenerateRequest(FrontendRequest, Protocol):

@@ -40,6 +40,17 @@ class SequenceStarts:
             self._starts.setdefault(sequence, _Starts()).under_way += 1
         permit.at_end = lambda: self._end(sequences)
 
+    async def queue(self, call: InferCall, batching: list[str], permit: Permit, deadline_s: float) -> None:
+        """Note the start of a sequence; of a later request wait for that. `batching` are the models that batch by sequences.
+
+        Raises DeadlineExceeded, LimitExceeded, Overloaded.
+        """
+        permit.continues_sequence = bool(batching) and not call.starts_sequence
+        if call.starts_sequence:
+            self.begin(call, batching, permit)
+        else:
+            await self.wait(call, batching, permit, deadline_s)
+
     async def wait(self, call: InferCall, models: Iterable[str], permit: Permit, deadline_s: float) -> None:
         """Wait in the waiting room until the starts of the call's sequence have ended. Raises DeadlineExceeded, LimitExceeded,
         Overloaded."""

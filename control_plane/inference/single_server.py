@@ -76,6 +76,8 @@ class SingleServerDispatch:
         self.retries = RetryBudget(now_s=now_s)
         self.deaths = QueriesOfDeath(now_s=now_s)
         self.silence = SilenceWatch(now_s)
+        self.may_leave: Callable[[object], bool] = lambda running: False
+        """Whether another region could take a request that Triton was not sent, which then does not wait for the next Triton."""
         self._stub_deaths = StubDeaths()
         self._copied_to: set[str] = set()
         """Models that have a copy of a request under way."""
@@ -222,6 +224,8 @@ class SingleServerDispatch:
         """Wait for the next Triton until the deadline, if this one is seen to end, and the retry budget has enough left."""
         left_s = deadline_s - self._now_s()
         if not await self._servers.goes_down(sent.upstream, within_s=min(_NOTICED_S, left_s)):
+            return False
+        if fault is Fault.NOT_SENT and self.may_leave(running):
             return False
         if FAULTS[fault].is_budgeted and not self.retries.try_resend_lost(units_of(running), server=ONLY, began_s=sent.at_s):
             return False

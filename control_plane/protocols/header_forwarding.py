@@ -21,6 +21,10 @@ BACKGROUND_MARK = (BACKGROUND_FIELD, secrets.token_hex(16).encode())
 """Field that marks a request that yields to callers', for models that can let it: no answer depends on it. Its value is
 a secret of this process, so that no caller's field passes for it: others who ask the same would wait for what yields."""
 
+HOP_FIELD = b"tidegate-hop"
+"""Field that names the region which sends a request on. Whoever forges it gains nothing: such a request stays where it came, and is
+computed there only while there is idle room."""
+
 _READ_BY_TRITON = frozenset(
     (
         b"accept",
@@ -58,6 +62,7 @@ _NEVER = frozenset(
         b"set-cookie",
         b"te",
         b"tidegate-control",  # the gateway's own, as the next
+        HOP_FIELD,
         b"tidegate-latency-budget-ms",
         b"tidegate-target",
         b"trailer",
@@ -74,6 +79,18 @@ _RESERVED = frozenset((b"sequence_id", b"sequence_start", b"sequence_end", b"pri
 _RESERVED_PREFIX = b"triton_"
 """Names of Triton's own parameters: a field of such a name would set one past the gateway's checks, and from 26.05 on Triton
 refuses the request (kReservedParameterKeys in its `src/common.h`). Browsers send `priority` (RFC 9218)."""
+
+_READ_BY_GATEWAYS = frozenset(
+    (
+        b"authorization",
+        b"cache-control",
+        b"tidegate-latency-budget-ms",
+        b"tidegate-target",
+        b"tidegate-timeout-ms",
+        b"x-api-key",
+    )
+)
+"""What else the gateway of another region reads of a request that is sent on to it, its caller's credentials among it."""
 
 _MAX_NAME_BYTES = 256
 _BREAKS_A_LINE = re.compile(rb"[\r\n\0]")
@@ -112,6 +129,18 @@ class HeaderForwarding:
         if not is_one or name in _RESERVED or name.startswith(_RESERVED_PREFIX):
             return False
         return _BREAKS_A_LINE.search(value) is None
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayForwarding(HeaderForwarding):
+    """Allow-list of what another region's gateway is sent: what Triton would be sent here, and what gateways read."""
+
+    def passes(self, name: bytes, value: bytes) -> bool:
+        """See `HeaderForwarding.passes`."""
+        if name in _READ_BY_GATEWAYS:
+            return True
+        # Without `super()`, which finds no class in one that is made anew for its slots.
+        return name != BACKGROUND_FIELD and HeaderForwarding.passes(self, name, value)
 
 
 def unlocking(metadata: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -31,6 +31,7 @@ from control_plane.settings.fields import (
 from control_plane.settings.frontends import AdminSettings, AuthenticationSettings, GatewaySettings, TlsSettings
 from control_plane.settings.jobs import JobSettings
 from control_plane.settings.node import NodeSettings
+from control_plane.settings.regions import RegionSettings
 from control_plane.settings.servers import FleetSettings, TritonSettings
 from control_plane.settings.storage import CacheSettings, EventSettings, ProcessSettings, StateSettings, UsageSettings
 from control_plane.settings.triton_urls import POOL, parse_triton_url, parse_triton_urls, split_place
@@ -49,6 +50,7 @@ __all__ = [
     "JobSettings",
     "NodeSettings",
     "ProcessSettings",
+    "RegionSettings",
     "Settings",
     "StateSettings",
     "TlsSettings",
@@ -79,6 +81,7 @@ class Settings:
     triton: TritonSettings
     fleet: FleetSettings
     node: NodeSettings
+    regions: RegionSettings
     usage: UsageSettings
     events: EventSettings
     cache: CacheSettings
@@ -106,6 +109,7 @@ _GROUPS: dict[str, type[Group]] = {
     "triton": TritonSettings,
     "fleet": FleetSettings,
     "node": NodeSettings,
+    "regions": RegionSettings,
     "usage": UsageSettings,
     "events": EventSettings,
     "cache": CacheSettings,

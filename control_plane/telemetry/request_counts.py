@@ -187,6 +187,16 @@ class EventCount:
 
 
 @dataclass(frozen=True, slots=True)
+class RegionCount:
+    """Count of requests that were sent to another region, by what became of them."""
+
+    region: str
+    result: str
+    """A value of `regions/domain/verdict.Verdict`."""
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class HedgeCount:
     """Count of a fleet's requests that were late enough to be hedged, by what became of that."""
 
@@ -243,6 +253,9 @@ class RequestCounts:
     deliveries: tuple[DeliveryCount, ...] = ()
     events: tuple[EventCount, ...] = ()
     work: tuple[WorkCounts, ...] = ()
+    regions: tuple[RegionCount, ...] = ()
+    guests: int = 0
+    """Requests of other regions that came here."""
 
     def retired(self) -> RequestCounts:
         """Return the counts of a process that has ended: counters stay, so that they never fall; present
@@ -283,6 +296,8 @@ def total(parts: Iterable[RequestCounts]) -> RequestCounts:
         deliveries=_sum_rows(DeliveryCount, (part.deliveries for part in parts)),
         work=total_work(chain.from_iterable(part.work for part in parts)),
         events=_sum_rows(EventCount, (part.events for part in parts)),
+        regions=_sum_rows(RegionCount, (part.regions for part in parts)),
+        guests=sum(part.guests for part in parts),
     )
 
 
@@ -300,6 +315,7 @@ RowT = TypeVar(
     BudgetCount,
     DeliveryCount,
     EventCount,
+    RegionCount,
 )
 
 

@@ -13,3 +13,5 @@ class ShedReason(Enum):
     QUOTA = "quota"
     QUEUE_FULL = "queue_full"
     DEADLINE = "deadline"
+    NO_IDLE_ROOM = "no_idle_room"
+    """The request was another region's, and there was no idle room for it."""

@@ -243,6 +243,19 @@ class Upstream(Protocol):
         """
 
 
+class RegionUpstream(Protocol):
+    """Client of another region's gateway, which speaks Triton's protocol."""
+
+    @property
+    def http(self) -> HttpUpstream: ...
+
+    @property
+    def grpc(self) -> GrpcUpstream: ...
+
+    def head_for(self, head: GrpcHead) -> GrpcHead:
+        """Return the head of a call with what gateways read of it, its caller's credentials among it."""
+
+
 Connect = Callable[[Endpoints], Upstream]
 
 

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from control_plane.core.algorithms.steps import finish
+from control_plane.core.endpoints import TcpAddress
 from control_plane.core.infer_call import CacheStatus, Frontend, Outcome
 from control_plane.events.domain.stream import Stream
 from control_plane.fleet.adapters.metrics import FleetMetrics
@@ -24,6 +25,10 @@ from control_plane.jobs.domain.delivery import DeliveryKind, DeliveryState
 from control_plane.jobs.ports import Backlog
 from control_plane.models.domain.description import Tier
 from control_plane.objects.domain.rollout import Phase, Rollout, Step
+from control_plane.regions.adapters.metrics import RegionMetrics
+from control_plane.regions.domain.region import Region
+from control_plane.regions.domain.standing import Standing
+from control_plane.regions.domain.verdict import Verdict
 from control_plane.rollout.adapters.metrics import RolloutMetrics
 from control_plane.rollout.domain.findings import DISAGREEMENT, GATES, GateStatus
 from control_plane.rollout.domain.machine import Hold
@@ -41,6 +46,7 @@ from control_plane.telemetry.request_counts import (
     EventCount,
     FleetRefusalCount,
     OutcomeCount,
+    RegionCount,
     RequestCounts,
     RetryCount,
     ShedCount,
@@ -64,6 +70,9 @@ def blocks() -> Iterator[str]:
     yield "## Fleet"
     yield wrapped("Where there are several Tritons, or a memory budget. No label names a model, of which there may be thousands.")
     yield _metric_list(_fleet_page())
+    yield "## Other regions"
+    yield wrapped("Where `--region` is given. The label `region` has the names of `--regions-file`.")
+    yield _metric_list(_regions_page())
     yield "## Models that Tidegate ships"
     yield wrapped("From their backends, on Triton's own page.")
     yield "\n".join(_metric(name, "counter", labels, meaning) for name, labels, meaning in _backend_rows())
@@ -120,6 +129,16 @@ def _fleet_page() -> str:
     registry.register(FleetMetrics(counts, lambda: requests, fleet=fleet, now_s=lambda: 0.0))
     page = generate_latest(registry).decode()
     return "\n".join(line for line in page.splitlines() if "tidegate_triton_losses" not in line) + "\n"
+
+
+def _regions_page() -> str:
+    region = Region("any", TcpAddress("any", 1), TcpAddress("any", 2))
+    standing = Standing(region)
+    standing.heard(1.0)
+    counts = RequestCounts(regions=tuple(RegionCount("any", verdict.value, 1) for verdict in Verdict))
+    registry = CollectorRegistry()
+    registry.register(RegionMetrics(lambda: [standing], lambda: counts))
+    return generate_latest(registry).decode()
 
 
 def _metric_list(page: str) -> str:

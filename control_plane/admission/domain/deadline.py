@@ -90,6 +90,11 @@ class ServiceTime:
         self._work += _NEWEST * (ahead + cost - self._work)
         self._held_s += _NEWEST * (held_s - self._held_s)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether anything was measured."""
+        return self._work > 0.0
+
     def is_in_doubt(self, now_s: float) -> bool:
         """Whether all that is known is from before the end of a stall that is just over."""
         return not self._is_proven and now_s < self._stall_until_s

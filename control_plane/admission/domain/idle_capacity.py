@@ -1,4 +1,5 @@
-"""When work in the background may begin beside callers' requests; pure, called by `admission/background`."""
+"""When work in the background may begin beside callers' requests, and requests of other regions; pure, called by
+`admission/background` and `admission/model_slots`."""
 
 from __future__ import annotations
 
@@ -7,6 +8,11 @@ PATIENCE_S = 0.25
 it a second."""
 PREEMPTED_AT_ONCE = 2
 """Pieces of preempted work that a server has at a time: one is computed while the next is on its way."""
+GUESTS_AHEAD_S = 0.05
+"""Longest time that a request of this region waits behind those of others, unless one alone takes longer: what models compute
+is not interrupted."""
+_GUESTS_FULLNESS = 0.5
+"""Part of a model's slots up to which requests of other regions are taken."""
 _PRESENT_S = 1.0
 """For so long after the last request callers are reckoned with: the next one comes as soon."""
 
@@ -30,3 +36,9 @@ def may_begin(*, requests: int, begun: int, servers: int, unseen_s: float, waite
     if is_alone(unseen_s):
         return True
     return requests + begun < servers or (begun < servers and waited_s >= PATIENCE_S)
+
+
+def may_take_guest(*, is_strained: bool, ahead_s: float, fullness: float) -> bool:
+    """Whether a request of another region may be taken: none of this region's waits or is in danger (`is_strained`), and all
+    that is under way will be done within `ahead_s`, in the `fullness` (0 to 1) of the fullest model's slots."""
+    return not is_strained and ahead_s <= GUESTS_AHEAD_S and fullness < _GUESTS_FULLNESS

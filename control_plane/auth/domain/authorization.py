@@ -76,6 +76,7 @@ _OF_ADMIN_PATH: Mapping[str, tuple[Need | None, Need | None]] = {
     "models": (Need(Right.VIEWER, also=(Right.REPOSITORY,)), Need(Right.OPERATOR, also=(Right.REPOSITORY,))),
     "whoami": (Need(Right.VIEWER, also=(Right.REPOSITORY,)), _ADMIN),
     "fleet": (Need(Right.VIEWER, also=(Right.REPOSITORY,)), _ADMIN),
+    "regions": (Need(Right.VIEWER, also=(Right.REPOSITORY,)), _ADMIN),
     "rollouts": (_READ, _RUN),
     "dead-jobs": (_READ, _RUN),
     "cache": (_READ, _RUN),

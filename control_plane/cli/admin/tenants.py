@@ -25,6 +25,7 @@ def set_tenant(
     daily_compute_units: Annotated[float | None, limit_option("Compute units per day (UTC).")] = None,
     weight: Annotated[float | None, number_option("Share of a model that cannot serve everybody. \\[1]")] = None,
     priority: Annotated[int | None, typer.Option(help="A higher one is served first at such a model. \\[0]")] = None,
+    regions: Annotated[str | None, typer.Option(help="Where its requests may be computed: any, or local. \\[any]")] = None,
     replace: ReplaceOption = False,
     reason: ReasonOption = None,
     output: ShapeOption = Shape.TABLE,
@@ -39,6 +40,7 @@ def set_tenant(
         daily_compute_units=daily_compute_units,
         weight=weight,
         priority=priority,
+        regions=regions,
     )
     _show(set_object(admin_client(state_dir, admin_url, reason), "tenants", name, changes, replace=replace), output)
 
@@ -56,7 +58,7 @@ def delete(name: NameArgument, reason: ReasonOption = None, admin_url: AdminUrlO
     remark(f"tenant {name} is deleted")
 
 
-_LIMITS = ("requests_per_s", "burst", "concurrency", "daily_compute_units", "weight", "priority")
+_LIMITS = ("requests_per_s", "burst", "concurrency", "daily_compute_units", "weight", "priority", "regions")
 
 
 def _show(found: Any, output: Shape) -> None:

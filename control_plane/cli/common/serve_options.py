@@ -74,6 +74,7 @@ _PANELS: Mapping[str, Sequence[str]] = {
         "memory_budget",
         "hedging",
     ),
+    "Regions": ("region", "regions_file"),
     "Access": (
         *("tls_certificate", "tls_key", "tls_client_ca", "admin_tls_cert", "admin_tls_key", "admin_tls_client_ca"),
         *("authentication", "allow_shared_memory"),

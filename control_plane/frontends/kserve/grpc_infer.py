@@ -26,6 +26,7 @@ from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.kserve.copies import GrpcCopy
 from control_plane.frontends.kserve.grpc_verbatim import GrpcVerbatimCache
 from control_plane.frontends.kserve.http_infer import MAX_CACHEABLE_REQUEST_BYTES
+from control_plane.inference.elsewhere import REGION_HEADER
 from control_plane.inference.route_targets import MODEL_HEADER, WHOLE_BYTES, ends_of
 from control_plane.protocols.grpc import (
     PREFIX_BYTES,
@@ -50,7 +51,7 @@ from control_plane.protocols.kserve.reserved_parameters import refuse_priority
 from control_plane.protocols.kserve.same_inputs import MAX_BYTES, inputs_of_message
 from control_plane.protocols.kserve.sequence_ids import own_call, own_field
 from control_plane.protocols.protobuf_fields import fields
-from control_plane.triton.ports import GrpcCall, Slot, Upstream
+from control_plane.triton.ports import GrpcCall, RegionUpstream, Slot, Upstream
 
 _KIND = b"grpc"
 _TRACEPARENT = b"traceparent"
@@ -228,6 +229,12 @@ class GrpcInferRequest(InferMessage):
 
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[GrpcAnswer]:
         return server.grpc.unary(GrpcCall(self.head, self.frame), timeout_s=timeout_s, slot=self.slot)
+
+    def send_on(self, gateway: RegionUpstream, *, timeout_s: float) -> Awaitable[GrpcAnswer]:
+        return gateway.grpc.unary(GrpcCall(gateway.head_for(self._came.head), self._came.frame), timeout_s=timeout_s)
+
+    def with_region(self, answer: GrpcAnswer, region: str) -> GrpcAnswer:
+        return with_trailer(answer, REGION_HEADER, region)
 
     def with_traceparent(self, value: bytes) -> GrpcInferRequest:
         own = copy(self)

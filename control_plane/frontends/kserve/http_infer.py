@@ -28,17 +28,18 @@ from control_plane.frontends.common.caller import TIMEOUT_FIELD, timeout_s_of
 from control_plane.frontends.common.inflating import InflatedBody
 from control_plane.frontends.kserve.copies import HttpCopy
 from control_plane.frontends.kserve.http_verbatim import HttpVerbatimCache
+from control_plane.inference.elsewhere import REGION_HEADER
 from control_plane.inference.route_targets import MODEL_HEADER, WHOLE_BYTES, ends_of
 from control_plane.protocols.content_encoding import decoded_pieces, is_encoded
 from control_plane.protocols.header_forwarding import HeaderForwarding
-from control_plane.protocols.http1 import HttpAnswer, HttpRequest
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, with_header
 from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
 from control_plane.protocols.kserve.infer_json import MAX_KEPT_BYTES, infer_request_steps, json_object_steps, small_infer_request
 from control_plane.protocols.kserve.reserved_parameters import refuse_priority, refuse_reserved
 from control_plane.protocols.kserve.routes import V2Route, target_for
 from control_plane.protocols.kserve.same_inputs import inputs_of_body
 from control_plane.protocols.kserve.sequence_ids import own_body_steps, own_call
-from control_plane.triton.ports import HttpStream, Slot, Upstream
+from control_plane.triton.ports import HttpStream, RegionUpstream, Slot, Upstream
 
 MAX_CACHEABLE_REQUEST_BYTES = 2**20
 """Largest request whose answer is cached: hashing so much for a key takes most of a millisecond."""
@@ -140,6 +141,15 @@ class HttpInferRequest:
 
     def head_with_model(self, head: bytes) -> bytes:
         return b"%b%b: %b\r\n\r\n" % (head[:-2], MODEL_HEADER.encode(), self._chosen.encode())
+
+    def send_on(self, gateway: RegionUpstream, *, timeout_s: float) -> Awaitable[HttpAnswer]:
+        came = self._came
+        headers = [each for each in came.headers if each[0].lower() != TIMEOUT_FIELD]
+        headers.append((TIMEOUT_FIELD, b"%d" % max(1, int(timeout_s * 1000))))
+        return gateway.http.send(HttpRequest(came.method, came.target, headers, came.body), timeout_s=timeout_s)
+
+    def with_region(self, answer: HttpAnswer, region: str) -> HttpAnswer:
+        return with_header(answer, f"{REGION_HEADER}: {region}".encode())
 
     def with_traceparent(self, value: bytes) -> HttpInferRequest:
         own, http = copy(self), self.http

@@ -72,7 +72,7 @@ class RequestRecords:
             self._recorder.record(
                 model_name=model, frontend=request.frontend, outcome=request.outcome, duration_s=ended_s - request.started_s
             )
-        if request.outcome in _COMPUTED and isinstance(request, AuthorizedRequest) and not request.is_cache_hit:
+        if request.outcome in _COMPUTED and isinstance(request, AuthorizedRequest) and not request.is_cache_hit and not request.region:
             self._recorder.record_computed(model)
             # Not a stream, whose length is its caller's choice.
             if request.outcome is _ANSWERED and request.units and request.computed_since_s() < inf:
@@ -112,7 +112,8 @@ class RequestRecords:
         was_worked_on = model is not UNKNOWN_MODEL and (request.sent_s is not None or request.is_cache_hit)
         rows = request.rows if was_worked_on else 0
         elements = request.call.elements
-        self._meter.add(request.principal.tenant, model, request.outcome, rows, elements, by_table, request.is_cache_hit)
+        if not request.region:
+            self._meter.add(request.principal.tenant, model, request.outcome, rows, elements, by_table, request.is_cache_hit)
         if self._meter.has_log:
             units = 0.0 if sent_s is None else _expected(request, by_table, ended_s - sent_s)
             self._meter.log(self._event(request, model, rows=rows, units=units, duration_s=ended_s - request.started_s))

@@ -113,6 +113,7 @@ class RunningRequest:
         "parts_at_once",
         "permit",
         "principal",
+        "region",
         "request_id",
         "rows",
         "sent_s",
@@ -240,7 +241,7 @@ class AdmittedRequest(RunningRequest):
         authorized: AuthorizedRequest = self  # type: ignore[assignment]
         authorized.__class__ = AuthorizedRequest
         authorized.call = call
-        authorized.server, authorized.sent_s = "", None
+        authorized.server, authorized.sent_s, authorized.region = "", None, ""
         if self.source is not None:
             authorized.permit.held_bytes = self.source.body_bytes()
         authorized.is_cache_hit = authorized.is_repeatable = authorized.continues_at_triton = authorized.is_elsewhere = False
@@ -259,6 +260,8 @@ class AuthorizedRequest(AdmittedRequest):
     """The call as it goes to Triton, after routing."""
     server: str
     """Name of the server that the request was sent to, or that answered the flight that it joined."""
+    region: str
+    """Name of the other region that has computed it, which counts its usage; empty where it was computed here."""
     sent_s: float | None
     """When the request was sent to a server, in the loop's time; None if it has not been sent."""
     rows: int
@@ -303,15 +306,29 @@ class AuthorizedRequest(AdmittedRequest):
 
     def begin_anew(self, call: InferCall) -> None:
         """Begin anew with a call to another model: what the first has cost is not charged. Not while it `has_flight`."""
+        self._renew()
+        self.call, self.model_name = call, call.model_name
+        self.is_cache_hit = self.continues_at_triton = False
+        self.is_elsewhere = True
+        self.estimate_cost(call)
+
+    def leave(self) -> None:
+        """Give its slot back, to be computed in another region; it stays within its tenant's limits. A flight that goes on
+        for others keeps its own."""
+        if not self._has_flight:
+            self._renew()
+
+    def answered_in(self, region: str) -> None:
+        """Note that another region has computed it."""
+        self.region, self.server = region, f"region:{region}"
+
+    def _renew(self) -> None:
+        """Give its permit, and its slot, back for a new one."""
         permit = self.permit.renewed()
         if self._held is not None:
             self._held.release(sent_s=self.computed_since_s())
         self.permit = self._held = permit
-        self.call, self.model_name = call, call.model_name
         self.server, self.sent_s = "", None
-        self.is_cache_hit = self.continues_at_triton = False
-        self.is_elsewhere = True
-        self.estimate_cost(call)
 
     def flight_ended(self) -> None:
         """Called when the flight that holds its permit has ended."""

@@ -28,7 +28,7 @@ from control_plane.objects.domain.rollout import Phase, Rollout, Step
 from control_plane.objects.domain.rollout_policy import RolloutPolicy
 from control_plane.objects.domain.route import WHOLE, Route
 from control_plane.objects.domain.stored import Kind, Stored
-from control_plane.objects.domain.tenant import Tenant
+from control_plane.objects.domain.tenant import ANY, LOCAL, Tenant
 from control_plane.objects.domain.webhook_secret import WebhookSecret
 from control_plane.protocols.per_request import PER_REQUEST_FIELDS
 
@@ -174,6 +174,8 @@ def _of_tenant(tenant: Tenant) -> Iterator[str]:
     yield from _of_number("concurrency", tenant.concurrency, least=1)
     yield from _of_number("daily_compute_units", tenant.daily_compute_units)
     yield from _of_number("weight", tenant.weight, above=0)
+    if tenant.regions not in (ANY, LOCAL):
+        yield f"regions must be {ANY} or {LOCAL}"
     if abs(tenant.priority) > MAX_PRIORITY:
         yield f"priority must be from -{MAX_PRIORITY} to {MAX_PRIORITY}"
 

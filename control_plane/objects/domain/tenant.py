@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+LOCAL, ANY = "local", "any"
+"""Values of `Tenant.regions`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
@@ -23,3 +26,5 @@ class Tenant:
     """Tenants of a higher priority are served first by a model that is saturated; weights count among equal
     priorities.
     """
+    regions: str = ANY
+    """Where its requests may be computed: `any`, or `local`, in the region only that they came to."""

@@ -24,13 +24,14 @@ _OURS = frozenset(("connection", "content-length", "content-type", "host", "te",
 _MAX_BYTES = 16 * 2**10
 
 
-def tls_context(address: Address, protocol: str) -> ssl.SSLContext | None:
-    """Make the TLS context for an address; None where it is plain text. Raises StartupError."""
+def tls_context(address: Address, protocol: str, *, setting: str = "--triton-") -> ssl.SSLContext | None:
+    """Make the TLS context for an address; None where it is plain text. Raises StartupError, whose text has `setting` before
+    `ca`, `certificate` and `key`."""
     tls = address.tls if isinstance(address, TcpAddress) else None
-    return None if tls is None else make_context(tls, protocol)
+    return None if tls is None else make_context(tls, protocol, setting=setting)
 
 
-def make_context(credentials: Credentials, protocol: str) -> ssl.SSLContext:
+def make_context(credentials: Credentials, protocol: str, *, setting: str = "--triton-") -> ssl.SSLContext:
     """Make the TLS context of connections that speak `protocol`. Raises StartupError: a file cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies the certificate and the host's name
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -41,9 +42,9 @@ def make_context(credentials: Credentials, protocol: str) -> ssl.SSLContext:
         else:
             context.load_default_certs()
     except (OSError, ValueError) as exc:
-        raise StartupError(f"--triton-ca {credentials.ca}: {reason_of(exc)}") from exc
+        raise StartupError(f"{setting}ca {credentials.ca}: {reason_of(exc)}") from exc
     if credentials.certificate or credentials.key:
-        _show_certificate(context, credentials)
+        _show_certificate(context, credentials, setting)
     return context
 
 
@@ -83,8 +84,8 @@ def _field(path: Path, number: int, line: str) -> tuple[str, str]:
     return name, found[2]
 
 
-def _show_certificate(context: ssl.SSLContext, credentials: Credentials) -> None:
-    shown = f"--triton-certificate {credentials.certificate or '(not given)'} and --triton-key {credentials.key or '(not given)'}"
+def _show_certificate(context: ssl.SSLContext, credentials: Credentials, setting: str) -> None:
+    shown = f"{setting}certificate {credentials.certificate or '(not given)'} and {setting}key {credentials.key or '(not given)'}"
     if not credentials.certificate or not credentials.key:
         raise StartupError(f"{shown}: a certificate and its key are given together")
     try:

@@ -24,6 +24,7 @@ NEEDS: dict[str, str | None] = {
     "HEAD /console/{name}": None,
     "GET /models": SEE_MODELS,
     "GET /fleet": SEE_MODELS,
+    "GET /regions": SEE_MODELS,
     "GET /models/{name}": SEE_MODELS,
     "POST /models/{name}/load": RUN_MODELS,
     "POST /models/{name}/unload": RUN_MODELS,

@@ -311,6 +311,7 @@ STATUSES = {
     "GET /whoami": ALWAYS,
     "GET /models": TRITON | {"400"},
     "GET /fleet": ALWAYS | {"404"},
+    "GET /regions": ALWAYS | {"404"},
     "GET /models/{name}": MODEL,
     "POST /models/{name}/load": MODEL | {"409", "422", "501"},
     "POST /models/{name}/unload": MODEL | {"409", "422", "501"},

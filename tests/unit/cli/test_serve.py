@@ -127,7 +127,7 @@ def test_help_is_grouped_by_subject_and_whole_in_80_columns() -> None:
     command = [sys.executable, "-m", "control_plane", "serve", "--help"]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=50, check=True, env=environment).stdout
     panels = re.findall(r"(?m)^╭─ ([A-Za-z ]+) ─", shown)
-    ours = ("Ports", "Models", "State and logs", "Triton", "Nodes", "Fleet", "Access", "Response cache", "Stop", "CPUs")
+    ours = ("Ports", "Models", "State and logs", "Triton", "Nodes", "Fleet", "Regions", "Access", "Response cache", "Stop", "CPUs")
     assert panels == ["Options", *ours]
     assert re.findall(r"--[a-z-]+", shown.partition("╭─ Ports")[0]) == ["--help"]
     assert "…" not in shown

@@ -325,3 +325,16 @@ async def test_who_sends_by_itself_is_refused_after_two_deaths() -> None:
         with pytest.raises(QueryOfDeath):
             await hold("poison")
     await hold("innocent")
+
+
+@pytest.mark.parametrize("may_leave", [True, False])
+async def test_what_was_not_sent_waits_for_the_next_triton_unless_another_region_may_take_it(may_leave: bool) -> None:
+    bench, request = Bench(), Request([NOT_SENT, OK])
+    bench.one.may_leave = lambda running: may_leave
+    bench.restart()
+    if may_leave:
+        with pytest.raises(UpstreamUnavailable) as caught:
+            await bench.send(request)
+        assert caught.value.is_not_sent
+    else:
+        assert (await bench.send(request)).status == 200

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.protocols.header_forwarding import BACKGROUND_MARK, NO_FORWARDING, HeaderForwarding
+from control_plane.protocols.header_forwarding import BACKGROUND_MARK, HOP_FIELD, NO_FORWARDING, GatewayForwarding, HeaderForwarding
 
 TENANT = HeaderForwarding.of("^x-(tenant|locale)$")
 ALL = HeaderForwarding.of(".*")
@@ -85,3 +85,30 @@ def test_different_fields_make_different_keys(one: list[tuple[bytes, bytes]], an
 
 def test_that_a_request_yields_is_no_part_of_a_key() -> None:
     assert ALL.matched([(b"Tidegate-Background", b"1")]) == b""
+
+
+@pytest.mark.parametrize(
+    ("name", "goes_on"),
+    [
+        pytest.param(b"authorization", True, id="its caller's token"),
+        pytest.param(b"x-api-key", True, id="its caller's key"),
+        pytest.param(b"tidegate-timeout-ms", True, id="its time"),
+        pytest.param(b"tidegate-target", True, id="its target"),
+        pytest.param(b"accept", True, id="what Triton reads"),
+        pytest.param(b"x-tenant", True, id="what models see"),
+        pytest.param(b"x-other", False, id="what they do not"),
+        pytest.param(HOP_FIELD, False, id="a hop that the caller claims"),
+        pytest.param(b"x-forwarded-for", False, id="an address that the caller claims"),
+        pytest.param(b"tidegate-control", False, id="a secret of the gateway's"),
+        pytest.param(b"tidegate-background", False, id="a mark that holds here only"),
+        pytest.param(b"cookie", False, id="what is for one host"),
+        pytest.param(b"connection", False, id="what is for one connection"),
+    ],
+)
+def test_what_goes_on_to_another_regions_gateway(name: bytes, goes_on: bool) -> None:
+    assert GatewayForwarding(TENANT.pattern).passes(name, BACKGROUND_MARK[1]) is goes_on
+
+
+def test_a_hop_is_never_told_to_triton_whatever_the_pattern() -> None:
+    assert not ALL.passes(HOP_FIELD, b"us")
+    assert ALL.matched([(HOP_FIELD, b"us")]) == NO_FORWARDING.matched([])

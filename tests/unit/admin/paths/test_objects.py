@@ -25,6 +25,7 @@ DEFAULTS: dict[str, dict[str, object]] = {
         "daily_compute_units": None,
         "weight": 1.0,
         "priority": 0,
+        "regions": "any",
     },
     "routes": {
         "version": "",
@@ -43,7 +44,15 @@ DEFAULTS: dict[str, dict[str, object]] = {
     "prices": {"models": "*", "tenant": ""},
 }
 ALL: dict[str, dict[str, object]] = {
-    "tenants": {"requests_per_s": 0.5, "burst": 2, "concurrency": 3, "daily_compute_units": 0, "weight": 2.5, "priority": -100},
+    "tenants": {
+        "requests_per_s": 0.5,
+        "burst": 2,
+        "concurrency": 3,
+        "daily_compute_units": 0,
+        "weight": 2.5,
+        "priority": -100,
+        "regions": "local",
+    },
     "routes": {
         "model": "m",
         "version": "3",

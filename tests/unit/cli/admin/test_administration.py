@@ -118,7 +118,7 @@ class TestOffline:
 class TestTenants:
     def test_from_making_to_deleting(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
         limits = ("--requests-per-s", "0.5", "--burst", 2, "--concurrency", 3, "--daily-compute-units", 86_400_000, "--weight", 2.5)
-        shown = ["t", "0.5", "2", "3", "86400000", "2.5", "-1"]
+        shown = ["t", "0.5", "2", "3", "86400000", "2.5", "-1", "any"]
         made = tidegate("tenants", "set", "t", *limits, "--priority", -1, *where)
         assert (made.table[1:], made.err) == ([shown], "tenant t is new\n")
         assert shown in tidegate("tenants", "list", *where).table
@@ -128,14 +128,14 @@ class TestTenants:
     def test_what_no_option_names_stays_as_it_is(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
         tidegate("tenants", "set", "t", "--requests-per-s", 5, "--burst", 20, "--weight", 2, *where)
         changed = tidegate("tenants", "set", "t", "--burst", 7, "--priority", 3, *where)
-        assert changed.table[1:] == [["t", "5", "7", "2", "3"]]
+        assert changed.table[1:] == [["t", "5", "7", "2", "3", "any"]]
         assert changed.err == "tenant t: burst 20 -> 7\ntenant t: priority 0 -> 3\n"
         taken = tidegate("tenants", "set", "t", "--requests-per-s", "none", *where)
-        assert (taken.table[1:], taken.err) == ([["t", "7", "2", "3"]], "tenant t: requests_per_s 5 -> none\n")
+        assert (taken.table[1:], taken.err) == ([["t", "7", "2", "3", "any"]], "tenant t: requests_per_s 5 -> none\n")
         for same in ((), ("--burst", 7)):
             assert tidegate("tenants", "set", "t", *same, *where).err == "tenant t is as it was\n"
         replaced = tidegate("tenants", "set", "t", "--replace", "--concurrency", 4, *where)
-        assert replaced.table[1:] == [["t", "4", "1", "0"]]
+        assert replaced.table[1:] == [["t", "4", "1", "0", "any"]]
         assert replaced.err.count("\n") == 4
         tidegate("tenants", "delete", "t", *where)
 

@@ -108,7 +108,7 @@ class Request(FakeSource):
 class Bench:
     def __init__(self, tasks: asyncio.TaskGroup, *, shared: FakeSharedCache | None = None, tenants: tuple[Tenant, ...] = ()) -> None:
         now_s = asyncio.get_running_loop().time
-        servers = Servers()
+        servers = self.servers = Servers()
         servers.up(FakeUpstream(http=FakeHttp(config=b"{}")))
         self.model, self.meter, self.recorder = Model(), FakeMeter(), FakeRecorder()
         self.fingerprints = Fingerprints()

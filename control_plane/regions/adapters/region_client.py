@@ -1,0 +1,62 @@
+"""Client of another region's gateway, as `regions/ports.RegionLink`: another gateway speaks Triton's protocol, so Triton's own
+clients reach it. It never retries."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from control_plane.core.algorithms.bounded_cache import BoundedCache
+from control_plane.core.errors import UpstreamUnavailable
+from control_plane.host.tls import GRPC, HTTP
+from control_plane.protocols.grpc import GrpcHead
+from control_plane.protocols.header_forwarding import HOP_FIELD, GatewayForwarding
+from control_plane.protocols.http1 import HttpRequest
+from control_plane.protocols.http2.headers import size_of
+from control_plane.regions.domain.region import Region
+from control_plane.triton.adapters.credentials import tls_context
+from control_plane.triton.adapters.grpc import GrpcClient
+from control_plane.triton.adapters.http import HttpClient
+
+_MAX_CONNECTIONS = 256
+"""Of HTTP, each with one request: as many as `regions/domain/window` lets out at most."""
+_READY = HttpRequest(b"GET", b"/v2/health/ready")
+
+
+class RegionClient:
+    """Client that opens connections when they are first needed."""
+
+    def __init__(self, origin: str, region: Region, *, forwards: str) -> None:
+        """`origin` is this gateway's region; `forwards` the pattern of header fields that models see. Raises StartupError: a
+        file of the region's credentials cannot be used."""
+        passes = GatewayForwarding(GatewayForwarding.of(forwards).pattern)
+        hop = ((HOP_FIELD.decode(), origin),)
+        where = f"--regions-file: region {region.name}: "
+        http_tls = tls_context(region.http, HTTP, setting=where)
+        self.http = HttpClient(region.http, max_connections=_MAX_CONNECTIONS, tls=http_tls, headers=hop, forwarding=passes)
+        self.grpc = GrpcClient(region.grpc, tls=tls_context(region.grpc, GRPC, setting=where), headers=hop, forwarding=passes)
+        self._probes = HttpClient(region.http, max_connections=1, tls=http_tls, headers=hop)
+        self._heads = BoundedCache[GrpcHead, GrpcHead]()
+
+    def head_for(self, head: GrpcHead) -> GrpcHead:
+        """See `triton/ports.RegionUpstream`. Its timeout only says that there is one: each call has its own."""
+        found = self._heads.get(head)
+        if found is None:
+            shown = ((b"authorization", head.authorization), (b"x-api-key", head.api_key))
+            fields = tuple((name, value.encode("latin-1")) for name, value in shown if value is not None)
+            found = replace(head, metadata=(*head.metadata, *fields), timeout_s=1.0)
+            self._heads.keep(head, found, size_bytes=2 * size_of(found.metadata))
+        return found
+
+    async def probe(self, *, timeout_s: float) -> None:
+        """See `regions/ports.RegionLink.probe`."""
+        try:
+            answer = await self._probes.send(_READY, timeout_s=timeout_s)
+        except UpstreamUnavailable as exc:
+            raise UpstreamUnavailable(str(exc).replace("Triton", "its gateway")) from exc
+        if answer.status != 200:
+            raise UpstreamUnavailable(f"it says that it is not ready (HTTP {answer.status})")
+
+    async def close(self) -> None:
+        await self.http.close()
+        await self.grpc.close()
+        await self._probes.close()

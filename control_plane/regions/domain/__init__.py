@@ -1,0 +1,1 @@
+"""Decisions about other regions, without I/O."""

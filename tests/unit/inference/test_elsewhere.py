@@ -1,0 +1,359 @@
+"""What leaves its region, and what stays: before other regions that answer as a test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from control_plane.core.errors import (
+    ControlPlaneError,
+    DeadlineExceeded,
+    GatewayStopping,
+    InvalidRequest,
+    LimitExceeded,
+    ModelLoadFailed,
+    ModelNotFound,
+    Overloaded,
+    PermissionDenied,
+    QueryOfDeath,
+    Recall,
+    RecallCause,
+    UpstreamUnavailable,
+)
+from control_plane.core.infer_call import InferCall, SendFailure
+from control_plane.inference.dispatch import Dispatch
+from control_plane.inference.elsewhere import MAX_BODY_BYTES, Elsewhere
+from control_plane.inference.in_flight.running_request import AuthorizedRequest
+from control_plane.inference.requests import InferRequest
+from control_plane.protocols.grpc import status_answer
+from control_plane.protocols.http1 import HttpAnswer, make_answer
+from control_plane.triton.servers import Servers
+from tests.aio import settle
+from tests.fakes import FakeUpstream
+
+pytestmark = pytest.mark.virtual_time
+
+OURS, THEIRS = make_answer(200, b"ours"), make_answer(200, b"theirs")
+SILENT = Recall(RecallCause.SERVER_SILENT)
+
+
+@dataclass
+class Permit:
+    is_guest: bool = False
+    is_in_background: bool = False
+    stays_in_region: bool = False
+    is_waiting: bool = False
+
+    def mark_as_guest(self) -> None:
+        self.is_guest = True
+
+
+@dataclass(eq=False)
+class Running:
+    call: InferCall = field(default_factory=lambda: InferCall("m", "", "", ()))
+    permit: Permit = field(default_factory=Permit)
+    is_repeatable: bool = False
+    has_flight: bool = False
+    sent_s: float | None = None
+    model_name: str = "m"
+    left: int = 0
+
+    def leave(self) -> None:
+        self.left += 1
+
+
+@dataclass
+class Request:
+    fields: dict[str, str] = field(default_factory=dict)
+    size_bytes: int = 10
+
+    def field(self, name: str) -> str | None:
+        return self.fields.get(name)
+
+    def body_bytes(self) -> int:
+        return self.size_bytes
+
+
+@dataclass
+class Regions:
+    """Other regions that answer with `answer`; None: none of them does."""
+
+    answer: HttpAnswer | None = field(default_factory=lambda: THEIRS)
+    is_any_well: bool = True
+    takes: bool = True
+    asked_for: list[bool] = field(default_factory=list)
+    """Of each request that was to leave, whether its model is missing here."""
+    left_s: float = 0.0
+    count: int = 0
+
+    def asked(self) -> None:
+        self.count += 1
+
+    def would_take(self, running: Any, *, left_s: float) -> bool:
+        return self.takes
+
+    async def ask(self, request: Any, running: Any, *, left_s: float, is_model_missing: bool) -> Any:
+        self.asked_for.append(is_model_missing)
+        self.left_s = left_s
+        return self.answer
+
+
+@dataclass
+class OnlyReady:
+    catalogue: object | None = None
+    names: set[str] = field(default_factory=set)
+
+    async def ready(self) -> set[str]:
+        return self.names
+
+
+class Bench:
+    def __init__(self, *, dispatch: OnlyReady | None = None) -> None:
+        self.regions, self.servers, self.loop = Regions(), Servers(), asyncio.get_running_loop()
+        self.servers.up(FakeUpstream())
+        self.elsewhere = Elsewhere(self.regions, self.servers, cast("Dispatch", dispatch or OnlyReady()), now_s=self.loop.time)
+        self.times_s: list[float] = []
+        """The time that each attempt here was given."""
+
+    async def answer(
+        self,
+        *here: object,
+        running: Running | None = None,
+        request: Request | None = None,
+        work: Callable[[float], Awaitable[HttpAnswer]] | None = None,
+    ) -> HttpAnswer:
+        """Answer a request; the attempts here end with what `here` has, in turn."""
+        outcomes = list(here)
+
+        async def compute(timeout_s: float) -> Any:
+            self.times_s.append(timeout_s)
+            outcome = outcomes.pop(0)
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+        asked = cast("InferRequest[HttpAnswer]", request or Request())
+        return await self.elsewhere.answer(asked, cast("AuthorizedRequest", running or Running()), 10.0, work or compute)
+
+
+LEAVES = [
+    pytest.param(Overloaded("busy"), id="no room"),
+    pytest.param(ModelNotFound("none"), id="no such model"),
+    pytest.param(ModelLoadFailed("corrupt"), id="a model that cannot be loaded"),
+    pytest.param(UpstreamUnavailable("down"), id="no server"),
+]
+STAYS = [
+    pytest.param(LimitExceeded("rate"), id="its tenant's rate"),
+    pytest.param(PermissionDenied("no"), id="its caller's rights"),
+    pytest.param(InvalidRequest("wrong"), id="a request that is wrong"),
+    pytest.param(DeadlineExceeded("late"), id="its time is over"),
+    pytest.param(QueryOfDeath("deadly"), id="processes have died of it"),
+    pytest.param(GatewayStopping(), id="the gateway stops"),
+]
+
+
+async def test_what_is_answered_here_asks_nobody() -> None:
+    bench = Bench()
+    assert await bench.answer(OURS) is OURS
+    assert not bench.regions.asked_for
+    assert bench.regions.count == 1
+
+
+@pytest.mark.parametrize("error", LEAVES)
+async def test_what_this_region_cannot_do_is_done_there(error: ControlPlaneError) -> None:
+    bench, running = Bench(), Running()
+    assert await bench.answer(error, running=running) is THEIRS
+    assert bench.regions.asked_for == [isinstance(error, ModelNotFound | ModelLoadFailed)]
+    assert running.left == 1, "it holds no slot here meanwhile"
+
+
+@pytest.mark.parametrize("error", LEAVES)
+async def test_where_nobody_does_it_is_told_what_this_region_says(error: ControlPlaneError) -> None:
+    bench = Bench()
+    bench.regions.answer = None
+    with pytest.raises(type(error)) as caught:
+        await bench.answer(error)
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("error", STAYS)
+async def test_what_is_no_want_of_room_stays(error: ControlPlaneError) -> None:
+    bench = Bench()
+    with pytest.raises(type(error)):
+        await bench.answer(error)
+    assert not bench.regions.asked_for
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_repeatable", "leaves"),
+    [
+        pytest.param(make_answer(404), False, True, id="Triton lacks the model"),
+        pytest.param(make_answer(400), True, False, id="the request's own fault"),
+        pytest.param(make_answer(503, b"Exceeds maximum queue size"), True, True, id="Triton's queue is full"),
+        pytest.param(make_answer(503, b"Exceeds maximum queue size"), False, False, id="a step may have been computed"),
+        pytest.param(status_answer(14, "x", loss=SendFailure.NOT_SENT), False, True, id="it was not sent"),
+        pytest.param(status_answer(14, "x", loss=SendFailure.CONNECTION_LOST), True, False, id="a process may have died of it"),
+        pytest.param(status_answer(14, "x", loss=SendFailure.TIMED_OUT), True, False, id="its time is over"),
+    ],
+)
+async def test_an_answer_that_tells_of_a_fault_leaves_by_the_table(answer: Any, is_repeatable: bool, leaves: bool) -> None:
+    bench = Bench()
+    found = await bench.answer(answer, running=Running(is_repeatable=is_repeatable, sent_s=1.0))
+    assert found is (THEIRS if leaves else answer)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_repeatable", "leaves"),
+    [
+        pytest.param(UpstreamUnavailable("lost"), True, False, id="a process may have died of it"),
+        pytest.param(UpstreamUnavailable("lost"), False, False, id="it may have been computed"),
+        pytest.param(UpstreamUnavailable("unsent", is_not_sent=True), False, True, id="it was not sent"),
+        pytest.param(UpstreamUnavailable("silent", recall=SILENT), True, True, id="it was taken back"),
+        pytest.param(UpstreamUnavailable("silent", recall=SILENT), False, False, id="it may have been computed by a silent one"),
+    ],
+)
+async def test_what_a_server_had_leaves_by_the_table(error: UpstreamUnavailable, is_repeatable: bool, leaves: bool) -> None:
+    bench, running = Bench(), Running(is_repeatable=is_repeatable, sent_s=1.0)
+    if leaves:
+        assert await bench.answer(error, running=running) is THEIRS
+    else:
+        with pytest.raises(UpstreamUnavailable):
+            await bench.answer(error, running=running)
+        assert not bench.regions.asked_for
+
+
+@pytest.mark.parametrize(
+    ("running", "request_"),
+    [
+        pytest.param(Running(InferCall("m", "", "", (), sequence_id="1")), Request(), id="a sequence's"),
+        pytest.param(Running(InferCall("m", "", "", (), uses_shared_memory=True)), Request(), id="in shared memory"),
+        pytest.param(Running(permit=Permit(stays_in_region=True)), Request(), id="its tenant's stay"),
+        pytest.param(Running(permit=Permit(is_in_background=True)), Request({"tidegate-hop": "r"}), id="a job's"),
+        pytest.param(Running(), Request(size_bytes=MAX_BODY_BYTES + 1), id="a large one"),
+        pytest.param(Running(), Request({"tidegate-hop": "anybody"}), id="another region's"),
+    ],
+)
+async def test_some_never_leave(running: Running, request_: Request) -> None:
+    bench = Bench()
+    with pytest.raises(Overloaded):
+        await bench.answer(Overloaded("busy"), running=running, request=request_)
+    assert not bench.regions.asked_for
+
+
+async def test_one_of_another_region_is_marked_and_a_jobs_is_not() -> None:
+    bench, guest, job = Bench(), Running(), Running(permit=Permit(is_in_background=True))
+    for running in (guest, job):
+        await bench.answer(OURS, running=running, request=Request({"tidegate-hop": "there"}))
+    assert (guest.permit.is_guest, job.permit.is_guest, bench.elsewhere.guests) == (True, False, 1)
+
+
+async def test_for_another_region_a_fleet_loads_nothing() -> None:
+    fleet = OnlyReady(catalogue=object())
+    bench = Bench(dispatch=fleet)
+    with pytest.raises(ModelNotFound, match="not loaded in this region"):
+        await bench.answer(OURS, request=Request({"tidegate-hop": "there"}))
+    fleet.names.add("m")
+    assert await bench.answer(OURS, request=Request({"tidegate-hop": "there"})) is OURS
+
+
+async def test_while_no_server_answers_the_other_region_is_asked_first_and_this_one_if_it_refuses() -> None:
+    bench = Bench()
+    bench.servers.fell_silent()
+    assert await bench.answer() is THEIRS
+    assert not bench.times_s
+    bench.regions.answer = None
+    assert await bench.answer(OURS) is OURS
+    bench.regions.is_any_well = False
+    assert await bench.answer(OURS) is OURS
+    assert len(bench.regions.asked_for) == 2
+
+
+class Slow:
+    """Work here that takes for ever, or as long as a test says."""
+
+    def __init__(self, *takes_s: float) -> None:
+        self.takes_s, self.cancelled = list(takes_s), 0
+
+    async def __call__(self, timeout_s: float) -> HttpAnswer:
+        try:
+            await asyncio.sleep(self.takes_s.pop(0))
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return OURS
+
+
+@pytest.mark.parametrize(("is_repeatable", "expected"), [(True, THEIRS), (False, OURS)])
+async def test_what_may_be_computed_twice_is_taken_back_from_a_server_that_falls_silent(is_repeatable: bool, expected: HttpAnswer) -> None:
+    bench, work = Bench(), Slow(5.0)
+    bench.loop.call_later(1.0, bench.servers.fell_silent)
+    assert await bench.answer(running=Running(is_repeatable=is_repeatable), work=work) is expected
+    assert work.cancelled == int(is_repeatable)
+
+
+async def test_nothing_is_taken_back_where_nobody_else_is_well() -> None:
+    bench, work = Bench(), Slow(5.0)
+    bench.regions.is_any_well = False
+    bench.loop.call_later(1.0, bench.servers.fell_silent)
+    assert await bench.answer(running=Running(is_repeatable=True), work=work) is OURS
+    assert not work.cancelled
+
+
+async def test_what_was_taken_back_in_vain_is_computed_here_after_all() -> None:
+    bench, work = Bench(), Slow(100.0, 1.0)
+    bench.regions.answer = None
+    bench.loop.call_later(1.0, bench.servers.fell_silent)
+    assert await bench.answer(running=Running(is_repeatable=True), work=work) is OURS
+
+
+@pytest.mark.parametrize(
+    ("is_waiting", "takes", "expected"),
+    [
+        pytest.param(True, True, THEIRS, id="it waits for its turn"),
+        pytest.param(True, False, OURS, id="nobody would take it"),
+        pytest.param(False, True, OURS, id="it is computed"),
+    ],
+)
+async def test_what_still_waits_leaves_while_there_is_time(is_waiting: bool, takes: bool, expected: HttpAnswer) -> None:
+    bench, began_s = Bench(), asyncio.get_running_loop().time()
+    bench.regions.takes = takes
+    assert await bench.answer(running=Running(permit=Permit(is_waiting=is_waiting)), work=Slow(9.5)) is expected
+    if expected is THEIRS:
+        assert bench.loop.time() - began_s == pytest.approx(8.0)
+        assert bench.regions.left_s == pytest.approx(2.0)
+
+
+async def test_a_caller_that_leaves_is_no_recall() -> None:
+    bench, work = Bench(), Slow(100.0)
+    async with asyncio.TaskGroup() as tasks:
+        asking = tasks.create_task(bench.answer(work=work))
+        await settle()
+        asking.cancel()
+    assert asking.cancelled()
+    assert not bench.regions.asked_for
+
+
+@pytest.mark.parametrize(
+    ("running", "is_any_well", "expected"),
+    [
+        pytest.param(Running(), True, True, id="it may"),
+        pytest.param(Running(), False, False, id="nobody else is well"),
+        pytest.param(Running(permit=Permit(stays_in_region=True)), True, False, id="its tenant's stay"),
+    ],
+)
+async def test_what_stays_is_known_while_it_is_computed(running: Running, is_any_well: bool, expected: bool) -> None:
+    bench = Bench()
+    bench.regions.is_any_well = is_any_well
+    found: list[bool] = []
+
+    async def work(timeout_s: float) -> HttpAnswer:
+        found.append(bench.elsewhere.may_leave(running))
+        return OURS
+
+    await bench.answer(running=running, work=work)
+    assert found == [expected]
+    assert not bench.elsewhere.may_leave(running), "it has ended"

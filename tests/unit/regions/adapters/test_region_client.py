@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from control_plane.core.endpoints import TcpAddress
+from control_plane.core.errors import DeadlineExceeded, UpstreamUnavailable
+from control_plane.protocols.grpc import GrpcHead
+from control_plane.regions.adapters.region_client import RegionClient
+from control_plane.regions.domain.region import Region
+
+
+def client_of(port: int) -> RegionClient:
+    return RegionClient("here", Region("there", TcpAddress("127.0.0.1", port), TcpAddress("127.0.0.1", port)), forwards="")
+
+
+async def probe(answer: bytes | None) -> None:
+    """Probe a region that answers so, or not at all."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"GET /v2/health/ready HTTP/1.1\r\n")
+        if answer is not None:
+            writer.write(answer)
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        client = client_of(listening.sockets[0].getsockname()[1])
+        try:
+            await client.probe(timeout_s=0.2)
+        finally:
+            await client.close()
+
+
+async def test_one_that_is_ready_is_well() -> None:
+    await probe(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+
+async def test_one_that_is_not_ready_says_so() -> None:
+    with pytest.raises(UpstreamUnavailable, match="not ready"):
+        await probe(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")
+
+
+async def test_one_that_says_nothing_is_given_up_on() -> None:
+    with pytest.raises(DeadlineExceeded):
+        await probe(None)
+
+
+async def test_where_nobody_listens_no_triton_is_blamed() -> None:
+    client = client_of(1)
+    with pytest.raises(UpstreamUnavailable, match="cannot connect to its gateway at"):
+        await client.probe(timeout_s=1.0)
+    await client.close()
+
+
+def test_a_calls_head_has_its_callers_credentials_and_is_made_once() -> None:
+    client, head = client_of(1), GrpcHead("/m", ((b"a", b"b"),), authorization="Bearer x", api_key="y")
+    made = client.head_for(head)
+    assert made.metadata == ((b"a", b"b"), (b"authorization", b"Bearer x"), (b"x-api-key", b"y"))
+    assert made.timeout_s is not None
+    assert client.head_for(head) is made

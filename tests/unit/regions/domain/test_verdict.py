@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+
+from control_plane.core.infer_call import SendFailure
+from control_plane.protocols.grpc import message_answer, status_answer
+from control_plane.protocols.http1 import HttpAnswer
+from control_plane.regions.domain.verdict import Verdict, verdict_of
+
+
+@pytest.mark.parametrize(
+    ("http", "grpc", "verdict"),
+    [
+        pytest.param(401, 16, Verdict.UNAUTHENTICATED, id="its key is not valid there"),
+        pytest.param(403, 7, Verdict.DENIED, id="it may not call the model"),
+        pytest.param(404, 5, Verdict.MODEL_MISSING, id="no such model"),
+        pytest.param(429, 8, Verdict.LIMITED, id="its tenant's limits"),
+        pytest.param(503, 14, Verdict.FULL, id="no room"),
+        pytest.param(504, 4, Verdict.LOST, id="its time is over"),
+        pytest.param(400, 3, Verdict.FAILED, id="anything else"),
+        pytest.param(500, 13, Verdict.FAILED, id="a defect"),
+    ],
+)
+def test_both_protocols_say_the_same(http: int, grpc: int, verdict: Verdict) -> None:
+    assert verdict_of(HttpAnswer(http, b"", b"")) is verdict
+    assert verdict_of(status_answer(grpc, "text")) is verdict
+
+
+def test_a_success_is_the_callers_answer() -> None:
+    assert verdict_of(HttpAnswer(200, b"", b"")) is Verdict.ANSWERED
+    assert verdict_of(message_answer(b"")) is Verdict.ANSWERED
+
+
+@pytest.mark.parametrize(
+    ("loss", "verdict"),
+    [
+        (SendFailure.NOT_SENT, Verdict.UNREACHABLE),
+        (SendFailure.CONNECTION_LOST, Verdict.LOST),
+        (SendFailure.TIMED_OUT, Verdict.LOST),
+    ],
+)
+def test_a_call_that_got_no_answer_was_not_sent_or_is_lost(loss: SendFailure, verdict: Verdict) -> None:
+    assert verdict_of(status_answer(14, "text", loss=loss)) is verdict
+
+
+def test_what_is_no_whole_answer_failed() -> None:
+    assert verdict_of(None) is Verdict.FAILED
