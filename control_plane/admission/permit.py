@@ -106,6 +106,12 @@ class Permit:
         permit.held_bytes = self.held_bytes
         return permit
 
+    def for_part(self) -> PartPermit:
+        """Return a permit for a part of the same request, for a turn at that part's model while this one is held."""
+        permit = PartPermit(self._slots, self._account)
+        permit.held_bytes = self.held_bytes
+        return permit
+
     async def acquire_slot(self, model: str, *, cost_units: float, deadline_s: float) -> None:
         """Acquire a slot at the model, waiting for it where the model is busy; may be called once. Cancelled
         it holds no slot.
@@ -127,14 +133,18 @@ class Permit:
             gate.request_began()  # before it has its turn: what waits is not to be passed by work in the background
             end = gate.request_ended
         try:
-            if not self._try_acquire(model, cost_units, deadline_s, self._slots.now_s()):
-                cost = cost_units if cost_units > _MIN_COST else _MIN_COST
-                limiter = self._slots.of(model, continues_sequence=self.continues_sequence)
-                await self._wait(limiter, model, cost, deadline_s)
-                self._hold(limiter, model, cost, deadline_s, self._slots.now_s())
+            await self._acquire(model, cost_units, deadline_s)
         except BaseException:
             end()
             raise
+
+    async def _acquire(self, model: str, cost_units: float, deadline_s: float) -> None:
+        """Acquire a slot at the model, once the gate for work in the background is passed. Raises as `acquire_slot`."""
+        if not self._try_acquire(model, cost_units, deadline_s, self._slots.now_s()):
+            cost = cost_units if cost_units > _MIN_COST else _MIN_COST
+            limiter = self._slots.of(model, continues_sequence=self.continues_sequence)
+            await self._wait(limiter, model, cost, deadline_s)
+            self._hold(limiter, model, cost, deadline_s, self._slots.now_s())
 
     def try_acquire_slot(self, model: str, *, cost_units: float, deadline_s: float, now_s: float) -> bool:
         """Acquire a slot at the model if one is free now; False: `acquire_slot` waits for it."""
@@ -189,16 +199,19 @@ class Permit:
             now_s = self._slots.now_s() if now_s is None else now_s
             account.units_in_flight -= self._cost
             account.units_ended += self._cost
-            background = self._slots.background
-            if self._slots.is_in_background:
-                background.end(is_preempted=self._is_preempted)
-            else:
-                background.request_ended(now_s)
+            self._leave_gate(now_s)
             self._sent_s = sent_s if sent_s > self._started_s else self._started_s
             if not self._kept:
                 self._release_slot(self._held, now_s)
             elif now_s < self._deadline_s:
                 self._deadline_s, self._has_left = now_s, True  # the caller gave it no more time than that
+
+    def _leave_gate(self, now_s: float) -> None:
+        background = self._slots.background
+        if self._slots.is_in_background:
+            background.end(is_preempted=self._is_preempted)
+        else:
+            background.request_ended(now_s)
 
     def enter_room(self, retry_after_s: float) -> Place:
         """Take a place in the waiting room, in which the request waits for its model. Raises LimitExceeded, Overloaded."""
@@ -255,3 +268,29 @@ class Permit:
             place.leave()
         if reason is not None:
             raise self._slots.overloaded(tenant.name, reason, model, limiter.retry_after_s)
+
+
+class PartPermit(Permit):
+    """Permit of a part of a request, whose own permit has its place in the tenant's limits, stands for its units, and has passed
+    the gate for work in the background: a part that waited there would wait for the request that it is part of."""
+
+    __slots__ = ()
+
+    async def acquire_slot(self, model: str, *, cost_units: float, deadline_s: float) -> None:
+        await self._acquire(model, cost_units, deadline_s)
+
+    def try_acquire_slot(self, model: str, *, cost_units: float, deadline_s: float, now_s: float) -> bool:
+        return self._try_acquire(model, cost_units, deadline_s, now_s)
+
+    def _leave_gate(self, now_s: float) -> None: ...
+
+    def _hold(self, limiter: ConcurrencyLimiter, model: str, cost: float, deadline_s: float, now_s: float) -> None:
+        super()._hold(limiter, model, cost, deadline_s, now_s)
+        self._account.units_in_flight -= cost
+
+    def release(self, *, sent_s: float = float("-inf"), now_s: float | None = None) -> None:
+        self._account.in_flight += 1
+        if self._held is not None:
+            self._account.units_in_flight += self._cost
+            self._account.units_ended -= self._cost
+        super().release(sent_s=sent_s, now_s=now_s)

@@ -55,6 +55,7 @@ from control_plane.inference.governance import Governance, Meter
 from control_plane.inference.inference import InferenceService
 from control_plane.inference.model_names import ModelNames
 from control_plane.inference.retries.queries_of_death import QueriesOfDeath
+from control_plane.inference.sharded_models import ShardedModels
 from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.ports import ModelAdministration
@@ -150,6 +151,8 @@ class DataPlane:
             meter=governance.meter,
         )
         budget = BodyBudget(gateway.max_buffered_bytes)
+        if dispatch is not None:
+            dispatch.sharded = ShardedModels(self._inference, budget, max_bytes=gateway.max_body_bytes)
         self._reads = ReadScheduler()
         self._governance = governance
         self._hosts = allowed_hosts(gateway.host, gateway.allowed_hosts, authentication=governance.access.is_on)

@@ -43,6 +43,14 @@ class Tensor:
     shape: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class RawTensor:
+    """Tensor with its data: row-major, little-endian, strings each behind its length (4 bytes)."""
+
+    tensor: Tensor
+    data: bytes | memoryview
+
+
 def element_count(shape: tuple[int, ...]) -> int:
     """Return the number of elements of a tensor of this shape; 1 for a scalar."""
     return prod(shape)

@@ -20,10 +20,11 @@ from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
 from control_plane.fleet.domain.memory import EVERYWHERE, DesiredState, Progress
 from control_plane.fleet.routing.model_router import ModelRouter
-from control_plane.fleet.view.catalogue import asked_of_all, best_lines
+from control_plane.fleet.view.catalogue import asked_of_all, best_lines, sharded_lines
 from control_plane.fleet.view.memory import MemorySync
 from control_plane.fleet.view.state import FleetState
 from control_plane.models.served_variants import served_variants
+from control_plane.sharding.domain.plan import read_plan
 from control_plane.triton.servers import Servers
 from control_plane.triton.triton_log import brief
 
@@ -94,13 +95,13 @@ class FleetModels:
         """Return the lines of all servers' indexes by model, sorted and with models that are nowhere, and the variants that
         are served. Raises UpstreamUnavailable."""
         indexes = await asked_of_all(self._servers.to_ask(), lambda server: server.control.index())
-        lines = await asyncio.to_thread(_lines_of_all, indexes, set(self._state.specs.described))
+        lines = await asyncio.to_thread(_lines_of_all, [*indexes, sharded_lines(self._state)], set(self._state.specs.described))
         told = await asked_of_all(self._servers.to_ask(), served_variants)
         return lines, {model: variant for each in told for model, variant in each.items()}
 
     async def load(self, name: str, override: ModelOverride | None = None) -> None:
         """Load the model where it fits best and keep it loaded; if it is loaded already, load it anew, on one
-        server after the other.
+        server after the other. Of a sharded model its parts are loaded.
 
         Raises:
             ModelNotFound, ModelLoadFailed, DeadlineExceeded, UpstreamUnavailable.
@@ -111,9 +112,13 @@ class FleetModels:
         """
         if override is not None:  # after an eviction the model would come back without it
             raise NotSupported("a fleet loads models as their folders have them; change the folder, or serve it by one Triton of its own")
-        self._facts(name)
+        if config := self._facts(name).spec.sharded:
+            await self._memory.change_desired(name, _not_suspended)
+            for part in read_plan(config).parts:
+                await self.load(part)
+            return
         if self._memory.is_leader():
-            await self._memory.change_desired(name, lambda before: DesiredState() if before.is_suspended else before)
+            await self._memory.change_desired(name, _not_suspended)
             await self._load_here(name)
         else:
             await self._ask_leader(name, is_suspended=False)
@@ -125,6 +130,10 @@ class FleetModels:
         Raises as `load` does, and Overloaded: servers are full of what is to stay loaded, or did not load it in the
         time of a load. They do as soon as they have room.
         """
+        if config := self._facts(name).spec.sharded:
+            for part in read_plan(config).parts:
+                await self.load_everywhere(part)
+            return
         await self.load(name)
         await self._memory.change_desired(name, lambda before: replace(self._pinned(name, before), min_replicas=EVERYWHERE))
         facts, before, deadline_s = self._facts(name), list[Server](), 0.0
@@ -155,7 +164,10 @@ class FleetModels:
     async def keep(self, name: str, *, waits_for_room: bool = True) -> None:
         """Have a model loaded as long as this process runs, as it was started to, unless an administrator has
         suspended it. Raises as `load`."""
-        self._facts(name)
+        if config := self._facts(name).spec.sharded:
+            for part in read_plan(config).parts:
+                await self.keep(part, waits_for_room=waits_for_room)
+            return
         if self._state.specs.is_suspended(name):
             _log.info(
                 "model stays unloaded, since an administrator unloaded it; `tidegate models load` loads it again", extra={"model": name}
@@ -212,6 +224,8 @@ class FleetModels:
         """
         if name not in self._state.fleet.models and not self._state.fleet.replicas(name):
             return
+        for part in self._state.specs.parts_of(name) if unload_dependents else ():
+            await self.unload(part)
         if self._memory.is_leader():
             await self._memory.wish(name, _SUSPENDED)
             await self._unload_here(name)
@@ -354,6 +368,10 @@ class FleetModels:
 def _lines_of_all(indexes: list[list[ModelVersion]], described: set[str]) -> dict[str, list[ModelVersion]]:
     found = lines_by_model(best_lines([line for each in indexes for line in each]))
     return {name: found.get(name, []) for name in sorted(found.keys() | described)}
+
+
+def _not_suspended(before: DesiredState) -> DesiredState:
+    return DesiredState() if before.is_suspended else before
 
 
 def _unloaded_meanwhile(model: str) -> Conflict:

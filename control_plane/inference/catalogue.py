@@ -34,6 +34,9 @@ class Catalogue(Protocol):
     def is_ready(self, model: str) -> bool:
         """Whether a request for the model would be served, if necessary after loading it."""
 
+    def told_config(self, model: str) -> str:
+        """The configuration (JSON) of a sharded model, which no server has; empty for any other."""
+
     def servers_of(self, model: str) -> Sequence[Askable]:
         """The servers that answer and have the model ready; for an empty name, all that answer.
 

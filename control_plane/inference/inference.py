@@ -151,10 +151,10 @@ class InferenceService:
             running, route, arm = self._authorize(parsed, request, admitted)
             timeout_s = timeout_s_of(route, asked_s=request.timeout_s, default_s=self._default_timeout_s)
             if self.elsewhere is not None:
-                here = partial(self._ask, request, running, route) if arm is None else partial(self._ask_arm, request, running, arm)
+                here = partial(self.ask, request, running, route) if arm is None else partial(self._ask_arm, request, running, arm)
                 answer = await self.elsewhere.answer(request, running, timeout_s, here)
             elif arm is None:
-                answer = await self._ask(request, running, route, timeout_s)
+                answer = await self.ask(request, running, route, timeout_s)
             else:
                 answer = await self._ask_arm(request, running, arm, timeout_s)
             if arm is None and route is not None and self.shadow is not None and not running.region:
@@ -162,7 +162,7 @@ class InferenceService:
             running.answered(request.outcome(answer), answer)
             return answer
 
-    def _ask(self, request: InferRequest[AnswerT], running: AuthorizedRequest, route: Route | None, timeout_s: float) -> Awaitable[AnswerT]:
+    def ask(self, request: InferRequest[AnswerT], running: AuthorizedRequest, route: Route | None, timeout_s: float) -> Awaitable[AnswerT]:
         """Answer a request from the cache or from a server."""
         # No coroutine of its own: every inference would be passed through it.
         scope = None if self._cached is None else self._cached.cache.scope(running.model_name, route, running.principal.tenant)
@@ -178,7 +178,7 @@ class InferenceService:
         """Answer a request that a route with targets has assigned; the route's own model stands in for one that fails."""
         deadline_s = self._now_s() + timeout_s
         try:
-            answer = await self._ask(request, running, arm.route, timeout_s)
+            answer = await self.ask(request, running, arm.route, timeout_s)
         except Exception as exc:
             if not self.observe_and_may_fall_back(arm, model_fault_of_error(exc), running, deadline_s):
                 raise
@@ -186,7 +186,7 @@ class InferenceService:
             if not self.observe_and_may_fall_back(arm, model_fault_in(answer), running, deadline_s):
                 return request.with_model(answer)
         self._fall_back(request, running, arm)
-        answer = await self._ask(request, running, arm.route, deadline_s - self._now_s())
+        answer = await self.ask(request, running, arm.route, deadline_s - self._now_s())
         return request.with_model(answer)
 
     def _fall_back(self, request: FrontendRequest, running: AuthorizedRequest, arm: Arm) -> None:

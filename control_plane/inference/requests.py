@@ -6,18 +6,22 @@ and the dispatchers call them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Protocol, Self, TypeVar
 
 from control_plane.core.algorithms.steps import Steps
 from control_plane.core.infer_call import Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal
+from control_plane.core.tensor import RawTensor
 from control_plane.inference.caching.cached_inference import CacheableRequest
 from control_plane.inference.in_flight.running_request import Source
 from control_plane.inference.retries.queries_of_death import Hashable
 from control_plane.inference.route_targets import Assignee
 from control_plane.inference.shadowing import CopyableRequest
+from control_plane.protocols.grpc import GrpcAnswer
 from control_plane.protocols.http1 import HttpAnswer
+from control_plane.protocols.kserve.ensemble_json import GivenTensors
+from control_plane.sharding.domain.plan import Step
 from control_plane.triton.ports import HttpStream, RegionUpstream, Slot, Upstream
 
 AnswerT = TypeVar("AnswerT")
@@ -81,6 +85,22 @@ class InferRequest(FrontendRequest, CacheableRequest[AnswerT], ServerRequest[Ans
 
     def with_region(self, answer: AnswerT, region: str) -> AnswerT:
         """Add the name of the region that has computed an answer."""
+
+
+class WholeRequest(ServerRequest[AnswerT], Protocol[AnswerT]):
+    """A unary request to a sharded model, which no server gets: it is answered from its parts' tensors, in its protocol."""
+
+    def given(self, call: InferCall) -> GivenTensors:
+        """Its inputs as raw tensors, and what it asks for. Raises InvalidRequest, NotSupported, PayloadTooLarge."""
+
+    def part(self, step: Step, frame: bytes) -> InferRequest[GrpcAnswer]:
+        """The request to a part, of which `frame` is the message."""
+
+    def answer_of_parts(self, call: InferCall, version: str, given: GivenTensors, outputs: Sequence[tuple[str, RawTensor]]) -> AnswerT:
+        """The answer with these outputs. Raises InvalidRequest, PayloadTooLarge: one cannot be written as JSON."""
+
+    def failed_by(self, code: int, text: str) -> AnswerT:
+        """The answer where a part's had this gRPC status and text."""
 
 
 class GenerateRequest(FrontendRequest, Protocol):

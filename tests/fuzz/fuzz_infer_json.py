@@ -13,8 +13,9 @@ from tests.fuzz.harness import fuzz, instrumented
 
 with instrumented():
     from control_plane.core.algorithms.steps import finish
-    from control_plane.core.errors import InvalidRequest, PayloadTooLarge, UnparsableRequest
+    from control_plane.core.errors import InvalidRequest, NotSupported, PayloadTooLarge, UnparsableRequest
     from control_plane.core.infer_call import InferCall
+    from control_plane.protocols.kserve.ensemble_json import read_given
     from control_plane.protocols.kserve.infer_json import infer_request_steps
 
 LARGE_BYTES = 300 * 1024
@@ -32,6 +33,17 @@ def check(data: bytes) -> None:
         compare_large(call, text, body[json_bytes:], length)
     if call is not None and json_bytes:
         compare_with_rapidjson(call, text)
+        compare_tensors(call, body, json_bytes)
+
+
+def compare_tensors(call: InferCall, body: bytes, json_bytes: int) -> None:
+    """What the gateway reads of a request to a sharded model is what was checked, or it is refused."""
+    try:
+        given = read_given(body, json_bytes)
+    except (InvalidRequest, UnparsableRequest, PayloadTooLarge, NotSupported) as exc:
+        str(exc).encode()
+        return
+    assert tuple(raw.tensor for raw in given.inputs.values()) == call.inputs
 
 
 def read(body: bytes, length: bytes | None) -> InferCall | None:

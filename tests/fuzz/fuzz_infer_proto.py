@@ -12,6 +12,7 @@ with instrumented():
     from control_plane.core.algorithms.steps import finish
     from control_plane.core.errors import InvalidRequest, PayloadTooLarge, UnparsableRequest
     from control_plane.core.infer_call import InferCall
+    from control_plane.protocols.kserve.ensemble_proto import read_given
     from control_plane.protocols.kserve.infer_proto import infer_request_steps
 
 UNKNOWN_BYTES = 70_000
@@ -24,6 +25,7 @@ def check(data: bytes) -> None:
     assert large in (small, None), (small, large)
     if small is None:
         return
+    compare_tensors(small, data)
     parsed = service_pb2.ModelInferRequest.FromString(data)
     parsed.DiscardUnknownFields()  # groups, which nothing of ours has: refused in what is large, passed over in what is small
     assert read(UNKNOWN_FIELD + parsed.SerializeToString()) == small
@@ -31,6 +33,18 @@ def check(data: bytes) -> None:
         (tensor.name, tensor.datatype, tensor.shape) for tensor in small.inputs
     ]
     assert (small.model_name, small.model_version, small.request_id) == (parsed.model_name, parsed.model_version, parsed.id)
+
+
+def compare_tensors(call: InferCall, data: bytes) -> None:
+    """What the gateway reads of a request to a sharded model is what was checked, or it is refused."""
+    if call.uses_shared_memory:
+        return  # refused before it is read
+    try:
+        given = read_given(data)
+    except (InvalidRequest, PayloadTooLarge) as exc:
+        str(exc).encode()
+        return
+    assert tuple(raw.tensor for raw in given.inputs.values()) == call.inputs
 
 
 def read(message: bytes) -> InferCall | None:

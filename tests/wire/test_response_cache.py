@@ -13,7 +13,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from control_plane.core.infer_call import Outcome
-from control_plane.frontends.kserve.http_infer import MAX_CACHEABLE_REQUEST_BYTES
+from control_plane.frontends.kserve.grpc_infer import MAX_CACHEABLE_REQUEST_BYTES
 from control_plane.objects.domain.route import CachePolicy, Route
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.protocols.grpc import HEAD, GrpcAnswer, message_answer, status_fields

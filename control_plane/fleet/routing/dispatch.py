@@ -13,14 +13,14 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelNotFound, UpstreamUnavailable
 from control_plane.core.infer_call import InferCall
 from control_plane.fleet.domain.routing.hedging import idle_server
 from control_plane.fleet.routing.hedging import Hedging
 from control_plane.fleet.routing.hung_requests import HungRequests
-from control_plane.fleet.routing.model_router import ModelRouter
+from control_plane.fleet.routing.model_router import ModelRouter, not_whole
 from control_plane.fleet.routing.overdue_watch import OverdueWatch
 from control_plane.fleet.routing.resending import Resending, recall_of
 from control_plane.fleet.routing.workloads import RequestClassifier, RoutingHint
@@ -33,6 +33,7 @@ from control_plane.inference.retries.faults import FAULTS, Fault, Resend, fault_
 from control_plane.inference.retries.queries_of_death import Hashable, QueriesOfDeath, Suspect
 from control_plane.inference.retries.retry_budget import RetryBudget, units_of
 from control_plane.inference.retries.server_fault import dead_stub_model_in
+from control_plane.inference.sharded_models import SendsWholes
 from control_plane.protocols.http1 import HttpAnswer
 from control_plane.triton.ports import HttpStream, Upstream
 
@@ -70,6 +71,8 @@ class FleetDispatcher:
         self.hung = HungRequests(self.deaths, doubted=router.state.doubts.avoided)
         self.overdue = OverdueWatch(router, self.hung)
         self._workloads = RequestClassifier(router.state.fleet)
+        self.sharded: SendsWholes | None = None
+        """Answers the requests of sharded models."""
         self._now_s = now_s
 
     async def send(
@@ -81,10 +84,13 @@ class FleetDispatcher:
         QueryOfDeath: processes have died under it. Otherwise raises as `ModelRouter.acquire`. If it is cancelled,
         the request's slot is released.
         """
+        facts = self._router.state.fleet.models.get(call.model_name)
+        if facts is not None and facts.spec.sharded and not self._router.state.specs.is_suspended(facts.name):
+            answer: AnswerT = await self._send_whole(request, call, facts.spec.sharded, timeout_s, running)
+            return answer
         deadline_s = self._now_s() + timeout_s
         hint = self._workloads.hint(call, running)
         self.retries.asked(units_of(running))
-        facts = self._router.state.fleet.models.get(call.model_name)
         if running is not None and facts is not None and facts.spec.is_repeatable:
             running.is_repeatable = True
         hint.may_probe = is_repeatable(call, running)
@@ -102,6 +108,11 @@ class FleetDispatcher:
             if next_hint is None:
                 return attempt.result()
             hint = next_hint
+
+    async def _send_whole(self, request: Any, call: InferCall, config: str, timeout_s: float, running: AuthorizedRequest | None) -> Any:
+        if self.sharded is None or running is None:
+            raise not_whole(call.model_name)
+        return await self.sharded.send(request, call, config, timeout_s=timeout_s, running=running)
 
     async def stream(
         self, request: GenerateRequest, call: InferCall, *, timeout_s: float, running: AuthorizedRequest | None = None

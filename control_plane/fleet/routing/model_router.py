@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 
 from control_plane.admission.waiting_room import Place
-from control_plane.core.errors import Conflict, ModelLoadFailed, ModelNotFound, Overloaded
+from control_plane.core.errors import Conflict, ModelLoadFailed, ModelNotFound, NotSupported, Overloaded
 from control_plane.core.infer_call import InferCall
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.counts import LOADING
@@ -91,6 +91,8 @@ class ModelRouter:
         facts = fleet.models.get(model)
         if facts is None or self.state.specs.is_suspended(model):
             raise ModelNotFound(f"Request for unknown model: '{model}' is not found")
+        if facts.spec.sharded:
+            raise not_whole(model)
         self.state.count_requests(model)
         # A sequence id means nothing to a model without sequences.
         in_sequence = bool(call.sequence_id) and self.state.specs.has_sequences(model)
@@ -364,3 +366,11 @@ class ModelRouter:
         if refusal is None:
             return f"model '{facts.name}' is being loaded, which is expected to take {expected_s:.1f} s; try again then"
         return f"model {refusal.text}; try again in {max(_MIN_RETRY_S, refusal.retry_after_s):.1f} s"
+
+
+def not_whole(model: str) -> NotSupported:
+    """The error of a call that needs a server that has a sharded model as a whole."""
+    return NotSupported(
+        f"model '{model}' is sharded, so no server has it as a whole: it answers ModelInfer and POST infer, without sequences, "
+        "classes, streams and shared memory"
+    )

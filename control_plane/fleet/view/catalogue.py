@@ -19,6 +19,7 @@ from control_plane.fleet.domain.counts import FleetCounts
 from control_plane.fleet.domain.placement.placement import Obstacle, Placement, place
 from control_plane.fleet.view.state import FleetState
 from control_plane.inference.catalogue import Askable
+from control_plane.sharding.domain.plan import ONLY_VERSION
 from control_plane.triton.ports import Upstream
 from control_plane.triton.server_state import ServerState
 from control_plane.triton.servers import Servers
@@ -57,7 +58,7 @@ class FleetCatalogue:
 
     def _merged(self, indexes: Sequence[Sequence[ModelVersion]], models: Set[str]) -> list[ModelVersion]:
         """Merge servers' indexes, with a line for each of these models that no server lists."""
-        lines = best_lines([line for index in indexes for line in index])
+        lines = best_lines([*sharded_lines(self._state), *(line for index in indexes for line in index)])
         nowhere, why = models - {line.name for line in lines}, self._state.measurements.why_failed
         lines += [ModelVersion(name, "", ModelState.UNAVAILABLE, why(name) or "") for name in nowhere]
         return sorted(lines, key=lambda line: (line.name, line.version))
@@ -76,6 +77,13 @@ class FleetCatalogue:
         fleet = self._state.fleet
         if not self.knows(model) or self._state.specs.is_suspended(model):
             return False
+        if fleet.models[model].spec.sharded:
+            parts = self._state.specs.parts_of(model)
+            return (
+                bool(parts)
+                and not any(fleet.models[part].spec.sharded for part in parts if part in fleet.models)
+                and all(map(self.is_ready, parts))
+            )
         states = {replica.state for server, replica in fleet.replicas(model) if server.is_up}
         if ModelState.READY in states:
             return True
@@ -85,6 +93,10 @@ class FleetCatalogue:
         found = place(fleet, model, self._state.now_s())
         return isinstance(found, Placement) or found.obstacle in _PASSING
 
+    def told_config(self, model: str) -> str:
+        facts = self._state.fleet.models.get(model)
+        return "" if facts is None else facts.spec.sharded
+
     def servers_of(self, model: str) -> list[ServerState]:
         """The servers that have the model ready; without a name all that are up. Silent ones are left out.
         Raises UpstreamUnavailable: no server is up and answers (without a name)."""
@@ -92,6 +104,14 @@ class FleetCatalogue:
             return self._servers.to_ask()
         ready = {server.name for server, replica in self._state.fleet.replicas(model) if replica.state is ModelState.READY}
         return [server for name, server in self._servers.answering.items() if name in ready]
+
+
+def sharded_lines(state: FleetState) -> list[ModelVersion]:
+    """The lines of sharded models whose parts are all ready somewhere."""
+    sharded = [name for name, facts in list(state.fleet.models.items()) if facts.spec.sharded and not state.specs.is_suspended(name)]
+    parts = {name: state.specs.parts_of(name) for name in sharded}
+    ready = {name for name, own in parts.items() if own and all(map(state.fleet.ready_replicas, own))}
+    return [ModelVersion(name, ONLY_VERSION, ModelState.READY, "") for name in sorted(ready)]
 
 
 def best_lines(lines: Sequence[ModelVersion]) -> list[ModelVersion]:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import lru_cache
 
+from control_plane.core.errors import ModelLoadFailed
 from control_plane.fleet.ports import ServerInstance
 from control_plane.fleet.view.state import FleetState
 from control_plane.models.domain.description import DescribedModel, ModelSpec, Tier
@@ -98,6 +99,7 @@ class FleetFiles:
         async with instance.held_locally(model):
             if (instance.described() or {}).get(model) != before:
                 await self.describe()
+            self._refuse_sharded(model)
             yield
 
     @asynccontextmanager
@@ -120,7 +122,14 @@ class FleetFiles:
             await self._check(model)
             yield
 
+    def _refuse_sharded(self, model: str) -> None:
+        """Raise ModelLoadFailed if the model is loaded nowhere; of a cold one that is not known before."""
+        facts = self._state.fleet.models.get(model)
+        if facts is not None and facts.spec.sharded:
+            raise ModelLoadFailed(f"model '{model}' is sharded, so its parts are loaded in its place; ask again", is_transient=True)
+
     async def _check(self, model: str) -> None:
+        self._refuse_sharded(model)
         if self._require_loadable is not None:
             await asyncio.to_thread(self._require_loadable, model)
 

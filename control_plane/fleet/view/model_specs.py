@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from control_plane.core.errors import ModelLoadFailed
 from control_plane.fleet.domain.fleet import Fleet, ModelFacts
 from control_plane.fleet.domain.memory import DesiredState, Measured
 from control_plane.fleet.view.measurements import FIRST_LOAD_S, Measurements
 from control_plane.fleet.view.tiers import Tiers
 from control_plane.models.domain.description import DescribedModel, ModelSpec, Tier
+from control_plane.sharding.domain.plan import read_plan
 
 _NOTHING = DesiredState()
 
@@ -97,6 +99,17 @@ class ModelSpecs:
         others = {step for other in self._fleet.servers[server].replicas if other != model for step in self.steps_of(other)}
         return bool(steps) and steps.isdisjoint(others)
 
+    def parts_of(self, model: str) -> tuple[str, ...]:
+        """The parts of a sharded model, which are loaded in its place; none for any other, and where its steps cannot be
+        carried out."""
+        facts = self._fleet.models.get(model)
+        if facts is None or not facts.spec.sharded:
+            return ()
+        try:
+            return read_plan(facts.spec.sharded).parts
+        except ModelLoadFailed:
+            return ()
+
     # What is wanted
 
     def pin(self, model: str, min_replicas: int) -> None:
@@ -127,7 +140,7 @@ class ModelSpecs:
         name, most = model.spec.name, model.spec.max_replicas
         wish = self.wishes.get(name, _NOTHING)
         least = max(model.spec.min_replicas, self._pins.get(name, 0), wish.min_replicas or 0)
-        least = 0 if wish.is_suspended else least
+        least = 0 if wish.is_suspended or model.spec.sharded else least
         # Models with sequences get one replica unless their owner says otherwise, by either bound: so every
         # process sends a sequence to the same place.
         most = max(1, model.spec.min_replicas) if model.has_sequences and most is None else most

@@ -57,7 +57,8 @@ from control_plane.triton.servers import Servers
 SERVICE = "/inference.GRPCInferenceService/"
 _HEALTH_METHODS = (SERVICE + "ServerReady", "/grpc.health.v1.Health/Check")
 _READY, _STATISTICS, _INDEX = SERVICE + "ModelReady", SERVICE + "ModelStatistics", SERVICE + "RepositoryIndex"
-_MODEL_METHODS = (_READY, SERVICE + "ModelMetadata", SERVICE + "ModelConfig", _STATISTICS)
+_CONFIG = SERVICE + "ModelConfig"
+_MODEL_METHODS = (_READY, SERVICE + "ModelMetadata", _CONFIG, _STATISTICS)
 READ_METHODS = (*_HEALTH_METHODS, *_MODEL_METHODS, SERVICE + "ServerMetadata")
 """Read-only methods, which are passed to Triton unchanged."""
 
@@ -289,6 +290,9 @@ class V2Grpc:
             return await self._fleet.ready(call, model, version, timeout_s=self._timeout_s(call))
         if self._fleet is not None and call.head.method == _STATISTICS:
             return await self._fleet.statistics(call, model, version, timeout_s=self._timeout_s(call))
+        known = None if self._fleet is None else self._fleet.description(model, version, is_config=call.head.method == _CONFIG)
+        if known is not None:
+            return known
         server = await self._inference.dispatch.reading(model, timeout_s=self._timeout_s(call))
         return await server.grpc.unary(call, timeout_s=self._timeout_s(call))
 

@@ -13,6 +13,7 @@ from control_plane.core.algorithms.steps import Steps
 from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.view.catalogue import asked_of_all
 from control_plane.frontends.kserve.http_fleet import not_available
+from control_plane.frontends.kserve.sharded_answers import grpc_description, has_version
 from control_plane.inference.catalogue import Catalogue
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.protocols.grpc import GrpcAnswer, GrpcStatus, message_answer, message_in, status_answer
@@ -40,12 +41,17 @@ class GrpcFleetAnswers:
 
     async def ready(self, call: GrpcCall, model: str, version: str, *, timeout_s: float) -> GrpcAnswer:
         """Answer ModelReady. Raises UpstreamUnavailable."""
-        is_ready = self._catalogue.is_ready(model)
+        is_ready = self._catalogue.is_ready(model) and (not self._catalogue.told_config(model) or has_version(version))
         holders = self._catalogue.servers_of(model) if version and is_ready else []
         answers = await asked_of_all(holders, lambda server: server.grpc.unary(call, timeout_s=timeout_s))
         if answers:  # a version was named, and only the servers know which versions they have loaded
             return next((answer for answer in answers if _says_ready(answer)), answers[0])
         return message_answer(service_pb2.ModelReadyResponse(ready=is_ready).SerializeToString())
+
+    def description(self, model: str, version: str, *, is_config: bool) -> GrpcAnswer | None:
+        """Answer ModelMetadata or ModelConfig of a sharded model; None: a server does. Raises ModelLoadFailed."""
+        told = self._catalogue.told_config(model)
+        return grpc_description(model, version, told, is_config=is_config) if told else None
 
     async def statistics(self, call: GrpcCall, model: str, version: str, *, timeout_s: float) -> GrpcAnswer:
         """Answer ModelStatistics, added up over all servers. Raises UpstreamUnavailable: no server is up."""

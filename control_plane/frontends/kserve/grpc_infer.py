@@ -6,7 +6,7 @@ Made by `frontends/kserve/grpc` and `frontends/kserve/grpc_stream`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -20,12 +20,12 @@ from control_plane.cache.domain.cached_response import (
 )
 from control_plane.cache.keys import CacheScope, canonical_message, identity_of
 from control_plane.core.algorithms.steps import Steps, join_steps
-from control_plane.core.errors import ControlPlaneError, InvalidRequest
+from control_plane.core.errors import ControlPlaneError, InvalidRequest, NotSupported
 from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome
 from control_plane.core.principal import ANONYMOUS, Principal
+from control_plane.core.tensor import RawTensor
 from control_plane.frontends.kserve.copies import GrpcCopy
 from control_plane.frontends.kserve.grpc_verbatim import GrpcVerbatimCache
-from control_plane.frontends.kserve.http_infer import MAX_CACHEABLE_REQUEST_BYTES
 from control_plane.inference.elsewhere import REGION_HEADER
 from control_plane.inference.route_targets import MODEL_HEADER, WHOLE_BYTES, ends_of
 from control_plane.protocols.grpc import (
@@ -38,12 +38,16 @@ from control_plane.protocols.grpc import (
     frame_message,
     frame_prefix,
     is_compressed,
+    message_answer,
     message_in,
     message_pieces,
+    status_answer,
     with_trailer,
 )
 from control_plane.protocols.header_forwarding import HeaderForwarding, unlocking
 from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
+from control_plane.protocols.kserve.ensemble_json import GivenTensors
+from control_plane.protocols.kserve.ensemble_proto import read_given, render_answer
 from control_plane.protocols.kserve.infer_proto import infer_request_steps, small_infer_request
 from control_plane.protocols.kserve.messages import service_pb2
 from control_plane.protocols.kserve.model_reference import model_in, with_model
@@ -51,8 +55,11 @@ from control_plane.protocols.kserve.reserved_parameters import refuse_priority
 from control_plane.protocols.kserve.same_inputs import MAX_BYTES, inputs_of_message
 from control_plane.protocols.kserve.sequence_ids import own_call, own_field
 from control_plane.protocols.protobuf_fields import fields
+from control_plane.sharding.domain.plan import Step
 from control_plane.triton.ports import GrpcCall, RegionUpstream, Slot, Upstream
 
+MAX_CACHEABLE_REQUEST_BYTES = 2**20
+"""Largest request whose answer is cached: hashing so much for a key takes most of a millisecond."""
 _KIND = b"grpc"
 _TRACEPARENT = b"traceparent"
 _ID = 3 << 3 | 2
@@ -203,7 +210,8 @@ class InferMessage:
 class GrpcInferContext:
     """The collaborators and limits that all inference requests over gRPC share."""
 
-    verbatim: GrpcVerbatimCache
+    verbatim: GrpcVerbatimCache | None
+    """None for the requests to parts of sharded models, which are no caller's."""
     limits: BodyLimits
     forwarding: HeaderForwarding
     access: Access
@@ -271,7 +279,22 @@ class GrpcInferRequest(InferMessage):
         return decode_grpc(kept, status, request_id=self._request_id)
 
     def keep_verbatim(self, call: InferCall, key: bytes, answer: GrpcAnswer) -> None:
-        self._context.verbatim.keep(self._came, call, key, self.with_model(answer) if self._chosen else answer)
+        if self._context.verbatim is not None:
+            self._context.verbatim.keep(self._came, call, key, self.with_model(answer) if self._chosen else answer)
+
+    def given(self, call: InferCall) -> GivenTensors:
+        if self._context.verbatim is None:
+            raise NotSupported(f"model '{call.model_name}' is sharded itself: the model of which it is a part has to name its steps")
+        return read_given(self._message())
+
+    def part(self, step: Step, frame: bytes) -> GrpcInferRequest:
+        return part_request(frame, self.principal, self._context, self.field("traceparent"))
+
+    def answer_of_parts(self, call: InferCall, version: str, given: GivenTensors, outputs: Sequence[tuple[str, RawTensor]]) -> GrpcAnswer:
+        return message_answer(b"".join(render_answer(call.model_name, version, call.request_id, outputs)))
+
+    def failed_by(self, code: int, text: str) -> GrpcAnswer:
+        return status_answer(code, text)
 
     def choose(self, model_name: str) -> None:
         self._chosen = model_name
@@ -281,3 +304,13 @@ class GrpcInferRequest(InferMessage):
 
     def mark(self, answer: GrpcAnswer, status: CacheStatus) -> GrpcAnswer:
         return mark_grpc(answer, status)
+
+
+_PART_METHOD = "/inference.GRPCInferenceService/ModelInfer"
+_PART_METADATA = (b"content-type", b"application/grpc")
+
+
+def part_request(frame: bytes, principal: Principal, context: GrpcInferContext, traceparent: str | None) -> GrpcInferRequest:
+    """A request to a part of a sharded model: over gRPC, whatever the caller's protocol."""
+    metadata = (_PART_METADATA,) if traceparent is None else (_PART_METADATA, (_TRACEPARENT, traceparent.encode("latin-1")))
+    return GrpcInferRequest(GrpcCall(GrpcHead(_PART_METHOD, metadata), frame, principal), replace(context, verbatim=None))

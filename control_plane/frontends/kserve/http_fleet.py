@@ -12,6 +12,7 @@ import orjson
 from control_plane.core.action import Action
 from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.view.catalogue import asked_of_all
+from control_plane.frontends.kserve.sharded_answers import has_version, http_description
 from control_plane.inference.catalogue import Catalogue
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
@@ -42,6 +43,9 @@ class HttpFleetAnswers:
                 return make_answer(200, await asyncio.to_thread(_index, lines))  # thousands of models take milliseconds
             case Action.MODEL_READY:
                 return await self._ready(request, route)
+            case Action.READ if told := self._catalogue.told_config(route.model_name):
+                is_config = request.target.partition(b"?")[0].endswith(b"/config")
+                return http_description(route.model_name, route.model_version, told, is_config=is_config)
             case Action.STATISTICS:
                 return await self._statistics(request, route)
         return None
@@ -49,6 +53,8 @@ class HttpFleetAnswers:
     async def _ready(self, request: HttpRequest, route: V2Route) -> HttpAnswer:
         if not self._catalogue.is_ready(route.model_name):
             return _NOT_READY
+        if self._catalogue.told_config(route.model_name):
+            return _READY if has_version(route.model_version) else _NOT_READY
         holders = self._catalogue.servers_of(route.model_name) if route.model_version else []
         answers = await asked_of_all(holders, lambda server: server.http.send(request, timeout_s=self._timeout_s))
         # If a version was named, only the servers know which versions they have loaded.

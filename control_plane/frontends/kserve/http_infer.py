@@ -5,10 +5,12 @@ Made by `frontends/kserve/http`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass, replace
+
+import orjson
 
 from control_plane.auth.access import Access
 from control_plane.cache.domain.cached_response import (
@@ -23,27 +25,38 @@ from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome
 from control_plane.core.principal import ANONYMOUS, Principal
+from control_plane.core.tensor import RawTensor
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.caller import TIMEOUT_FIELD, timeout_s_of
 from control_plane.frontends.common.inflating import InflatedBody
 from control_plane.frontends.kserve.copies import HttpCopy
+from control_plane.frontends.kserve.grpc_infer import MAX_CACHEABLE_REQUEST_BYTES, GrpcInferContext, GrpcInferRequest, part_request
 from control_plane.frontends.kserve.http_verbatim import HttpVerbatimCache
 from control_plane.inference.elsewhere import REGION_HEADER
 from control_plane.inference.route_targets import MODEL_HEADER, WHOLE_BYTES, ends_of
 from control_plane.protocols.content_encoding import decoded_pieces, is_encoded
+from control_plane.protocols.grpc import GrpcStatus
 from control_plane.protocols.header_forwarding import HeaderForwarding
-from control_plane.protocols.http1 import HttpAnswer, HttpRequest, with_header
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer, with_header
 from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
+from control_plane.protocols.kserve.ensemble_json import GivenTensors, read_given, render_answer
 from control_plane.protocols.kserve.infer_json import MAX_KEPT_BYTES, infer_request_steps, json_object_steps, small_infer_request
 from control_plane.protocols.kserve.reserved_parameters import refuse_priority, refuse_reserved
 from control_plane.protocols.kserve.routes import V2Route, target_for
 from control_plane.protocols.kserve.same_inputs import inputs_of_body
 from control_plane.protocols.kserve.sequence_ids import own_body_steps, own_call
+from control_plane.sharding.domain.plan import Step
 from control_plane.triton.ports import HttpStream, RegionUpstream, Slot, Upstream
 
-MAX_CACHEABLE_REQUEST_BYTES = 2**20
-"""Largest request whose answer is cached: hashing so much for a key takes most of a millisecond."""
 _KIND = b"http"
+_HTTP_OF_PARTS_CODE: dict[int, int] = {
+    GrpcStatus.INVALID_ARGUMENT: 400,
+    GrpcStatus.NOT_FOUND: 404,
+    GrpcStatus.UNIMPLEMENTED: 501,
+    GrpcStatus.UNAVAILABLE: 503,
+    GrpcStatus.DEADLINE_EXCEEDED: 504,
+}
+"""The HTTP status for the gRPC status of a part, as Triton has it; 500 for all others."""
 _TRACEPARENT = b"traceparent"
 _JSON_LENGTH = b"inference-header-content-length"
 _GENERATE, _ANSWERED = Action.GENERATE, Outcome.ANSWERED  # once: in Python 3.11 to look up a member of an enum takes as long as a call
@@ -132,6 +145,20 @@ class HttpInferRequest:
     def readdress(self, model_name: str, model_version: str) -> None:
         self.http = self.http.with_target(target_for(self.http.target, model_name, model_version))
         self._route = replace(self._route, model_name=model_name, model_version=model_version)
+
+    def given(self, call: InferCall) -> GivenTensors:
+        length = self._json_length()
+        return read_given(self.http.body, len(self.http.body) if length is None else int(length))
+
+    def part(self, step: Step, frame: bytes) -> GrpcInferRequest:
+        context = GrpcInferContext(None, self._context.limits, self._context.forwarding, self._context.access)
+        return part_request(frame, self.principal, context, self.field("traceparent"))
+
+    def answer_of_parts(self, call: InferCall, version: str, given: GivenTensors, outputs: Sequence[tuple[str, RawTensor]]) -> HttpAnswer:
+        return render_answer(call.model_name, version, call.request_id, given, outputs)
+
+    def failed_by(self, code: int, text: str) -> HttpAnswer:
+        return make_answer(_HTTP_OF_PARTS_CODE.get(code, 500), orjson.dumps({"error": text}))
 
     def choose(self, model_name: str) -> None:
         self._chosen = model_name

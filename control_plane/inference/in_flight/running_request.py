@@ -164,16 +164,17 @@ class RunningRequest:
     def admit(self) -> AdmittedRequest | None:
         """Admit it within its tenant's limits; None: call `admit_when_synced`. Raises LimitExceeded."""
         permit = self._all.governance.admission.admit(self.principal.tenant)
-        return None if permit is None else self._admitted(permit)
+        return None if permit is None else self.admitted_by(permit)
 
     async def admit_when_synced(self) -> AdmittedRequest:
         """Admit it after asking the store that all processes share their rate limits by.
 
         Raises LimitExceeded.
         """
-        return self._admitted(await self._all.governance.admission.admit_when_synced(self.principal.tenant))
+        return self.admitted_by(await self._all.governance.admission.admit_when_synced(self.principal.tenant))
 
-    def _admitted(self, permit: Permit) -> AdmittedRequest:
+    def admitted_by(self, permit: Permit) -> AdmittedRequest:
+        """Take the permit that it has been admitted by."""
         admitted: AdmittedRequest = self  # type: ignore[assignment]  # `cast` would be a call for each request
         admitted.__class__ = AdmittedRequest
         admitted.permit = self._held = permit

@@ -16,7 +16,7 @@ from control_plane.core.infer_call import Frontend, InferCall
 from control_plane.core.principal import Principal
 from control_plane.inference.governance import Governance, Meter
 from control_plane.inference.in_flight.request_records import RequestRecords
-from control_plane.inference.in_flight.running_request import UNSEEN, ClientStatusOf, RunningRequest, Source
+from control_plane.inference.in_flight.running_request import UNSEEN, AuthorizedRequest, ClientStatusOf, RunningRequest, Source
 from control_plane.inference.model_names import ModelNames
 from control_plane.metering.domain.usage import ClientStatus
 from control_plane.telemetry.ports import RequestRecorder
@@ -73,6 +73,12 @@ class RunningRequests:
         request = RunningRequest(self, Frontend.GRPC_STREAM, principal, self.now_s(), source)
         request.is_counted = False
         return request
+
+    def begin_part(self, whole: AuthorizedRequest, call: InferCall) -> AuthorizedRequest:
+        """The request to a part of a sharded model: neither counted nor metered, as `whole` is, within whose limits it is."""
+        part = RunningRequest(self, Frontend.GRPC, whole.principal, self.now_s(), UNSEEN)
+        part.is_counted = part.is_metered = False
+        return part.admitted_by(whole.permit.for_part()).authorize(call, named="")
 
     def hits(self, frontend: Frontend, principal: Principal, call: InferCall, count: int) -> None:
         """Record `count` hits, each already admitted by `count_completed`; their duration is recorded as zero."""

@@ -26,7 +26,8 @@ from control_plane.core.names import MAX_SIZE_BYTES
 from control_plane.models.domain.description import DescribedModel, ModelSpec
 from control_plane.protocols.kserve.messages import model_config_pb2
 from control_plane.settings import is_utf8_encodable
-from control_plane.triton.adapters.model_config import config_file, read_config, steps_of
+from control_plane.sharding.domain.plan import read_plan
+from control_plane.triton.adapters.model_config import config_as_told, config_file, read_config, steps_of
 from control_plane.triton.adapters.model_folders import model_folders, versions
 
 _log = logging.getLogger(__name__)
@@ -123,8 +124,9 @@ class ModelDescriptionFiles:
             _log.warning("what model %s wants is not known: %s", name, exc)
             return _Configured(state, ModelSpec(name))  # the load of the model fails with the same reason
         declared = {key: value.string_value for key, value in config.parameters.items()} | dict(self._parameters.get(name, {}))
-        spec = replace(_spec(name, declared), instances=_instances(config))
-        return _Configured(state, spec, frozenset(steps_of(config)), _has_sequences(config), _policy(config))
+        spec = replace(_spec(name, declared, config), instances=_instances(config))
+        steps = frozenset[str]() if spec.sharded else frozenset(steps_of(config))  # no load of it loads them
+        return _Configured(state, spec, steps, _has_sequences(config), _policy(config))
 
     def _config_file(self, folder: str) -> str:
         if self._config_name:
@@ -133,14 +135,18 @@ class ModelDescriptionFiles:
         return f"{folder}/config.pbtxt"
 
 
-def _spec(model: str, declared: Mapping[str, str]) -> ModelSpec:
+def _spec(model: str, declared: Mapping[str, str], config: model_config_pb2.ModelConfig) -> ModelSpec:
     """Parse the placement spec out of a model's string parameters; those that cannot be used are logged."""
     values: dict[str, Any] = {}
     for key, text in declared.items():
         if key.startswith(_PREFIX):
             values |= _value(model, key, text)
-    is_pinned = values.pop("is_pinned", False)
+    is_pinned, is_sharded = values.pop("is_pinned", False), values.pop("is_sharded", False)
     spec = ModelSpec(model, **values)
+    if is_sharded and not config.HasField("ensemble_scheduling"):
+        _log.warning("model %s: tidegate_sharded is for ensembles, whose steps are the parts; left out", model)
+    elif is_sharded:
+        return replace(spec, sharded=_sharded(model, config), min_replicas=0)
     if is_pinned:
         spec = replace(spec, min_replicas=max(1, spec.min_replicas))
     if spec.max_replicas is not None and spec.max_replicas < spec.min_replicas:
@@ -149,6 +155,17 @@ def _spec(model: str, declared: Mapping[str, str]) -> ModelSpec:
         )
         spec = replace(spec, max_replicas=None)
     return spec
+
+
+def _sharded(model: str, config: model_config_pb2.ModelConfig) -> str:
+    """The configuration of a sharded model as Triton would tell it; one that cannot be carried out is logged, and refused to its
+    callers in the same words."""
+    told = config_as_told(model, config)
+    try:
+        read_plan(told)
+    except ModelLoadFailed as exc:
+        _log.warning("model %s: %s", model, exc)
+    return told
 
 
 def _value(model: str, key: str, text: str) -> dict[str, Any]:
@@ -214,6 +231,7 @@ _PARAMETERS: Mapping[str, _Parameter] = {
     f"{_PREFIX}latency_objective_ms": _Parameter("latency_objective_s", _seconds, "milliseconds above 0, such as 50"),
     f"{_PREFIX}server_labels": _Parameter("server_labels", _labels, "labels with their values, such as gpu=h200,zone=a, each once"),
     f"{_PREFIX}pinned": _Parameter("is_pinned", _boolean, "true or false"),
+    f"{_PREFIX}sharded": _Parameter("is_sharded", _boolean, "true or false"),
     f"{_PREFIX}repeatable": _Parameter("is_repeatable", _boolean, "true or false"),
 }
 

@@ -49,6 +49,9 @@ class ModelSpec:
     """Whether equal requests have equal answers, so that one may be sent again, or to two servers."""
     instances: int = 1
     """Instances of one replica, which compute at a time: at least so many (its configuration's `instance_group`)."""
+    sharded: str = ""
+    """Configuration (JSON, as Triton tells it) of an ensemble whose steps the gateway carries out, and which is loaded nowhere; empty
+    for any other model."""
 
 
 class Tier(StrEnum):

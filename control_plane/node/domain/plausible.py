@@ -18,6 +18,7 @@ from control_plane.models.domain.description import DescribedModel
 from control_plane.node.domain.fence import Term
 
 _MAX_COUNT = 10**9
+_MAX_CONFIG_CHARS = 2**20
 _MAX_NUMBER = 2**53
 """JSON has no whole number beyond that which all programs read as the same."""
 
@@ -59,6 +60,7 @@ def _require_model(model: DescribedModel) -> None:
         _require(0 <= size <= MAX_SIZE_BYTES, f"a model does not have {size} bytes")
     for count in (spec.min_replicas, spec.max_replicas or 0, abs(spec.priority)):
         _require(0 <= count <= _MAX_COUNT, f"{count} is no number of replicas or priority")
+    _require(len(spec.sharded) <= _MAX_CONFIG_CHARS, "a configuration is not that long")
     _require(1 <= spec.instances <= _MAX_COUNT, f"a replica does not have {spec.instances} instances")
     _require(spec.latency_objective_s is None or 0 < spec.latency_objective_s < inf, "an objective is a time")
 

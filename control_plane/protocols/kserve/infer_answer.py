@@ -23,7 +23,7 @@ _TYPES: Mapping[str, str] = {
     "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8", "BYTES": "O",
 }  # fmt: skip
 """NumPy's data types; BF16 has none."""
-_CONTENTS = {
+CONTENTS = {
     "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents", "INT64": "int64_contents",
     "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents", "UINT64": "uint64_contents",
     "FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents",
@@ -60,7 +60,7 @@ def proto_outputs(message: bytes | memoryview) -> Tensors:
             if answer.raw_output_contents:
                 found[output.name] = _of_bytes(next(raw), output.datatype, output.shape)
             else:
-                found[output.name] = _of_elements(list(getattr(output.contents, _CONTENTS[output.datatype])), output.datatype, output.shape)
+                found[output.name] = _of_elements(list(getattr(output.contents, CONTENTS[output.datatype])), output.datatype, output.shape)
         return found
     except (DecodeError, ValueError, KeyError, TypeError, error, StopIteration) as exc:
         raise InvalidRequest(f"the answer's tensors cannot be read: {exc}") from exc

@@ -6,14 +6,18 @@ Triton's business.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from google.protobuf import text_format
+from google.protobuf import json_format, text_format
 
 from control_plane.core.errors import ModelLoadFailed
 from control_plane.protocols.kserve.messages import model_config_pb2
 
+_WIDE = frozenset(("dims", "shape", "model_version", "versions"))
+"""Fields of 64 bits."""
 _STEPS = "ensemble_scheduling"
 """Field that every ensemble's configuration spells out."""
 
@@ -46,6 +50,27 @@ def composing_models(model_dir: Path, config_name: str) -> list[str]:
 def steps_of(config: model_config_pb2.ModelConfig) -> list[str]:
     """Return the models that the steps of a configuration name, each once."""
     return list(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
+
+
+def config_as_told(name: str, config: model_config_pb2.ModelConfig) -> str:
+    """Return a configuration as Triton tells it of a loaded model (JSON), with the defaults that it completes all by."""
+    own = model_config_pb2.ModelConfig()
+    own.CopyFrom(config)
+    own.name = name
+    if not own.HasField("version_policy"):
+        own.version_policy.latest.num_versions = 1
+    own.model_transaction_policy.decoupled = False
+    said = json_format.MessageToDict(own, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    return json.dumps(_with_numbers(said), separators=(",", ":"), ensure_ascii=False)
+
+
+def _with_numbers(said: Any, field: str = "") -> Any:
+    """The same with numbers of 64 bits as numbers, which protobuf writes as strings."""
+    if isinstance(said, dict):
+        return {key: _with_numbers(value, key) for key, value in said.items()}
+    if isinstance(said, list):
+        return [_with_numbers(each, field) for each in said]
+    return int(said) if field in _WIDE and isinstance(said, str) else said
 
 
 def string_parameters(config: model_config_pb2.ModelConfig) -> list[str]:

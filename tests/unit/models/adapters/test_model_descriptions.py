@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -330,3 +331,42 @@ def test_our_own_models_are_described(caplog: pytest.LogCaptureFixture) -> None:
     found = ModelDescriptionFiles([project / "model_repository", project / "ensembles"], config_name="").read()
     assert "text_encoder" in found["text_embedding"].steps
     assert caplog.messages == []
+
+
+class TestSharded:
+    """Ensembles whose steps the gateway carries out."""
+
+    ENSEMBLE = """
+max_batch_size: 8
+input [ { name: "X" data_type: TYPE_FP32 dims: [ -1 ] } ]
+output [ { name: "Y" data_type: TYPE_FP32 dims: [ 4 ] } ]
+ensemble_scheduling { step [ {
+  model_name: "part" model_version: 3 input_map { key: "x" value: "X" } output_map { key: "y" value: "Y" }
+} ] }
+"""
+
+    def test_one_weighs_nothing_has_no_steps_to_load_and_keeps_no_replicas(self, repository: Repository) -> None:
+        repository.model("whole", declaring(sharded="true", min_replicas="2") + self.ENSEMBLE)
+        repository.model("part", files={"3/model.onnx": 300})
+        found = repository.read()["whole"]
+        assert (found.file_bytes, found.steps, found.spec.min_replicas) == (0, frozenset(), 0)
+
+    def test_its_configuration_is_kept_as_triton_tells_it(self, repository: Repository) -> None:
+        repository.model("whole", declaring(sharded="true") + self.ENSEMBLE)
+        said = json.loads(repository.read()["whole"].spec.sharded)
+        assert (said["name"], said["max_batch_size"], said["input"][0]["dims"]) == ("whole", 8, [-1])
+        assert said["version_policy"] == {"latest": {"num_versions": 1}}
+        step = said["ensemble_scheduling"]["step"][0]
+        assert (step["model_version"], step["input_map"]) == (3, {"x": "X"})
+
+    def test_steps_that_cannot_be_carried_out_are_warned_of_when_they_are_read(
+        self, repository: Repository, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        repository.model("whole", declaring(sharded="true") + self.ENSEMBLE.replace('value: "X"', 'value: "Q"'))
+        assert repository.read()["whole"].spec.sharded
+        assert "no step gives 'Q', which 'part' takes" in caplog.text
+
+    def test_of_what_is_no_ensemble_it_is_left_out(self, repository: Repository, caplog: pytest.LogCaptureFixture) -> None:
+        assert repository.spec(sharded="true") == ModelSpec("m")
+        assert "tidegate_sharded is for ensembles" in caplog.text
+        assert repository.spec(sharded="maybe") == ModelSpec("m")
