@@ -155,6 +155,8 @@ class TritonInstances:
             start_timeout_s=self._settings.triton.start_timeout_s,
             limits=limits,
             silence=self.silence,
+            # One that others run keeps what it has loaded, and cannot be ended from here.
+            silence_timeout_s=self._settings.triton.silence_timeout_s if isinstance(launcher, EmbeddedTritonLauncher) else inf,
         )
         revivals = ModelRevivals(models, alone, oldest_s=lambda model: self.oldest_s(member.name, model))
 

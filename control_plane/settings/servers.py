@@ -139,6 +139,12 @@ class TritonSettings(Group):
     """Seconds in which a started Triton must become live, and in which the Redis of `state_url` must answer when a gateway
     starts. Two is usual; the first start on a GPU takes longer."""
 
+    silence_timeout_s: Seconds = 30.0
+    """Seconds for which an embedded Triton may say nothing to either of its liveness probes while its process is
+    there; after them it is killed and started again. A shorter silence is a pause, after which everything is as
+    before: too short replaces one that is swapped out. Raise it to hold Triton in a debugger. One that others run
+    is never killed."""
+
     triton_cpus: CpuList = ()
     """CPUs for the embedded Triton and its Python stubs, such as `2-7`. Not given: all CPUs. Fewer CPUs than
     the models have threads make them slow."""

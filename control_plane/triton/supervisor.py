@@ -13,6 +13,7 @@ import itertools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from math import inf
 
 from control_plane.core.algorithms.backoff import RestartLimits, count_failures, restart_delay_s
 from control_plane.core.algorithms.silence import SilenceLimits
@@ -49,6 +50,10 @@ class _Ended(Exception):
     """Triton's process has ended; the message says how."""
 
 
+class _Silent(Exception):
+    """Triton's process is there and has said nothing for too long."""
+
+
 class _NotLive(Exception):
     """Triton runs and does not become live."""
 
@@ -66,9 +71,10 @@ class Supervisor:
         start_timeout_s: float,
         limits: RestartLimits | None = None,
         silence: SilenceLimits | None = None,
+        silence_timeout_s: float = inf,
     ) -> None:
         """`restore` loads the wanted models into a Triton that is live, before it is reported up. `silence` says how
-        often it is asked whether it is live."""
+        often it is asked whether it is live. One that has said nothing for `silence_timeout_s` is replaced."""
         self._launcher = launcher
         self._connect = connect
         self._servers = servers
@@ -76,6 +82,7 @@ class Supervisor:
         self._start_timeout_s = start_timeout_s
         self._limits = limits or RestartLimits()
         self._silence = silence
+        self._silence_timeout_s = silence_timeout_s
         self._has_been_up = False
         self._failures = 0
         """Deaths in a row."""
@@ -142,6 +149,9 @@ class Supervisor:
             except _NotLive as exc:
                 await process.stop(grace_s=STOP_GRACE_S)
                 raise StartupError(f"{exc}; {await process.wait()}") from None
+            except _Silent as exc:
+                await process.stop(grace_s=STOP_GRACE_S)
+                return f"{exc}; {await process.wait()}"
             finally:
                 await _stop(process)
         except ControlPlaneError as exc:
@@ -150,18 +160,23 @@ class Supervisor:
             return str(exc)
 
     async def _serve(self, process: TritonProcess) -> str:
-        """Connect, restore the models, report the server up, and return how its process ended."""
+        """Connect, restore the models, report the server up, and return how its process ended.
+
+        Raises:
+            _NotLive, _Silent: The process has not ended.
+        """
         upstream = self._connect(process.endpoints)
         again = self._launcher.again
         reason, report = f"Triton has ended and is being {again}", self._servers.down
         try:
-            await _unless_ended(process, self._bring_up(upstream))
+            await _unless_over(_end(process), self._become_live(upstream))
+            await _unless_over(self._end(process, upstream), self._restore(upstream))
             self._servers.up(upstream)
             self._has_been_up = True
             _log.info("Triton is up, gRPC at %s", process.endpoints.grpc)
-            ended = await self._watched(process, upstream)
-            reason, report = f"{ended.partition(';')[0]} and is being {again}", self._servers.lost
-            return ended
+            over = await self._end(process, upstream)
+            reason, report = f"{str(over).partition(';')[0]} and is being {again}", self._servers.lost
+            raise over
         except _Ended as exc:
             return str(exc)
         except asyncio.CancelledError:
@@ -173,28 +188,41 @@ class Supervisor:
             report(reason)
             await _close(upstream)
 
-    async def _watched(self, process: TritonProcess, upstream: Upstream) -> str:
-        """Return how the process ended; until then notice whether it answers."""
-        liveness = LivenessWatch(upstream.liveness, self._servers, name=str(process.endpoints.grpc), limits=self._silence)
+    async def _end(self, process: TritonProcess, upstream: Upstream) -> _Ended | _Silent:
+        """Return how this life is over; until then notice whether Triton answers."""
+        liveness = LivenessWatch(
+            upstream.liveness,
+            self._servers,
+            name=str(process.endpoints.grpc),
+            gives_up_after_s=self._silence_timeout_s,
+            believes_refusals=False,
+            limits=self._silence,
+        )
         async with asyncio.TaskGroup() as tasks:
-            watch = tasks.create_task(liveness.run(), name="liveness-watch")
-            try:
-                return await process.wait()
-            finally:
-                watch.cancel()
+            ended = tasks.create_task(_end(process), name="triton-end")
+            silent = tasks.create_task(liveness.run(), name="liveness-watch")
+            await asyncio.wait((ended, silent), return_when=asyncio.FIRST_COMPLETED)
+            ended.cancel()
+            silent.cancel()
+        if not ended.cancelled():
+            return ended.result()
+        return _Silent(f"Triton has said nothing for {self._silence_timeout_s:g} s (TIDEGATE_SILENCE_TIMEOUT_S)")
 
-    async def _bring_up(self, upstream: Upstream) -> None:
+    async def _become_live(self, upstream: Upstream) -> None:
         try:
             async with asyncio.timeout(self._start_timeout_s):
                 while not await upstream.control.is_live():
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
             raise _NotLive(f"Triton was not live within {self._start_timeout_s:g} s (TIDEGATE_START_TIMEOUT_S)") from None
-        await self._restore(upstream)
 
 
-async def _unless_ended(process: TritonProcess, work: Coroutine[None, None, None]) -> None:
-    """Await `work`; if the process ends first, cancel `work` and raise _Ended."""
+async def _end(process: TritonProcess) -> _Ended:
+    return _Ended(await process.wait())
+
+
+async def _unless_over(end: Coroutine[None, None, _Ended | _Silent], work: Awaitable[None]) -> None:
+    """Await `work`; if `end` returns first, cancel `work` and raise what it has returned."""
     failures: list[Exception] = []
 
     async def contained() -> None:
@@ -205,12 +233,12 @@ async def _unless_ended(process: TritonProcess, work: Coroutine[None, None, None
             failures.append(exc)
 
     async with asyncio.TaskGroup() as group:
-        tasks = ended, working = group.create_task(process.wait()), group.create_task(contained())
+        tasks = over, working = group.create_task(end), group.create_task(contained())
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        ended.cancel()
+        over.cancel()
         working.cancel()
-    if not ended.cancelled():
-        raise _Ended(ended.result())
+    if not over.cancelled():
+        raise over.result()
     if failures:
         raise failures[0]
 

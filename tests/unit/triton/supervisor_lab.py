@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Callable, Coroutine
+from math import inf
 from typing import Any
 
 from control_plane.core.algorithms.backoff import RestartLimits
@@ -107,6 +108,7 @@ class Lab:
         self.close_takes_s = 0.0
         self.stop_takes_s = 0.0
         self.is_frozen = False
+        self.silence_timeout_s = inf
         self.fail_to_start: list[StartupError] = []
         self.restore: Callable[[Upstream], Coroutine[Any, Any, None]] = self._restore
         self.restore_takes_s = 0.5
@@ -119,6 +121,7 @@ class Lab:
             restore=self._restored,
             start_timeout_s=10.0,
             limits=LIMITS,
+            silence_timeout_s=self.silence_timeout_s,
         )
 
     async def start(self) -> FakeProcess:

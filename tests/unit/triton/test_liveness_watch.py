@@ -19,12 +19,14 @@ pytestmark = pytest.mark.virtual_time
 class Bench:
     """A watch on a Triton that answers after `takes_s`, and what it reports."""
 
-    def __init__(self, *, gives_up_after_s: float = inf, limits: SilenceLimits | None = None) -> None:
+    def __init__(self, *, gives_up_after_s: float = inf, believes_refusals: bool = True, limits: SilenceLimits | None = None) -> None:
         self.takes_s = 0.001
         self.says = Liveness.LIVE
         self.asked_s: list[float] = []
         self.told: list[tuple[str, float]] = []
-        self.watch = LivenessWatch(self, self, name="s0", gives_up_after_s=gives_up_after_s, limits=limits)
+        self.watch = LivenessWatch(
+            self, self, name="s0", gives_up_after_s=gives_up_after_s, believes_refusals=believes_refusals, limits=limits
+        )
 
     async def ask(self, *, timeout_s: float) -> Liveness:
         self.asked_s.append(now_s())
@@ -142,6 +144,50 @@ async def test_one_that_others_run_is_given_up(says: Liveness, within_s: float) 
             await asyncio.wait((task,))
         assert now_s() - gone_s <= within_s
         assert says is Liveness.NOT_LIVE or now_s() - gone_s >= 9.0
+
+
+async def test_an_own_one_that_refuses_is_given_up_only_after_a_long_time() -> None:
+    bench = Bench(gives_up_after_s=10.0, believes_refusals=False)
+    async with bench.running() as task:
+        bench.says = Liveness.NOT_LIVE
+        gone_s = now_s()
+        async with asyncio.timeout(60.0):
+            await asyncio.wait((task,))
+        assert 9.0 <= now_s() - gone_s <= 11.5
+
+
+async def test_time_in_which_this_process_was_held_up_itself_is_no_reason_to_give_one_up() -> None:
+    bench = Bench(gives_up_after_s=10.0)
+    async with bench.running() as task:
+        bench.takes_s = inf
+        await asyncio.sleep(2.0)
+        hold_up(60.0)
+        await asyncio.sleep(0.1)
+        assert not task.done()
+        bench.takes_s = 0.001
+        await asyncio.sleep(2.0)
+        assert [what for what, _ in bench.told] == ["silent", "heard"]
+
+
+async def test_one_that_hangs_is_given_up_though_this_process_is_late_now_and_then() -> None:
+    bench = Bench(gives_up_after_s=10.0)
+    async with bench.running() as task:
+        bench.takes_s = inf
+        for _ in range(30):
+            hold_up(0.2)
+            await asyncio.sleep(0.8)
+        assert task.done()
+
+
+async def test_one_that_answers_once_in_a_while_is_never_given_up() -> None:
+    bench = Bench(gives_up_after_s=10.0)
+    async with bench.running() as task:
+        for _ in range(20):
+            bench.takes_s = inf
+            await asyncio.sleep(7.0)
+            bench.takes_s = 0.9
+            await asyncio.sleep(2.0)
+        assert not task.done()
 
 
 async def test_a_pause_is_no_reason_to_give_one_up() -> None:
