@@ -1,5 +1,5 @@
-"""Secrets of an installation that nobody has to choose: passwords between the gateways and their Redis and
-RabbitMQ, and what gateways and nodes know each other by.
+"""Secrets of an installation that nobody has to choose: passwords between the gateways and their Redis, the Redis
+of events and RabbitMQ, and what gateways and nodes know each other by.
 """
 
 from __future__ import annotations
@@ -13,33 +13,51 @@ from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 
-OURS = (frozenset(("tidegate-redis", "tidegate-state")), frozenset(("tidegate-rabbitmq", "tidegate-jobs")), frozenset(("tidegate-node",)))
+OURS = (
+    frozenset(("tidegate-redis", "tidegate-state")),
+    frozenset(("tidegate-events-redis", "tidegate-events")),
+    frozenset(("tidegate-rabbitmq", "tidegate-jobs")),
+    frozenset(("tidegate-node",)),
+)
 """Names of the Secrets that can be made, in sets that belong together."""
 
 _USER = "tidegate"
 
 _OF_COMPOSE = ("tidegate-redis", "tidegate-state", "tidegate-node")
 _OF_REDIS = "users.acl"
+_ANYBODY = "user default on nopass resetkeys resetchannels -@all +ping\n"
+_STREAMS = ("usage", "audit", "requests", "gateway")
+_READS = "+xread +xreadgroup +xack +xpending +xclaim +xautoclaim +xrange +xrevrange +xlen +xinfo +xgroup +ping +hello +client|setname"
+"""What a subscriber may do: read and acknowledge, alone or in a group, and say hello."""
 
 
 def make_secrets(password: Callable[[], str] = lambda: secrets.token_urlsafe(32)) -> Mapping[str, Mapping[str, str]]:
     """Return the Secrets by name, as file -> content, with new passwords.
 
-    Redis gets the digest only. Everybody may ping, which its probe does; the gateways' user may do everything but
-    administer the server, of which it needs to read the configuration.
+    Each Redis gets digests only. Everybody may ping, which its probe does; the gateways' user may do everything but
+    administer the server, of which it needs to read the configuration. In the Redis of events it has the events
+    only, and a second user subscribes.
     """
-    chosen = password()
-    users = (
-        "user default on nopass resetkeys resetchannels -@all +ping\n"
-        f"user {_USER} on #{sha256(chosen.encode()).hexdigest()} ~* &* +@all -@admin +config|get\n"
-    )
+    chosen, published, subscribed = password(), password(), password()
+    publisher = _user(_USER, published, "~tidegate:events:* +@all -@admin -@dangerous +info")
+    subscriber = _user("subscriber", subscribed, f"{' '.join(f'~tidegate:events:{each}' for each in _STREAMS)} {_READS}")
     return {
-        "tidegate-redis": {_OF_REDIS: users},
+        "tidegate-redis": {_OF_REDIS: _ANYBODY + _user(_USER, chosen, "~* &* +@all -@admin +config|get")},
         "tidegate-state": {"state-url": f"redis://{_USER}:{chosen}@redis:6379/0"},
+        "tidegate-events-redis": {_OF_REDIS: _ANYBODY + publisher + subscriber},
+        "tidegate-events": {
+            "events-url": f"redis://{_USER}:{published}@events:6379/0",
+            "subscriber-url": f"redis://subscriber:{subscribed}@events.tidegate:6379/0",
+        },
         "tidegate-rabbitmq": {"definitions.json": _definitions(queue := password())},
         "tidegate-jobs": {"jobs-url": f"amqp://{_USER}:{queue}@rabbitmq:5672/"},
         "tidegate-node": {"secret": password()},
     }
+
+
+def _user(name: str, password: str, rights: str) -> str:
+    """A line of Redis' file of users, with the digest of a password."""
+    return f"user {name} on #{sha256(password.encode()).hexdigest()} {rights}\n"
 
 
 def _definitions(password: str) -> str:

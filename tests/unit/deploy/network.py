@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from ipaddress import ip_address, ip_network
 from typing import Any
 
 from tests.unit.deploy.rendered import Object, containers, of_kind, workloads
@@ -22,8 +23,12 @@ class Pod:
     labels: Mapping[str, str] = field(default_factory=dict)
     ports: tuple[tuple[str, int, str], ...] = ()
     """(protocol, number, name) of each port that it listens on."""
+    namespace_labels: Mapping[str, str] = field(default_factory=dict)
+    address: str = ""
+    """Of one outside the cluster."""
 
 
+SUBSCRIBES = {"tidegate.io/events": "subscriber"}
 STRANGERS = (
     Pod("a pod of another namespace", "default", ports=(("TCP", 80, "http"), ("TCP", 443, "https"), ("TCP", 8000, "http-alt"))),
     Pod("the API server", "(host)", ports=(("TCP", 443, "https"), ("TCP", 6443, "api"), ("TCP", 8443, "of minikube"))),
@@ -31,6 +36,10 @@ STRANGERS = (
     Pod("Prometheus", "monitoring", {"app.kubernetes.io/name": "prometheus"}),
     Pod("a Triton that is there already", "models", ports=(("TCP", 8000, "http"), ("TCP", 8001, "grpc"), ("TCP", 8002, "metrics"))),
     Pod("an unlabelled pod of our namespace", "tidegate"),
+    Pod("a subscriber", "billing", SUBSCRIBES, namespace_labels=SUBSCRIBES),
+    Pod("who calls itself a subscriber", "default", SUBSCRIBES),
+    Pod("another region", "(outside)", ports=(("TCP", 8000, "http"), ("TCP", 8001, "grpc"), ("TCP", 8002, "m")), address="203.0.113.10"),
+    Pod("another address", "(outside)", ports=(("TCP", 8000, "http"), ("TCP", 8001, "grpc")), address="203.0.113.11"),
 )
 
 
@@ -89,9 +98,12 @@ def _permits(rule: Mapping[str, Any], direction: str, subject: Pod, peer: Pod, p
 
 
 def _is(selector: Mapping[str, Any], subject: Pod, peer: Pod) -> bool:
-    assert selector.keys() <= {"namespaceSelector", "podSelector"}
+    assert selector.keys() <= {"namespaceSelector", "podSelector"} or selector.keys() == {"ipBlock"}
+    if "ipBlock" in selector:
+        assert selector["ipBlock"].keys() == {"cidr"}
+        return peer.address != "" and ip_address(peer.address) in ip_network(selector["ipBlock"]["cidr"])
     if "namespaceSelector" in selector:
-        in_namespace = _selects(selector["namespaceSelector"], {NAMESPACE: peer.namespace})
+        in_namespace = _selects(selector["namespaceSelector"], {NAMESPACE: peer.namespace, **peer.namespace_labels})
     else:
         in_namespace = peer.namespace == subject.namespace
     return in_namespace and _selects(selector.get("podSelector", {}), peer.labels)

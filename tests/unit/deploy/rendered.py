@@ -41,6 +41,8 @@ CASES = [
     *(Case(overlay, ("gateway-api",)) for overlay in OVERLAYS),
     *(Case(overlay, ("lease", "model-resources")) for overlay in OVERLAYS),
     *(Case(overlay, ("jobs",)) for overlay in OVERLAYS),
+    *(Case(overlay, ("events",)) for overlay in OVERLAYS),
+    *(Case(overlay, ("regions",)) for overlay in OVERLAYS),
     Case("local", ("model-images",)),
     Case("gpu", ("model-images", "warm-overflow")),
     Case("gpu-shared", ("warm-overflow",)),
@@ -62,12 +64,14 @@ def kubectl() -> str:
 def render(case: Case) -> tuple[Object, ...]:
     """All objects of an overlay, in the order in which they are applied."""
     parts = [f"../../components/{each}" for each in (*case.components, "images")]
-    mine = {"resources": [f"../{case.overlay}"], "components": parts if case.components else []}
+    mine: dict[str, Any] = {"resources": [f"../{case.overlay}"], "components": parts if case.components else []}
+    if "regions" in case.components:  # which ones is for the user's own overlay to say
+        mine["configMapGenerator"] = [{"name": "regions", "namespace": "tidegate", "literals": ["regions.yaml=[]"]}]
     kept = _renderings() / f"{case}.yaml"
     with (kept.parent / f"{case}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # processes that share the tests ask for the same ones at the same time
         if not kept.exists():
-            kept.with_suffix(".new").write_text(_rendered(yaml.safe_dump(mine)))
+            kept.with_suffix(".new").write_text(_rendered(yaml.safe_dump(mine), {}))
             kept.with_suffix(".new").rename(kept)
     return _objects(kept.read_text())
 
@@ -87,18 +91,19 @@ def _renderings() -> Path:
     return folder
 
 
-def render_folder(kustomization: str) -> tuple[Object, ...]:
-    """All objects of an overlay of the user's own, by the text of its `kustomization.yaml`."""
-    return _objects(_rendered(kustomization))
+def render_folder(kustomization: str, files: Mapping[str, str] | None = None) -> tuple[Object, ...]:
+    """All objects of an overlay of the user's own, by the text of its `kustomization.yaml` and of the files beside it."""
+    return _objects(_rendered(kustomization, files or {}))
 
 
 def _objects(text: str) -> tuple[Object, ...]:
     return tuple(yaml.load_all(text, yaml.CSafeLoader))
 
 
-def _rendered(kustomization: str) -> str:
+def _rendered(kustomization: str, files: Mapping[str, str]) -> str:
     with tempfile.TemporaryDirectory(dir=KUBERNETES / "overlays", prefix=".test-") as folder:
-        Path(folder, "kustomization.yaml").write_text(kustomization)
+        for name, text in {**files, "kustomization.yaml": kustomization}.items():
+            Path(folder, name).write_text(text)
         done = subprocess.run([kubectl(), "kustomize", folder], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

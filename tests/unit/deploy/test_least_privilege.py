@@ -25,8 +25,11 @@ SECRETS = {
     "tidegate-node": {"secret"},
     "tidegate-rabbitmq": {"definitions.json"},
     "tidegate-jobs": {"jobs-url"},
+    "tidegate-events-redis": {"users.acl"},
+    "tidegate-events": {"events-url"},
+    "tidegate-regions": {"tls.crt", "tls.key"},
 }
-"""Secrets that an installation has beside the manifests, and their keys."""
+"""Secrets that an installation has beside the manifests, and the keys that pods of ours may read of them."""
 
 FINDS_TRITONS = [{"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}]
 RIGHTS = {
