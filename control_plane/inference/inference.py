@@ -151,6 +151,8 @@ class InferenceService:
             running, route, arm = self._authorize(parsed, request, admitted)
             timeout_s = timeout_s_of(route, asked_s=request.timeout_s, default_s=self._default_timeout_s)
             if self.elsewhere is not None:
+                # Before it is asked for here: while no server answers it leaves at once.
+                running.is_repeatable = self._is_repeatable(running.model_name, route if arm is None else arm.route)
                 here = partial(self.ask, request, running, route) if arm is None else partial(self._ask_arm, request, running, arm)
                 answer = await self.elsewhere.answer(request, running, timeout_s, here)
             elif arm is None:

@@ -276,3 +276,24 @@ async def test_who_hands_in_work_for_later_must_name_a_model_or_a_route_to_one(k
         return
     with pytest.raises(ModelNotFound, match=rf"^Request for unknown model: '{missing}' is not found$"):
         await bench.service.require_model(asked)
+
+
+class NobodyAnswersHere:
+    """Fake `inference/elsewhere` of a region without a server that answers: each request leaves before it is asked for here."""
+
+    def __init__(self) -> None:
+        self.repeatable: list[bool] = []
+
+    async def answer(self, request: Any, running: Any, timeout_s: float, here: Any) -> Any:
+        self.repeatable.append(running.is_repeatable)
+        return await here(timeout_s)
+
+
+@pytest.mark.parametrize("is_repeatable", [True, False])
+async def test_what_leaves_its_region_at_once_is_known_to_be_repeatable_or_not(is_repeatable: bool) -> None:
+    bench = Bench(routes=(Route("r", model="m", is_repeatable=is_repeatable),))
+    bench.service.elsewhere = elsewhere = NobodyAnswersHere()  # type: ignore[assignment]
+    request = Request()
+    request.name = "r"
+    await bench.service.infer(request)
+    assert elsewhere.repeatable == [is_repeatable]
