@@ -175,6 +175,18 @@ DRILLS = {
             "test_one_that_is_held_still_past_its_lease_does_no_harm", lost=_CALLERS, over_within_s=DEADLINE_S + 2.5,
         ),
         Drill(
+            "a region dies", "two regions", faults.kill_a_region,
+            "kill -9 of a region's gateway, and a start a second later, while another region's only Triton is frozen",
+            "what may not be computed twice fails if it was there; the rest waits for a Triton",
+            _QUICK, callers=4,
+        ),
+        Drill(
+            "a region freezes", "two regions", faults.freeze_a_region,
+            "SIGSTOP of a region's gateway for 5 s, while another region's only Triton is frozen for the first half",
+            "requests there are given up on after two seconds: what may not be computed twice fails, the rest waits for a Triton",
+            _QUICK, callers=4,
+        ),
+        Drill(
             "Redis dies", "two gateways", store_faults.kill_redis, "kill -9 of the one with the state, and a start 6 s later",
             _NOTHING, "tests/contract/test_redis.py::test_one_that_ends_is_unavailable_at_once_and_back_with_all_it_was_told", failed=0,
         ),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 
 from perf.chaos import models
 from perf.chaos.answers import REPEATABLE
@@ -18,6 +18,10 @@ from perf.chaos.sites import LOAD_TIMEOUT_S, LOUD
 from perf.servers.yielding import yielding
 
 _FROZEN_S = 5.0
+_AWAY_S = 30.0
+"""At most, until requests go to another region."""
+_GUESTS = 20
+"""Of them, before anything is done to that region."""
 _WEDGED_S = 12.0
 _SENT = 8
 _CROWD = 200
@@ -118,6 +122,37 @@ async def kill_a_gateway(scene: Scene) -> None:
 
 async def freeze_a_gateway(scene: Scene) -> None:
     await _freeze(scene, [_other_than_leader(scene).pid])
+
+
+async def kill_a_region(scene: Scene) -> None:
+    async with _failing_over(scene) as region:
+        await _kill_and_start(scene, region)
+
+
+async def freeze_a_region(scene: Scene) -> None:
+    with ExitStack() as frozen:
+        async with _failing_over(scene) as region:
+            scene.begin()
+            frozen.enter_context(_still(region.pid))
+            await scene.hold(_FROZEN_S / 2)
+        await scene.hold(_FROZEN_S / 2)
+
+
+@asynccontextmanager
+async def _failing_over(scene: Scene) -> AsyncIterator[Gateway]:
+    """Within the block requests go to another region, since the only Triton of their own is frozen; which one it is."""
+    (region,), pids = scene.site.regions, scene.site.gateway.tritons()
+    if not pids:
+        raise NotCarriedOut("there is no such process")
+    before = await asyncio.to_thread(region.guests)
+    with _still(pids[0]):
+        try:
+            async with asyncio.timeout(_AWAY_S):
+                while await asyncio.to_thread(region.guests) < before + _GUESTS:
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            raise NotCarriedOut("no requests went to the other region") from None
+        yield region
 
 
 def _other_than_leader(scene: Scene) -> Gateway:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,17 @@ class Gateway:
         """As its admin API shows it."""
         found: dict[str, Any] = self._client(_LOOK_S).ask("GET", "fleet")
         return found
+
+    def regions(self) -> list[dict[str, Any]]:
+        """The other regions, as its admin API shows them; none while it does not answer."""
+        found: list[dict[str, Any]] = self._client(_LOOK_S).ask("GET", "regions")
+        return found
+
+    def guests(self) -> int:
+        """How many requests of other regions have come."""
+        with urllib.request.urlopen(self.metrics, timeout=_LOOK_S) as page:
+            lines = page.read().decode().splitlines()
+        return int(sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("tidegate_region_guests_total")))
 
     def tritons(self) -> list[int]:
         return [pid for pid, line in self._processes() if line[0].endswith(b"tritonserver")]

@@ -55,6 +55,8 @@ class Site:
     """The small one, if there is one."""
     ways: Sequence[Way] = ()
     """To the nodes, if there are any."""
+    regions: Sequence[Gateway] = ()
+    """Gateways of other regions, whom no caller asks."""
 
     @property
     def gateway(self) -> Gateway:
@@ -66,10 +68,10 @@ class Site:
 
     def is_whole(self) -> bool:
         """Whether every process is there, and every replica that there is while all is well."""
-        if not all(each.is_running for each in (*self.gateways, *self.tritons)):
+        if not all(each.is_running for each in (*self.gateways, *self.tritons, *self.regions)):
             return False
         if not self.replicas:
-            return True
+            return self._knows_its_regions()
         stubs = {model: sum(len(host.stubs(model)) for host in self.hosts) for model in _EVERYWHERE}
         try:
             shown = [each.fleet() for each in self.gateways]
@@ -77,6 +79,15 @@ class Site:
             return False
         has_leader = sum(each["is_leader"] for each in shown) == 1
         return has_leader and min(stubs.values()) >= self.replicas and all(map(self._has_all, shown))
+
+    def _knows_its_regions(self) -> bool:
+        """Whether each region finds the others well."""
+        try:
+            return (
+                all(each["is_well"] for gateway in (*self.gateways, *self.regions) for each in gateway.regions()) if self.regions else True
+            )
+        except ControlPlaneError:
+            return False
 
     def _has_all(self, fleet: Mapping[str, Any]) -> bool:
         ready = Counter(replica["model"] for server in fleet["servers"] for replica in server["replicas"] if replica["state"] == "READY")
@@ -185,6 +196,21 @@ def _one(folder: Path, *flags: str, key: str = "") -> Iterator[Site]:
 
 
 @contextmanager
+def two_regions(folder: Path) -> Iterator[Site]:
+    """A gateway and its Triton in each of two regions, which know each other; callers ask one of them."""
+    repository, listed = models.write(folder / "models", _EVERYWHERE), folder / "regions.yaml"
+    flags = ("--model-repository", str(repository), *_loads(), "--regions-file", str(listed))
+    regions = {name: Gateway(folder / name, *flags, "--region", name) for name in ("here", "there")}
+    listed.write_text("".join(f"- {{name: {name}, {_urls(gateway)}}}\n" for name, gateway in regions.items()))
+    with _running(regions["here"]) as here, _running(regions["there"]) as there:
+        yield Site([here], 0, regions=[there])
+
+
+def _urls(gateway: Gateway) -> str:
+    return f"url: 'http://{gateway.address('http')}', grpc_url: 'http://{gateway.address('grpc')}'"
+
+
+@contextmanager
 def small_state_disk(folder: Path) -> Iterator[Site]:
     """All that a gateway writes lies on a file system of its own."""
     repository = models.write(folder / "models", _ALL_MODELS)
@@ -247,6 +273,9 @@ async def _make_keys(url: str | None, state: Path = Path()) -> dict[str, str]:
 
 SITES: Mapping[str, Callable[[Path], AbstractContextManager[Site]]] = {
     each.__name__.replace("_", " "): each
-    for each in (three_servers, two_workers, three_nodes, two_gateways, one_server, one_server_with_keys, small_state_disk, small_warm_disk)
+    for each in (
+        *(three_servers, two_workers, three_nodes, two_gateways, two_regions),
+        *(one_server, one_server_with_keys, small_state_disk, small_warm_disk),
+    )
 }
 """By name."""

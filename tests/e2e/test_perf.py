@@ -19,6 +19,7 @@ _REFUSED_MS = 5_000
 
 QUICK_DRILLS = ("gateway freezes", "Redis is slow", "a client floods")
 """On one site, and of those that no other test carries out."""
+REGION_DRILLS = ("a region dies", "a region freezes")
 
 
 def the_one_who_does_no_harm_is_answered(report: FloodsReport) -> None:
@@ -29,8 +30,11 @@ def the_one_who_does_no_harm_is_answered(report: FloodsReport) -> None:
 
 def quick_drills_cost_nobody_a_request(report: ChaosReport) -> None:
     assert report.result.more["not_carried_out"] == {}
-    assert {case.drill: run.failed for case, runs in report.runs.items() for run in runs} == dict.fromkeys(QUICK_DRILLS, 0)
-    assert all(run.asked > 0 for runs in report.runs.values() for run in runs)
+    found = {case.drill: run for case, runs in report.runs.items() for run in runs}
+    assert found.keys() == {*QUICK_DRILLS, *REGION_DRILLS}
+    assert {name: found[name].failed for name in QUICK_DRILLS} == dict.fromkeys(QUICK_DRILLS, 0)
+    assert {name: found[name].failed_repeatable for name in REGION_DRILLS} == dict.fromkeys(REGION_DRILLS, 0), report.result.more["said"]
+    assert all(run.asked > 0 for run in found.values())
 
 
 def no_job_is_lost(report: ChaosJobsReport) -> None:
@@ -51,7 +55,7 @@ RUNS = [
     run("floods", *ONE_ROUND, "--seconds", "0.3", "--only", "reset at once", check=the_one_who_does_no_harm_is_answered),
     run("tenants", *ONE_ROUND, "--seconds", "0.5", "--settle-s", "0.5", "--callers", "2", "--flood", "5", "--models", "batches"),
     run("cache-hits", *ONE_ROUND, "--seconds", "0.5", "--connections", "2"),
-    run("chaos", *ONE_ROUND, *QUICK_DRILLS, "--scale", "0.2", check=quick_drills_cost_nobody_a_request),
+    run("chaos", *ONE_ROUND, *QUICK_DRILLS, *REGION_DRILLS, "--scale", "0.2", check=quick_drills_cost_nobody_a_request),
     run("chaos-jobs", "jobs while everything dies", "--jobs", "120", "--fault-s", "8", check=no_job_is_lost),
 ]  # fmt: skip
 
