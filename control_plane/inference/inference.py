@@ -220,7 +220,9 @@ class InferenceService:
     def _is_repeatable(self, model: str, route: Route | None) -> bool:
         if route is not None and route.is_repeatable:
             return True
-        return self._cached is not None and self._cached.cache.is_repeatable(model, route)
+        if self._cached is not None and self._cached.cache.is_repeatable(model, route):
+            return True
+        return (catalogue := self.dispatch.catalogue) is not None and catalogue.is_repeatable(model)
 
     def make_verbatim_cache(self, frontend: Frontend) -> VerbatimCache[Any]:
         """Make the verbatim cache of one frontend; to be called once for each."""

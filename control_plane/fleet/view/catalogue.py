@@ -93,6 +93,10 @@ class FleetCatalogue:
         found = place(fleet, model, self._state.now_s())
         return isinstance(found, Placement) or found.obstacle in _PASSING
 
+    def is_repeatable(self, model: str) -> bool:
+        facts = self._state.fleet.models.get(model)
+        return facts is not None and facts.spec.is_repeatable
+
     def told_config(self, model: str) -> str:
         facts = self._state.fleet.models.get(model)
         return "" if facts is None else facts.spec.sharded

@@ -297,3 +297,22 @@ async def test_what_leaves_its_region_at_once_is_known_to_be_repeatable_or_not(i
     request.name = "r"
     await bench.service.infer(request)
     assert elsewhere.repeatable == [is_repeatable]
+
+
+async def test_in_a_fleet_its_models_configuration_says_so_too() -> None:
+    dispatch = Dispatch()
+    dispatch.catalogue = Declared()  # type: ignore[assignment]
+    bench = Bench(dispatch=dispatch)
+    bench.service.elsewhere = elsewhere = NobodyAnswersHere()  # type: ignore[assignment]
+    for name in ("repeatable", "m"):
+        request = Request()
+        request.name = name
+        await bench.service.infer(request)
+    assert elsewhere.repeatable == [True, False]
+
+
+class Declared:
+    """Fake `inference/catalogue.Catalogue` of a fleet with a model that says it may be computed twice."""
+
+    def is_repeatable(self, model: str) -> bool:
+        return model == "repeatable"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -162,6 +163,12 @@ async def test_one_that_waits_for_room_is_ready() -> None:
         claim = await bench.claim("a")
         assert catalogue(bench).is_ready("b")
         claim.release(answered=True)
+
+
+async def test_a_model_may_be_computed_twice_where_its_configuration_says_so() -> None:
+    said = model("a", 10)
+    found = catalogue(FleetBench(replace(said, spec=replace(said.spec, is_repeatable=True)), model("b", 10)))
+    assert [found.is_repeatable(name) for name in ("a", "b", "nonesuch")] == [True, False, False]
 
 
 async def test_servers_that_can_tell_of_a_model_have_it_ready() -> None:
