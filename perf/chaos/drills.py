@@ -176,7 +176,7 @@ DRILLS = {
         ),
         Drill(
             "a region dies", "two regions", faults.kill_a_region,
-            "kill -9 of a region's gateway, and a start a second later, while another region's only Triton is frozen",
+            "kill -9 of a region's gateway while another region's only Triton is frozen for 2.5 s more, and a start then",
             "what may not be computed twice fails if it was there; the rest waits for a Triton",
             _QUICK, callers=4,
         ),

@@ -18,9 +18,9 @@ from perf.chaos.sites import LOAD_TIMEOUT_S, LOUD
 from perf.servers.yielding import yielding
 
 _FROZEN_S = 5.0
-_AWAY_S = 30.0
-"""At most, until requests go to another region."""
-_GUESTS = 20
+_AWAY_S = 5.0
+"""At most, until requests go to another region: callers that it has no idle room for wait all the while, not beyond their deadlines."""
+_GUESTS = 5
 """Of them, before anything is done to that region."""
 _WEDGED_S = 12.0
 _SENT = 8
@@ -126,7 +126,10 @@ async def freeze_a_gateway(scene: Scene) -> None:
 
 async def kill_a_region(scene: Scene) -> None:
     async with _failing_over(scene) as region:
-        await _kill_and_start(scene, region)
+        scene.begin()
+        region.kill()
+        await scene.hold(_FROZEN_S / 2)
+    await asyncio.to_thread(region.start)
 
 
 async def freeze_a_region(scene: Scene) -> None:
