@@ -34,6 +34,9 @@ class Catalogue(Protocol):
     def is_ready(self, model: str) -> bool:
         """Whether a request for the model would be served, if necessary after loading it."""
 
+    def is_loaded(self, model: str) -> bool:
+        """Whether a request for the model would be served without any load; of a sharded model, for all of its parts."""
+
     def told_config(self, model: str) -> str:
         """The configuration (JSON) of a sharded model, which no server has; empty for any other."""
 

@@ -93,6 +93,10 @@ class FleetCatalogue:
         found = place(fleet, model, self._state.now_s())
         return isinstance(found, Placement) or found.obstacle in _PASSING
 
+    def is_loaded(self, model: str) -> bool:
+        specs = self._state.specs
+        return not specs.is_suspended(model) and all(map(self._state.fleet.ready_replicas, specs.parts_of(model) or (model,)))
+
     def told_config(self, model: str) -> str:
         facts = self._state.fleet.models.get(model)
         return "" if facts is None else facts.spec.sharded
