@@ -277,7 +277,10 @@ class PartPermit(Permit):
     __slots__ = ()
 
     async def acquire_slot(self, model: str, *, cost_units: float, deadline_s: float) -> None:
-        await self._acquire(model, cost_units, deadline_s)
+        if not self.is_guest:
+            await self._acquire(model, cost_units, deadline_s)
+        elif not self._try_acquire(model, cost_units, deadline_s, self._slots.now_s()):  # there was idle room for the whole
+            raise self._slots.overloaded(self._account.tenant.name, ShedReason.NO_IDLE_ROOM, model, 1.0)
 
     def try_acquire_slot(self, model: str, *, cost_units: float, deadline_s: float, now_s: float) -> bool:
         return self._try_acquire(model, cost_units, deadline_s, now_s)
@@ -285,7 +288,7 @@ class PartPermit(Permit):
     def _leave_gate(self, now_s: float) -> None: ...
 
     def _hold(self, limiter: ConcurrencyLimiter, model: str, cost: float, deadline_s: float, now_s: float) -> None:
-        super()._hold(limiter, model, cost, deadline_s, now_s)
+        super()._hold(limiter, model, cost, inf if self.is_guest else deadline_s, now_s)
         self._account.units_in_flight -= cost
 
     def release(self, *, sent_s: float = float("-inf"), now_s: float | None = None) -> None:

@@ -37,6 +37,9 @@ class Catalogue(Protocol):
     def is_repeatable(self, model: str) -> bool:
         """Whether the model's own configuration says that computing a request twice does no harm."""
 
+    def is_loaded(self, model: str) -> bool:
+        """Whether a request for the model would be served without any load; of a sharded model, for all of its parts."""
+
     def told_config(self, model: str) -> str:
         """The configuration (JSON) of a sharded model, which no server has; empty for any other."""
 

@@ -91,7 +91,7 @@ class Elsewhere:
         if request.field(_HOP) is not None:
             running.permit.mark_as_guest()
             self.guests += 1
-            await self._require_loaded(running)
+            self._require_loaded(running)
             return await here(timeout_s)
         self._regions.asked()
         if not self._may_leave(request, running):
@@ -115,14 +115,14 @@ class Elsewhere:
                 raise
             return await self._fail_over(request, running, deadline_s, here)
         except ControlPlaneError as exc:
-            if not leaves_for_error(exc, running):
+            if not leaves_for_error(exc, running) or self._is_computed_in_part(running):
                 raise
             elsewhere = await self._leave(request, running, deadline_s, is_model_missing=isinstance(exc, _LACKING))
             if elsewhere is None:
                 raise
             return elsewhere
         fault = fault_in(answer)
-        if fault is None or not _leaves_for(fault, running):
+        if fault is None or not _leaves_for(fault, running) or self._is_computed_in_part(running):
             return answer
         elsewhere = await self._leave(request, running, deadline_s, is_model_missing=fault is Fault.MODEL_MISSING)
         return answer if elsewhere is None else elsewhere
@@ -157,10 +157,18 @@ class Elsewhere:
         """Whether a request that is being computed here may leave, and another region is well."""
         return running in self._here and self._regions.is_any_well
 
-    async def _require_loaded(self, running: AuthorizedRequest) -> None:
+    def _require_loaded(self, running: AuthorizedRequest) -> None:
         """Require that a fleet need not load anything for another region's request. Raises ModelNotFound."""
-        if self._dispatch.catalogue is not None and running.model_name not in await self._dispatch.ready():
+        catalogue = self._dispatch.catalogue
+        if catalogue is not None and not catalogue.is_loaded(running.model_name):
             raise ModelNotFound(f"model '{running.model_name}' is not loaded in this region")
+
+    def _is_computed_in_part(self, running: AuthorizedRequest) -> bool:
+        """Whether some parts of a sharded model were computed that must not be computed twice, whatever another has refused."""
+        catalogue = self._dispatch.catalogue
+        if running.sent_s is None or is_repeatable(running.call, running) or catalogue is None:
+            return False
+        return bool(catalogue.told_config(running.model_name))
 
     def _hurry(self, scope: asyncio.Timeout, running: AuthorizedRequest, deadline_s: float) -> None:
         """Take a request back that still waits for its turn, while another region has time to answer it."""

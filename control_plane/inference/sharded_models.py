@@ -37,8 +37,8 @@ class _PartFailed(Exception):
         self.code = code
 
 
-NoteSent = Callable[[float, float], None]
-"""Notes the seconds that a part was at a server (0: at none), and its expected compute units."""
+NoteSent = Callable[[float, AuthorizedRequest], None]
+"""Notes the seconds that a part was at a server (0: at none), however it ended."""
 
 
 class SendsWholes(Protocol):
@@ -85,14 +85,14 @@ class ShardedModels:
                 parts.charge_whole()
 
     async def ask(self, request: Any, whole: AuthorizedRequest, call: InferCall, note: NoteSent, *, timeout_s: float) -> GrpcAnswer:
-        """Ask a part, and `note` how long it was at a server, however it ends, and what it was expected to cost."""
+        """Ask a part, and `note` how long it was at a server, however it ends."""
         part = self._inference.running.begin_part(whole, call)
         with part:
             try:
                 answer: GrpcAnswer = await self._inference.ask(request, part, None, timeout_s)
             finally:
                 was_sent = part.sent_s is not None and not part.is_cache_hit
-                note(self._now_s() - part.sent_s if was_sent and part.sent_s is not None else 0.0, part.expected_units)
+                note(self._now_s() - part.sent_s if was_sent and part.sent_s is not None else 0.0, part)
             part.answered(request.outcome(answer), answer)
         return answer
 
@@ -119,6 +119,8 @@ class _Parts:
     units: float = 0.0
     """Expected compute units of all parts that were asked, and of those that a server was asked for."""
     sent_units: float = 0.0
+    are_repeatable: bool = True
+    """Whether all parts that a server was asked for may be computed twice."""
 
     async def compute(self, step: Step, inputs: Mapping[str, RawTensor], wanted: Sequence[str]) -> Mapping[str, RawTensor]:
         where = f"in ensemble '{self.plan.model}', part '{step.model}'"
@@ -146,17 +148,19 @@ class _Parts:
             raise NotSupported(f"the part has given no output {missing[0]!r}")
         return outputs
 
-    def note(self, at_server_s: float, units: float) -> None:
-        self.units += units
+    def note(self, at_server_s: float, part: AuthorizedRequest) -> None:
+        self.units += part.expected_units
         if at_server_s > 0.0:
             self.at_servers_s += at_server_s
-            self.sent_units += units
+            self.sent_units += part.expected_units
+            self.are_repeatable = self.are_repeatable and part.is_repeatable
 
     def charge_whole(self) -> None:
         """Have the whole charged for its parts' time at servers: not for waits for loads, nor for parts from the cache."""
         if self.sent_units:
             self.running.sent_s = max(self.running.started_s, self.models.now_s() - self.at_servers_s)
             self.running.mark_sent_in_parts(self.sent_units / self.units, 1)
+            self.running.is_repeatable = self.running.is_repeatable or self.are_repeatable
 
 
 _BOUND = InflateBound(0, "a part's answer is compressed, which nobody asked for")

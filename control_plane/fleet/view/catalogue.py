@@ -97,6 +97,10 @@ class FleetCatalogue:
         facts = self._state.fleet.models.get(model)
         return facts is not None and facts.spec.is_repeatable
 
+    def is_loaded(self, model: str) -> bool:
+        specs = self._state.specs
+        return not specs.is_suspended(model) and all(map(self._state.fleet.ready_replicas, specs.parts_of(model) or (model,)))
+
     def told_config(self, model: str) -> str:
         facts = self._state.fleet.models.get(model)
         return "" if facts is None else facts.spec.sharded

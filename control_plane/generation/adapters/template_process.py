@@ -29,6 +29,9 @@ _RENDER_S = 5.0
 """Most seconds for a template, which may take one of the CPU's: the machine may be busy."""
 _MEMORY_BYTES, _COPIES = 256 << 20, 16
 """Memory of a process: this much, and so many times the longest prompt."""
+_LEFT_S = 0.1
+"""Most seconds for the chat of a caller who has left, about what a start takes: ended with each such caller, a process would
+have to be started for everyone who comes after one with a deadline of a millisecond."""
 _START_S = 20.0
 _AVOIDED_S = 30.0
 """Seconds for which a template is not tried again that has ended its process over a short chat."""
@@ -44,7 +47,7 @@ class TemplateProcesses:
         self._avoided_until_s = BoundedCache[str, float].of_entries(1000)
 
     async def render(self, chat: ChatFormat, messages: Sequence[Message], *, max_bytes: int) -> str:
-        """Render a chat; see the port. Cancelling it ends the process, if it is at this chat."""
+        """Render a chat; see the port. Cancelled while the process is at this chat, it leaves that to the next one."""
         if self._now_s() < (self._avoided_until_s.get(chat.template) or 0.0):
             raise UpstreamFailed(f"{_TOO_MUCH}; it is tried again shortly")
         said = await self._process_for(messages).ask(
@@ -94,6 +97,8 @@ class _TemplateProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
         self._waiting = 0
+        self._is_at_left = False
+        """Whether the process is still at the chat of a caller who has left."""
         self.is_closed = False
 
     async def ask(self, asked: dict[str, Any]) -> dict[str, Any] | None:
@@ -117,12 +122,26 @@ class _TemplateProcess:
             await process.wait()
 
     def _kill(self) -> None:
-        process, self._process = self._process, None
+        process, self._process, self._is_at_left = self._process, None, False
         if process is not None and process.returncode is None:
             with suppress(ProcessLookupError):
                 process.kill()
 
+    async def _end_left(self) -> None:
+        """Await the end of the chat whose caller has left, or end the process."""
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        with suppress(TimeoutError, OSError, ValueError):
+            async with asyncio.timeout(_LEFT_S):
+                if await process.stdout.readline():
+                    self._is_at_left = False
+                    return
+        await self.end()
+
     async def _ask(self, asked: dict[str, Any]) -> dict[str, Any] | None:
+        if self._is_at_left:
+            await self._end_left()
         process = self._process
         if process is None or process.returncode is not None:
             try:
@@ -132,16 +151,21 @@ class _TemplateProcess:
                 raise Overloaded("no process can be started to render chat templates; try again shortly") from exc
         assert process.stdin is not None
         assert process.stdout is not None
+        is_written = False
         try:
             async with asyncio.timeout(_RENDER_S):
                 process.stdin.write(orjson.dumps(asked) + b"\n")
                 await process.stdin.drain()
+                is_written = True
                 if line := await process.stdout.readline():
                     return orjson.loads(line)  # type: ignore[no-any-return]
         except (TimeoutError, OSError, ValueError):  # ValueError: the line is longer than any prompt may be
             pass
         except asyncio.CancelledError:
-            self._kill()  # what it is at may be what takes too much, and the next chat must not pay for that
+            if is_written and process is self._process:
+                self._is_at_left = True
+            else:
+                self._kill()
             raise
         self._kill()
         await process.wait()

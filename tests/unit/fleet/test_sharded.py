@@ -40,13 +40,16 @@ async def test_it_is_ready_while_its_parts_are_loaded_or_loadable_and_listed_onc
     async with running(_bench()) as bench:
         catalogue = FleetCatalogue(bench.state, bench.servers)
         assert catalogue.is_ready("whole")
+        assert not catalogue.is_loaded("whole")
         assert ModelVersion("whole", "", ModelState.UNAVAILABLE, "") in await catalogue.index()
         await bench.models.load("whole")
         assert ModelVersion("whole", "1", READY, "") in await catalogue.index()
         assert (await bench.models.get("whole")).state is READY
+        assert [catalogue.is_loaded(each) for each in ("whole", "front", "nonesuch")] == [True, True, False]
         assert catalogue.told_config("whole") == CHAIN
         await bench.models.unload("back")
         assert not catalogue.is_ready("whole")
+        assert not catalogue.is_loaded("whole")
         assert (await bench.models.get("whole")).state is ModelState.UNAVAILABLE
 
 

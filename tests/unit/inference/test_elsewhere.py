@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -105,10 +106,19 @@ class Regions:
 @dataclass
 class OnlyReady:
     catalogue: object | None = None
+
+
+@dataclass
+class Fleet:
+    """Catalogue of a fleet in which these are loaded, and `whole` is sharded."""
+
     names: set[str] = field(default_factory=set)
 
-    async def ready(self) -> set[str]:
-        return self.names
+    def is_loaded(self, model: str) -> bool:
+        return model in self.names
+
+    def told_config(self, model: str) -> str:
+        return "{}" if model == "whole" else ""
 
 
 class Bench:
@@ -252,12 +262,29 @@ async def test_one_of_another_region_is_marked_and_a_jobs_is_not() -> None:
 
 
 async def test_for_another_region_a_fleet_loads_nothing() -> None:
-    fleet = OnlyReady(catalogue=object())
-    bench = Bench(dispatch=fleet)
+    fleet = Fleet()
+    bench = Bench(dispatch=OnlyReady(fleet))
     with pytest.raises(ModelNotFound, match="not loaded in this region"):
         await bench.answer(OURS, request=Request({"tidegate-hop": "there"}))
     fleet.names.add("m")
     assert await bench.answer(OURS, request=Request({"tidegate-hop": "there"})) is OURS
+
+
+@pytest.mark.parametrize("outcome", [Overloaded("no room for a part"), status_answer(14, "x", loss=SendFailure.NOT_SENT)])
+@pytest.mark.parametrize(
+    ("running", "leaves"),
+    [
+        pytest.param(Running(model_name="whole"), True, id="no part was sent"),
+        pytest.param(Running(model_name="whole", sent_s=1.0), False, id="a part was computed"),
+        pytest.param(Running(model_name="whole", sent_s=1.0, is_repeatable=True), True, id="parts may be computed twice"),
+        pytest.param(Running(sent_s=1.0), True, id="no sharded model"),
+    ],
+)
+async def test_what_was_computed_in_part_leaves_only_if_that_may_be_computed_twice(outcome: Any, running: Running, leaves: bool) -> None:
+    bench = Bench(dispatch=OnlyReady(Fleet()))
+    with nullcontext() if leaves or not isinstance(outcome, Overloaded) else pytest.raises(Overloaded):
+        assert await bench.answer(outcome, running=running) is (THEIRS if leaves else outcome)
+    assert bool(bench.regions.asked_for) is leaves
 
 
 async def test_while_no_server_answers_the_other_region_is_asked_first_and_this_one_if_it_refuses() -> None:

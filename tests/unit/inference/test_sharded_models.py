@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -100,10 +100,13 @@ class _Fleet(Dispatch):
     """Fake dispatcher of a fleet in which `whole` is sharded."""
 
     sharded: ShardedModels
+    repeatable: frozenset[str] = frozenset()
+    """Parts that may be computed twice."""
 
     async def send(self, request: Any, call: InferCall, *, timeout_s: float, running: Any = None) -> Any:
         if call.model_name == "whole":
             return await self.sharded.send(request, call, CHAIN, timeout_s=timeout_s, running=running)
+        running.is_repeatable = call.model_name in self.repeatable
         answer = await super().send(request, call, timeout_s=timeout_s, running=running)
         running.is_cache_hit = call.model_name in request.whole.cached
         return answer
@@ -232,6 +235,58 @@ def test_a_caller_that_leaves_cancels_the_part_under_way() -> None:
         assert [model for model, _, _ in request.asked] == ["front"]
         assert (bench.service.in_flight, budget.held_bytes) == (0, 0)
         assert [(each[1], each[2]) for each in bench.meter.added] == [("whole", Outcome.ABANDONED)]
+
+    run_in_virtual_time(test())
+
+
+class _Local:
+    """Another region's request, as `inference/elsewhere` lets it be computed here; keeps what was asked."""
+
+    running: Any = None
+
+    async def answer(self, request: Any, running: Any, timeout_s: float, here: Callable[[float], Any]) -> Any:
+        self.running = running
+        running.permit.mark_as_guest()
+        return await here(timeout_s)
+
+
+def test_a_part_of_another_regions_request_never_waits_here() -> None:
+    async def test() -> None:
+        bench, _ = _bench(max_in_flight_per_model=1)
+        (guests := copy(bench.service)).elsewhere = _Local()  # type: ignore[assignment]
+        assert await guests.infer(_Whole()) == {"Y": _X.data}
+        ours, request = bench.service.running.governance.admission.admit("team"), _Whole()
+        assert ours is not None
+        request.takes_s, began_s = 1.0, now_s()
+        async with asyncio.TaskGroup() as tasks:
+            theirs = tasks.create_task(_refused(guests.infer(request)))
+            await settle()
+            await ours.acquire_slot("back", cost_units=1.0, deadline_s=now_s() + 10.0)  # while the front is computed
+        assert (theirs.result(), now_s() - began_s) == ("in ensemble 'whole', part 'back'", 1.0)
+        ours.release()
+        assert await guests.infer(_Whole()) == {"Y": _X.data}  # all places were given back
+
+    run_in_virtual_time(test())
+
+
+async def _refused(answer: Awaitable[Any]) -> str:
+    with pytest.raises(Overloaded) as refused:
+        await answer
+    return str(refused.value).partition(": ")[0]
+
+
+@pytest.mark.parametrize("repeatable", [{"front", "back"}, {"front"}, set()], ids=["all", "one", "none"])
+def test_what_a_refused_part_leaves_behind_says_whether_the_whole_may_be_asked_again(repeatable: set[str]) -> None:
+    async def test() -> None:
+        bench, _ = _bench()
+        bench.service.dispatch.repeatable = frozenset(repeatable)  # type: ignore[attr-defined]
+        (guests := copy(bench.service)).elsewhere = local = _Local()  # type: ignore[assignment]
+        request = _Whole()
+        request.takes_s, request.errors["back"] = 0.1, Overloaded("no room")
+        with pytest.raises(Overloaded):
+            await guests.infer(request)
+        assert local.running.sent_s is not None
+        assert local.running.is_repeatable is (repeatable == {"front", "back"})
 
     run_in_virtual_time(test())
 

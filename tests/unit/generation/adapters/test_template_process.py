@@ -113,6 +113,20 @@ async def test_a_caller_who_leaves_takes_his_template_along() -> None:
         assert await rendered(it, "{{ messages[0].content }}") == "hi é"
 
 
+async def test_callers_who_leave_at_once_cost_others_no_start() -> None:
+    long = [{"role": "user", "content": "h" * 10}] * 800
+    async with processes() as it:
+        await rendered(it, TEMPLATE)
+        first = it._short._process
+        for _ in range(5):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.0005):
+                    await rendered(it, TEMPLATE, long)
+            said = await rendered(it, TEMPLATE)
+            assert ("hi é" in said, "hhh" in said) == (True, False)
+        assert it._short._process is first
+
+
 async def test_a_process_that_dies_is_started_again_and_ends_with_its_gateway() -> None:
     async with processes() as it:
         await rendered(it, TEMPLATE)

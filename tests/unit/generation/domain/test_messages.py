@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -82,6 +83,13 @@ def test_what_a_space_would_complete_is_broken_up_in_turn() -> None:
     assert content_of("ab", ("ab", "a b")) == "a  b"
     with pytest.raises(InvalidRequest, match="cannot be told from text"):
         content_of("a", ("a", " "))
+
+
+def test_a_megabyte_of_tokens_holds_no_other_caller_up() -> None:
+    tokens = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "[INST]", "[/INST]", "<s>", "</s>")
+    began_s = time.process_time()
+    assert content_of("<s>" * 333_333, tokens) == "< s>" * 333_333
+    assert time.process_time() - began_s < 0.15, "the event loop does nothing else meanwhile"
 
 
 def test_a_message_keeps_what_else_it_has() -> None:
