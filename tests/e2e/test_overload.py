@@ -26,6 +26,7 @@ from tests.e2e import raw_http
 from tests.e2e.conftest import MODELS, Start
 from tests.e2e.load import INFER
 from tests.e2e.test_tenant_limits import make_key
+from tests.e2e.tidegate import COMPLETE
 
 SERVICE_S = 0.03
 DEADLINE_S = 0.9
@@ -142,7 +143,7 @@ async def peak_per_s(load: Load) -> float:
 )
 def test_thrice_the_capacity_leaves_nine_tenths_of_the_peak(start: Start, tmp_path: Path, flags: tuple[str, ...]) -> None:
     key = make_key(None, tmp_path, Tenant("team"), scope="infer:slow") if "--authentication" in flags else ""
-    running = start(tmp_path, *flags, "--model-repository", str(MODELS), "--load", "slow")
+    running = start(tmp_path, *flags, "--model-repository", str(MODELS), COMPLETE, "--load", "slow")
 
     async def drill() -> None:
         peak = Load(running.port("http"), running.address("grpc"), key)
@@ -165,7 +166,7 @@ def test_thrice_the_capacity_leaves_nine_tenths_of_the_peak(start: Start, tmp_pa
 
 def test_callers_that_leave_without_having_said_when_are_answered_while_they_are_there(start: Start, tmp_path: Path) -> None:
     """As clients do that have a time-out of their own. In one line all of them were about to leave when it was their turn."""
-    running = start(tmp_path, "--model-repository", str(MODELS), "--load", "slow")
+    running = start(tmp_path, "--model-repository", str(MODELS), COMPLETE, "--load", "slow")
 
     async def drill() -> None:
         peak = Load(running.port("http"), running.address("grpc"), "")

@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2
 
 from tests.e2e import raw_http
 from tests.e2e.conftest import MODELS, Start
-from tests.e2e.tidegate import Tidegate, wait_for
+from tests.e2e.tidegate import COMPLETE, Tidegate, wait_for
 from tests.wire.grpc_frontend import INFER as INFER_METHOD
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -115,7 +115,7 @@ def test_caller_gateway_attempt_and_triton_are_one_trace(
         tracing = ("mode=opentelemetry", "level=TIMESTAMPS", "rate=1000000000", f"opentelemetry,url={it.url}/v1/traces")
         flags = [f"--triton-arg=--trace-config={each}" for each in tracing]
         running = start(
-            tmp_path, "--model-repository", str(MODELS), "--load", "echo", "--otlp-endpoint", it.url, "--workers", workers, *flags
+            tmp_path, "--model-repository", str(MODELS), COMPLETE, "--load", "echo", "--otlp-endpoint", it.url, "--workers", workers, *flags
         )
         ask(running, f"00-{TRACE}-{CALLER}-01")
         ask(running, f"00-{TRACE[::-1]}-{CALLER}-00")  # of which Triton 24.10 sends spans all the same
