@@ -3,6 +3,7 @@
 With `--dist each` a process collects, imports and compiles a share of the files, and runs no others: with pytest-xdist's other
 ways each of them does that with every file. That suits many quick tests. With `--dist loadfile` processes take one file after the
 other, the longest first, and files whose tests ask the same server are taken together: it is started once. That suits slow ones.
+Of files whose tests start all that they need each test is taken by itself.
 """
 
 from __future__ import annotations
@@ -62,6 +63,9 @@ _SERVERS = {
 TOGETHER = {f"tests/{folder}/test_{name}.py": server for server, (folder, names) in _SERVERS.items() for name in names}
 """Files whose tests ask a server that is started once for each process, by which one they ask."""
 
+APART = {f"tests/e2e/test_{name}.py" for name in ("perf", "perf_fleet", "perf_models", "stopping")}
+"""Files whose tests share nothing, and which take so long that a process with one of them would be the last to end."""
+
 
 class Share:
     """Plugin of one process of several: it leaves all files but every so-many-th to the others."""
@@ -87,11 +91,11 @@ class _Shares(EachScheduling):
 
 
 class _Files(LoadFileScheduling):
-    """Whole files, or those of one server together."""
+    """Whole files, or those of one server together, or single tests of files whose tests share nothing."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
-        return TOGETHER.get(file, file)
+        return nodeid if file in APART else TOGETHER.get(file, file)
 
 
 @pytest.hookimpl(optionalhook=True)
