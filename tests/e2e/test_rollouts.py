@@ -24,7 +24,7 @@ from tests.e2e.test_access import triton_url
 from tests.e2e.tidegate import COMPLETE, LONG_S, SHARED_TRITON, Tidegate, run_cli, wait_for
 from tests.redis_server import redis_server
 
-PAUSE_S = 0.005
+PAUSE_S = 0.01
 """Of a caller, before each request: what rollouts do is tested, not the load."""
 MODEL = """
 import time
