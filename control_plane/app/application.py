@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from control_plane.admin.event_feed import EventSources
 from control_plane.admin.idempotency.ports import IdempotencyRecords
@@ -169,8 +170,8 @@ class App:
                 self._wire_ports(governing, audit, records, events)
                 triton = tritons.create_task(self._tritons.run(), name="tritons")
                 background = [*self._start(tasks, governing), tasks.create_task(governing.run(), name="governing")]
-                admin = asyncio.to_thread(self._make_admin, governing, audit, records)
-                opening = tasks.create_task(self._open_when_up(tasks, state, announce, admin), name="opening")
+                make_admin = partial(self._make_admin, governing, audit, records)
+                opening = tasks.create_task(self._open_when_up(tasks, state, announce, make_admin), name="opening")
                 await signals.wait()
                 opening.cancel()  # a signal during the start ends it as well
                 # The background tasks, Triton's among them, are needed until the last request in flight is
@@ -201,9 +202,9 @@ class App:
         return started
 
     async def _open_when_up(
-        self, tasks: asyncio.TaskGroup, state: StateDir, announce: Announce, making_admin: Coroutine[Any, Any, HttpServer]
+        self, tasks: asyncio.TaskGroup, state: StateDir, announce: Announce, make_admin: Callable[[], HttpServer]
     ) -> None:
-        self._admin = admin = await making_admin
+        self._admin = admin = await asyncio.to_thread(make_admin)
         await self._servers.wait_until_up()
         await self._tritons.open()
         tls = self._tls.context(HTTP) if self._tls else None
