@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
+import os
 from typing import Any
 
 import pytest
@@ -23,6 +24,9 @@ settings.load_profile("default")
 
 
 pytest_plugins = ("tests.distribution",)
+
+# Of what tests start, hundreds of processes import NumPy and multiply no matrices; buffers for each thread take a third of the import.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 gc.disable()  # of what is imported and collected nothing becomes garbage, and the collector would look at all of it again and again

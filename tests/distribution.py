@@ -3,6 +3,7 @@
 With `--dist each` a process collects, imports and compiles a share of the files, and runs no others: with pytest-xdist's other
 ways each of them does that with every file. That suits many quick tests. With `--dist loadfile` processes take one file after the
 other, the longest first, and files whose tests ask the same server are taken together: it is started once. That suits slow ones.
+Of files whose tests start all that they need each test is taken by itself.
 """
 
 from __future__ import annotations
@@ -19,32 +20,33 @@ BEGUN_FIRST = (
     "test_perf.py",
     "test_perf_fleet.py",
     "test_perf_models.py",
-    "test_stopping.py",
-    "test_rollouts.py",
-    "test_two_gateways.py",
-    "test_silence.py",
-    "test_fuzz.py",
-    "test_http.py",
-    "test_metering.py",
-    "test_access.py",
-    "test_servers_file.py",
-    "test_fleet.py",
-    "test_life.py",
-    "test_tls.py",
-    "test_overload.py",
-    "test_workers.py",
-    "test_dead_stub.py",
-    "test_fleet_failures.py",
-    "test_rolling_restarts.py",
-    "test_nodes.py",
-    "test_response_cache.py",
     "test_examples.py",
     "test_like_26_11.py",
-    "test_job_kill_points.py",
     "test_fleet_workers.py",
-    "test_kubernetes_pods.py",
+    "test_dead_stub.py",
+    "test_job_kill_points.py",
+    "test_two_gateways.py",
     "test_fleet_replicas.py",
+    "test_fleet_failures.py",
+    "test_overload.py",
+    "test_metering.py",
+    "test_rollouts.py",
+    "test_http.py",
+    "test_kubernetes_pods.py",
+    "test_stopping.py",
+    "test_access.py",
+    "test_servers_file.py",
+    "test_response_cache.py",
+    "test_workers.py",
+    "test_fleet.py",
+    "test_nodes.py",
     "test_tune.py",
+    "test_rolling_restarts.py",
+    "test_shared_cache_chaos.py",
+    "test_life.py",
+    "test_silence.py",
+    "test_fuzz.py",
+    "test_tls.py",
     "test_readme.py",
     "test_job_workers.py",
     "test_model_builds.py",
@@ -61,6 +63,9 @@ _SERVERS = {
 }
 TOGETHER = {f"tests/{folder}/test_{name}.py": server for server, (folder, names) in _SERVERS.items() for name in names}
 """Files whose tests ask a server that is started once for each process, by which one they ask."""
+
+APART = {f"tests/e2e/test_{name}.py" for name in ("perf", "perf_fleet", "perf_models", "stopping")}
+"""Files whose tests share nothing, and which take so long that a process with one of them would be the last to end."""
 
 
 class Share:
@@ -87,11 +92,11 @@ class _Shares(EachScheduling):
 
 
 class _Files(LoadFileScheduling):
-    """Whole files, or those of one server together."""
+    """Whole files, or those of one server together, or single tests of files whose tests share nothing."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
-        return TOGETHER.get(file, file)
+        return nodeid if file in APART else TOGETHER.get(file, file)
 
 
 @pytest.hookimpl(optionalhook=True)

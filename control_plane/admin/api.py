@@ -27,7 +27,7 @@ from control_plane.admin.idempotency.middleware import Idempotency
 from control_plane.admin.idempotency.ports import IdempotencyRecords
 from control_plane.admin.paths.audit import add_audit_path
 from control_plane.admin.paths.cache import add_cache_paths
-from control_plane.admin.paths.event_streams import Subscriptions, add_event_stream_paths
+from control_plane.admin.paths.event_streams import add_event_stream_paths
 from control_plane.admin.paths.events import add_event_path
 from control_plane.admin.paths.fleet import add_fleet_path
 from control_plane.admin.paths.jobs import add_job_paths
@@ -40,6 +40,7 @@ from control_plane.admin.paths.usage import add_usage_path
 from control_plane.admin.paths.webhooks import add_webhook_paths
 from control_plane.admin.paths.whoami import add_whoami_path
 from control_plane.admin.references import References
+from control_plane.admin.subscriptions import Subscriptions
 from control_plane.admin.unread_bodies import refuse_unread_body
 from control_plane.audit.domain.entry import Actor
 from control_plane.audit.trail import AuditTrail

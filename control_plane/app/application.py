@@ -15,15 +15,14 @@ import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
-from control_plane.admin.api import make_admin_api
 from control_plane.admin.event_feed import EventSources
 from control_plane.admin.idempotency.ports import IdempotencyRecords
-from control_plane.admin.server import make_admin_server
 from control_plane.app.data_plane import DataPlane, DataSockets
 from control_plane.app.events import EventServices, open_event_services
-from control_plane.app.kubernetes import make_model_controller
 from control_plane.app.limits import connection_caps, http_limits
 from control_plane.app.metrics import Counted, make_metrics_page
 from control_plane.app.regions import make_regions
@@ -45,6 +44,7 @@ from control_plane.frontends.http.limits import HttpLimits
 from control_plane.frontends.http.server import HttpServer
 from control_plane.host.cpu_affinity import pin_worker, require_cpus
 from control_plane.host.exposure import allowed_hosts, refusal
+from control_plane.host.garbage import garbage_collector_paused
 from control_plane.host.listening import allow_restart, share_port
 from control_plane.host.service_sockets import ServiceSockets
 from control_plane.host.state_dir import StateDir
@@ -60,12 +60,14 @@ from control_plane.models.model_service import LoadFailure, ModelService
 from control_plane.objects.audited_store import AuditedStore
 from control_plane.objects.mirrored_store import MirroredStore
 from control_plane.objects.objects import Objects
-from control_plane.operator.controller import ModelController
 from control_plane.settings import Settings
 from control_plane.storage.store_record import write_store_record
 from control_plane.workers.adapters.process import WorkerProcessLauncher
 from control_plane.workers.fleet_publisher import FleetPublisher
 from control_plane.workers.workers import Workers
+
+if TYPE_CHECKING:
+    from control_plane.operator.controller import ModelController
 
 _ADMIN_DRAIN_S = 1.0
 """Seconds that admin API calls in flight get after the data ports have been drained.
@@ -93,6 +95,7 @@ class App:
         self._admin_tls = make_admin_tls(settings.tls)
         self._sockets = ServiceSockets(settings)
         self._is_open = False
+        self._admin: HttpServer | None = None
         try:
             self._wire()
         except StartupError:
@@ -138,7 +141,6 @@ class App:
         self._events = events
         self._follow_events(governing)
         self._model_controller = self._make_model_controller(governing, audit)
-        self._admin = self._make_admin(governing, audit, records)
 
     async def run(self, announce: Announce) -> None:
         """Serve until SIGTERM or SIGINT; call `announce` once, when everything is ready. Raises StartupError,
@@ -168,7 +170,8 @@ class App:
                 self._wire_ports(governing, audit, records, events)
                 triton = tritons.create_task(self._tritons.run(), name="tritons")
                 background = [*self._start(tasks, governing), tasks.create_task(governing.run(), name="governing")]
-                opening = tasks.create_task(self._open_when_up(tasks, state, announce), name="opening")
+                make_admin = partial(self._make_admin, governing, audit, records)
+                opening = tasks.create_task(self._open_when_up(tasks, state, announce, make_admin), name="opening")
                 await signals.wait()
                 opening.cancel()  # a signal during the start ends it as well
                 # The background tasks, Triton's among them, are needed until the last request in flight is
@@ -176,7 +179,7 @@ class App:
                 await self._stop_serving(signals)
                 await governing.costs.settle()
                 triton.cancel()
-                await asyncio.gather(self._metrics.drain(0), self._admin.drain(_ADMIN_DRAIN_S), self._end_workers())
+                await asyncio.gather(self._metrics.drain(0), self._drain_admin(), self._end_workers())
                 for task in background:
                     task.cancel()
 
@@ -198,13 +201,16 @@ class App:
         started += [tasks.create_task(tls.watch(), name="tls-files") for tls in (self._tls, self._admin_tls) if tls is not None]
         return started
 
-    async def _open_when_up(self, tasks: asyncio.TaskGroup, state: StateDir, announce: Announce) -> None:
+    async def _open_when_up(
+        self, tasks: asyncio.TaskGroup, state: StateDir, announce: Announce, make_admin: Callable[[], HttpServer]
+    ) -> None:
+        self._admin = admin = await asyncio.to_thread(make_admin)
         await self._servers.wait_until_up()
         await self._tritons.open()
         tls = self._tls.context(HTTP) if self._tls else None
-        await self._admin.listen(tasks, allow_restart(self._sockets.admin), self._admin_tls.context(HTTP) if self._admin_tls else tls)
+        await admin.listen(tasks, allow_restart(self._sockets.admin), self._admin_tls.context(HTTP) if self._admin_tls else tls)
         if self._sockets.admin_unix is not None:
-            await self._admin.listen(tasks, self._sockets.admin_unix.listening)
+            await admin.listen(tasks, self._sockets.admin_unix.listening)
         if self._workers is not None:
             await self._workers.open()
         if self._data_plane is not None:
@@ -224,6 +230,10 @@ class App:
         self._servers.is_stopping = True
         pause_s = gateway.drain_pause_s if self._is_open else 0.0
         await stop_serving(ports, signals, pause_s=pause_s, drain_s=gateway.longest_drain_s)
+
+    async def _drain_admin(self) -> None:
+        if self._admin is not None:
+            await self._admin.drain(_ADMIN_DRAIN_S)
 
     async def _end_workers(self) -> None:
         if self._workers is not None:
@@ -255,6 +265,11 @@ class App:
         return made
 
     def _make_admin(self, governing: RequestServices, audit: AuditLog, records: IdempotencyRecords) -> HttpServer:
+        # Imported and made here, in a thread beside the start of Triton: FastAPI and its paths take as long as half of that.
+        with garbage_collector_paused():
+            from control_plane.admin.api import make_admin_api
+            from control_plane.admin.server import make_admin_server
+
         access, trail = governing.governance.access, AuditTrail(audit)
         state = AuditedStore(MirroredStore(governing.state, governing.known), trail, Actor("gateway"))
         objects = Objects(state)
@@ -309,6 +324,8 @@ class App:
     def _make_model_controller(self, governing: RequestServices, audit: AuditLog) -> ModelController | None:
         if not self._settings.fleet.model_resources:
             return None
+        from control_plane.app.model_resources import make_model_controller  # it imports FastAPI
+
         trail = AuditTrail(audit)
         objects = Objects(AuditedStore(governing.state, trail, Actor("gateway")))
         return make_model_controller(self._settings.fleet, objects, self._tritons.fleet, trail, is_open=lambda: self._is_open)

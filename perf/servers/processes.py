@@ -95,9 +95,9 @@ def running(
             end(process)
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM, and SIGKILL when that is not heard."""
-    process.send_signal(signal.SIGTERM)
+def end(process: subprocess.Popen[bytes], *, by: signal.Signals = signal.SIGTERM) -> None:
+    """SIGTERM or SIGINT, and SIGKILL when that is not heard."""
+    process.send_signal(by)
     try:
         process.wait(timeout=_END_TIMEOUT_S)
     except subprocess.TimeoutExpired:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -97,7 +98,7 @@ def tidegate(flags: Sequence[str], *, state: Path | None = None, variables: Mapp
         try:
             yield Tidegate(process.pid, _wait_for_addresses(Path(folder), process), Path(folder))
         finally:
-            end(process)
+            end(process, by=signal.SIGINT)  # no load balancer has to notice its end first
 
 
 def _wait_for_addresses(state: Path, process: subprocess.Popen[bytes]) -> dict[str, str]:

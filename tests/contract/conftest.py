@@ -62,7 +62,7 @@ def served(state_dir: Path, models: Sequence[str] = LOADED) -> Iterator[BothWays
     loads = [part for name in models for part in ("--load", name)]
     # What the same calls say straight, Triton says to everybody here; tests/e2e/test_fingerprints.py has the lock.
     unlocked = {"TIDEGATE_LOCK_MODEL_CONTROL": "false"}
-    flags = ("--model-repository", str(MODELS), "--allow-shared-memory", "--header-forward-pattern", FORWARDED, *loads)
+    flags = ("--model-repository", str(MODELS), servers.COMPLETE, "--allow-shared-memory", "--header-forward-pattern", FORWARDED, *loads)
     running = servers.start(state_dir, *flags, env=unlocked)
     below = servers.descendants(running.process.pid)
     try:

@@ -54,7 +54,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     loads = [part for name in LOADED for part in ("--load", name)]
     unlocked = {"TIDEGATE_LOCK_MODEL_CONTROL": "false"}
     pattern = ("--header-forward-pattern", f"{FORWARDED}|priority|timeout|sequence|headers|triton")
-    own = ("--model-repository", str(MODELS), "--triton-transport", "tcp", "--allow-shared-memory", *pattern, *loads)
+    own = ("--model-repository", str(MODELS), servers.COMPLETE, "--triton-transport", "tcp", "--allow-shared-memory", *pattern, *loads)
     with ExitStack() as ends:
         triton = servers.start(folder / "triton", *own, env=unlocked)
         ends.callback(triton.stop)

@@ -20,7 +20,7 @@ def tidegate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
     repositories = [PROJECT / "model_repository", PROJECT / "ensembles", MODELS]
     flags = [part for path in repositories for part in ("--model-repository", str(path))]
     loads = [part for name in ("text_embedding", "echo", "slow") for part in ("--load", name)]
-    running = servers.start(tmp_path_factory.mktemp("tidegate"), *flags, *loads)
+    running = servers.start(tmp_path_factory.mktemp("tidegate"), *flags, servers.COMPLETE, *loads)
     below = descendants(running.process.pid)
     yield running
     assert running.stop() == 0, running.said()

@@ -1,6 +1,8 @@
 """Everything that processes of `forks` run, imported once in the one that they are forked from."""
 
 import control_plane.__main__  # first: it tells gRPC what holds for its import
+import control_plane.admin.api
+import control_plane.admin.server
 import control_plane.app.application
 import control_plane.app.node
 import control_plane.cli.node

@@ -19,7 +19,7 @@ import redis
 from tests.chaos_proxy import ChaosProxy, chaos_proxy
 from tests.e2e import tidegate as servers
 from tests.e2e.cached_probe import SIX, Client, write_models
-from tests.e2e.tidegate import Tidegate, wait_for
+from tests.e2e.tidegate import COMPLETE, Tidegate, wait_for
 from tests.redis_server import ESCAPED_PASSWORD, PASSWORD, RedisServer, redis_server
 
 REQUESTS = 100
@@ -87,7 +87,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     write_models(folder / "models")
     with redis_server(folder, "--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lfu") as redis_, chaos_proxy(redis_.port) as proxy:
         url = f"redis://:{ESCAPED_PASSWORD}@127.0.0.1:{proxy.port}/0"
-        flags = ["--model-repository", str(folder / "models"), "--load", "probe", "--cache-url", url, "--cache-bytes", "10000"]
+        flags = ["--model-repository", str(folder / "models"), COMPLETE, "--load", "probe", "--cache-url", url, "--cache-bytes", "10000"]
         gateway = servers.start(folder / "state", *flags)
         bench = Bench(gateway, redis_, proxy)
         with bench.asking():

@@ -20,7 +20,7 @@ from tests.e2e.conftest import Start
 from tests.e2e.nodes import NODES, fleet_on
 from tests.e2e.raw_http import exchange, status
 from tests.e2e.test_fleet import answer_of, ask, body, loaded, shown, write_models
-from tests.e2e.tidegate import LONG_S, Tidegate, living, proc_files, run_cli, wait_for
+from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, living, proc_files, run_cli, wait_for
 
 _SOON_S = 5.0
 """A model is back within this time on a machine that has nothing else to do."""
@@ -114,7 +114,7 @@ def test_all_that_fits_is_loaded_at_the_start_and_a_stub_that_dies_is_replaced(s
     write_models(tmp_path / "models", ("m0", "m1", "m2"))
     config = tmp_path / "models/m2/config.pbtxt"
     config.write_text(config.read_text() + 'parameters { key: "tidegate_priority" value { string_value: "5" } }')
-    flags = ("--memory-budget", "50MiB", "--model-repository", str(tmp_path / "models"), "--load", "*")
+    flags = ("--memory-budget", "50MiB", "--model-repository", str(tmp_path / "models"), COMPLETE, "--load", "*")
     running = start(tmp_path / "state", *flags)
     assert list(loaded(running).values()) == [{"m2", "m0"}], "what matters most, then by name; for m1 there is no room"
 
@@ -146,7 +146,7 @@ def one_server(start: Start, tmp_path: Path) -> Tidegate:
     config = models / "m1/config.pbtxt"
     config.write_text(config.read_text().replace("kind: KIND_CPU", "kind: KIND_CPU count: 2"))
     loads = (part for name in ("m0", "m1", "m2", "m4", "e") for part in ("--load", name))
-    return start(tmp_path / "state", "--workers", "2", "--model-repository", str(models), *loads)
+    return start(tmp_path / "state", "--workers", "2", "--model-repository", str(models), COMPLETE, *loads)
 
 
 def test_one_server_has_it_back_in_seconds_whatever_the_deadlines(one_server: Tidegate) -> None:

@@ -23,7 +23,7 @@ from control_plane.admin.client import AdminClient
 from control_plane.core.errors import InvalidRequest
 from tests.e2e import tidegate as servers
 from tests.e2e.consoles import Command, commands_in, require_same
-from tests.e2e.tidegate import LONG_S, PROJECT, Tidegate, descendants, living, run_cli
+from tests.e2e.tidegate import COMPLETE, LONG_S, PROJECT, Tidegate, descendants, living, run_cli
 
 EXAMPLES = PROJECT / "examples"
 READMES = {path.parent.name: path.read_text() for path in sorted(EXAMPLES.glob("*/README.md"))}
@@ -135,7 +135,7 @@ def shared(copy: Copy, prepared: dict[str, AssertionError | None], tmp_path_fact
     """One server with the flags of all examples that could be prepared, and models whose preparation was forgotten."""
     flags = [flag for name, wrong in prepared.items() if wrong is None for flag in example(name).flags]
     forgotten = ["--model-repository", str(unprepared(copy.root))]
-    flags += [*PROJECTS_OWN, "--load", "text_embedding", *forgotten]
+    flags += [*PROJECTS_OWN, COMPLETE, "--load", "text_embedding", *forgotten]
     with ending(copy.start(tmp_path_factory.mktemp("state"), flags)) as running:
         yield running
 

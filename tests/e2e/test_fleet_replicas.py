@@ -194,7 +194,8 @@ def test_a_model_that_is_never_idle_gets_a_replica_on_the_idle_server(fleet: Tid
 
     def keep_asking() -> None:
         while not has_grown.is_set():
-            assert status(ask(fleet, "work", [50])) == 200
+            # On a busy machine one replica cannot answer all of them in time: who is refused asks again.
+            assert status(ask(fleet, "work", [50])) in (200, 503)
 
     with ThreadPoolExecutor(64) as callers:
         asking = [callers.submit(keep_asking) for _ in range(64)]
@@ -204,6 +205,7 @@ def test_a_model_that_is_never_idle_gets_a_replica_on_the_idle_server(fleet: Tid
             has_grown.set()
         for caller in asking:
             caller.result()
+    assert status(ask(fleet, "work", [50])) == 200
 
 
 @on_either
@@ -227,9 +229,14 @@ class TestPools:
         # The first of each kind may be served by the other pool, while its own loads the model.
         for rows, pool in ((short, "short"), (long, "long")):
             wait_for(lambda rows=rows, pool=pool: pool_of(pooled, ask(pooled, "work", rows)) == pool, what=f"a replica in the pool {pool}")
-        for _ in range(5):
-            assert pool_of(pooled, ask(pooled, "work", long)) == "long"
-            assert pool_of(pooled, ask(pooled, "work", short)) == "short"
+
+        def are_apart() -> bool:
+            return all(
+                pool_of(pooled, ask(pooled, "work", rows)) == pool for _ in range(5) for rows, pool in ((long, "long"), (short, "short"))
+            )
+
+        # All of one go: where a pool stood still for seconds, the other helps it out.
+        wait_for(are_apart, what="five of each in their pools", timeout_s=30.0)
 
     def test_a_route_chooses_the_pool_whatever_the_request(self, pooled: Tidegate) -> None:
         for pool in ("short", "long"):

@@ -16,7 +16,7 @@ from standardwebhooks import Webhook as Verifier
 from control_plane.jobs.domain.delivery import LEASE_S
 from tests.e2e.conftest import MODELS, Start
 from tests.e2e.test_jobs import ask, ended, result, seconds, submit
-from tests.e2e.tidegate import LONG_S, run_cli, wait_for
+from tests.e2e.tidegate import COMPLETE, LONG_S, run_cli, wait_for
 from tests.s3_server import BUCKET, SECRET, s3_server
 
 
@@ -63,7 +63,7 @@ def test_a_job_is_told_after_the_gateway_was_killed_between_its_end_and_the_deli
     (files := tmp_path / "files").mkdir()
     (files / "in.json").write_bytes(seconds(0.01))
     monkeypatch.setenv("TIDEGATE_JOBS_STORES", str(files))
-    flags = ("--model-repository", str(MODELS), "--load", "slow")
+    flags = ("--model-repository", str(MODELS), COMPLETE, "--load", "slow")
     with receiver() as there:
         first = start(tmp_path / "state", *flags)
         refused = ask(first, "POST", "/v2/models/slow/jobs", seconds(0.01), Tidegate_Job_Webhook=there.url)
@@ -102,7 +102,7 @@ def test_jobs_whose_input_and_output_are_in_s3_outlive_a_gateway_that_is_killed(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second bucket is made late, so that the first attempt at the output fails."""
-    flags = ("--model-repository", str(MODELS), "--load", "slow")
+    flags = ("--model-repository", str(MODELS), COMPLETE, "--load", "slow")
     with s3_server() as s3:
         for name, value in s3.environment().items():
             monkeypatch.setenv(name, value)

@@ -18,7 +18,7 @@ from control_plane.metering.domain.usage import EVERY_DAY, Usage
 from perf.servers.rabbitmq import rabbitmq_server
 from tests.e2e.conftest import MODELS, Start
 from tests.e2e.test_jobs import ask, ended, result, seconds, state, submit
-from tests.e2e.tidegate import LONG_S, PROJECT, Tidegate, wait_for
+from tests.e2e.tidegate import COMPLETE, LONG_S, PROJECT, Tidegate, wait_for
 from tests.redis_server import redis_server
 
 JOBS, LONG_JOB_S = 10, 8.0
@@ -57,7 +57,7 @@ def test_of_two_workers_one_is_killed_and_nothing_is_lost_or_done_twice(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setenv("TIDEGATE_JOBS_RUN", "false")
-        gateway = start(tmp_path / "gateway", "--model-repository", str(MODELS), "--load", "slow", "--state-url", shared)
+        gateway = start(tmp_path / "gateway", "--model-repository", str(MODELS), COMPLETE, "--load", "slow", "--state-url", shared)
     first = submit(gateway, "slow", seconds(LONG_JOB_S))
     assert ask(gateway, "GET", f"/v2/jobs/{first}", Prefer="wait=2").json["state"] == "queued", "this gateway runs none itself"
 

@@ -14,7 +14,7 @@ import numpy as np
 import tritonclient.http as triton
 
 from tests.e2e.conftest import MODELS, Start
-from tests.e2e.tidegate import LONG_S, Tidegate, run_cli, wait_for
+from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, run_cli, wait_for
 
 ENDED = {"succeeded", "failed", "cancelled", "expired", "dead"}
 
@@ -143,7 +143,7 @@ def test_an_idempotency_key_makes_one_job(tidegate: Tidegate) -> None:
 
 def test_what_was_accepted_survives_the_kill_of_who_computes_it(start: Start, tmp_path: Path) -> None:
     """Killed while one job runs and others wait, the gateway starts anew and does each once; usage says so."""
-    flags = ("--model-repository", str(MODELS), "--load", "slow")
+    flags = ("--model-repository", str(MODELS), COMPLETE, "--load", "slow")
     first = start(tmp_path, *flags)
     running = submit(first, "slow", seconds(20.0))
     wait_for(lambda: state(first, running) == "running", what="the first job")

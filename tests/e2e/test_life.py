@@ -16,12 +16,12 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tests.e2e import raw_http
 from tests.e2e import tidegate as servers
 from tests.e2e.conftest import MODELS, Start
-from tests.e2e.tidegate import LONG_S, Tidegate, descendants, living, proc_files, refused_start, shared_memory, wait_for
+from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, descendants, living, proc_files, refused_start, shared_memory, wait_for
 
 ECHO = {"inputs": [{"name": "INPUT0", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}
 
 
-ECHO_ONLY = ("--model-repository", str(MODELS), "--load", "echo")
+ECHO_ONLY = ("--model-repository", str(MODELS), COMPLETE, "--load", "echo")
 
 
 def sockets(folder: Path) -> tuple[str, ...]:

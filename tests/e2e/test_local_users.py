@@ -24,7 +24,7 @@ from control_plane.triton.embedded.command import shm_prefix
 from tests.e2e import another_user, bad_models
 from tests.e2e.accounts import make_first_key
 from tests.e2e.conftest import MODELS
-from tests.e2e.tidegate import Tidegate, descendants, living, proc_files, refused_start, start, wait_for
+from tests.e2e.tidegate import COMPLETE, Tidegate, descendants, living, proc_files, refused_start, start, wait_for
 
 pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user"), pytest.mark.timeout(120)]
 
@@ -72,7 +72,7 @@ def running(root: Path) -> Iterator[Tidegate]:
     """Whose state folder somebody else made, and everybody may enter."""
     make_first_key(root / "state")
     (root / "state").chmod(0o755)
-    running = start(root / "state", "--authentication", "--model-repository", str(MODELS), "--load", "echo")
+    running = start(root / "state", "--authentication", "--model-repository", str(MODELS), COMPLETE, "--load", "echo")
     yield running
     assert running.stop() == 0, running.said()
 

@@ -21,7 +21,7 @@ from tests.e2e.nodes import RunningNode, secret_file, start_node
 from tests.e2e.raw_http import status
 from tests.e2e.test_fleet import answer_of, ask, loaded, shown, write_models
 from tests.e2e.test_servers_file import write
-from tests.e2e.tidegate import LONG_S, Tidegate, descendants, living, wait_for
+from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, descendants, living, wait_for
 from tests.redis_server import redis_server
 
 MODELS = ("m0", "m1", "m2")
@@ -62,7 +62,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         text = code.read_text().replace("        self.name =", "        self.more = 0\n        self.name =")
         code.write_text(text.replace("int(self.name[1:])", "int(self.name[1:]) + self.more"))
     with ExitStack() as ends, redis_server(root) as redis, ThreadPoolExecutor(2) as threads:
-        flags = ("--model-repository", str(models))
+        flags = ("--model-repository", str(models), COMPLETE)
         starts = [threads.submit(start_node, root / f"node-{number}/state", *flags) for number in range(3)]
         nodes = [each.result() for each in starts]
         for node in nodes:

@@ -12,7 +12,7 @@ import pytest
 import tritonclient.grpc
 
 from tests.e2e.conftest import MODELS, Start
-from tests.e2e.tidegate import LONG_S, Tidegate
+from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate
 
 OPEN_FILES = 256
 """A quarter of the usual soft limit, as the hard one."""
@@ -25,7 +25,7 @@ HEALTH = {"http": "/v2/health/ready", "admin": "/version", "metrics": "/metrics"
 
 @pytest.fixture
 def tidegate(start: Start, tmp_path: Path) -> Tidegate:
-    return start(tmp_path, "--model-repository", str(MODELS), "--load", "echo", open_files=OPEN_FILES)
+    return start(tmp_path, "--model-repository", str(MODELS), COMPLETE, "--load", "echo", open_files=OPEN_FILES)
 
 
 def port_of(tidegate: Tidegate, name: str) -> int:

@@ -245,7 +245,7 @@ def test_every_answer_is_of_what_was_loaded_while_it_was_asked_for(client: Clien
 
 def test_two_workers_see_a_reload_at_once(start: Start, tmp_path: Path) -> None:
     write_models(tmp_path / "models")
-    flags = ["--model-repository", str(tmp_path / "models"), "--load", "probe", "--load", "whole", "--workers", "2"]
+    flags = ["--model-repository", str(tmp_path / "models"), COMPLETE, "--load", "probe", "--load", "whole", "--workers", "2"]
     client = Client(start(tmp_path / "state", *flags), "whole")
     for factor in (2, 3):
         write_models(tmp_path / "models", factor=factor)
@@ -257,7 +257,7 @@ def test_two_workers_see_a_reload_at_once(start: Start, tmp_path: Path) -> None:
 
 def test_two_gateways_over_one_redis_compute_once(start: Start, tmp_path: Path, redis: RedisServer) -> None:
     write_models(tmp_path / "models")
-    flags = ["--model-repository", str(tmp_path / "models"), "--load", "probe", "--cache-url", redis.url]
+    flags = ["--model-repository", str(tmp_path / "models"), COMPLETE, "--load", "probe", "--cache-url", redis.url]
     clients = [Client(start(tmp_path / name, *flags)) for name in ("one", "other")]
     rights = {str(plus): [2 * value + plus for value in SIX] for plus in range(10)}
     stored, shared = ({plus: client.ask(parameters={"plus": plus}) for plus in rights} for client in clients)

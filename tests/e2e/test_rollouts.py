@@ -21,10 +21,10 @@ import tritonclient.grpc
 from tests.e2e import raw_http
 from tests.e2e import tidegate as servers
 from tests.e2e.test_access import triton_url
-from tests.e2e.tidegate import LONG_S, SHARED_TRITON, Tidegate, run_cli, wait_for
+from tests.e2e.tidegate import COMPLETE, LONG_S, SHARED_TRITON, Tidegate, run_cli, wait_for
 from tests.redis_server import redis_server
 
-PAUSE_S = 0.005
+PAUSE_S = 0.01
 """Of a caller, before each request: what rollouts do is tested, not the load."""
 MODEL = """
 import time
@@ -65,7 +65,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
         (folder / name / "config.pbtxt").write_text(CONFIG.replace("DIMS", "2" if name == "other" else "1"))
     loads = [part for name in BODIES for part in ("--load", name)]
     tidegate = servers.start(
-        tmp_path_factory.mktemp("state"), "--workers", "2", "--model-repository", str(folder), *loads, env=SHARED_TRITON
+        tmp_path_factory.mktemp("state"), "--workers", "2", "--model-repository", str(folder), COMPLETE, *loads, env=SHARED_TRITON
     )
     yield tidegate
     assert tidegate.stop() == 0, tidegate.said()

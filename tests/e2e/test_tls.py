@@ -19,12 +19,12 @@ from tritonclient.utils import InferenceServerException
 
 from tests.e2e.accounts import make_first_key
 from tests.e2e.conftest import MODELS, Start
-from tests.e2e.tidegate import LONG_S, Tidegate, refused_start, run_cli, wait_for
+from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, refused_start, run_cli, wait_for
 from tests.tls_files import Authority, Identity, needs_openssl, subject_of
 
 pytestmark = needs_openssl
 
-ECHO_ONLY = ("--model-repository", str(MODELS), "--load", "echo")
+ECHO_ONLY = ("--model-repository", str(MODELS), COMPLETE, "--load", "echo")
 VALUES = np.array([[1, 2]], dtype=np.float32)
 
 

@@ -6,7 +6,7 @@ import gzip
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,10 +18,12 @@ from tritonclient.grpc import service_pb2
 
 from tests.e2e import raw_http
 from tests.e2e.conftest import MODELS, Start
-from tests.e2e.tidegate import Tidegate, wait_for
+from tests.e2e.tidegate import COMPLETE, Tidegate, wait_for
 from tests.wire.grpc_frontend import INFER as INFER_METHOD
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+TRACES = (TRACE, TRACE.replace("0af", "2af"), TRACE.replace("0af", "3af"))
+"""Of requests of which one at least is told of whole: spans that a collector on a busy machine does not take in time are lost."""
 JOB_TRACE = "1bf7651916cd43dd8448eb211c80319c"
 ECHO = {"inputs": [{"name": "INPUT0", "shape": [1, 4], "datatype": "FP32", "data": [1, 2.5, -3, 4e10]}]}
 
@@ -103,6 +105,20 @@ def ask_over_grpc(running: Tidegate, traceparent: str) -> None:
         channel.unary_unary(INFER_METHOD)(request.SerializeToString(), metadata=(("traceparent", traceparent),), timeout=60)
 
 
+def whole_trace(it: Collector, ask: Callable[[str], None]) -> str:
+    """Ask until both services' spans of one request have come; its trace."""
+
+    def is_whole(trace: str) -> bool:
+        return len({each.service for each in it.spans if each.trace == trace}) == 2
+
+    for trace in TRACES:
+        ask(trace)
+        with suppress(AssertionError):
+            wait_for(lambda trace=trace: is_whole(trace), timeout_s=30)
+            return trace
+    raise AssertionError(f"no trace has the spans of both: {it.spans}")
+
+
 @pytest.mark.parametrize(
     ("ask", "workers"), [pytest.param(ask_over_http, "1", id="http"), pytest.param(ask_over_grpc, "2", id="grpc, with workers")]
 )
@@ -115,13 +131,12 @@ def test_caller_gateway_attempt_and_triton_are_one_trace(
         tracing = ("mode=opentelemetry", "level=TIMESTAMPS", "rate=1000000000", f"opentelemetry,url={it.url}/v1/traces")
         flags = [f"--triton-arg=--trace-config={each}" for each in tracing]
         running = start(
-            tmp_path, "--model-repository", str(MODELS), "--load", "echo", "--otlp-endpoint", it.url, "--workers", workers, *flags
+            tmp_path, "--model-repository", str(MODELS), COMPLETE, "--load", "echo", "--otlp-endpoint", it.url, "--workers", workers, *flags
         )
-        ask(running, f"00-{TRACE}-{CALLER}-01")
+        trace = whole_trace(it, lambda trace: ask(running, f"00-{trace}-{CALLER}-01"))
         ask(running, f"00-{TRACE[::-1]}-{CALLER}-00")  # of which Triton 24.10 sends spans all the same
-        wait_for(lambda: len({each.service for each in it.spans if each.trace == TRACE}) == 2, what="the spans of both", timeout_s=60)
-        (server,) = [each for each in it.spans if each.name == "infer echo"]
-        (attempt,) = [each for each in it.spans if each.name == "attempt"]
+        (server,) = [each for each in it.spans if (each.name, each.trace) == ("infer echo", trace)]
+        (attempt,) = [each for each in it.spans if (each.name, each.trace) == ("attempt", trace)]
         tops = [each for each in it.spans if each.service != "tidegate" and each.parent == attempt.id]
         assert (server.parent, attempt.parent) == (CALLER, server.id)
         assert tops, it.spans
@@ -131,4 +146,5 @@ def test_caller_gateway_attempt_and_triton_are_one_trace(
         assert "hush" in it.headers
         assert "hush" not in running.said()
         assert running.stop() == 0, running.said()
-        assert {each.trace for each in it.spans if each.service == "tidegate"} == {TRACE, JOB_TRACE}
+        assert trace in (told := {each.trace for each in it.spans if each.service == "tidegate"})
+        assert told <= {*TRACES, JOB_TRACE}

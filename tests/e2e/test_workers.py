@@ -22,11 +22,11 @@ import tritonclient.http
 from tests.e2e import raw_http
 from tests.e2e import tidegate as servers
 from tests.e2e.conftest import MODELS, Start
-from tests.e2e.tidegate import LONG_S, Tidegate, command_line, descendants, living, refused_start, wait_for
+from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, command_line, descendants, living, refused_start, wait_for
 
 ECHO = {"inputs": [{"name": "INPUT0", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}
 WORKERS = 2
-FLAGS = ("--workers", str(WORKERS), "--model-repository", str(MODELS))
+FLAGS = ("--workers", str(WORKERS), "--model-repository", str(MODELS), COMPLETE)
 LOADED = ("--load", "echo", "--load", "slow")
 CPUS = sorted(os.sched_getaffinity(0))
 FIRST, SECOND = CPUS[:2]

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
 from fastapi import FastAPI, Request, Response
 
 from control_plane.admin.errors import error_responses
 from control_plane.admin.event_feed import EventFeed, GatewayEvent
-from control_plane.admin.event_logs import LogReaders
 from control_plane.admin.paths.events import (
     AS_EVENTS,
     Backlog,
@@ -20,31 +16,16 @@ from control_plane.admin.paths.events import (
     caller_of,
     confirmed,
 )
+from control_plane.admin.subscriptions import Subscriptions
 from control_plane.auth.access import Access
 from control_plane.auth.stream_rights import StreamRights
 from control_plane.core.errors import ErrorCode
 from control_plane.events.domain.cloud_event import gateway_event
 from control_plane.events.domain.stream import Stream
-from control_plane.events.ports import NumberedLog
 from control_plane.frontends.http.event_stream import render_event
 from control_plane.triton.ports import HttpStream
 
-MAX_REQUESTS = 10_000
-"""Latest records of requests that are kept while somebody reads them, some 6 MB."""
-
 _ERRORS = error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCode.OVERLOADED, ErrorCode.STORE_UNAVAILABLE)
-
-
-@dataclass(frozen=True, slots=True)
-class Subscriptions:
-    """The streams of events that the admin API offers, and those who read them."""
-
-    logs: Mapping[Stream, NumberedLog]
-    readers: LogReaders
-    source: str
-    """Source of the gateway's own events."""
-    requests: EventFeed = field(default_factory=lambda: EventFeed(max_events=MAX_REQUESTS))
-    """Requests that have ended, as CloudEvents; fed while it is watched."""
 
 
 def add_event_stream_paths(app: FastAPI, feed: EventFeed, streams: Subscriptions, access: Access) -> None:

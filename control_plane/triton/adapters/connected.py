@@ -4,29 +4,14 @@
 
 from __future__ import annotations
 
-import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import httpx
-
-from control_plane.concurrency.used_connection import UsedConnection
-from control_plane.core.endpoints import Address, Endpoints, TcpAddress
-from control_plane.core.errors import UpstreamUnavailable
+from control_plane.core.endpoints import Endpoints
 from control_plane.host.tls import GRPC, HTTP
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
-from control_plane.triton.adapters.connecting import short_path
 from control_plane.triton.adapters.control import ControlClient
 from control_plane.triton.adapters.credentials import tls_context
 from control_plane.triton.adapters.grpc import GrpcClient
 from control_plane.triton.adapters.http import OPENED_TOGETHER, HttpClient
 from control_plane.triton.adapters.liveness import LivenessProbeClient
-
-_METRICS_TIMEOUT_S = 5.0
-_NO_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""TLS context without authorities, for pages over plain HTTP: by default each new client would read all
-authorities of this machine, which blocks the event loop for 25 ms.
-"""
 
 
 class UpstreamClient:
@@ -61,29 +46,13 @@ class UpstreamClient:
         address = self.endpoints.metrics
         if address is None:
             return b""
-        try:
-            with _transport(address, self._metrics_tls) as transport:
-                client = httpx.AsyncClient(transport=transport, timeout=_METRICS_TIMEOUT_S, trust_env=False)
-                async with client, UsedConnection() as used:
-                    scheme = "http" if self._metrics_tls is None else "https"
-                    shown = dict(self.endpoints.credentials.headers)
-                    response = await client.get(f"{scheme}://{address.authority}/metrics", headers=shown, extensions=used.trace)
-            response.raise_for_status()
-        except httpx.HTTPError as exc:
-            raise UpstreamUnavailable(f"Triton's metrics at {address} cannot be read: {exc}") from exc
-        return response.content
+        # Imported here: httpx takes a quarter of the start of a worker, which reads no page. A gateway has it from its start.
+        from control_plane.triton.adapters.metrics_page import read_metrics
+
+        return await read_metrics(address, self._metrics_tls, self.endpoints.credentials.headers)
 
     async def close(self) -> None:
         await self.http.close()
         await self.grpc.close()
         await self.control.close()
         await self.liveness.close()
-
-
-@contextmanager
-def _transport(address: Address, tls: ssl.SSLContext | None) -> Iterator[httpx.AsyncHTTPTransport]:
-    if isinstance(address, TcpAddress):
-        yield httpx.AsyncHTTPTransport(verify=tls or _NO_AUTHORITIES)
-        return
-    with short_path(address.path) as path:
-        yield httpx.AsyncHTTPTransport(verify=_NO_AUTHORITIES, uds=path)

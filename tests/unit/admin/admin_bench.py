@@ -11,7 +11,7 @@ import httpx
 from control_plane.admin.api import make_admin_api
 from control_plane.admin.event_feed import EventFeed
 from control_plane.admin.event_logs import LogReaders
-from control_plane.admin.paths.event_streams import Subscriptions
+from control_plane.admin.subscriptions import Subscriptions
 from control_plane.audit.domain.entry import Actor
 from control_plane.audit.trail import AuditTrail
 from control_plane.auth.access import Access
