@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 
 from python_backends.runtime.engines.causal_lm import CausalLM
-from python_backends.runtime.errors import BackendError, ExecutionError, QueueFull, RequestCancelled
+from python_backends.runtime.errors import BackendError, ExecutionError, QueueFull, RequestCancelled, Unavailable
 from python_backends.text_generator.counts import Counts
 from python_backends.text_generator.generated_sequence import GeneratedSequence, Reader
 from python_backends.text_generator.sampling import Draw, sample
@@ -41,6 +41,16 @@ class Generator:
         self.after_step: Callable[[], None] = lambda: None
         """Called after each step, in the loop's thread; it may wait until parts of answers are on their way."""
         self._thread = threading.Thread(target=self._serve, name="generation", daemon=True)
+
+    @property
+    def waiting(self) -> int:
+        """Number of requests that have no place yet."""
+        return len(self._waiting)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
 
     def start(self) -> None:
         """Begin to compute."""
@@ -78,7 +88,7 @@ class Generator:
                 self._running = []
             self._counts.observe(running=len(self._running), waiting=len(self._waiting), cached=self._reserved())
             self.after_step()
-        self._fail([*self._running, *self._waiting], RequestCancelled("the model is being unloaded"))
+        self._fail([*self._running, *self._waiting], Unavailable("the model is being unloaded"))
         self.after_step()
 
     def _has_work(self) -> bool:

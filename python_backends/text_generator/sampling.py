@@ -88,7 +88,7 @@ def _chances(row: torch.Tensor, parameters: SamplingParameters) -> tuple[torch.T
 def _penalize(row: torch.Tensor, draw: Draw) -> None:
     parameters = draw.parameters
     if parameters.repetition_penalty != 1:
-        seen = torch.tensor([*{*draw.prompt, *draw.written}], device=row.device)
+        seen = torch.tensor([*{*draw.prompt, *draw.written}], device=row.device, dtype=torch.long)
         values = row[seen]
         row[seen] = torch.where(values > 0, values / parameters.repetition_penalty, values * parameters.repetition_penalty)
     if draw.written and (parameters.presence_penalty or parameters.frequency_penalty):

@@ -146,7 +146,7 @@ class CausalLM:
                     pieces=pieces,
                 )
                 logits: torch.Tensor = output.logits[0].float()
-        except (RuntimeError, MemoryError) as exc:
+        except (RuntimeError, MemoryError, IndexError) as exc:
             raise ExecutionError(f"the language model failed: {str(exc).splitlines()[0] if str(exc) else type(exc).__name__}") from exc
         for piece in pieces:
             piece.kept.length += len(piece.tokens)
