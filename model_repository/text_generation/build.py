@@ -104,7 +104,9 @@ def _needs_bfloat16() -> str | None:
 TRIAL = GenerationTrial(_reference, lambda: MODEL.tokenizer, texts=PAGES, count=TEXTS)
 
 
-def _recipe(build: Any, gate: GenerationGate, *, steps: Sequence[str] = (), needs: Any = _needs, device: str = "cpu") -> Recipe:
+def _recipe(
+    build: Any, gate: GenerationGate, *, steps: Sequence[str] = (), needs: Any = _needs, device: str = "cpu", on_demand: bool = True
+) -> Recipe:
     modules = [smollm2.SOURCE, *(ENGINES / f"{step}.py" for step in steps)]
     return Recipe(
         build=build,
@@ -121,11 +123,12 @@ def _recipe(build: Any, gate: GenerationGate, *, steps: Sequence[str] = (), need
             needs=needs,
             measured_tokens=MEASURED_TOKENS,
         ),
+        on_demand=on_demand,
     )
 
 
 RECIPES = {
-    "fp32": _recipe(build_fp32, EXACT),
+    "fp32": _recipe(build_fp32, EXACT, on_demand=False),
     "fp16": _recipe(build_fp16, HALF_PRECISION, steps=["half_weights"], needs=_needs_avx2),
     "bf16": _recipe(build_bf16, HALF_PRECISION, needs=_needs_bfloat16, device="gpu" if GPU else "cpu"),
 }

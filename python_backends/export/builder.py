@@ -34,7 +34,8 @@ from python_backends.runtime.engines.cpu import usable_cpu_count
 class Demand:
     """Options of a build.
 
-    `force` also builds what is up to date; `named` makes it an error if this machine cannot build the target;
+    `force` also builds what is up to date; `named` builds what is built on demand, and makes it an error if this
+    machine cannot build the target;
     `quick` builds only what may be served unmeasured, and measures nothing.
     """
 
@@ -50,6 +51,9 @@ def build_if_stale(target: Target, progress: Progress, demand: Demand = Demand()
         BuildError: It could not be built, or did not pass its gate; nothing of it is published then.
     """
     if demand.quick and not _may_be_served_unmeasured(target):
+        return
+    if target.recipe.on_demand and not demand.named and not target.directory.exists():
+        progress.skipped(target.label, f"it is built on demand: --variant {target.variant}")
         return
     inputs = target.recipe.inputs()
     reason = "forced" if demand.force else stale_reason(target.directory, inputs)

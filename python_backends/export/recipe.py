@@ -151,7 +151,7 @@ class Recipe:
     BuildError if the result must not be served. The other fields are what the result depends on: `libraries`
     by their installed versions, `sources` (the build.py itself and every module that shapes the result) and
     the calibration texts by their content, `settings` by value, and for a variant the machine's kind, on
-    which its latencies and often its accuracy depend.
+    which its latencies and often its accuracy depend. One that is `on_demand` is built first when it is named.
     """
 
     build: Callable[[Path, Progress], Agreement]
@@ -161,6 +161,7 @@ class Recipe:
     settings: Mapping[str, str] = field(default_factory=dict)
     calibration: Calibration | None = None
     serving: Serving | None = None
+    on_demand: bool = False
 
     def inputs(self) -> dict[str, str]:
         """Return everything that the artefacts depend on, by a name for users; inputs that this machine lacks
