@@ -74,7 +74,7 @@ class Prompts:
         """Read a request; `parameters` are its own, as JSON, and count where it has no tensor `sampling_parameters`.
 
         Raises:
-            RequestError: It is malformed, its prompt is too long, or it asks for more tokens than the model may write.
+            RequestError: It is malformed, its prompt is too long, or it demands more tokens than the model may write.
         """
         (text,) = decode_utf8(inputs["text_input"], "text_input")
         flags = {name: _flag(inputs[name]) for name in _FLAGS if name in inputs}
@@ -99,22 +99,18 @@ class Prompts:
     def _tokens(self, text: str) -> list[int]:
         limit = self._bounds.prompt_tokens
         if len(text) > limit * CHARS_PER_TOKEN:
-            raise RequestError(f"text_input has {len(text)} characters, far more than the {limit} tokens that this model reads")
+            raise RequestError(f"text_input has {len(text)} characters, far more than the maximum model length of {limit} tokens")
         tokens: list[int] = self._tokenizer.encode(text).ids
         if tokens[:2] == [self._begin, self._begin]:
             del tokens[0]  # a chat template has written it, too
         if not tokens:
             raise RequestError("text_input is empty")
         if len(tokens) > limit:
-            raise RequestError(f"text_input has {len(tokens)} tokens, this model reads at most {limit}")
+            raise RequestError(f"text_input has {len(tokens)} tokens, more than the maximum model length of {limit}")
         return tokens
 
     def _bounded(self, sampling: SamplingParameters, tokens: int) -> SamplingParameters:
-        if sampling.max_tokens > self._bounds.output_tokens:
-            raise RequestError(
-                f"sampling parameter 'max_tokens' is {sampling.max_tokens}, this model writes at most {self._bounds.output_tokens}"
-            )
-        room = self._bounds.context_tokens - tokens
+        room = min(self._bounds.output_tokens, self._bounds.context_tokens - tokens)
         if sampling.min_tokens > room:
             raise RequestError(f"sampling parameter 'min_tokens' is {sampling.min_tokens}, after this prompt there is room for {room}")
         return replace(sampling, max_tokens=min(sampling.max_tokens, room))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openai
 import pytest
 import torch
 import transformers
@@ -186,8 +187,7 @@ def test_the_shipped_model_serves_what_was_measured_and_its_template_is_in_its_c
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
-        pytest.param(greedy("word " * 800), "tokens, this model reads at most 700", id="long-prompt"),
-        pytest.param(greedy("Hi", max_tokens=2000), "'max_tokens' is 2000, this model writes at most 1024", id="long-answer"),
+        pytest.param(greedy("word " * 800), "tokens, more than the maximum model length of 700", id="long-prompt"),
         pytest.param(greedy("Hi", logit_bias={}), "no sampling parameter 'logit_bias'", id="unknown"),
         pytest.param(greedy("Hi") | {"stream": True, "exclude_input_in_output": False}, "never repeats its input", id="repeated"),
     ],
@@ -253,3 +253,45 @@ def test_the_model_can_be_unloaded_and_loaded_while_it_is_not_asked(running: Tid
         with urllib.request.urlopen(asked, timeout=LONG_S) as answer:
             assert answer.status == 200
     assert generate(running, CHAT, greedy(QUESTIONS[0]))[0] == 200
+
+
+@pytest.fixture(scope="module")
+def client(running: Tidegate) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{running.endpoints['http']}/v1", api_key="none", max_retries=0, timeout=LONG_S) as connected:
+        yield connected
+
+
+def test_openai_s_client_chats_whole_and_in_parts(client: openai.OpenAI) -> None:
+    asked: Any = {"model": CHAT, "messages": [{"role": "user", "content": QUESTIONS[0]}], "temperature": 0}
+    whole = client.chat.completions.create(**asked)  # as many tokens as the gateway lets it have, more than the model may write
+    short = client.chat.completions.create(**asked, max_tokens=2)
+    *parts, last = client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+
+    assert "Paris" in (whole.choices[0].message.content or "")
+    assert (whole.choices[0].finish_reason, short.choices[0].finish_reason) == ("stop", "length")
+    assert (short.usage.prompt_tokens, short.usage.completion_tokens) == (whole.usage.prompt_tokens, 2)
+    assert len(parts) > 3
+    assert "".join(part.choices[0].delta.content or "" for part in parts) == whole.choices[0].message.content
+    assert last.usage == whole.usage
+
+
+@pytest.mark.parametrize("prompt", [pytest.param("word " * 800, id="long"), pytest.param("a" * 50_000, id="far-too-long")])
+@pytest.mark.parametrize("stream", [False, True])
+def test_openai_s_client_hears_that_a_prompt_is_too_long(client: openai.OpenAI, prompt: str, stream: bool) -> None:
+    with pytest.raises(openai.BadRequestError, match="maximum model length") as refused:
+        client.completions.create(model=WRITER, prompt=prompt, stream=stream)
+    assert refused.value.code == "context_length_exceeded"
+
+
+def test_a_stream_that_openai_s_client_closes_frees_its_place(running: Tidegate, client: openai.OpenAI) -> None:
+    idle(running)
+    before, written = metric(running, "cancelled_total"), metric(running, "tokens_total")
+    stream = client.completions.create(
+        model=WRITER, prompt="Once", max_tokens=600, temperature=0, stream=True, extra_body={"min_tokens": 600}
+    )
+    assert next(stream).choices
+    stream.close()
+    wait_for(lambda: metric(running, "cancelled_total") == before + 1, what="the model's being told")
+    idle(running)
+    assert metric(running, "tokens_total") - written < 600
+    assert metric(running, "cached_tokens") == 0
