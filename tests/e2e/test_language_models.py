@@ -21,7 +21,8 @@ import transformers
 import tritonclient.grpc
 
 from tests.e2e import tidegate as servers
-from tests.e2e.tidegate import LONG_S, PROJECT, Tidegate, wait_for
+from tests.e2e.forks import PROJECT
+from tests.e2e.tidegate import LONG_S, Tidegate, wait_for
 
 SHIPPED = PROJECT / "model_repository" / "text_generation"
 WEIGHTS = SHIPPED / "1" / "fp32"
