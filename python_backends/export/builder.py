@@ -26,7 +26,7 @@ from python_backends.export.memory import measure_resident_bytes
 from python_backends.export.opening import opened
 from python_backends.export.progress import Progress
 from python_backends.export.publish import atomic_replace, build_lock, leftovers, remove_leftovers
-from python_backends.export.recipe import BuildError
+from python_backends.export.recipe import BenchmarkedTrial, BuildError
 from python_backends.runtime.engines.cpu import usable_cpu_count
 
 
@@ -34,7 +34,8 @@ from python_backends.runtime.engines.cpu import usable_cpu_count
 class Demand:
     """Options of a build.
 
-    `force` also builds what is up to date; `named` makes it an error if this machine cannot build the target;
+    `force` also builds what is up to date; `named` builds what is built on demand, and makes it an error if this
+    machine cannot build the target;
     `quick` builds only what may be served unmeasured, and measures nothing.
     """
 
@@ -50,6 +51,9 @@ def build_if_stale(target: Target, progress: Progress, demand: Demand = Demand()
         BuildError: It could not be built, or did not pass its gate; nothing of it is published then.
     """
     if demand.quick and not _may_be_served_unmeasured(target):
+        return
+    if target.recipe.on_demand and not demand.named and not target.directory.exists():
+        progress.skipped(target.label, f"it is built on demand: --variant {target.variant}")
         return
     inputs = target.recipe.inputs()
     reason = "forced" if demand.force else stale_reason(target.directory, inputs)
@@ -89,7 +93,12 @@ def benchmark(target: Target, progress: Progress, sts: Path) -> None:
         BuildError: The file cannot be read, or the variant fails on it.
     """
     serving = target.recipe.serving
-    if serving is None or machine_needed(target) or stale_reason(target.directory, target.recipe.inputs()):
+    if (
+        serving is None
+        or not isinstance(serving.trial, BenchmarkedTrial)
+        or machine_needed(target)
+        or stale_reason(target.directory, target.recipe.inputs())
+    ):
         return
     progress.begun(target.label, "STS benchmark")
     with build_lock(target.model_directory), progress.step(f"compare with people on {sts.name}"):
@@ -151,9 +160,14 @@ def _try_out(target: Target, staging: Path, progress: Progress) -> Measured:
     with opened(target, staging) as run:
         with progress.step("compare with fp32 and with people"):
             agreement = serving.trial.compare(run)
-        serving.gate.require(agreement)
+        if shortfall := serving.gate.shortfall(agreement):
+            raise BuildError(f"{shortfall}: nothing is published")
         with progress.step("measure latencies"):
-            table = latency_table(lambda batch, length: run(names, serving.trial.inputs(batch, length)), threads=usable_cpu_count())
+            table = latency_table(
+                lambda batch, length: run(names, serving.trial.inputs(batch, length)),
+                threads=usable_cpu_count(),
+                max_tokens=serving.measured_tokens,
+            )
     with progress.step("measure memory"):
         resident_bytes = measure_resident_bytes(target, staging)
     return Measured(agreement, table, resident_bytes)

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from python_backends.export.recipe import AUTO, Agreement, Calibration, Recipe
+from python_backends.export.recipe import Agreement, Calibration, Recipe
 from python_backends.runtime.machine import this_machine
 
 FILENAME = "manifest.json"
@@ -151,9 +151,9 @@ def _calibration(calibration: Calibration) -> dict[str, Any]:
 def _limits(recipe: Recipe, measured: Measured) -> dict[str, Any]:
     if recipe.serving is None:
         return {}
-    objection = AUTO.shortfall(measured.agreement) if "against_fp32" in measured.agreement else NOT_MEASURED
+    objection = recipe.serving.auto.shortfall(measured.agreement) if "against_fp32" in measured.agreement else NOT_MEASURED
     return {
-        "gate": asdict(recipe.serving.gate),
+        "gate": asdict(recipe.serving.gate),  # type: ignore[call-overload]
         "auto_eligible": objection is None,
         "auto_objection": objection,
         "latency_table": measured.latency_table,

@@ -35,20 +35,23 @@ LONG_TOKENS = 1024
 CELL_S, MAX_RUNS = 0.02, 5
 
 
-def largest_cell() -> tuple[int, int]:
+def largest_cell(max_tokens: int = MAX_TOKENS) -> tuple[int, int]:
     """Return the measured (batch, length) with the most tokens; among equals the longest."""
-    return max(_cells(), key=lambda cell: (cell[0] * cell[1], cell[1]))
+    return max(_cells(max_tokens), key=lambda cell: (cell[0] * cell[1], cell[1]))
 
 
-def latency_table(run: Callable[[int, int], object], *, threads: int, clock: Callable[[], float] = time.perf_counter) -> Mapping[str, Any]:
+def latency_table(
+    run: Callable[[int, int], object], *, threads: int, max_tokens: int = MAX_TOKENS, clock: Callable[[], float] = time.perf_counter
+) -> Mapping[str, Any]:
     """Measure the `latency_table` of a manifest: `ms[i][j]` for `batches[i]` and `lengths[j]`, rising along
     both.
 
     `run(batch, length)` is timed. Its first run for each cell is not, since it may compile or allocate.
     """
-    for cell in _cells():
+    cells = _cells(max_tokens)
+    for cell in cells:
         run(*cell)
-    seconds = dict.fromkeys(_cells(), float("inf"))
+    seconds = dict.fromkeys(cells, float("inf"))
     started_s = clock()
     for number in range(MAX_ROUNDS):
         if number >= MIN_ROUNDS and clock() - started_s > BUDGET_S:
@@ -104,5 +107,6 @@ def _completed(measured: Mapping[tuple[int, int], float]) -> Array:
     return table
 
 
-def _cells() -> list[tuple[int, int]]:
-    return [(batch, length) for batch in BATCHES for length in LENGTHS if batch * length <= MAX_TOKENS]
+def _cells(max_tokens: int) -> list[tuple[int, int]]:
+    """A single row of any length is always measured."""
+    return [(batch, length) for batch in BATCHES for length in LENGTHS if batch == 1 or batch * length <= max_tokens]

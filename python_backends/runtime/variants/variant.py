@@ -28,6 +28,7 @@ RUNTIMES: Mapping[str, str] = {
     "onnxruntime": "python_backends.runtime.engines.session",
     "torch": "python_backends.runtime.engines.torch_runtime",
     "tensorrt": "python_backends.runtime.engines.tensorrt_runtime",
+    "transformers": "python_backends.runtime.engines.causal_lm",
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+import re
 from importlib.metadata import version
 from pathlib import Path
 
@@ -90,18 +91,18 @@ def test_a_gate_is_met_at_its_limits(cosine_p1: float, relative_loss: float) -> 
     measured = {"against_fp32": {"cosine_p1": cosine_p1}, "similarity": {"relative_loss": relative_loss}}
 
     assert Gate(0.99, 0.01).shortfall(measured) is None
-    Gate(0.99, 0.01).require(measured)
 
 
 @pytest.mark.parametrize(
     ("cosine_p1", "relative_loss", "sentence"),
     [
-        pytest.param(0.98999, 0.0, r"the worst percentile is 0\.98999, below 0\.99: nothing is published", id="cosine"),
-        pytest.param(1.0, 0.0101, r"it loses 1\.01% of the rank correlation, more than 1\.00%: nothing is published", id="loss"),
+        pytest.param(0.98999, 0.0, r"the worst percentile is 0\.98999, below 0\.99", id="cosine"),
+        pytest.param(1.0, 0.0101, r"it loses 1\.01% of the rank correlation, more than 1\.00%", id="loss"),
         pytest.param(math.nan, 0.0, "the worst percentile is nan", id="no-cosine"),
         pytest.param(1.0, math.nan, "it loses nan% of the rank correlation", id="no-loss"),
     ],
 )
 def test_a_gate_that_is_not_met_says_by_how_much(cosine_p1: float, relative_loss: float, sentence: str) -> None:
-    with pytest.raises(BuildError, match=sentence):
-        Gate(0.99, 0.01).require({"against_fp32": {"cosine_p1": cosine_p1}, "similarity": {"relative_loss": relative_loss}})
+    measured = {"against_fp32": {"cosine_p1": cosine_p1}, "similarity": {"relative_loss": relative_loss}}
+
+    assert re.search(sentence, Gate(0.99, 0.01).shortfall(measured) or "")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from python_backends.export.discovery import Target, find_model_directories, load_targets
-from python_backends.export.recipe import AUTO
+from python_backends.export.recipe import AUTO, Gate
 from python_backends.runtime.machine import gpu_name
 from python_backends.runtime.variants.variant import RUNTIMES
 from python_backends.runtime.variants.variant_choice import REFERENCE
@@ -51,6 +51,9 @@ def test_no_gate_is_weaker_than_what_is_served_by_default_but_that_of_the_pruned
     serving = target.recipe.serving
 
     assert serving is not None
+    if not isinstance(serving.gate, Gate):
+        assert serving.gate == serving.auto or target.variant == REFERENCE
+        return
     assert (serving.gate.cosine_p1_at_least >= AUTO.cosine_p1_at_least) == (target.variant != "pruned")
     assert serving.gate.spearman_loss_at_most <= AUTO.spearman_loss_at_most
 
@@ -70,8 +73,11 @@ def test_variants_for_a_gpu_say_that_they_need_one(target: Target) -> None:
 
     assert serving is not None
     needs = serving.needs()
-    assert (needs is None) == (serving.device == "cpu")
-    assert needs is None or needs.startswith("it needs an NVIDIA GPU")
+    if serving.device == "gpu":
+        assert needs is not None
+        assert needs.startswith("it needs an NVIDIA GPU")
+    else:
+        assert "NVIDIA" not in (needs or "")
 
 
 def test_asking_what_is_stale_imports_no_heavy_library() -> None:

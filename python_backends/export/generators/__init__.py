@@ -1,0 +1,1 @@
+"""Language models as published: weights and tokenizer in transformers' form, and the trial of their variants."""
