@@ -17,4 +17,6 @@ def make_regions(settings: Settings) -> Regions | None:
             raise StartupError("--regions-file needs --region, the name of this gateway's region")
         return None
     listed = [] if path is None else read_regions(path, own=own)
-    return Regions((each, RegionClient(own, each, forwards=settings.gateway.header_forward_pattern)) for each in listed)
+    gateway = settings.gateway
+    bound = gateway.max_body_bytes
+    return Regions((each, RegionClient(own, each, forwards=gateway.header_forward_pattern, max_answer_bytes=bound)) for each in listed)

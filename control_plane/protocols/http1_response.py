@@ -8,6 +8,7 @@ on byte for byte, but for fields of the connection to Triton, or to a proxy befo
 from __future__ import annotations
 
 import re
+from math import inf
 from typing import NamedTuple
 
 from control_plane.protocols.http1 import HttpAnswer
@@ -43,9 +44,10 @@ class AnswerReader:
     with the same bytes, its head is not parsed again.
     """
 
-    __slots__ = ("_body", "_body_bytes", "_buffer", "_head", "_status", "_told_head", "closes")
+    __slots__ = ("_body", "_body_bytes", "_buffer", "_head", "_max_body_bytes", "_status", "_told_head", "closes")
 
-    def __init__(self) -> None:
+    def __init__(self, *, max_body_bytes: float = inf) -> None:
+        self._max_body_bytes = max_body_bytes
         self._buffer = bytearray()
         """The incomplete head of the next answer."""
         self._head, self._told_head, self._status = b"", b"", 0
@@ -100,6 +102,8 @@ class AnswerReader:
         if length is None:
             self._head = b""
             return ChunkedHead(int(head[9:12]), told_head, bytes(rest))
+        if int(length.group(1)) > self._max_body_bytes:
+            raise AnswerError(f"its body has {int(length.group(1))} bytes, of {self._max_body_bytes} at most")
         self._head, self._told_head, self._status = head, told_head, int(head[9:12])
         self._body, self._body_bytes = rest, int(length.group(1))
         return None

@@ -266,7 +266,9 @@ def test_a_region_whose_certificate_nobody_vouches_for_gets_nothing(two: Two, tm
 
     async def probe(credentials: Credentials | None, host: str = "127.0.0.1") -> None:
         http = TcpAddress(host, two.there.port("http"), credentials)
-        client = RegionClient("here", Region("there", http, TcpAddress(host, two.there.port("grpc"), credentials)), forwards="")
+        client = RegionClient(
+            "here", Region("there", http, TcpAddress(host, two.there.port("grpc"), credentials)), forwards="", max_answer_bytes=2**20
+        )
         try:
             await client.probe(timeout_s=5.0)
         finally:

@@ -38,7 +38,7 @@ async def knowing(services: Services, name: str, *, http: int | None = None, grp
     """Let a gateway of the region `name` know another one, `there`, that is well."""
     over_http, over_grpc = (NOBODY if port is None else TcpAddress("127.0.0.1", port) for port in (http, grpc))
     region = Region("there", over_http, over_grpc)
-    client = RegionClient(name, region, forwards="^x-seen$")
+    client = RegionClient(name, region, forwards="^x-seen$", max_answer_bytes=2**20)
     regions = Regions([] if http is None and grpc is None else [(region, client)])
     for standing in regions.standings:
         standing.heard(0.001)

@@ -19,22 +19,27 @@ from control_plane.triton.adapters.http import HttpClient
 
 _MAX_CONNECTIONS = 256
 """Of HTTP, each with one request: as many as `regions/domain/window` lets out at most."""
+_MAX_PROBE_BYTES = 64 * 1024
 _READY = HttpRequest(b"GET", b"/v2/health/ready")
 
 
 class RegionClient:
     """Client that opens connections when they are first needed."""
 
-    def __init__(self, origin: str, region: Region, *, forwards: str) -> None:
-        """`origin` is this gateway's region; `forwards` the pattern of header fields that models see. Raises StartupError: a
-        file of the region's credentials cannot be used."""
+    def __init__(self, origin: str, region: Region, *, forwards: str, max_answer_bytes: int) -> None:
+        """`origin` is this gateway's region; `forwards` the pattern of header fields that models see;
+        `max_answer_bytes` bounds what an answer takes of memory here. Raises StartupError: a file of the region's credentials
+        cannot be used."""
         passes = GatewayForwarding(GatewayForwarding.of(forwards).pattern)
         hop = ((HOP_FIELD.decode(), origin),)
         where = f"--regions-file: region {region.name}: "
         http_tls = tls_context(region.http, HTTP, setting=where)
-        self.http = HttpClient(region.http, max_connections=_MAX_CONNECTIONS, tls=http_tls, headers=hop, forwarding=passes)
-        self.grpc = GrpcClient(region.grpc, tls=tls_context(region.grpc, GRPC, setting=where), headers=hop, forwarding=passes)
-        self._probes = HttpClient(region.http, max_connections=1, tls=http_tls, headers=hop)
+        grpc_tls = tls_context(region.grpc, GRPC, setting=where)
+        self.http = HttpClient(
+            region.http, max_connections=_MAX_CONNECTIONS, tls=http_tls, headers=hop, forwarding=passes, max_answer_bytes=max_answer_bytes
+        )
+        self.grpc = GrpcClient(region.grpc, tls=grpc_tls, headers=hop, forwarding=passes, max_answer_bytes=max_answer_bytes)
+        self._probes = HttpClient(region.http, max_connections=1, tls=http_tls, headers=hop, max_answer_bytes=_MAX_PROBE_BYTES)
         self._heads = BoundedCache[GrpcHead, GrpcHead]()
 
     def head_for(self, head: GrpcHead) -> GrpcHead:

@@ -28,6 +28,9 @@ _RETRY_S = 0.005
 LARGE_READ_BYTES = 64 * 1024
 """A read of an answer that is followed by no other in the same turn of the loop: uvloop would read up to 8 MB."""
 
+MAX_ANSWER_BYTES = 2**31 - 1
+"""Most bytes of an answer: as many as a gRPC message can have, since Triton and its models are trusted with memory."""
+
 P = TypeVar("P", bound=asyncio.Protocol)
 
 

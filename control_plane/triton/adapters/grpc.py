@@ -38,7 +38,7 @@ from control_plane.protocols.http2.headers import Fields, KnownBlocks, encode_va
 from control_plane.protocols.http2.limits import Http2Limits
 from control_plane.protocols.http2.stream import Stream
 from control_plane.triton.adapters.abandoned import patience_s, told_after_s
-from control_plane.triton.adapters.connecting import LARGE_READ_BYTES, open_connection
+from control_plane.triton.adapters.connecting import LARGE_READ_BYTES, MAX_ANSWER_BYTES, open_connection
 from control_plane.triton.adapters.grpc_calls import Exchange, TritonStream, UnaryCall
 from control_plane.triton.ports import CANCEL_AFTER_S, GrpcCall, Slot
 
@@ -91,10 +91,12 @@ class GrpcClient:
         tls: ssl.SSLContext | None = None,
         headers: tuple[tuple[str, str], ...] = (),
         forwarding: HeaderForwarding = NO_FORWARDING,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`headers` go with every call; `now_s` is the loop's time."""
         self._forwarding = forwarding
+        self.max_answer_bytes = max_answer_bytes
         self._now_s = now_s
         self._tls = tls
         self._shown: Fields = tuple((name.encode(), value.encode()) for name, value in headers)
@@ -206,7 +208,9 @@ class GrpcClient:
         """
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-                connection = await open_connection(lambda: _Connection(lane, self._open, self._known), self._address, self._tls)
+                connection = await open_connection(
+                    lambda: _Connection(lane, self._open, self._known, self.max_answer_bytes), self._address, self._tls
+                )
         except OSError as exc:  # TimeoutError is one too
             return exc
         finally:
@@ -244,7 +248,7 @@ def _closed_client() -> UpstreamUnavailable:
 class _Connection(asyncio.Protocol):
     """HTTP/2 connection to Triton."""
 
-    def __init__(self, lane: _Lane, open_: set[_Connection], known: KnownBlocks) -> None:
+    def __init__(self, lane: _Lane, open_: set[_Connection], known: KnownBlocks, max_answer_bytes: int) -> None:
         self.lane = lane
         self._all_open = open_
         self._transport: asyncio.Transport | None = None
@@ -254,6 +258,7 @@ class _Connection(asyncio.Protocol):
         self._large_reads = 0
         """Large reads since it was last behind."""
         self.state = Http2Connection(known, _LIMITS)
+        self.max_answer_bytes = max_answer_bytes
         self.loop = asyncio.get_running_loop()
         self.timer = DeadlineTimer(self.loop)
         """Of the unary calls in flight."""

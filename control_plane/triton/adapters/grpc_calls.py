@@ -19,10 +19,6 @@ from control_plane.protocols.http2.stream import Stream
 from control_plane.triton.ports import CANCEL_AFTER_S, Slot
 
 _BROKE_OFF = "Triton closed the connection before it answered"
-_MAX_MESSAGE_BYTES = 2**31 - 1
-"""Most bytes of a response's message: as much as a message can have, since Triton and its models are trusted
-with memory.
-"""
 
 _MAX_QUEUED_ANSWERS = 16
 _MAX_QUEUED_BYTES = 4 * 2**20
@@ -35,6 +31,7 @@ class CallConnection(Protocol):
     """Port of a call to its connection."""
 
     state: Http2Connection
+    max_answer_bytes: int
     loop: asyncio.AbstractEventLoop
 
     def send_data(self, stream: Stream, frame: MessageFrame, *, ends: bool = False) -> None: ...
@@ -91,20 +88,32 @@ class Exchange:
 class UnaryCall(Exchange):
     """Unary call in flight."""
 
-    __slots__ = ("_body", "_slot", "answer")
+    __slots__ = ("_body", "_room_bytes", "_slot", "answer")
 
     def __init__(self, connection: CallConnection, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
         super().__init__(connection, deadline)
         self.answer: asyncio.Future[GrpcAnswer] = loop.create_future()
         self._body: tuple[bytes | memoryview, ...] = ()
+        self._room_bytes = connection.max_answer_bytes
         self._slot: Slot | None = None
 
     def on_data(self, data: bytes | memoryview, *, ends: bool) -> None:
         if not self.answer.done():
             self._body += (data,)
+            self._room_bytes -= len(data)
         self.connection.state.consumed(self.stream, len(data))
         if ends:
             self._finish(())
+        elif self._room_bytes < 0:
+            self._refuse()
+
+    def _refuse(self) -> None:
+        """End a call whose answer is longer than it may be."""
+        self._body = ()
+        if not self.answer.done():
+            text = f"the answer has more than {self.connection.max_answer_bytes} bytes"
+            self.answer.set_result(status_answer(GrpcStatus.UNAVAILABLE, text, loss=SendFailure.CONNECTION_LOST))
+        self.cancel()
 
     def keep(self, slot: Slot) -> None:
         """Keep the slot of a call whose caller has left until it has ended or is cancelled."""
@@ -151,7 +160,7 @@ class TritonStream(Exchange):
 
     def __init__(self, connection: CallConnection) -> None:
         super().__init__(connection)
-        self._reader = MessageReader(_MAX_MESSAGE_BYTES)
+        self._reader = MessageReader(connection.max_answer_bytes)
         self._frames: deque[MessageFrame] = deque()
         self._unconsumed = 0
         self._is_half_closed = False

@@ -19,7 +19,7 @@ from control_plane.core.errors import DeadlineExceeded, UpstreamUnavailable
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, upstream_pieces
 from control_plane.triton.adapters.abandoned import patience_s
-from control_plane.triton.adapters.connecting import open_connection
+from control_plane.triton.adapters.connecting import MAX_ANSWER_BYTES, open_connection
 from control_plane.triton.adapters.http_connection import HttpConnection
 from control_plane.triton.adapters.http_stream import TritonHttpStream
 from control_plane.triton.adapters.large_json import HELD_UP_S, LARGE_JSON_BYTES, comes_to_be_parsed, has_large_json
@@ -57,6 +57,7 @@ class HttpClient:
         headers: tuple[tuple[str, str], ...] = (),
         forwarding: HeaderForwarding = NO_FORWARDING,
         opened_together: int = 1,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`headers` go with every request; `now_s` is the loop's time. Over TLS connections are opened one by one."""
@@ -70,6 +71,7 @@ class HttpClient:
         self._control_field = f"\r\n{CONTROL_FIELD}: {control_secret}".encode() if control_secret else b""
         self._forwarding = forwarding
         self._now_s = now_s
+        self.max_answer_bytes = max_answer_bytes
         self.writes = TurnWrites()
         self.idle: list[HttpConnection] = []
         """The last one is next; large JSON takes the first one, and so always the same. Connections that it seems to

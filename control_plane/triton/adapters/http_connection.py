@@ -23,6 +23,7 @@ class ConnectionPool(Protocol):
     open: set[HttpConnection]
     idle: list[HttpConnection]
     writes: TurnWrites
+    max_answer_bytes: int
 
     def give_back(self, connection: HttpConnection) -> None:
         """Take back a connection that was read to nobody, or whose stream has ended."""
@@ -45,7 +46,7 @@ class HttpConnection(asyncio.Protocol):
         self._writer: PacedWriter
         self._answer: asyncio.Future[HttpAnswer | TritonHttpStream] | None = None
         self._stream: TritonHttpStream | None = None
-        self._reader = AnswerReader()
+        self._reader = AnswerReader(max_body_bytes=pool.max_answer_bytes)
         self._takes_stream = False
         self._deadline = inf
         """Time on the loop's clock until which the request in flight must be answered."""

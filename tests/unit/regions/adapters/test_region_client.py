@@ -12,7 +12,9 @@ from control_plane.regions.domain.region import Region
 
 
 def client_of(port: int) -> RegionClient:
-    return RegionClient("here", Region("there", TcpAddress("127.0.0.1", port), TcpAddress("127.0.0.1", port)), forwards="")
+    return RegionClient(
+        "here", Region("there", TcpAddress("127.0.0.1", port), TcpAddress("127.0.0.1", port)), forwards="", max_answer_bytes=2**20
+    )
 
 
 async def probe(answer: bytes | None) -> None:
@@ -42,6 +44,11 @@ async def test_one_that_is_not_ready_says_so() -> None:
         await probe(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")
 
 
+async def test_one_that_would_fill_memory_is_not_listened_to() -> None:
+    with pytest.raises(UpstreamUnavailable, match="its body has 99999999999 bytes, of 65536 at most"):
+        await probe(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n")
+
+
 async def test_one_that_says_nothing_is_given_up_on() -> None:
     with pytest.raises(DeadlineExceeded):
         await probe(None)
@@ -52,6 +59,11 @@ async def test_where_nobody_listens_no_triton_is_blamed() -> None:
     with pytest.raises(UpstreamUnavailable, match="cannot connect to its gateway at"):
         await client.probe(timeout_s=1.0)
     await client.close()
+
+
+def test_requests_have_the_bound_that_is_given() -> None:
+    client = client_of(1)
+    assert (client.http.max_answer_bytes, client.grpc.max_answer_bytes) == (2**20, 2**20)
 
 
 def test_a_calls_head_has_its_callers_credentials_and_is_made_once() -> None:

@@ -14,6 +14,7 @@ import h2.settings
 from control_plane.core.endpoints import TcpAddress
 from control_plane.protocols.grpc import PREFIX_BYTES, GrpcHead, frame_message
 from control_plane.protocols.header_forwarding import HeaderForwarding
+from control_plane.triton.adapters.connecting import MAX_ANSWER_BYTES
 from control_plane.triton.adapters.grpc import GrpcClient
 from control_plane.triton.adapters.grpc_calls import TritonStream
 from control_plane.triton.ports import GrpcCall
@@ -47,7 +48,7 @@ GRPC_ANSWER = [(":status", "200"), ("content-type", "application/grpc")]
 
 
 @asynccontextmanager
-async def scripted(serve: Serve) -> AsyncIterator[tuple[GrpcClient, list[H2Peer]]]:
+async def scripted(serve: Serve, *, max_answer_bytes: int = MAX_ANSWER_BYTES) -> AsyncIterator[tuple[GrpcClient, list[H2Peer]]]:
     """Run a server that calls `serve` for each connection; it ends with the context."""
     peers: list[H2Peer] = []
 
@@ -59,7 +60,7 @@ async def scripted(serve: Serve) -> AsyncIterator[tuple[GrpcClient, list[H2Peer]
             writer.transport.abort()
 
     server = await asyncio.start_server(connected, "127.0.0.1", 0)
-    client = GrpcClient(TcpAddress("127.0.0.1", server.sockets[0].getsockname()[1]))
+    client = GrpcClient(TcpAddress("127.0.0.1", server.sockets[0].getsockname()[1]), max_answer_bytes=max_answer_bytes)
     try:
         yield client, peers
     finally:

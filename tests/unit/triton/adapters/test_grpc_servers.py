@@ -18,7 +18,6 @@ from control_plane.core.endpoints import TcpAddress
 from control_plane.protocols.grpc import GrpcHead, answer_of, frame_message
 from control_plane.protocols.http2 import frames as frames
 from control_plane.protocols.http2.headers import NO_TABLE, encode_fields
-from control_plane.triton.adapters import grpc_calls
 from control_plane.triton.adapters.grpc import GrpcClient
 from tests.h2_peer import H2Peer
 from tests.unit.triton.adapters.grpc_bench import GRPC_ANSWER, answer_next, call, greeting, scripted
@@ -151,9 +150,7 @@ class TestAnotherServer:
             assert answer.code == expected
             await client.close()
 
-    async def test_a_stream_whose_message_is_too_long_is_given_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(grpc_calls, "_MAX_MESSAGE_BYTES", 10)
-
+    async def test_a_stream_whose_message_is_too_long_is_given_up(self) -> None:
         async def serve(peer: H2Peer) -> None:
             await peer.start()
             opened = await peer.wait_for(h2.events.RequestReceived)
@@ -162,10 +159,24 @@ class TestAnotherServer:
             await peer.flush()
             await peer.wait_for(h2.events.StreamReset)
 
-        async with scripted(serve) as (client, _):
+        async with scripted(serve, max_answer_bytes=10) as (client, _):
             it = await client.open_stream(STREAM_HEAD, timeout_s=10)
             assert await it.receive() is None
             assert answer_of(it.headers, (), it.trailers).code == grpc.StatusCode.INTERNAL.value[0]
+
+    async def test_an_answer_that_is_too_long_is_not_kept(self) -> None:
+        async def serve(peer: H2Peer) -> None:
+            await peer.start()
+            opened = await peer.wait_for(h2.events.RequestReceived)
+            peer.state.send_headers(opened.stream_id, GRPC_ANSWER)
+            peer.state.send_data(opened.stream_id, bytes(1025))
+            await peer.flush()
+            await peer.wait_for(h2.events.StreamReset)
+
+        async with scripted(serve, max_answer_bytes=1024) as (client, _):
+            answer = await client.unary(call(), timeout_s=10)
+            assert answer.code == grpc.StatusCode.UNAVAILABLE.value[0]
+            assert "more than 1024 bytes" in answer.details
 
 
 def _answer_frames(stream_id: int) -> bytes:

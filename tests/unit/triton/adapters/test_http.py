@@ -248,6 +248,7 @@ class TestFailure:
             pytest.param(b"HTTP/1.1 200 OK\r\n\r\n", "cannot be read: not an answer with a Content-Length", id="no length"),
             pytest.param(OK + OK, "cannot be read: 40 bytes follow", id="two answers"),
             pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", "cannot be read", id="an endless length"),
+            pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 2147483648\r\n\r\n", "2147483647 at most", id="too long"),
         ],
     )
     async def test_what_is_no_answer_is_unavailable_and_costs_the_connection(self, answer: bytes, text: str) -> None:
