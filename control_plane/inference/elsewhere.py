@@ -115,14 +115,14 @@ class Elsewhere:
                 raise
             return await self._fail_over(request, running, deadline_s, here)
         except ControlPlaneError as exc:
-            if not leaves_for_error(exc, running) or self._is_computed_in_part(running):
+            if running.is_computed_in_part or not leaves_for_error(exc, running):
                 raise
             elsewhere = await self._leave(request, running, deadline_s, is_model_missing=isinstance(exc, _LACKING))
             if elsewhere is None:
                 raise
             return elsewhere
         fault = fault_in(answer)
-        if fault is None or not _leaves_for(fault, running) or self._is_computed_in_part(running):
+        if fault is None or running.is_computed_in_part or not _leaves_for(fault, running):
             return answer
         elsewhere = await self._leave(request, running, deadline_s, is_model_missing=fault is Fault.MODEL_MISSING)
         return answer if elsewhere is None else elsewhere
@@ -162,13 +162,6 @@ class Elsewhere:
         catalogue = self._dispatch.catalogue
         if catalogue is not None and not catalogue.is_loaded(running.model_name):
             raise ModelNotFound(f"model '{running.model_name}' is not loaded in this region")
-
-    def _is_computed_in_part(self, running: AuthorizedRequest) -> bool:
-        """Whether some parts of a sharded model were computed that must not be computed twice, whatever another has refused."""
-        catalogue = self._dispatch.catalogue
-        if running.sent_s is None or is_repeatable(running.call, running) or catalogue is None:
-            return False
-        return bool(catalogue.told_config(running.model_name))
 
     def _hurry(self, scope: asyncio.Timeout, running: AuthorizedRequest, deadline_s: float) -> None:
         """Take a request back that still waits for its turn, while another region has time to answer it."""

@@ -204,7 +204,7 @@ class InferenceService:
         self.observations.add(arm, running, fault, now_s=now_s)
         if arm.by_budget is not None and fault in (None, Fault.TIMED_OUT) and not running.is_cache_hit:
             self.dial.answered(arm.route.name, arm.name, arm.by_budget, took_s=now_s - running.started_s)
-        if fault is None or arm.is_stable or not arm.is_assigned or fault is Fault.TIMED_OUT:
+        if fault is None or arm.is_stable or not arm.is_assigned or fault is Fault.TIMED_OUT or running.is_computed_in_part:
             return False
         policy = FAULTS[fault]
         is_repeatable = running.is_repeatable and not running.call.sequence_id

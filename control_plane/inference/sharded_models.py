@@ -161,6 +161,7 @@ class _Parts:
             self.running.sent_s = max(self.running.started_s, self.models.now_s() - self.at_servers_s)
             self.running.mark_sent_in_parts(self.sent_units / self.units, 1)
             self.running.is_repeatable = self.running.is_repeatable or self.are_repeatable
+            self.running.is_computed_in_part = not self.running.is_repeatable
 
 
 _BOUND = InflateBound(0, "a part's answer is compressed, which nobody asked for")

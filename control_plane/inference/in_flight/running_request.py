@@ -103,6 +103,7 @@ class RunningRequest:
         "expected_units",
         "frontend",
         "is_cache_hit",
+        "is_computed_in_part",
         "is_counted",
         "is_elsewhere",
         "is_metered",
@@ -246,6 +247,7 @@ class AdmittedRequest(RunningRequest):
         if self.source is not None:
             authorized.permit.held_bytes = self.source.body_bytes()
         authorized.is_cache_hit = authorized.is_repeatable = authorized.continues_at_triton = authorized.is_elsewhere = False
+        authorized.is_computed_in_part = False
         self.set_requested(call, named=named)
         authorized.estimate_cost(call)
         authorized.rows = int(authorized.computed_rows)
@@ -284,6 +286,8 @@ class AuthorizedRequest(AdmittedRequest):
     is_cache_hit: bool
     is_repeatable: bool
     """Whether equal requests have equal answers, so that sending the request twice does no harm."""
+    is_computed_in_part: bool
+    """Whether parts of a sharded model were computed for it that must not be computed twice, whatever another has refused."""
     continues_at_triton: bool
     """Whether Triton may go on computing it after it has ended here."""
     is_elsewhere: bool

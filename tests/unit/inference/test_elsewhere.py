@@ -59,6 +59,7 @@ class Running:
     permit: Permit = field(default_factory=Permit)
     is_repeatable: bool = False
     has_flight: bool = False
+    is_computed_in_part: bool = False
     sent_s: float | None = None
     model_name: str = "m"
     left: int = 0
@@ -110,15 +111,12 @@ class OnlyReady:
 
 @dataclass
 class Fleet:
-    """Catalogue of a fleet in which these are loaded, and `whole` is sharded."""
+    """Catalogue of a fleet in which these are loaded."""
 
     names: set[str] = field(default_factory=set)
 
     def is_loaded(self, model: str) -> bool:
         return model in self.names
-
-    def told_config(self, model: str) -> str:
-        return "{}" if model == "whole" else ""
 
 
 class Bench:
@@ -271,20 +269,11 @@ async def test_for_another_region_a_fleet_loads_nothing() -> None:
 
 
 @pytest.mark.parametrize("outcome", [Overloaded("no room for a part"), status_answer(14, "x", loss=SendFailure.NOT_SENT)])
-@pytest.mark.parametrize(
-    ("running", "leaves"),
-    [
-        pytest.param(Running(model_name="whole"), True, id="no part was sent"),
-        pytest.param(Running(model_name="whole", sent_s=1.0), False, id="a part was computed"),
-        pytest.param(Running(model_name="whole", sent_s=1.0, is_repeatable=True), True, id="parts may be computed twice"),
-        pytest.param(Running(sent_s=1.0), True, id="no sharded model"),
-    ],
-)
-async def test_what_was_computed_in_part_leaves_only_if_that_may_be_computed_twice(outcome: Any, running: Running, leaves: bool) -> None:
-    bench = Bench(dispatch=OnlyReady(Fleet()))
-    with nullcontext() if leaves or not isinstance(outcome, Overloaded) else pytest.raises(Overloaded):
-        assert await bench.answer(outcome, running=running) is (THEIRS if leaves else outcome)
-    assert bool(bench.regions.asked_for) is leaves
+async def test_what_was_computed_in_part_stays(outcome: Any) -> None:
+    bench = Bench()
+    with pytest.raises(Overloaded) if isinstance(outcome, Overloaded) else nullcontext():
+        assert await bench.answer(outcome, running=Running(is_computed_in_part=True)) is outcome
+    assert not bench.regions.asked_for
 
 
 async def test_while_no_server_answers_the_other_region_is_asked_first_and_this_one_if_it_refuses() -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -26,7 +27,10 @@ from control_plane.core.principal import Principal
 from control_plane.core.scope import Scopes, parse_scope
 from control_plane.core.tensor import RawTensor, Tensor
 from control_plane.frontends.common.body_budget import BodyBudget
+from control_plane.inference.retries.faults import Fault
+from control_plane.inference.route_targets import Arm
 from control_plane.inference.sharded_models import ShardedModels
+from control_plane.objects.domain.route import Route, Target
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.protocols.grpc import GrpcAnswer, message_answer, status_answer
 from control_plane.protocols.kserve.ensemble_json import GivenTensors
@@ -37,6 +41,8 @@ from tests.unit.inference.governed_bench import Bench, Dispatch, Request, now_s
 from tests.unit.sharding.domain.configs import CHAIN
 
 _WHOLE_ONLY = Principal("team", "k1", Scopes((parse_scope("infer:whole"),)))
+_ROUTE = Route("r", "stable", targets=(Target("whole", 5000),))
+_ARM = Arm(_ROUTE, InferCall("whole", "", "", ()), InferCall("stable", "", "", ()), 7, True)
 _X = RawTensor(Tensor("X", "FP32", (2, 1)), bytes(8))
 
 
@@ -287,6 +293,8 @@ def test_what_a_refused_part_leaves_behind_says_whether_the_whole_may_be_asked_a
             await guests.infer(request)
         assert local.running.sent_s is not None
         assert local.running.is_repeatable is (repeatable == {"front", "back"})
+        may_fall_back = bench.service.observe_and_may_fall_back(_ARM, Fault.NOT_SENT, local.running, inf)
+        assert may_fall_back is (repeatable == {"front", "back"})
 
     run_in_virtual_time(test())
 
