@@ -21,6 +21,7 @@ from perf.eviction import report as eviction_report
 from perf.fleet import report as fleet_report
 from perf.floods import report as floods_report
 from perf.gateway import report as gateway_report
+from perf.generation import report as generation_report
 from perf.gpu import report as gpu_report
 from perf.hedging import report as hedging_report
 from perf.jobs import report as jobs_report
@@ -83,6 +84,7 @@ SCENARIOS = {
         Scenario("what a tenant that floods a model costs another", tenants_report.Report),
         Scenario("embedding texts beside what people first write", embedding_report.Report),
         Scenario("embedding texts on a GPU", gpu_report.Report, needs_gpu=True),
+        Scenario("generated text: answers that share steps, beside one after the other", generation_report.Report),
         Scenario("documents of many pages beside a plain server, part by part", long_documents_report.Report),
         Scenario("length-aware batching beside other ways of batching", batching_report.Report),
         Scenario("what an answer from the cache costs", cache_hits_report.Report),

@@ -1,1 +1,1 @@
-"""What a tenant that floods a model costs another; `python -m perf.tenants`."""
+"""What a latency budget gains; `python -m perf.budgets`."""

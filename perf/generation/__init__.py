@@ -1,0 +1,1 @@
+"""What it gains callers of a language model that their answers share steps; `python -m perf.generation`."""

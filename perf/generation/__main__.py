@@ -1,0 +1,80 @@
+"""What continuous batching brings: one language model whose answers share each step, beside the same one that answers one caller after the
+other, for 1 to 16 callers who ask at the same moment.
+
+    python -m perf.generation [--rounds 5] [--callers 1 4 8 16] [--tokens 32]
+
+Both are `text_generation`'s fp32 weights, in one Triton behind one gateway, on the CPU; answers are streamed over gRPC, and all have the
+same length. Writes perf/results/generation.json and .md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+
+from perf.generation.callers import ask
+from perf.generation.report import ALONE, CALLERS, SHARED, WAYS, Case, Report, Run
+from perf.measurement import harness
+from perf.measurement.interleaved import interleave
+from perf.measurement.report import Result
+from perf.servers.processes import PROJECT
+from perf.servers.serving import tidegate
+
+_WEIGHTS = PROJECT / "model_repository" / "text_generation" / "1" / "fp32"
+_NAMES = {SHARED: "shared", ALONE: "alone"}
+_SEQUENCES = {SHARED: 16, ALONE: 1}
+_CONFIG = """
+backend: "text_generator"
+parameters {{ key: "folder" value: {{ string_value: "{folder}" }} }}
+parameters {{ key: "max_sequences" value: {{ string_value: "{sequences}" }} }}
+parameters {{ key: "kv_cache_tokens" value: {{ string_value: "8192" }} }}
+"""
+_THINGS = "the tide", "a harbour", "a gate", "the moon", "salt", "a rope", "a lighthouse", "an anchor"
+_QUESTION = "Tell me in a few sentences about {thing}, as you would tell child number {number}."
+_ASKED = f"<|im_start|>user\n{_QUESTION}<|im_end|>\n<|im_start|>assistant\n"
+
+
+def main() -> None:
+    parser = harness.parser(__doc__, rounds=5)
+    parser.add_argument("--callers", nargs="+", type=int, default=list(CALLERS), help="who ask at the same moment")
+    parser.add_argument("--tokens", type=int, default=32, help="of each answer")
+    harness.carry_out(Report, parser.parse_args(), _measure)
+
+
+def _measure(arguments: argparse.Namespace) -> Result:
+    with tempfile.TemporaryDirectory(prefix="tidegate-perf-") as name, ProcessPoolExecutor(1, mp_context=get_context("spawn")) as client:
+        repository = Path(name)
+        for way in WAYS:
+            (repository / _NAMES[way] / "1").mkdir(parents=True)
+            (repository / _NAMES[way] / "config.pbtxt").write_text(_CONFIG.format(folder=_WEIGHTS, sequences=_SEQUENCES[way]))
+        flags = ["--model-repository", name, *(part for way in WAYS for part in ("--load", _NAMES[way]))]
+        with tidegate(flags) as started:
+            run = partial(_run, client, started.addresses["grpc"], tokens=arguments.tokens)
+            for way in WAYS:  # the first answers warm the model up
+                run(Case(way, 2))
+            cases = [Case(way, callers) for callers in arguments.callers for way in WAYS]
+            return Result(interleave({case: partial(run, case) for case in cases}, arguments.rounds))
+
+
+def _run(client: ProcessPoolExecutor, address: str, case: Case, *, tokens: int) -> Run:
+    harness.say(f"{case.way}: {case.callers} callers")
+    prompts = [_ASKED.format(thing=_THINGS[number % len(_THINGS)], number=number) for number in range(case.callers)]
+    heard = client.submit(ask, address, _NAMES[case.way], prompts, tokens).result()
+    if wrong := [each.tokens for each in heard if each.tokens != tokens]:
+        raise RuntimeError(f"answers have {wrong} tokens instead of {tokens}")
+    longest_s = max(each.last_s for each in heard)
+    return Run(
+        tokens_per_s=tokens * len(heard) / longest_s,
+        first_ms=1e3 * median(each.first_s for each in heard),
+        token_ms=1e3 * median((each.last_s - each.first_s) / max(1, tokens - 1) for each in heard),
+        last_ms=1e3 * longest_s,
+    )
+
+
+if __name__ == "__main__":
+    main()

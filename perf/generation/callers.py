@@ -1,0 +1,63 @@
+"""Callers of a language model, who all ask at the same moment; unmodified clients of Triton over gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tritonclient.grpc.aio as triton
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """One caller's answer: its tokens, and the seconds from the request to the first and to the last one."""
+
+    tokens: int
+    first_s: float
+    last_s: float
+
+
+def ask(address: str, model: str, prompts: Sequence[str], tokens: int) -> list[Heard]:
+    """Have each prompt answered with so many tokens, all at once; prompts that are alike would not be cheaper."""
+    return asyncio.run(_ask(address, model, prompts, tokens))
+
+
+async def _ask(address: str, model: str, prompts: Sequence[str], tokens: int) -> list[Heard]:
+    async with triton.InferenceServerClient(address) as client:
+        await client.get_model_metadata(model)  # the connection is there before the first second is counted
+        return await asyncio.gather(*(_listen(client, model, prompt, tokens) for prompt in prompts))
+
+
+async def _listen(client: Any, model: str, prompt: str, tokens: int) -> Heard:
+    sampling = json.dumps({"temperature": 0, "max_tokens": tokens, "ignore_eos": True})
+    inputs = [
+        _input("text_input", "BYTES", np.array([prompt.encode()], np.object_)),
+        _input("stream", "BOOL", np.array([True])),
+        _input("sampling_parameters", "BYTES", np.array([sampling.encode()], np.object_)),
+        _input("return_num_output_tokens", "BOOL", np.array([True])),
+    ]
+
+    async def requests() -> AsyncIterator[dict[str, Any]]:
+        yield {"model_name": model, "inputs": inputs, "enable_empty_final_response": True}
+
+    began_s, first_s, count = time.perf_counter(), 0.0, 0
+    async for result, error in client.stream_infer(requests()):
+        if error is not None:
+            raise error
+        if result.get_response().parameters["triton_final_response"].bool_param:
+            break
+        first_s = first_s or time.perf_counter() - began_s
+        count += int(result.as_numpy("num_output_tokens").sum())
+        last_s = time.perf_counter() - began_s
+    return Heard(count, first_s, last_s)
+
+
+def _input(name: str, datatype: str, values: Any) -> Any:
+    made = triton.InferInput(name, [1], datatype)
+    made.set_data_from_numpy(values)
+    return made
