@@ -96,3 +96,16 @@ async def test_errors_are_the_clients_own(call: Call, how: dict[str, Any], error
         with pytest.raises(error) as caught:
             await call(it)
         assert (caught.value.code, bool(caught.value.message)) == (code, True)
+
+
+async def test_what_would_fail_again_is_not_sent_again() -> None:
+    asked: list[Any] = []
+
+    def fail(request: Any) -> Any:
+        asked.append(request)
+        return make_answer(500, b'{"error":"it broke"}')
+
+    async with client(FakeTextModel(failure=fail)) as it:
+        with pytest.raises(openai.InternalServerError):
+            await embed()(it.with_options(max_retries=2))
+    assert len(asked) == 1

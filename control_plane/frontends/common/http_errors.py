@@ -40,12 +40,15 @@ def render_error(error: Exception, target: bytes = b"") -> HttpAnswer:
         body = error_answer(DEFECT_TEXT, kind="server_error", code=None, field=None) if is_openai(target) else _TRITON_DEFECT
         return make_answer(500, body)
     status, headers = STATUS[error.code].http, advice_of(error)
-    if error.code is ErrorCode.NOT_SUPPORTED:  # over HTTP only an unknown Content-Encoding raises it
+    if error.code is ErrorCode.NOT_SUPPORTED:  # mostly of a Content-Encoding
         headers.append((b"Accept-Encoding", b"gzip, deflate"))
     if isinstance(error, MethodNotAllowed) and error.allowed:
         headers.append((b"Allow", ", ".join(error.allowed).encode()))
-    body = openai_error(error) if is_openai(target) else orjson.dumps({"error": message_of(error)})
-    return make_answer(status, body, headers=headers)
+    if not is_openai(target):
+        return make_answer(status, orjson.dumps({"error": message_of(error)}), headers=headers)
+    if not STATUS[error.code].retryable and (status == 409 or status >= 500):
+        headers.append((b"x-should-retry", b"false"))  # OpenAI's clients send requests with such statuses again by themselves
+    return make_answer(status, openai_error(error), headers=headers)
 
 
 def openai_error(error: ControlPlaneError) -> bytes:

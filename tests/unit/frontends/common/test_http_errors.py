@@ -34,6 +34,8 @@ def test_every_kind_of_error_has_both_forms(code: ErrorCode) -> None:
     said = json.loads(openai.body)["error"]
     assert (said["message"], said["param"]) == ("what was wrong", None)
     assert (said["type"] == "server_error") == (status >= 500)
+    would_be_sent_again = status in (408, 409, 429) or status >= 500
+    assert (b"\r\nx-should-retry: false\r\n" in openai.head) is (would_be_sent_again and not STATUS[code].retryable)
 
 
 @pytest.mark.parametrize(
