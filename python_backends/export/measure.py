@@ -20,9 +20,10 @@ from python_backends.runtime.execution import Array
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 LENGTHS = (8, 16, 32, 64, 128, 256)
 
-# Larger cells are not measured: they take a second each on two CPUs, and their cost is proportional to their
-# rows by then.
+# Larger cells are not measured, nor those larger than one that takes long: their cost is proportional to their rows by
+# then. A variant that its CPU can only emulate would take minutes otherwise.
 MAX_TOKENS = 4096
+LONG_RUN_S = 0.5
 
 # Every cell is measured in the first rounds; then only the short ones, which take more rounds to be steady, until the time is over:
 # a disturbance is a small part of a long run.
@@ -48,10 +49,7 @@ def latency_table(
 
     `run(batch, length)` is timed. Its first run for each cell is not, since it may compile or allocate.
     """
-    cells = _cells(max_tokens)
-    for cell in cells:
-        run(*cell)
-    seconds = dict.fromkeys(cells, float("inf"))
+    seconds = dict.fromkeys(_warmed_up(run, _cells(max_tokens), clock), float("inf"))
     started_s = clock()
     for number in range(MAX_ROUNDS):
         if number >= MIN_ROUNDS and clock() - started_s > BUDGET_S:
@@ -67,6 +65,24 @@ def latency_table(
         "lengths": [*LENGTHS],
         "ms": [[round(ms, 4) for ms in row] for row in table.tolist()],
     }
+
+
+def _warmed_up(run: Callable[[int, int], object], cells: list[tuple[int, int]], clock: Callable[[], float]) -> list[tuple[int, int]]:
+    """Run the cells once, from few tokens to many, and return those that are to be measured."""
+    warm, most_tokens = [], MAX_TOKENS
+    for batch, length in sorted(cells, key=lambda cell: cell[0] * cell[1]):
+        if batch > 1 and batch * length > most_tokens:
+            continue
+        warm.append((batch, length))
+        if _took_s(run, batch, length, clock) > LONG_RUN_S and _took_s(run, batch, length, clock) > LONG_RUN_S:  # the first compiles
+            most_tokens = min(most_tokens, batch * length)
+    return warm
+
+
+def _took_s(run: Callable[[int, int], object], batch: int, length: int, clock: Callable[[], float]) -> float:
+    started_s = clock()
+    run(batch, length)
+    return clock() - started_s
 
 
 def _least_s(run: Callable[[], object], clock: Callable[[], float]) -> float:

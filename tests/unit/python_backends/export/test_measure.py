@@ -99,14 +99,31 @@ def test_what_is_short_is_run_several_times_a_round() -> None:
 
 
 def test_the_first_run_of_a_cell_does_not_count() -> None:
-    cells = len(set(_cells_of_one_round()))
-    machine = Machine(0.001, disturbed=tuple(range(cells)))
+    class Compiling(Machine):
+        def run(self, batch: int, length: int) -> None:
+            self.now_s += (batch, length) not in self.cells
+            super().run(batch, length)
 
-    assert latency_table(machine.run, threads=1, clock=machine.clock)["ms"][0][0] == pytest.approx(0.008)
+    machine = Compiling(0.001)
+
+    table = latency_table(machine.run, threads=1, clock=machine.clock)["ms"]
+
+    assert table == [[pytest.approx(batch * length * 0.001) for length in LENGTHS] for batch in BATCHES]
+    assert set(machine.cells) == set(_cells_of_one_round()), "a slow first run leaves no larger cell out"
+
+
+def test_cells_larger_than_one_that_takes_long_are_not_measured() -> None:
+    machine = Machine(2.0)  # 256 tokens take 0.512 s
+
+    table = latency_table(machine.run, threads=1, clock=machine.clock)["ms"]
+
+    assert table == [[pytest.approx(batch * length * 2.0) for length in LENGTHS] for batch in BATCHES]
+    assert max(batch * length for batch, length in machine.cells) == 256
+    assert all((1, length) in machine.cells for length in LENGTHS)
 
 
 def _cells_of_one_round() -> list[tuple[int, int]]:
-    machine = Machine(1.0)
+    machine = Machine(0.1)
     latency_table(machine.run, threads=1, clock=machine.clock)
     return machine.cells[: machine.cells.index((1, 8), 1)]
 
