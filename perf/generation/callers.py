@@ -45,15 +45,16 @@ async def _listen(client: Any, model: str, prompt: str, tokens: int) -> Heard:
     async def requests() -> AsyncIterator[dict[str, Any]]:
         yield {"model_name": model, "inputs": inputs, "enable_empty_final_response": True}
 
-    began_s, first_s, count = time.perf_counter(), 0.0, 0
+    began_s, first_s, last_s, count = time.perf_counter(), 0.0, 0.0, 0
     async for result, error in client.stream_infer(requests()):
         if error is not None:
             raise error
+        if (written := result.as_numpy("num_output_tokens")) is not None:
+            last_s = time.perf_counter() - began_s
+            first_s = first_s or last_s
+            count += int(written.sum())
         if result.get_response().parameters["triton_final_response"].bool_param:
             break
-        first_s = first_s or time.perf_counter() - began_s
-        count += int(result.as_numpy("num_output_tokens").sum())
-        last_s = time.perf_counter() - began_s
     return Heard(count, first_s, last_s)
 
 
