@@ -1,7 +1,7 @@
 """What continuous batching brings: one language model whose answers share each step, beside the same one that answers one caller after the
-other, for 1 to 16 callers who ask at the same moment.
+other, for 1 to 8 callers who ask at the same moment.
 
-    python -m perf.generation [--rounds 5] [--callers 1 4 8 16] [--tokens 32]
+    python -m perf.generation [--rounds 5] [--callers 1 4 8] [--tokens 32]
 
 Both are `text_generation`'s fp32 weights, in one Triton behind one gateway, on the CPU; answers are streamed over gRPC, and all have the
 same length. Writes perf/results/generation.json and .md.

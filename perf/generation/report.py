@@ -11,7 +11,7 @@ from perf.measurement.report import Target
 
 SHARED, ALONE = "continuous batching", "one after the other"
 WAYS = (SHARED, ALONE)
-CALLERS = (1, 4, 8, 16)
+CALLERS = (1, 4, 8)
 _MANY = 8
 
 

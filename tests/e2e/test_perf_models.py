@@ -60,7 +60,7 @@ RUNS = [
         "batching", *ONE_ROUND, "--seconds", "0.3", "--callers", "4", "--variants", "int8", "--mixes", "95/5", "95/5 by 16",
         "--ways", "length-aware", "one-by-one", "first-come",
     ),
-    run("generation", *ONE_ROUND, "--callers", "2", "--tokens", "4"),
+    run("generation", *ONE_ROUND, "--callers", "1", "8", "--tokens", "2"),
     run("repeats", *ONE_ROUND, "--requests", "100", "--caches", NO_CACHE, SHIPPED, check=only_a_cache_has_hits),
     run("cache-faults", *ONE_ROUND, "--requests", "50", "--levels", "none", "held still"),
     run(
