@@ -47,7 +47,7 @@ class _Peer:
 
 @dataclass(frozen=True, slots=True)
 class _Sent(Generic[AnswerT]):
-    """What became of one request: the answer, if any came."""
+    """Outcome of one request that was sent to another region: its answer, if any came, and the verdict on it."""
 
     answer: AnswerT | None
     verdict: Verdict
@@ -68,7 +68,7 @@ class Regions:
 
     @property
     def standings(self) -> list[Standing]:
-        """What is known of each region."""
+        """The standing of each region, in the order of the file that lists them."""
         return [peer.standing for peer in self._peers]
 
     def full_for_s(self, standing: Standing) -> float:

@@ -34,9 +34,9 @@ class RegionView(Described):
     sent: int
     """Requests sent there since the start."""
     answered: int
-    """Of them, those that it has answered."""
+    """Requests sent there that it has answered."""
     refused: int
-    """Of them, those that it had no idle room for."""
+    """Requests sent there that it refused, for want of idle room."""
 
 
 def add_region_path(app: FastAPI, regions: Regions | None, sent: Callable[[], Iterable[RegionCount]]) -> None:

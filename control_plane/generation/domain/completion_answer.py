@@ -75,7 +75,7 @@ class CompletionAnswer:
         return b"data: " + orjson.dumps({**self._head, "choices": [choice], **usage}) + b"\n\n"
 
     def _around_text(self) -> tuple[bytes, bytes]:
-        """What stands before and after the text of an event."""
+        """Return the bytes of a streamed event before and after its piece of text, which are the same for all events."""
         text = "\0text\0"  # in JSON it is written with escapes, which no name of a model has
         event = self._event({"content": text} if self._wanted.is_chat else text, None)
         start, _, end = event.partition(orjson.dumps(text))

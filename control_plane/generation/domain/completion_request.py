@@ -28,7 +28,7 @@ class GenerationLimits:
     """Limits on what a call may ask for."""
 
     max_prompt_bytes: int
-    """Of a body, and of the prompt that a chat becomes."""
+    """Largest body of a call, and largest prompt that a chat's template may make of it."""
     max_tokens: int
     """Most tokens that may be generated."""
 

@@ -22,7 +22,7 @@ LEAST_LEFT_S = 0.005
 
 @dataclass(slots=True)
 class Asked:
-    """What decides which region a request may go to."""
+    """A request as the choice of a region sees it."""
 
     tenant: str
     model: str

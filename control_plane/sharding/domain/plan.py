@@ -113,7 +113,7 @@ def _steps(entries: Sequence[Mapping[str, Any]]) -> Iterator[Step]:
 
 
 def _faults(plan: Plan) -> Iterator[str]:
-    """What is wrong with a plan, the first of which is told."""
+    """Yield the faults for which a plan cannot be carried out; its caller names the first one."""
     if not 0 < len(plan.steps) <= MAX_STEPS:
         yield f"it has {len(plan.steps)} steps, and may have 1 to {MAX_STEPS}"
     given = {tensor.name: "the request" for tensor in plan.inputs}

@@ -17,10 +17,13 @@ def client_of(port: int) -> RegionClient:
     )
 
 
-async def probe(answer: bytes | None) -> None:
-    """Probe a region that answers so, or not at all."""
+async def probe(answer: bytes | None) -> int:
+    """Probe a region that answers so, or not at all; return how often it was asked."""
+    asked = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"GET /v2/health/ready HTTP/1.1\r\n")
         if answer is not None:
             writer.write(answer)
@@ -33,10 +36,11 @@ async def probe(answer: bytes | None) -> None:
             await client.probe(timeout_s=0.2)
         finally:
             await client.close()
+    return asked
 
 
 async def test_one_that_is_ready_is_well() -> None:
-    await probe(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    assert await probe(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") == 1
 
 
 async def test_one_that_is_not_ready_says_so() -> None:
