@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 
-from control_plane.app.jobs import open_jobs
+from control_plane.app.data_plane.jobs import open_jobs
 from control_plane.app.stopping import StopSignals
 from control_plane.app.stores import open_state_store, open_usage_store, wait_for_state_store
 from control_plane.core.endpoints import TcpAddress

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from control_plane.app.model_sources import ModelSources
 from control_plane.app.stopping import StopSignals
-from control_plane.app.triton_instances import TritonInstances
+from control_plane.app.upstreams.model_sources import ModelSources
+from control_plane.app.upstreams.triton_instances import TritonInstances
 from control_plane.core.algorithms.silence import SilenceLimits
 from control_plane.core.endpoints import ONLY, TritonEndpoints, authority
 from control_plane.core.errors import StartupError

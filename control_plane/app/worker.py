@@ -24,12 +24,12 @@ from uuid import uuid4
 
 import uvloop
 
-from control_plane.app.data_plane import DataPlane, DataSockets
-from control_plane.app.limits import connection_caps, share_of
-from control_plane.app.regions import make_regions
-from control_plane.app.request_services import RequestServices, open_request_services
+from control_plane.app.data_plane.data_plane import DataPlane, DataSockets
+from control_plane.app.data_plane.limits import connection_caps, share_of
+from control_plane.app.data_plane.regions import make_regions
+from control_plane.app.data_plane.request_services import RequestServices, open_request_services
 from control_plane.app.stopping import drain_until
-from control_plane.app.upstreams import connect
+from control_plane.app.upstreams.clients import connect
 from control_plane.core.endpoints import ONLY, Endpoints, TritonEndpoints
 from control_plane.core.errors import StartupError
 from control_plane.core.fingerprint import Fingerprint

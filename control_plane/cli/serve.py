@@ -47,7 +47,7 @@ serve.__signature__ = serve_signature()  # type: ignore[attr-defined]
 async def _run(settings: Settings, announce: Callable[[Mapping[str, str], list[LoadFailure]], None]) -> None:
     # Imported here: `app` imports every adapter, which other commands and `--help` do not need.
     with garbage_collector_paused():
-        from control_plane.app.application import App
+        from control_plane.app.gateway.application import App
 
     await App(settings).run(announce)
     end_within(LEAVE_WITHIN_S)

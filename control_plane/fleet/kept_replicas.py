@@ -1,6 +1,6 @@
 """Replicas that rollouts need: kept from eviction, loaded before requests come, and looked for room before all of that.
 
-Implements `rollout/ports.Copies` for a fleet; `app/rollouts` hands it on.
+Implements `rollout/ports.Copies` for a fleet; `app/gateway/rollouts` hands it on.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Off the request path: a caller has the answer before the copy is looked at. A copy is sent only where a copy of the model
 has nothing to do and the retry budget has room, and is dropped otherwise; it is no request of a tenant's, so it is in
 no cache, no usage, no service time, and is never sent twice. Copied are only requests that may be computed twice: no
-sequences, no shared memory, no streams. `app/data_plane` runs it; observations go the way of all others.
+sequences, no shared memory, no streams. `app/data_plane/data_plane` runs it; observations go the way of all others.
 """
 
 from __future__ import annotations

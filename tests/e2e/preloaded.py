@@ -3,7 +3,7 @@
 import control_plane.__main__  # first: it tells gRPC what holds for its import
 import control_plane.admin.api
 import control_plane.admin.server
-import control_plane.app.application
+import control_plane.app.gateway.application
 import control_plane.app.node
 import control_plane.cli.node
 import control_plane.cli.serve

@@ -27,7 +27,7 @@ ProtocolT = TypeVar("ProtocolT")
 
 @dataclass(kw_only=True)
 class Services:
-    """The services of one data plane, as `app/data_plane` wires them, before a fake Triton that is up."""
+    """The services of one data plane, as `app/data_plane/data_plane` wires them, before a fake Triton that is up."""
 
     upstream: FakeUpstream = field(default_factory=FakeUpstream)
     governed: Governance = field(default_factory=governance)

@@ -1,7 +1,7 @@
 """Credentials for Tritons that others run: TLS contexts for connections, gRPC's for channels, and header fields
 from a file.
 
-Used by the clients beside it; `app/triton_instances` reads the header file. The files are read when a client is
+Used by the clients beside it; `app/upstreams/triton_instances` reads the header file. The files are read when a client is
 made, so an error shows at the start.
 """
 

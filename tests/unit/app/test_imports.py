@@ -22,7 +22,7 @@ DATA_PLANE = ("control_plane.embeddings", "control_plane.fleet.routing", "contro
         # They took a tenth of a gateway's start; who configures one of them imports it then. FastAPI took another third: the admin
         # API is made beside the start of Triton.
         pytest.param(
-            "control_plane.__main__, control_plane.app.application",
+            "control_plane.__main__, control_plane.app.gateway.application",
             (
                 "control_plane.admin.api",
                 "control_plane.operator",

@@ -57,7 +57,7 @@ from control_plane.cli import main
 sys.argv = ["tidegate", "{command}", "--help"]
 with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
     main()
-print(*({{*{unwanted}, "control_plane.app.application"}} & set(sys.modules)))"""
+print(*({{*{unwanted}, "control_plane.app.gateway.application"}} & set(sys.modules)))"""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=True)
     assert done.stdout == "\n"
 

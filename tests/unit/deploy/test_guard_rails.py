@@ -25,7 +25,7 @@ from tests.unit.deploy.rendered import (
 )
 
 END_S = 6.0
-"""What follows a gateway's drain takes so long at most (`app/application`)."""
+"""What follows a gateway's drain takes so long at most (`app/gateway/application`)."""
 NODE_END_S = 0.5 + STOP_GRACE_S
 """What the end of a node takes at most (`app/node`), Triton's within it."""
 MARGIN_S = 10.0

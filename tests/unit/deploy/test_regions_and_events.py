@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from control_plane.app.regions import make_regions
+from control_plane.app.data_plane.regions import make_regions
 from control_plane.core.errors import StartupError
 from control_plane.events.domain.stream import Stream
 from control_plane.settings import load_settings

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from control_plane.app.triton_instances import TritonInstance
+from control_plane.app.upstreams.triton_instances import TritonInstance
 from control_plane.core.endpoints import ListedServer, TritonEndpoints
 from control_plane.core.errors import Overloaded
 from control_plane.fleet.adapters.local_lease import LocalLease

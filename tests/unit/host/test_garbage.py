@@ -7,7 +7,7 @@ import pytest
 
 _PROGRAM = """
 import gc
-import control_plane.app.data_plane
+import control_plane.app.data_plane.data_plane
 from control_plane.host.garbage import freeze_garbage_collector
 before = len(gc.get_objects())
 freeze_garbage_collector()

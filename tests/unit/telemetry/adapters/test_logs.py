@@ -48,8 +48,8 @@ def test_console_shows_the_extras(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("logger", "level", "shown"),
     [
-        ("control_plane.app.application", logging.INFO, True),
-        ("control_plane.app.application", logging.DEBUG, False),
+        ("control_plane.app.gateway.application", logging.INFO, True),
+        ("control_plane.app.gateway.application", logging.DEBUG, False),
         ("httpx", logging.INFO, False),
         ("httpx", logging.WARNING, True),
     ],

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from control_plane.app.spans import open_spans
+from control_plane.app.data_plane.spans import open_spans
 from control_plane.core.errors import StartupError
 from control_plane.settings import GatewaySettings
 

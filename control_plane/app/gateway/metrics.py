@@ -7,10 +7,10 @@ from importlib.metadata import version
 
 from prometheus_client.registry import Collector
 
-from control_plane.app.data_plane import DataPlane, units_of
-from control_plane.app.events import EventServices
-from control_plane.app.request_services import RequestServices
-from control_plane.app.servers import Tritons
+from control_plane.app.data_plane.data_plane import DataPlane, units_of
+from control_plane.app.data_plane.request_services import RequestServices
+from control_plane.app.gateway.events import EventServices
+from control_plane.app.upstreams.servers import Tritons
 from control_plane.fleet.adapters.metrics import FleetMetrics
 from control_plane.frontends.metrics_page import MetricsPage
 from control_plane.jobs.adapters.metrics import JobMetrics

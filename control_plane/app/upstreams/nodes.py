@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import uuid4
 
-from control_plane.app.upstreams import connect
+from control_plane.app.upstreams.clients import connect
 from control_plane.core.endpoints import TritonEndpoints
 from control_plane.core.model import ModelVersion
 from control_plane.fleet.fleet_service import FleetService

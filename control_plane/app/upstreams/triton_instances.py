@@ -12,7 +12,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
-from control_plane.app.upstreams import connect
+from control_plane.app.upstreams.clients import connect
 from control_plane.core.algorithms.backoff import RestartLimits
 from control_plane.core.algorithms.silence import SilenceLimits
 from control_plane.core.endpoints import NO_CREDENTIALS, ONLY, Credentials, Endpoints, TritonEndpoints

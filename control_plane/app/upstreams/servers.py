@@ -1,6 +1,6 @@
 """The Tritons of one gateway, wired: a single one, or a fleet of embedded or attached ones.
 
-`app/triton_instances` wires each Triton; this module decides which there are, and makes the fleet service around
+`app/upstreams/triton_instances` wires each Triton; this module decides which there are, and makes the fleet service around
 them.
 """
 
@@ -14,10 +14,10 @@ from uuid import uuid4
 
 from pydantic import SecretStr
 
-from control_plane.app.kubernetes import make_lease, make_pods
-from control_plane.app.model_sources import ModelSources
-from control_plane.app.nodes import Awaited, NodeUnit, NodeUnits, ProcessesBoard
-from control_plane.app.triton_instances import TritonInstance, TritonInstances
+from control_plane.app.upstreams.kubernetes import make_lease, make_pods
+from control_plane.app.upstreams.model_sources import ModelSources
+from control_plane.app.upstreams.nodes import Awaited, NodeUnit, NodeUnits, ProcessesBoard
+from control_plane.app.upstreams.triton_instances import TritonInstance, TritonInstances
 from control_plane.core.endpoints import ListedServer, server_names
 from control_plane.core.errors import StartupError
 from control_plane.fleet.adapters.local_memory import LocalFleetMemory

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from control_plane.app.jobs import JobServices
-from control_plane.app.limits import body_limits, grpc_limits, http_limits
-from control_plane.app.spans import open_spans
-from control_plane.app.upstreams import forwarding_of
+from control_plane.app.data_plane.jobs import JobServices
+from control_plane.app.data_plane.limits import body_limits, grpc_limits, http_limits
+from control_plane.app.data_plane.spans import open_spans
+from control_plane.app.upstreams.clients import forwarding_of
 from control_plane.cache.response_cache import ResponseCache
 from control_plane.embeddings.embeddings import Embeddings
 from control_plane.embeddings.text_models import TextModels

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from control_plane.app.limits import share_of
+from control_plane.app.data_plane.limits import share_of
 from control_plane.settings import GatewaySettings
 
 

@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from control_plane.admin.event_feed import EventFeed, GatewayEvent
 from control_plane.admin.event_logs import LogReaders
 from control_plane.admin.subscriptions import Subscriptions
-from control_plane.app.event_streams import gateway_source, make_event_streams, store_name
-from control_plane.app.request_services import RequestServices
+from control_plane.app.data_plane.event_streams import gateway_source, make_event_streams, store_name
+from control_plane.app.data_plane.request_services import RequestServices
 from control_plane.audit.ports import AuditLog
 from control_plane.events.domain.cloud_event import gateway_event, source_of_store
 from control_plane.events.domain.stream import Stream

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from control_plane.app.servers import Tritons
-from control_plane.app.triton_instances import Restore, TritonInstance
+from control_plane.app.upstreams.servers import Tritons
+from control_plane.app.upstreams.triton_instances import Restore, TritonInstance
 from control_plane.core.errors import StartupError
 from control_plane.fleet.administration import FleetModels
 from control_plane.inference.domain.queries_of_death import Finding, Record, Verdict
@@ -144,7 +144,7 @@ class TestFleetName:
     def test_it_is_told_where_others_may_share_it(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture, state_url: str | None, told: int
     ) -> None:
-        with caplog.at_level(logging.INFO, "control_plane.app.servers"):
+        with caplog.at_level(logging.INFO, "control_plane.app.upstreams.servers"):
             one = tritons(tmp_path, triton_url=TWO, state_url=state_url)
         assert caplog.text.count(f"belongs to fleet '{one.fleet_name}'") == told
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.app.request_services import RequestServices, open_request_services
+from control_plane.app.data_plane.request_services import RequestServices, open_request_services
 from control_plane.core.errors import LimitExceeded, StartupError, StoreUnavailable
 from control_plane.core.infer_call import Outcome
 from control_plane.metering.domain.usage import UsageBatch

@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING
 
 from control_plane.admin.event_feed import EventSources
 from control_plane.admin.idempotency.ports import IdempotencyRecords
-from control_plane.app.data_plane import DataPlane, DataSockets
-from control_plane.app.events import EventServices, open_event_services
-from control_plane.app.limits import connection_caps, http_limits
-from control_plane.app.metrics import Counted, make_metrics_page
-from control_plane.app.regions import make_regions
-from control_plane.app.request_services import RequestServices, open_request_services
-from control_plane.app.rollouts import RolloutServices
-from control_plane.app.servers import Tritons
+from control_plane.app.data_plane.data_plane import DataPlane, DataSockets
+from control_plane.app.data_plane.limits import connection_caps, http_limits
+from control_plane.app.data_plane.regions import make_regions
+from control_plane.app.data_plane.request_services import RequestServices, open_request_services
+from control_plane.app.gateway.events import EventServices, open_event_services
+from control_plane.app.gateway.metrics import Counted, make_metrics_page
+from control_plane.app.gateway.rollouts import RolloutServices
 from control_plane.app.stopping import StopSignals, stop_serving
 from control_plane.app.stores import open_audit_log, open_idempotency_records, wait_for_state_store
+from control_plane.app.upstreams.servers import Tritons
 from control_plane.audit.domain.entry import Actor
 from control_plane.audit.ports import AuditLog
 from control_plane.audit.trail import AuditTrail
@@ -324,7 +324,7 @@ class App:
     def _make_model_controller(self, governing: RequestServices, audit: AuditLog) -> ModelController | None:
         if not self._settings.fleet.model_resources:
             return None
-        from control_plane.app.model_resources import make_model_controller  # it imports FastAPI
+        from control_plane.app.gateway.model_resources import make_model_controller  # it imports FastAPI
 
         trail = AuditTrail(audit)
         objects = Objects(AuditedStore(governing.state, trail, Actor("gateway")))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.app.regions import make_regions
+from control_plane.app.data_plane.regions import make_regions
 from control_plane.core.errors import StartupError
 from control_plane.settings import load_settings
 

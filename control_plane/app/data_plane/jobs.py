@@ -1,6 +1,6 @@
 """Wires asynchronous jobs in one process: store, queue and spool, the service for callers, and the runner.
 
-`app/request_services` opens them, `app/data_plane` gives them what they compute with.
+`app/data_plane/request_services` opens them, `app/data_plane/data_plane` gives them what they compute with.
 """
 
 from __future__ import annotations

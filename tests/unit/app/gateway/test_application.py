@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from control_plane.app.application import App
+from control_plane.app.gateway.application import App
 from control_plane.core.errors import StartupError
 from control_plane.settings import load_settings
 

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from uuid import uuid4
 
-from control_plane.app.request_services import RequestServices
-from control_plane.app.servers import Tritons
+from control_plane.app.data_plane.request_services import RequestServices
+from control_plane.app.upstreams.servers import Tritons
 from control_plane.fleet.kept_replicas import KeptReplicas
 from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.inference.domain.observation import Observation

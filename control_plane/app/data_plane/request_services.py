@@ -21,8 +21,8 @@ from control_plane.admission.ports import DemandBoard, TokenBuckets
 from control_plane.admission.rate_leases import RateLeases
 from control_plane.admission.tenant_shares import TenantShares
 from control_plane.admission.waiting_room import WaitingLimits
-from control_plane.app.event_streams import RequestEvents
-from control_plane.app.jobs import JobServices, open_jobs
+from control_plane.app.data_plane.event_streams import RequestEvents
+from control_plane.app.data_plane.jobs import JobServices, open_jobs
 from control_plane.app.stores import open_demand_board, open_state_store, open_usage_store
 from control_plane.auth.access import Access
 from control_plane.auth.authentication import Authentication

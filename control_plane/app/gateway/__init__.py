@@ -1,0 +1,1 @@
+"""What only the gateway as a whole has, wired: `application` is `tidegate serve`, the others are its parts."""
