@@ -1,6 +1,6 @@
 """Copies of embeddings calls for another model, which nobody waits for: some of a call's texts, embedded by that model.
 
-Made by `embeddings/embeddings` for a shadow (`inference/shadowing`); both answers are compared as tensors `embedding`.
+Made by `embeddings/embeddings` for a shadow (`inference/routes/shadowing`); both answers are compared as tensors `embedding`.
 """
 
 from __future__ import annotations

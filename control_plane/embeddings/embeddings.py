@@ -33,7 +33,7 @@ from control_plane.inference.caching.singleflight import Singleflight
 from control_plane.inference.in_flight.running_request import AuthorizedRequest, Source
 from control_plane.inference.inference import InferenceService
 from control_plane.inference.retries.faults import model_fault_of_error
-from control_plane.inference.route_targets import Arm, Assignee
+from control_plane.inference.routes.targets import Arm, Assignee
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.objects.domain.route import Route, timeout_s_of
 from control_plane.telemetry.tracing import TRACEPARENT

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from control_plane.core.infer_call import InferCall
 from control_plane.embeddings.domain.embedding_tensors import EmbeddedText, infer_request, read_answer
 from control_plane.embeddings.domain.text_model import TextModel
-from control_plane.inference.model_configs import path_of_model
+from control_plane.inference.model_configuration.model_configs import path_of_model
 from control_plane.metering.domain.compute_units import estimated_tokens
 from control_plane.triton.ports import Slot, Upstream
 

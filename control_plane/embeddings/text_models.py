@@ -14,8 +14,8 @@ from control_plane.core.errors import ControlPlaneError, InvalidRequest, ModelNo
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.embeddings.domain.text_model import TextModel
 from control_plane.embeddings.domain.text_model_config import TEXT_MODEL_REQUIREMENTS, read_text_model
-from control_plane.inference.dispatch import Dispatch
-from control_plane.inference.models_of_kind import ModelsOfKind
+from control_plane.inference.dispatch.dispatch import Dispatch
+from control_plane.inference.model_configuration.models_of_kind import ModelsOfKind
 from control_plane.models.fingerprints import Fingerprints
 
 _log = logging.getLogger(__name__)

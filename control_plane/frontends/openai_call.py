@@ -6,7 +6,7 @@ from control_plane.core.errors import InvalidRequest
 from control_plane.core.infer_call import Frontend, InferCall
 from control_plane.core.principal import Principal
 from control_plane.frontends.common.caller import timeout_s_of
-from control_plane.inference.route_targets import WHOLE_BYTES, ends_of
+from control_plane.inference.routes.targets import WHOLE_BYTES, ends_of
 from control_plane.protocols.http1 import HttpRequest
 from control_plane.protocols.openai import model_seen
 

@@ -30,7 +30,7 @@ from control_plane.generation.ports import ChatTemplates
 from control_plane.inference.governance import Meter
 from control_plane.inference.in_flight.running_request import Source
 from control_plane.inference.inference import InferenceService
-from control_plane.inference.route_targets import Assignee
+from control_plane.inference.routes.targets import Assignee
 from control_plane.protocols.grpc import GrpcHead, frame_message
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.triton.ports import HttpStream, Slot, Upstream

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from control_plane.auth.access import Access
 from control_plane.generation.domain.generative_model import REQUIREMENTS, GenerativeModel, read_generative_model
-from control_plane.inference.dispatch import Dispatch
-from control_plane.inference.models_of_kind import ModelsOfKind
+from control_plane.inference.dispatch.dispatch import Dispatch
+from control_plane.inference.model_configuration.models_of_kind import ModelsOfKind
 from control_plane.models.fingerprints import Fingerprints
 
 

@@ -22,13 +22,12 @@ from control_plane.core.errors import ControlPlaneError, LimitExceeded, Overload
 from control_plane.core.infer_call import Frontend, InferCall
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.scope import Right
-from control_plane.inference.arm_observations import ArmObservations
 from control_plane.inference.caching.cached_inference import CachedInference
 from control_plane.inference.caching.verbatim_cache import VerbatimCache
-from control_plane.inference.classes import Classes
-from control_plane.inference.dispatch import Dispatch
+from control_plane.inference.dispatch.dispatch import Dispatch
+from control_plane.inference.dispatch.elsewhere import Elsewhere
+from control_plane.inference.dispatch.single_server import SingleServerDispatch
 from control_plane.inference.domain.retry_budget import SHARE
-from control_plane.inference.elsewhere import Elsewhere
 from control_plane.inference.governance import Governance, Meter
 from control_plane.inference.in_flight.recorded_stream import RecordedStream
 from control_plane.inference.in_flight.running_request import (
@@ -39,16 +38,17 @@ from control_plane.inference.in_flight.running_request import (
     Source,
 )
 from control_plane.inference.in_flight.running_requests import RunningRequests, unknown_client_status
-from control_plane.inference.latency_dial import AdmissionForecast, LatencyDial
+from control_plane.inference.model_configuration.classes import Classes
+from control_plane.inference.model_configuration.sequence_types import SequenceTypes
 from control_plane.inference.model_names import ModelNames
 from control_plane.inference.requests import FrontendRequest, GenerateRequest, InferRequest
 from control_plane.inference.retries.faults import FAULTS, Fault, Resend, model_fault_in, model_fault_of_error
-from control_plane.inference.route_targets import Arm, Assignee, RouteTargets
+from control_plane.inference.routes.arm_observations import ArmObservations
+from control_plane.inference.routes.latency_dial import AdmissionForecast, LatencyDial
+from control_plane.inference.routes.shadowing import Shadow
+from control_plane.inference.routes.targets import Arm, Assignee, RouteTargets
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.inference.sequence_starts import SequenceStarts
-from control_plane.inference.sequence_types import SequenceTypes
-from control_plane.inference.shadowing import Shadow
-from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.inference.traced_request import traced
 from control_plane.objects.domain.route import WHOLE, Route, timeout_s_of
 from control_plane.protocols.http1 import HttpAnswer

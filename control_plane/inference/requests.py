@@ -16,8 +16,8 @@ from control_plane.core.tensor import RawTensor
 from control_plane.inference.caching.cached_inference import CacheableRequest
 from control_plane.inference.in_flight.running_request import Source
 from control_plane.inference.retries.queries_of_death import Hashable
-from control_plane.inference.route_targets import Assignee
-from control_plane.inference.shadowing import CopyableRequest
+from control_plane.inference.routes.shadowing import CopyableRequest
+from control_plane.inference.routes.targets import Assignee
 from control_plane.protocols.grpc import GrpcAnswer
 from control_plane.protocols.http1 import HttpAnswer
 from control_plane.protocols.kserve.ensemble_json import GivenTensors

@@ -22,13 +22,13 @@ from control_plane.auth.access import Access
 from control_plane.concurrency.task_owner import TaskOwner
 from control_plane.core.errors import ControlPlaneError, InvalidRequest, UpstreamUnavailable
 from control_plane.core.infer_call import InferCall
-from control_plane.inference.arm_observations import ArmObservations, says_something, tenant_apart
 from control_plane.inference.domain.assignment import unit_digest
 from control_plane.inference.domain.observation import Observation, Pair
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.retries.faults import DEATHS, Fault, fault_in, model_fault_in, model_fault_of_error
 from control_plane.inference.retries.retry_budget import RetryBudget, RetryKind
-from control_plane.inference.shadowing import MAX_COPIED_BYTES, CopyableRequest, RequestCopy
+from control_plane.inference.routes.arm_observations import ArmObservations, says_something, tenant_apart
+from control_plane.inference.routes.shadowing import MAX_COPIED_BYTES, CopyableRequest, RequestCopy
 from control_plane.objects.domain.rollout import Rollout
 from control_plane.objects.domain.route import WHOLE, Route
 from control_plane.rollout.domain.agreement import PairJudge
@@ -85,7 +85,7 @@ class _Held:
 
 
 class ShadowCopies:
-    """Sender of copies to a rollout's next model; implements `inference/shadowing.Shadow`."""
+    """Sender of copies to a rollout's next model; implements `inference/routes/shadowing.Shadow`."""
 
     def __init__(
         self,

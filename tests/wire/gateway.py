@@ -27,7 +27,7 @@ from control_plane.generation.generation import Generation
 from control_plane.generation.generative_models import GenerativeModels
 from control_plane.host.exposure import AllowedHosts
 from control_plane.host.listening import bind_tcp
-from control_plane.inference.single_server import SingleServerDispatch
+from control_plane.inference.dispatch.single_server import SingleServerDispatch
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.protocols.kserve.body_limits import BodyLimits
 from tests.fakes import FakeUpstream

@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from control_plane.core.endpoints import TcpAddress
-from control_plane.inference.elsewhere import MAX_BODY_BYTES, Elsewhere
+from control_plane.inference.dispatch.elsewhere import MAX_BODY_BYTES, Elsewhere
 from control_plane.inference.governance import Governance
 from control_plane.objects.domain.tenant import LOCAL, Tenant
 from control_plane.protocols.http1 import make_answer

@@ -46,17 +46,17 @@ from control_plane.generation.generative_models import GenerativeModels
 from control_plane.host.exposure import allowed_hosts
 from control_plane.host.listening import allow_restart
 from control_plane.host.tls import GRPC, HTTP, Tls
-from control_plane.inference.background_lanes import BackgroundLanes
 from control_plane.inference.caching.cached_inference import CachedInference
-from control_plane.inference.dispatch import Dispatch
+from control_plane.inference.dispatch.dispatch import Dispatch
+from control_plane.inference.dispatch.elsewhere import Elsewhere
+from control_plane.inference.dispatch.single_server import SingleServerDispatch
 from control_plane.inference.domain.observation import Observation
-from control_plane.inference.elsewhere import Elsewhere
 from control_plane.inference.governance import Governance, Meter
 from control_plane.inference.inference import InferenceService
+from control_plane.inference.model_configuration.background_lanes import BackgroundLanes
 from control_plane.inference.model_names import ModelNames
 from control_plane.inference.retries.queries_of_death import QueriesOfDeath
 from control_plane.inference.sharded_models import ShardedModels
-from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.models.ports import ModelAdministration
 from control_plane.regions.regions import Regions

@@ -51,7 +51,7 @@ class _FleetAttempt(Attempt[AnswerT]):
 
 class FleetDispatcher:
     """Dispatcher of a fleet: finds a replica for each request, sends it there, and reports what came of it.
-    It implements `inference/dispatch.Dispatch`."""
+    It implements `inference/dispatch/dispatch.Dispatch`."""
 
     def __init__(
         self,

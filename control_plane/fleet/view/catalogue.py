@@ -18,7 +18,7 @@ from control_plane.core.model import ModelState, ModelVersion, rank_of
 from control_plane.fleet.domain.counts import FleetCounts
 from control_plane.fleet.domain.placement.placement import Obstacle, Placement, place
 from control_plane.fleet.view.state import FleetState
-from control_plane.inference.catalogue import Askable
+from control_plane.inference.dispatch.catalogue import Askable
 from control_plane.sharding.domain.plan import ONLY_VERSION
 from control_plane.triton.ports import Upstream
 from control_plane.triton.server_state import ServerState
@@ -33,7 +33,7 @@ _PASSING = frozenset((Obstacle.IN_USE, Obstacle.CHURN, Obstacle.LATE))
 
 
 class FleetCatalogue:
-    """Model catalogue of a fleet as one process sees it; it implements `inference/catalogue.Catalogue`."""
+    """Model catalogue of a fleet as one process sees it; it implements `inference/dispatch/catalogue.Catalogue`."""
 
     def __init__(self, state: FleetState, servers: Servers) -> None:
         self._state = state

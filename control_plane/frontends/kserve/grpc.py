@@ -33,7 +33,7 @@ from control_plane.frontends.kserve.grpc_infer import GrpcInferContext, GrpcInfe
 from control_plane.frontends.kserve.grpc_stream import StreamRelay
 from control_plane.frontends.kserve.grpc_verbatim import GrpcVerbatimCache
 from control_plane.inference.inference import SHARED_MEMORY_IS_OFF, InferenceService
-from control_plane.inference.transaction_policies import TransactionPolicies
+from control_plane.inference.model_configuration.transaction_policies import TransactionPolicies
 from control_plane.models.ports import ModelAdministration
 from control_plane.protocols.grpc import (
     GrpcAnswer,

@@ -14,7 +14,7 @@ from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.view.catalogue import asked_of_all
 from control_plane.frontends.kserve.http_fleet import not_available
 from control_plane.frontends.kserve.sharded_answers import grpc_description, has_version
-from control_plane.inference.catalogue import Catalogue
+from control_plane.inference.dispatch.catalogue import Catalogue
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.protocols.grpc import GrpcAnswer, GrpcStatus, message_answer, message_in, status_answer
 from control_plane.protocols.kserve.body_limits import InflateBound

@@ -26,8 +26,8 @@ from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.tensor import RawTensor
 from control_plane.frontends.kserve.copies import GrpcCopy
 from control_plane.frontends.kserve.grpc_verbatim import GrpcVerbatimCache
-from control_plane.inference.elsewhere import REGION_HEADER
-from control_plane.inference.route_targets import MODEL_HEADER, WHOLE_BYTES, ends_of
+from control_plane.inference.dispatch.elsewhere import REGION_HEADER
+from control_plane.inference.routes.targets import MODEL_HEADER, WHOLE_BYTES, ends_of
 from control_plane.protocols.grpc import (
     PREFIX_BYTES,
     GrpcAnswer,

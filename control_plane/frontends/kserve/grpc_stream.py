@@ -36,10 +36,10 @@ from control_plane.frontends.kserve.grpc_stream_request import StreamRequest
 from control_plane.frontends.kserve.grpc_streamed_infer import StreamedInfer
 from control_plane.inference.in_flight.running_request import AuthorizedRequest, RunningRequest
 from control_plane.inference.inference import InferenceService
+from control_plane.inference.model_configuration.transaction_policies import TransactionPolicies
 from control_plane.inference.retries.faults import model_fault_in, model_fault_of_error
-from control_plane.inference.route_targets import Arm
+from control_plane.inference.routes.targets import Arm
 from control_plane.inference.run_steps import run_in_steps
-from control_plane.inference.transaction_policies import TransactionPolicies
 from control_plane.protocols.grpc import (
     HEAD,
     GrpcAnswer,

@@ -9,7 +9,7 @@ from control_plane.core.infer_call import InferCall
 from control_plane.frontends.kserve.grpc_infer import InferMessage
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.inference import InferenceService
-from control_plane.inference.route_targets import Arm
+from control_plane.inference.routes.targets import Arm
 
 
 @dataclass(slots=True, eq=False)

@@ -32,8 +32,8 @@ from control_plane.frontends.common.inflating import InflatedBody
 from control_plane.frontends.kserve.copies import HttpCopy
 from control_plane.frontends.kserve.grpc_infer import MAX_CACHEABLE_REQUEST_BYTES, GrpcInferContext, GrpcInferRequest, part_request
 from control_plane.frontends.kserve.http_verbatim import HttpVerbatimCache
-from control_plane.inference.elsewhere import REGION_HEADER
-from control_plane.inference.route_targets import MODEL_HEADER, WHOLE_BYTES, ends_of
+from control_plane.inference.dispatch.elsewhere import REGION_HEADER
+from control_plane.inference.routes.targets import MODEL_HEADER, WHOLE_BYTES, ends_of
 from control_plane.protocols.content_encoding import decoded_pieces, is_encoded
 from control_plane.protocols.grpc import GrpcStatus
 from control_plane.protocols.header_forwarding import HeaderForwarding

@@ -2,7 +2,7 @@
 
 Every process decides alike, and a target that gets more weight takes requests only from those that stand behind
 it in the list, last of all from the route's own model: widening never moves anybody back. Pure; called by
-`inference/route_targets`, and by `rollout/` for its simulations.
+`inference/routes/targets`, and by `rollout/` for its simulations.
 """
 
 from __future__ import annotations

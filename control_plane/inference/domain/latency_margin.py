@@ -4,7 +4,7 @@ An expectation is a mean, and half of all answers take longer. So it is multipli
 ten requests are answered sooner. Requests that go to a faster model count as such, too, so the margin shrinks while it
 keeps requests away; what made answers late may be over. A model that seems too slow even on average is asked now and
 then all the same, or nothing would be learned of it again, and a first answer that warmed it up would be believed for
-good. Pure; called by `inference/latency_dial`.
+good. Pure; called by `inference/routes/latency_dial`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ call that the caller may not make. It reports a dead stub process only in the te
 listing the model as READY. Both protocols have the same texts.
 
 Called by the dispatchers, of a fleet (`fleet/routing/dispatch`) and of a single server
-(`inference/single_server`). A model may answer with any of these texts itself: then its request is sent once more
+(`inference/dispatch/single_server`). A model may answer with any of these texts itself: then its request is sent once more
 than it need be, and only if it is repeatable.
 """
 

@@ -19,8 +19,8 @@ from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.embeddings.domain.openai_request import EmbeddingsRequest
 from control_plane.embeddings.embeddings import Embeddings, EmbeddingsAnswer
 from control_plane.embeddings.text_models import TextModels
+from control_plane.inference.dispatch.single_server import SingleServerDispatch
 from control_plane.inference.inference import InferenceService
-from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.tenant import Tenant

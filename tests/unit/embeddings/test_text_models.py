@@ -20,7 +20,7 @@ from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.scope import Scopes, parse_scope
 from control_plane.embeddings.domain.text_model import TextModel
 from control_plane.embeddings.text_models import TextModels
-from control_plane.inference.single_server import SingleServerDispatch
+from control_plane.inference.dispatch.single_server import SingleServerDispatch
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.objects.domain.route import Route
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer

@@ -80,7 +80,7 @@ def now_s() -> float:
 
 
 class Dispatch:
-    """Fake `inference/dispatch.Dispatch` that records its calls."""
+    """Fake `inference/dispatch/dispatch.Dispatch` that records its calls."""
 
     catalogue = None
 

@@ -279,7 +279,7 @@ async def test_who_hands_in_work_for_later_must_name_a_model_or_a_route_to_one(k
 
 
 class NobodyAnswersHere:
-    """Fake `inference/elsewhere` of a region without a server that answers: each request leaves before it is asked for here."""
+    """Fake `inference/dispatch/elsewhere` of a region without a server that answers: each request leaves before it is asked for here."""
 
     def __init__(self) -> None:
         self.repeatable: list[bool] = []
@@ -312,7 +312,7 @@ async def test_in_a_fleet_its_models_configuration_says_so_too() -> None:
 
 
 class Declared:
-    """Fake `inference/catalogue.Catalogue` of a fleet with a model that says it may be computed twice."""
+    """Fake `inference/dispatch/catalogue.Catalogue` of a fleet with a model that says it may be computed twice."""
 
     def is_repeatable(self, model: str) -> bool:
         return model == "repeatable"

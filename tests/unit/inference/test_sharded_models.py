@@ -28,7 +28,7 @@ from control_plane.core.scope import Scopes, parse_scope
 from control_plane.core.tensor import RawTensor, Tensor
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.inference.retries.faults import Fault
-from control_plane.inference.route_targets import Arm
+from control_plane.inference.routes.targets import Arm
 from control_plane.inference.sharded_models import ShardedModels
 from control_plane.objects.domain.route import Route, Target
 from control_plane.objects.domain.tenant import Tenant
@@ -246,7 +246,7 @@ def test_a_caller_that_leaves_cancels_the_part_under_way() -> None:
 
 
 class _Local:
-    """Another region's request, as `inference/elsewhere` lets it be computed here; keeps what was asked."""
+    """Another region's request, as `inference/dispatch/elsewhere` lets it be computed here; keeps what was asked."""
 
     running: Any = None
 

@@ -16,10 +16,10 @@ from control_plane.core.errors import DeadlineExceeded, InvalidRequest, Overload
 from control_plane.core.infer_call import InferCall
 from control_plane.core.principal import Principal
 from control_plane.core.scope import Scopes
-from control_plane.inference.arm_observations import ArmObservations
 from control_plane.inference.domain.observation import Observation, Pair
 from control_plane.inference.retries.retry_budget import RetryBudget, RetryKind
-from control_plane.inference.shadowing import MAX_COPIED_BYTES
+from control_plane.inference.routes.arm_observations import ArmObservations
+from control_plane.inference.routes.shadowing import MAX_COPIED_BYTES
 from control_plane.objects.domain.rollout import Agreement, Phase, Rollout, Step
 from control_plane.objects.domain.route import Route
 from control_plane.protocols.http1 import HttpAnswer, make_answer

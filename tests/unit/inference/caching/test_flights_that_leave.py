@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from control_plane.core.errors import Overloaded, UpstreamUnavailable
-from control_plane.inference.elsewhere import Elsewhere, OtherRegions
+from control_plane.inference.dispatch.elsewhere import Elsewhere, OtherRegions
 from tests.aio import settle
 from tests.unit.inference.caching.cached_inference_bench import Bench, with_bench
 

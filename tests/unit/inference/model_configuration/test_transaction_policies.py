@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from control_plane.fleet.view.catalogue import FleetCatalogue
-from control_plane.inference.single_server import SingleServerDispatch
-from control_plane.inference.transaction_policies import TransactionPolicies
+from control_plane.inference.dispatch.single_server import SingleServerDispatch
+from control_plane.inference.model_configuration.transaction_policies import TransactionPolicies
 from control_plane.triton.servers import Servers
 from tests.aio import run
 from tests.fakes import FakeUpstream

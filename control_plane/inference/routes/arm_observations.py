@@ -10,7 +10,7 @@ from control_plane.auth.access import Access
 from control_plane.inference.domain.observation import Observation
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.retries.faults import DEATHS, Fault
-from control_plane.inference.route_targets import Arm
+from control_plane.inference.routes.targets import Arm
 from control_plane.objects.domain.route import Route
 
 MAX_HELD = 2_000

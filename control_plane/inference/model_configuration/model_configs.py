@@ -1,6 +1,6 @@
 """Caches what is read in models' configurations, as Triton reports them, for as long as a model is loaded.
 
-Used by `inference/models_of_kind`, and for the question which models have a lane for work in the background.
+Used by `inference/model_configuration/models_of_kind`, and for the question which models have a lane for work in the background.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from control_plane.core.algorithms.bounded_cache import BoundedCache
 from control_plane.core.errors import ModelNotFound, UpstreamFailed, UpstreamUnavailable
 from control_plane.core.fingerprint import Fingerprint
-from control_plane.inference.dispatch import Dispatch
+from control_plane.inference.dispatch.dispatch import Dispatch
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.protocols.http1 import HttpRequest
 from control_plane.triton.ports import Upstream

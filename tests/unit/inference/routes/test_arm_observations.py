@@ -9,10 +9,10 @@ import pytest
 from control_plane.core.infer_call import InferCall
 from control_plane.core.principal import Principal
 from control_plane.core.scope import Scopes
-from control_plane.inference.arm_observations import MAX_HELD, ArmObservations
 from control_plane.inference.domain.observation import Observation
 from control_plane.inference.retries.faults import Fault
-from control_plane.inference.route_targets import Arm
+from control_plane.inference.routes.arm_observations import MAX_HELD, ArmObservations
+from control_plane.inference.routes.targets import Arm
 from control_plane.objects.domain.rollout import Phase, Rollout, Step
 from control_plane.objects.domain.route import Route, Target
 from tests.fakes.governance import governance, known_state

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 
 from control_plane.core.errors import ControlPlaneError
-from control_plane.inference.dispatch import Dispatch
+from control_plane.inference.dispatch.dispatch import Dispatch
 from control_plane.triton.ports import Upstream
 
 _KEPT_S = 2.0

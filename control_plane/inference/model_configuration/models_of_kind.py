@@ -1,5 +1,5 @@
 """Finds out which models are of one kind, such as those that embed texts, by their configurations
-(`inference/model_configs`).
+(`inference/model_configuration/model_configs`).
 
 Kept by the capability that serves the kind (`embeddings/text_models`, `generation/generative_models`), and asked by
 `frontends/openai` for its list of models.
@@ -16,8 +16,8 @@ from control_plane.auth.domain.authorization import Need
 from control_plane.core.errors import InvalidRequest, ModelNotFound, PermissionDenied
 from control_plane.core.principal import Principal
 from control_plane.core.scope import Right
-from control_plane.inference.dispatch import Dispatch
-from control_plane.inference.model_configs import ModelConfigs
+from control_plane.inference.dispatch.dispatch import Dispatch
+from control_plane.inference.model_configuration.model_configs import ModelConfigs
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.triton.ports import Upstream
 

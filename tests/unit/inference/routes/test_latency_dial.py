@@ -6,7 +6,7 @@ import pytest
 
 from control_plane.core.errors import InvalidRequest
 from control_plane.core.infer_call import InferCall
-from control_plane.inference.latency_dial import LatencyDial, budget_s_of
+from control_plane.inference.routes.latency_dial import LatencyDial, budget_s_of
 from control_plane.objects.domain.route import FasterModel, Route
 
 CALLS = [InferCall(name, "", "", ()) for name in ("large", "medium", "small")]

@@ -66,7 +66,7 @@ class _Sent:
 
 
 class SingleServerDispatch:
-    """Implementation of `inference/dispatch.Dispatch` for a single server."""
+    """Implementation of `inference/dispatch/dispatch.Dispatch` for a single server."""
 
     catalogue = None
     """A fleet's merged view of its servers; a single server answers such calls itself."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from control_plane.core.errors import ControlPlaneError
-from control_plane.inference.dispatch import Dispatch
+from control_plane.inference.dispatch.dispatch import Dispatch
 from control_plane.inference.domain.background_lane import has_background_lane
-from control_plane.inference.model_configs import ModelConfigs
+from control_plane.inference.model_configuration.model_configs import ModelConfigs
 from control_plane.models.fingerprints import Fingerprints
 
 _ASK_TIMEOUT_S = 2.0

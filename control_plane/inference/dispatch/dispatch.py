@@ -1,4 +1,4 @@
-"""Port for what chooses each request's server: `inference/single_server`, or in a fleet `fleet/routing/dispatch`."""
+"""Port for what chooses each request's server: `inference/dispatch/single_server`, or in a fleet `fleet/routing/dispatch`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Protocol, TypeVar
 
 from control_plane.core.infer_call import InferCall
-from control_plane.inference.catalogue import Catalogue
+from control_plane.inference.dispatch.catalogue import Catalogue
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.requests import GenerateRequest, ServerRequest
 from control_plane.inference.retries.queries_of_death import Hashable, QueriesOfDeath
@@ -21,7 +21,7 @@ AnswerT = TypeVar("AnswerT")
 class Dispatch(Protocol):
     """Router: chooses the server of each request.
 
-    `inference/single_server`, or in a fleet `fleet/routing/dispatch`.
+    `inference/dispatch/single_server`, or in a fleet `fleet/routing/dispatch`.
     """
 
     retries: RetryBudget

@@ -15,8 +15,8 @@ import orjson
 
 from control_plane.core.errors import InvalidRequest, UpstreamFailed
 from control_plane.core.infer_call import InferCall
-from control_plane.inference.dispatch import Dispatch
-from control_plane.inference.model_configs import ModelConfigs
+from control_plane.inference.dispatch.dispatch import Dispatch
+from control_plane.inference.model_configuration.model_configs import ModelConfigs
 from control_plane.models.fingerprints import Fingerprints
 
 _PARAMETER = "classes"

@@ -26,8 +26,8 @@ from control_plane.core.errors import (
     UpstreamUnavailable,
 )
 from control_plane.core.infer_call import InferCall, SendFailure
-from control_plane.inference.dispatch import Dispatch
-from control_plane.inference.elsewhere import MAX_BODY_BYTES, Elsewhere
+from control_plane.inference.dispatch.dispatch import Dispatch
+from control_plane.inference.dispatch.elsewhere import MAX_BODY_BYTES, Elsewhere
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.requests import InferRequest
 from control_plane.protocols.grpc import status_answer

@@ -9,8 +9,8 @@ import pytest
 
 from control_plane.core.errors import ControlPlaneError, InvalidRequest, ModelNotFound, UpstreamFailed
 from control_plane.core.infer_call import InferCall
-from control_plane.inference.sequence_types import SequenceTypes
-from control_plane.inference.single_server import SingleServerDispatch
+from control_plane.inference.dispatch.single_server import SingleServerDispatch
+from control_plane.inference.model_configuration.sequence_types import SequenceTypes
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.triton.servers import Servers
 from tests.fakes import FakeHttp, FakeUpstream

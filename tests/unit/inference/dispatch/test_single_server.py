@@ -11,8 +11,8 @@ import pytest
 
 from control_plane.core.errors import Overloaded, QueryOfDeath, UpstreamFailed, UpstreamUnavailable
 from control_plane.core.infer_call import SendFailure
+from control_plane.inference.dispatch.single_server import SingleServerDispatch
 from control_plane.inference.retries.retry_budget import RetryKind
-from control_plane.inference.single_server import SingleServerDispatch
 from control_plane.protocols.grpc import message_answer, status_answer
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.triton.ports import Upstream

@@ -2,7 +2,7 @@
 
 What a model should take is what admission knows of it: its queue, the work at Triton and the request's own cost
 (`admission/domain/deadline`), and where it is being loaded the time until that is over. So a model that becomes busy
-is left to those who give it time, at once and before anybody is late. Called by `inference/route_targets`.
+is left to those who give it time, at once and before anybody is late. Called by `inference/routes/targets`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class AdmissionForecast:
     """Implementation of `Forecast` by what admission has measured."""
 
     def __init__(self, governance: Governance, models: ModelNames, ready_in_s: Callable[[str], float]) -> None:
-        """`ready_in_s` as in `inference/dispatch.Dispatch`."""
+        """`ready_in_s` as in `inference/dispatch/dispatch.Dispatch`."""
         self._costs = governance.costs
         self._slots = governance.admission.slots
         self._models = models

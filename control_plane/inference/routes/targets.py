@@ -16,7 +16,7 @@ from control_plane.core.errors import InvalidRequest
 from control_plane.core.infer_call import InferCall
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.inference.domain.assignment import target_of, unit_digest
-from control_plane.inference.latency_dial import BUDGET_HEADER, BudgetChoice, LatencyDial, budget_s_of
+from control_plane.inference.routes.latency_dial import BUDGET_HEADER, BudgetChoice, LatencyDial, budget_s_of
 from control_plane.objects.domain.route import WHOLE, Route, arm_name
 
 TARGET_HEADER = "tidegate-target"

@@ -20,7 +20,7 @@ from control_plane.core.errors import (
     Overloaded,
     UpstreamUnavailable,
 )
-from control_plane.inference.dispatch import Dispatch
+from control_plane.inference.dispatch.dispatch import Dispatch
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.requests import InferRequest
 from control_plane.inference.retries.attempt import is_repeatable

@@ -6,8 +6,8 @@ import orjson
 import pytest
 
 from control_plane.core.errors import UpstreamUnavailable
-from control_plane.inference.background_lanes import BackgroundLanes
-from control_plane.inference.single_server import SingleServerDispatch
+from control_plane.inference.dispatch.single_server import SingleServerDispatch
+from control_plane.inference.model_configuration.background_lanes import BackgroundLanes
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.triton.servers import Servers

@@ -10,8 +10,8 @@ from control_plane.core.errors import ControlPlaneError, ModelNotFound, Upstream
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.embeddings.domain.text_model import TextModel
 from control_plane.embeddings.domain.text_model_config import read_text_model
-from control_plane.inference.model_configs import ModelConfigs
-from control_plane.inference.single_server import SingleServerDispatch
+from control_plane.inference.dispatch.single_server import SingleServerDispatch
+from control_plane.inference.model_configuration.model_configs import ModelConfigs
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.triton.servers import Servers
