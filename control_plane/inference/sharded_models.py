@@ -19,9 +19,9 @@ from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.inference import InferenceService
 from control_plane.inference.requests import WholeRequest
 from control_plane.protocols.grpc import GrpcAnswer, frame_prefix, message_in
-from control_plane.protocols.kserve.body_limits import InflateBound
 from control_plane.protocols.kserve.ensemble_json import GivenTensors
 from control_plane.protocols.kserve.ensemble_proto import part_outputs, part_request
+from control_plane.protocols.kserve.requests.body_limits import InflateBound
 from control_plane.sharding.domain.plan import ONLY_VERSION, Plan, Step, read_plan
 from control_plane.sharding.domain.request_check import check_inputs, wanted_outputs
 from control_plane.sharding.steps import Bytes, HeldBytes, StepRun, held_bytes

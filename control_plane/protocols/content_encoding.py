@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from control_plane.core.errors import NotSupported
 from control_plane.protocols.inflating import inflated_pieces
-from control_plane.protocols.kserve.body_limits import InflateBound
+from control_plane.protocols.kserve.requests.body_limits import InflateBound
 
 _AUTO_DETECT = zlib.MAX_WBITS | 32
 """zlib's window bits that accept both a gzip and a zlib ("deflate") header."""

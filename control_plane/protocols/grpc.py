@@ -20,7 +20,7 @@ from control_plane.core.errors import InvalidRequest, NotSupported, PayloadTooLa
 from control_plane.core.infer_call import SendFailure
 from control_plane.protocols.http2.headers import Fields, size_of
 from control_plane.protocols.inflating import inflated_pieces
-from control_plane.protocols.kserve.body_limits import InflateBound
+from control_plane.protocols.kserve.requests.body_limits import InflateBound
 
 PREFIX_BYTES = 5
 """Size of the prefix of each message: one byte that says whether it is compressed, four bytes of length."""

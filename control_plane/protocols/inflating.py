@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 
 from control_plane.core.errors import InvalidRequest
-from control_plane.protocols.kserve.body_limits import InflateBound
+from control_plane.protocols.kserve.requests.body_limits import InflateBound
 
 _INPUT_BYTES = 256 * 1024
 """Input given to zlib at a time: zlib copies what it has not consumed yet (`unconsumed_tail`) on each

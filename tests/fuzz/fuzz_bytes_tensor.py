@@ -10,7 +10,7 @@ with instrumented():
     from control_plane.core.algorithms.steps import finish
     from control_plane.core.errors import InvalidRequest
     from control_plane.core.tensor import Tensor
-    from control_plane.protocols.kserve.bytes_tensor import bytes_tensor_steps
+    from control_plane.protocols.kserve.tensors.bytes_tensor import bytes_tensor_steps
 
 
 def check(data: bytes) -> None:

@@ -10,7 +10,7 @@ from tests.fuzz.harness import fuzz, instrumented
 with instrumented():
     from control_plane.core.errors import InvalidRequest, NotSupported, PayloadTooLarge
     from control_plane.protocols.content_encoding import decoded_pieces, is_encoded
-    from control_plane.protocols.kserve.body_limits import InflateBound
+    from control_plane.protocols.kserve.requests.body_limits import InflateBound
 
 LIMIT = 5000
 BOUND = InflateBound(LIMIT, "too large")

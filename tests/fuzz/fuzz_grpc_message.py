@@ -10,7 +10,7 @@ from tests.fuzz.harness import fuzz, instrumented, slices
 with instrumented():
     from control_plane.core.errors import InvalidRequest, NotSupported, PayloadTooLarge
     from control_plane.protocols.grpc import MessageReader, answer_of, message_in, read_head, status_fields, timeout_value
-    from control_plane.protocols.kserve.body_limits import InflateBound
+    from control_plane.protocols.kserve.requests.body_limits import InflateBound
 
 LIMIT = 2000
 NAMES = (

@@ -16,7 +16,7 @@ with instrumented():
     from control_plane.core.errors import InvalidRequest, NotSupported, PayloadTooLarge, UnparsableRequest
     from control_plane.core.infer_call import InferCall
     from control_plane.protocols.kserve.ensemble_json import read_given
-    from control_plane.protocols.kserve.infer_json import infer_request_steps
+    from control_plane.protocols.kserve.requests.infer_json import infer_request_steps
 
 LARGE_BYTES = 300 * 1024
 """Beyond it the frontend outlines the JSON before it parses it."""

@@ -13,7 +13,7 @@ with instrumented():
     from control_plane.core.errors import InvalidRequest, PayloadTooLarge, UnparsableRequest
     from control_plane.core.infer_call import InferCall
     from control_plane.protocols.kserve.ensemble_proto import read_given
-    from control_plane.protocols.kserve.infer_proto import infer_request_steps
+    from control_plane.protocols.kserve.requests.infer_proto import infer_request_steps
 
 UNKNOWN_BYTES = 70_000
 UNKNOWN_FIELD = b"\xfa\x7f\xf0\xa2\x04" + bytes(UNKNOWN_BYTES)

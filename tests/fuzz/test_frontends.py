@@ -19,7 +19,7 @@ from control_plane.host.listening import bind_tcp
 from control_plane.inference.inference import InferenceService
 from control_plane.protocols.grpc import GrpcAnswer, GrpcHead, message_answer
 from control_plane.protocols.http2.frames import DATA, PREFACE, FrameReader, settings_frame
-from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.protocols.kserve.requests.body_limits import BodyLimits
 from control_plane.triton.ports import GrpcCall, GrpcStream
 from control_plane.triton.servers import Servers
 from tests.fakes import FakeModels, FakeRecorder, FakeUpstream

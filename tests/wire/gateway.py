@@ -29,7 +29,7 @@ from control_plane.host.exposure import AllowedHosts
 from control_plane.host.listening import bind_tcp
 from control_plane.inference.dispatch.single_server import SingleServerDispatch
 from control_plane.models.fingerprints import Fingerprints
-from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.protocols.kserve.requests.body_limits import BodyLimits
 from tests.fakes import FakeUpstream
 from tests.wire.services import INFER_TIMEOUT_S, READ_TIMEOUT_S, Services
 

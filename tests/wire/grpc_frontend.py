@@ -22,7 +22,7 @@ from control_plane.host.exposure import AllowedHosts
 from control_plane.host.listening import bind_tcp
 from control_plane.protocols.grpc import PREFIX_BYTES, GrpcHead
 from control_plane.protocols.http2.stream import WholeAnswer, WholeCall
-from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.protocols.kserve.requests.body_limits import BodyLimits
 from control_plane.triton.ports import GrpcCall
 from tests.fakes import FakeGrpc, FakeUpstream
 from tests.h2_peer import H2Peer

@@ -14,7 +14,7 @@ from control_plane.inference.caching.cached_inference import CachedInference
 from control_plane.inference.governance import Governance
 from control_plane.inference.inference import InferenceService
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
-from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.protocols.kserve.requests.body_limits import BodyLimits
 from control_plane.telemetry.tracing import Tracer
 from control_plane.triton.servers import Servers
 from tests.aio import settle

@@ -12,7 +12,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from control_plane.frontends.kserve.grpc import ADMINISTRATION_METHODS, READ_METHODS
-from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.protocols.kserve.requests.body_limits import BodyLimits
 from tests.fakes import FakeUpstream
 from tests.wire.gateway import INFER, gateway, infer_request
 from tests.wire.gateway import LIMITS as HTTP_LIMITS

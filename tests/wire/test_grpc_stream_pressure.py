@@ -10,7 +10,7 @@ import grpc.aio
 import h2.events
 import h2.settings
 
-from control_plane.protocols.kserve.bytes_tensor import encode_bytes_elements
+from control_plane.protocols.kserve.tensors.bytes_tensor import encode_bytes_elements
 from tests.aio import settle
 from tests.wire.grpc_frontend import LIMITS, frontend, infer_message, until
 from tests.wire.test_grpc_streams import begun, has_ended, opened, request, send

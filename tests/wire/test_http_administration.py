@@ -16,7 +16,7 @@ from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.kserve.http import V2Http
 from control_plane.inference.inference import InferenceService
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
-from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.protocols.kserve.requests.body_limits import BodyLimits
 from control_plane.triton.servers import Servers
 from tests.aio import run
 from tests.fakes import FakeModels, FakeRecorder, FakeUpstream

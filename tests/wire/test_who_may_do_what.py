@@ -25,7 +25,7 @@ from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.protocols.kserve import routes as v2_route
-from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.protocols.kserve.requests.body_limits import BodyLimits
 from control_plane.protocols.kserve.routes import V2Route
 from control_plane.triton.servers import Servers
 from tests.fakes import FakeModels, FakeRecorder

@@ -7,7 +7,7 @@ from control_plane.frontends.common.connection_limits import ConnectionCaps, des
 from control_plane.frontends.grpc.connection import GrpcLimits
 from control_plane.frontends.http.limits import HttpLimits
 from control_plane.host.open_files import allow_open_files
-from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.protocols.kserve.requests.body_limits import BodyLimits
 from control_plane.settings import AdminSettings, GatewaySettings
 
 

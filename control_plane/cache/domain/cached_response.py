@@ -22,7 +22,7 @@ from control_plane.core.infer_call import CacheStatus
 from control_plane.protocols.content_encoding import decoded_pieces
 from control_plane.protocols.grpc import HEAD, GrpcAnswer, frame_message, status_fields, with_trailer
 from control_plane.protocols.http1 import HttpAnswer
-from control_plane.protocols.kserve.body_limits import InflateBound
+from control_plane.protocols.kserve.requests.body_limits import InflateBound
 from control_plane.protocols.protobuf_fields import fields, varint
 
 HEADER = "tidegate-cache"

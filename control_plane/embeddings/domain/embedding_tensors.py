@@ -23,7 +23,7 @@ from control_plane.core.errors import (
 from control_plane.embeddings.domain.text_model import TextModel, TokenInputs
 from control_plane.protocols.header_forwarding import BACKGROUND_MARK
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
-from control_plane.protocols.kserve.bytes_tensor import encode_bytes_elements
+from control_plane.protocols.kserve.tensors.bytes_tensor import encode_bytes_elements
 
 _ID_BYTES = 8  # of a token id, INT64
 _ONE = b"\1\0\0\0\0\0\0\0"  # 1 as INT64, little-endian

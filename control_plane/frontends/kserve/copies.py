@@ -14,8 +14,8 @@ from control_plane.core.errors import InvalidRequest, PayloadTooLarge
 from control_plane.protocols.content_encoding import decoded_pieces
 from control_plane.protocols.grpc import GrpcAnswer, message_in
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
-from control_plane.protocols.kserve.body_limits import InflateBound
-from control_plane.protocols.kserve.infer_answer import Tensors, json_outputs, proto_outputs
+from control_plane.protocols.kserve.requests.body_limits import InflateBound
+from control_plane.protocols.kserve.tensors.infer_answer import Tensors, json_outputs, proto_outputs
 from control_plane.triton.ports import GrpcCall, Upstream
 
 _BOUND = InflateBound(8 * 2**20, "an answer that is compared inflates to more than 8 MiB")

@@ -46,10 +46,10 @@ from control_plane.protocols.grpc import (
 )
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.protocols.http2.stream import WholeAnswer, WholeCall
-from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
 from control_plane.protocols.kserve.messages import service_pb2
 from control_plane.protocols.kserve.model_control import not_in_any_repository, override_of, unloads_dependents
 from control_plane.protocols.kserve.model_reference import ADMINISTERED_MODEL_FIELDS, MODEL_FIELDS, ReferenceFields, model_in, with_model
+from control_plane.protocols.kserve.requests.body_limits import BodyLimits, InflateBound
 from control_plane.protocols.kserve.visible_statistics import visible_message
 from control_plane.triton.ports import GrpcCall
 from control_plane.triton.servers import Servers
@@ -81,7 +81,7 @@ class _Method(NamedTuple):
 
 _METHODS: Mapping[str, _Method] = {
     # The next two have no `names`: their messages are validated as a whole, names included, by
-    # `protocols/kserve/infer_proto`.
+    # `protocols/kserve/requests/infer_proto`.
     SERVICE + "ModelInfer": _Method(Action.INFER),
     SERVICE + "ModelStreamInfer": _Method(Action.INFER),
     SERVICE + "ServerLive": _Method(Action.LIVE),

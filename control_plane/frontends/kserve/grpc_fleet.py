@@ -17,9 +17,9 @@ from control_plane.frontends.kserve.sharded_answers import grpc_description, has
 from control_plane.inference.dispatch.catalogue import Catalogue
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.protocols.grpc import GrpcAnswer, GrpcStatus, message_answer, message_in, status_answer
-from control_plane.protocols.kserve.body_limits import InflateBound
 from control_plane.protocols.kserve.merged_statistics import PER_STEP, merged_statistics_steps, no_statistics
 from control_plane.protocols.kserve.messages import service_pb2
+from control_plane.protocols.kserve.requests.body_limits import InflateBound
 from control_plane.triton.ports import GrpcCall
 
 _BOUND = InflateBound(1 << 26, "a server's statistics are too large")

@@ -45,15 +45,15 @@ from control_plane.protocols.grpc import (
     with_trailer,
 )
 from control_plane.protocols.header_forwarding import HeaderForwarding, unlocking
-from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
 from control_plane.protocols.kserve.ensemble_json import GivenTensors
 from control_plane.protocols.kserve.ensemble_proto import read_given, render_answer
-from control_plane.protocols.kserve.infer_proto import infer_request_steps, small_infer_request
 from control_plane.protocols.kserve.messages import service_pb2
 from control_plane.protocols.kserve.model_reference import model_in, with_model
-from control_plane.protocols.kserve.reserved_parameters import refuse_priority
-from control_plane.protocols.kserve.same_inputs import MAX_BYTES, inputs_of_message
+from control_plane.protocols.kserve.requests.body_limits import BodyLimits, InflateBound
+from control_plane.protocols.kserve.requests.infer_proto import infer_request_steps, small_infer_request
+from control_plane.protocols.kserve.requests.reserved_parameters import refuse_priority
 from control_plane.protocols.kserve.sequence_ids import own_call, own_field
+from control_plane.protocols.kserve.tensors.same_inputs import MAX_BYTES, inputs_of_message
 from control_plane.protocols.protobuf_fields import fields
 from control_plane.sharding.domain.plan import Step
 from control_plane.triton.ports import GrpcCall, RegionUpstream, Slot, Upstream

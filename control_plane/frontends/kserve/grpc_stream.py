@@ -49,7 +49,7 @@ from control_plane.protocols.grpc import (
     frame_message,
     status_fields,
 )
-from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.protocols.kserve.requests.body_limits import BodyLimits
 from control_plane.protocols.kserve.stream_answer import stream_answer
 from control_plane.telemetry.tracing import TRACEPARENT
 from control_plane.triton.ports import GrpcCall, GrpcStream, Upstream

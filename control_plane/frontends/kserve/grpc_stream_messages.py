@@ -15,8 +15,8 @@ from control_plane.protocols.grpc import (
     message_pieces,
     status_answer,
 )
-from control_plane.protocols.kserve.body_limits import InflateBound
 from control_plane.protocols.kserve.messages import service_pb2
+from control_plane.protocols.kserve.requests.body_limits import InflateBound
 
 ERRORS_END_STREAM = (b"triton_grpc_error", b"true")
 """Metadata by which a client asks that an error ends the stream with a status, instead of being sent as a

@@ -42,9 +42,9 @@ from control_plane.models.ports import ModelAdministration
 from control_plane.protocols.grpc import GrpcStatus
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer, no_content
-from control_plane.protocols.kserve.body_limits import BodyLimits
-from control_plane.protocols.kserve.infer_json import json_steps
 from control_plane.protocols.kserve.model_control import not_in_any_repository, read_load_request, read_unload_request
+from control_plane.protocols.kserve.requests.body_limits import BodyLimits
+from control_plane.protocols.kserve.requests.infer_json import json_steps
 from control_plane.protocols.kserve.routes import ADMINISTRATORS_ONLY, OF_JOBS, V2Route, read_route, target_for
 from control_plane.protocols.kserve.visible_statistics import visible_json
 from control_plane.triton.ports import HttpStream

@@ -38,13 +38,13 @@ from control_plane.protocols.content_encoding import decoded_pieces, is_encoded
 from control_plane.protocols.grpc import GrpcStatus
 from control_plane.protocols.header_forwarding import HeaderForwarding
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer, with_header
-from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
 from control_plane.protocols.kserve.ensemble_json import GivenTensors, read_given, render_answer
-from control_plane.protocols.kserve.infer_json import MAX_KEPT_BYTES, infer_request_steps, json_object_steps, small_infer_request
-from control_plane.protocols.kserve.reserved_parameters import refuse_priority, refuse_reserved
+from control_plane.protocols.kserve.requests.body_limits import BodyLimits, InflateBound
+from control_plane.protocols.kserve.requests.infer_json import MAX_KEPT_BYTES, infer_request_steps, json_object_steps, small_infer_request
+from control_plane.protocols.kserve.requests.reserved_parameters import refuse_priority, refuse_reserved
 from control_plane.protocols.kserve.routes import V2Route, target_for
-from control_plane.protocols.kserve.same_inputs import inputs_of_body
 from control_plane.protocols.kserve.sequence_ids import own_body_steps, own_call
+from control_plane.protocols.kserve.tensors.same_inputs import inputs_of_body
 from control_plane.sharding.domain.plan import Step
 from control_plane.triton.ports import HttpStream, RegionUpstream, Slot, Upstream
 

@@ -25,8 +25,8 @@ from control_plane.generation.domain.generative_model import (
     WITHOUT_PROMPT,
     GenerativeModel,
 )
-from control_plane.protocols.kserve.bytes_tensor import encode_bytes_elements
 from control_plane.protocols.kserve.messages import service_pb2
+from control_plane.protocols.kserve.tensors.bytes_tensor import encode_bytes_elements
 
 _COUNT_BYTES = 4
 

@@ -1,4 +1,4 @@
 """Messages of KServe's v2 protocol and Triton's extensions: parsed, checked, and changed where a gateway must.
 
-`routes` is the table of URLs; `infer_json` and `infer_proto` check inference requests.
+`routes` is the table of URLs; `requests` checks inference requests, `tensors` reads and writes their data.
 """

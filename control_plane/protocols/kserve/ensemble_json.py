@@ -16,8 +16,8 @@ import orjson
 from control_plane.core.errors import InvalidRequest, NotSupported, PayloadTooLarge
 from control_plane.core.tensor import RawTensor, Tensor, element_count
 from control_plane.protocols.http1 import HttpAnswer, make_answer
-from control_plane.protocols.kserve.infer_json import parse_json_object
-from control_plane.protocols.kserve.raw_data import elements_of_raw, raw_of_elements
+from control_plane.protocols.kserve.requests.infer_json import parse_json_object
+from control_plane.protocols.kserve.tensors.raw_data import elements_of_raw, raw_of_elements
 
 MAX_JSON_BYTES = 256 * 1024
 """Largest JSON that is read here: more takes milliseconds, in which nothing else is done."""

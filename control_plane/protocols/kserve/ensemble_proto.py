@@ -13,12 +13,12 @@ from google.protobuf.message import DecodeError
 
 from control_plane.core.errors import InvalidRequest, PayloadTooLarge, UpstreamFailed
 from control_plane.core.tensor import RawTensor, Tensor, element_count
-from control_plane.protocols.kserve.bytes_tensor import encode_bytes_elements
 from control_plane.protocols.kserve.ensemble_json import MAX_JSON_BYTES, GivenTensors
-from control_plane.protocols.kserve.infer_answer import CONTENTS
-from control_plane.protocols.kserve.message_outline import RAW_INPUT_CONTENTS
 from control_plane.protocols.kserve.messages import service_pb2
-from control_plane.protocols.kserve.raw_data import packed
+from control_plane.protocols.kserve.requests.message_outline import RAW_INPUT_CONTENTS
+from control_plane.protocols.kserve.tensors.bytes_tensor import encode_bytes_elements
+from control_plane.protocols.kserve.tensors.infer_answer import CONTENTS
+from control_plane.protocols.kserve.tensors.raw_data import packed
 from control_plane.protocols.protobuf_fields import fields, varint
 
 RAW_OUTPUT_CONTENTS = 6 << 3 | 2

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from control_plane.core.errors import InvalidRequest, UnparsableRequest
 from control_plane.core.model import ModelOverride
-from control_plane.protocols.kserve.infer_json import parse_json_object
+from control_plane.protocols.kserve.requests.infer_json import parse_json_object
 
 _FILE = "file:"
 

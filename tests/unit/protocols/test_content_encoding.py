@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from control_plane.core.errors import InvalidRequest, NotSupported, PayloadTooLarge
 from control_plane.protocols.content_encoding import decoded_pieces, is_encoded
-from control_plane.protocols.kserve.body_limits import BodyLimits, InflateBound
+from control_plane.protocols.kserve.requests.body_limits import BodyLimits, InflateBound
 
 LIMIT = 1000
 BOUND = InflateBound(LIMIT, "more than 1000 bytes")

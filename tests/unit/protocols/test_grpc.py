@@ -28,7 +28,7 @@ from control_plane.protocols.grpc import (
     timeout_value,
 )
 from control_plane.protocols.http2.headers import Fields
-from control_plane.protocols.kserve.body_limits import InflateBound
+from control_plane.protocols.kserve.requests.body_limits import InflateBound
 
 PLAIN: Fields = (
     (b":method", b"POST"),

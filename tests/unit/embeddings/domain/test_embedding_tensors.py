@@ -22,7 +22,7 @@ from control_plane.embeddings.domain.embedding_tensors import EmbeddedText, infe
 from control_plane.embeddings.domain.text_model import TextModel, TokenInputs
 from control_plane.protocols.header_forwarding import BACKGROUND_MARK
 from control_plane.protocols.http1 import HttpAnswer, make_answer
-from control_plane.protocols.kserve.infer_json import infer_request_steps
+from control_plane.protocols.kserve.requests.infer_json import infer_request_steps
 
 MODEL = TextModel("TEXT", "EMBEDDING", 2, tokens="TOKENS", token_inputs=TokenInputs("INPUT_IDS", "ATTENTION_MASK"), max_batch_size=8)
 UNCOUNTED = TextModel("PROMPT", "VECTOR", 2, max_batch_size=8)

@@ -21,7 +21,7 @@ from control_plane.metering.domain.usage import Usage
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.protocols.header_forwarding import BACKGROUND_MARK
 from control_plane.protocols.http1 import HttpRequest, make_answer
-from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.protocols.kserve.requests.body_limits import BodyLimits
 from control_plane.telemetry.tracing import Tracer
 from tests.aio import settle
 from tests.fakes.governance import FakeMeter, api_key, governance, known_state

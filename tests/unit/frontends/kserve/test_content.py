@@ -16,7 +16,7 @@ from control_plane.frontends.kserve.grpc_infer import GrpcInferRequest, content_
 from control_plane.frontends.kserve.http_infer import HttpInferRequest
 from control_plane.protocols.grpc import GrpcHead
 from control_plane.protocols.http1 import HttpRequest
-from control_plane.protocols.kserve.same_inputs import MAX_BYTES
+from control_plane.protocols.kserve.tensors.same_inputs import MAX_BYTES
 from control_plane.triton.ports import GrpcCall
 from tests.unit.fleet.fleet_bench import call
 

@@ -28,8 +28,8 @@ from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.protocols.grpc import PREFIX_BYTES, GrpcAnswer, GrpcHead, frame_message, message_answer, status_answer
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
-from control_plane.protocols.kserve.body_limits import BodyLimits
 from control_plane.protocols.kserve.merged_statistics import no_statistics
+from control_plane.protocols.kserve.requests.body_limits import BodyLimits
 from control_plane.protocols.kserve.routes import read_route
 from control_plane.triton.ports import GrpcCall
 from control_plane.triton.servers import Servers

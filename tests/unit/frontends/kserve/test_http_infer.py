@@ -12,7 +12,7 @@ from control_plane.core.principal import ANONYMOUS
 from control_plane.frontends.kserve.http_infer import HttpInferContext, HttpInferRequest
 from control_plane.protocols.header_forwarding import NO_FORWARDING
 from control_plane.protocols.http1 import HttpRequest
-from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.protocols.kserve.requests.body_limits import BodyLimits
 from control_plane.protocols.kserve.routes import V2Route
 from tests.fakes.governance import known_state
 

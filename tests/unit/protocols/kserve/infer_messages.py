@@ -8,8 +8,8 @@ from tritonclient.grpc import service_pb2
 
 from control_plane.core.algorithms.steps import Steps
 from control_plane.core.infer_call import InferCall
-from control_plane.protocols.kserve import infer_proto
-from control_plane.protocols.kserve.infer_proto import infer_request_steps
+from control_plane.protocols.kserve.requests import infer_proto
+from control_plane.protocols.kserve.requests.infer_proto import infer_request_steps
 
 ResultT = TypeVar("ResultT")
 

@@ -9,7 +9,7 @@ from math import prod
 from hypothesis import strategies as st
 
 from control_plane.core.tensor import DATATYPE_BYTES, Tensor
-from control_plane.protocols.kserve.bytes_tensor import encode_bytes_elements
+from control_plane.protocols.kserve.tensors.bytes_tensor import encode_bytes_elements
 
 _NAMES = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=12)
 SHAPES = st.lists(st.integers(0, 4), max_size=4).map(tuple).filter(lambda shape: not (0 in shape[1:] and shape[0] == 0))

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from control_plane.protocols.kserve.bytes_tensor import encode_bytes_elements
+from control_plane.protocols.kserve.tensors.bytes_tensor import encode_bytes_elements
 
 MAX_BYTES = 2**18
 """Largest request that is brought into this form: with all data in its JSON that takes some milliseconds, in which

@@ -13,7 +13,7 @@ from control_plane.core.algorithms.steps import finish
 from control_plane.core.errors import InvalidRequest, UnparsableRequest
 from control_plane.core.infer_call import InferCall
 from control_plane.core.tensor import MAX_ELEMENTS, Tensor, element_count
-from control_plane.protocols.kserve.infer_json import infer_request_steps
+from control_plane.protocols.kserve.requests.infer_json import infer_request_steps
 
 FP32 = {"name": "X", "datatype": "FP32", "shape": [1], "data": [1.0]}
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from control_plane.protocols.kserve.messages import service_pb2
-from control_plane.protocols.kserve.same_inputs import MAX_BYTES, inputs_of_body, inputs_of_message
+from control_plane.protocols.kserve.tensors.same_inputs import MAX_BYTES, inputs_of_body, inputs_of_message
 
 NUMBERS = {
     "BOOL": np.bool_, "INT8": np.int8, "INT16": np.int16, "INT32": np.int32, "INT64": np.int64, "UINT8": np.uint8, "UINT16": np.uint16,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from control_plane.core.errors import InvalidRequest
 from control_plane.core.tensor import RawTensor
-from control_plane.protocols.kserve.bytes_tensor import encode_bytes_elements
+from control_plane.protocols.kserve.tensors.bytes_tensor import encode_bytes_elements
 
 _PACKED = {
     "BOOL": "?", "INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q", "UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q",

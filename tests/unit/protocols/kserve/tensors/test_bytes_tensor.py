@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from control_plane.core.algorithms.steps import finish
 from control_plane.core.errors import InvalidRequest
 from control_plane.core.tensor import Tensor
-from control_plane.protocols.kserve.bytes_tensor import bytes_tensor_steps, encode_bytes_elements
+from control_plane.protocols.kserve.tensors.bytes_tensor import bytes_tensor_steps, encode_bytes_elements
 
 ELEMENTS = st.lists(st.binary(max_size=12), max_size=6)
 

@@ -16,11 +16,11 @@ from control_plane.core.errors import InvalidRequest, PayloadTooLarge
 from control_plane.core.infer_call import InferCall
 from control_plane.core.model import check_reference
 from control_plane.core.tensor import DATATYPE_BYTES, Tensor, element_count
-from control_plane.protocols.kserve.body_limits import BodyLimits
-from control_plane.protocols.kserve.bytes_tensor import bytes_tensor_steps
-from control_plane.protocols.kserve.infer_json import make_tensor
-from control_plane.protocols.kserve.message_outline import RAW_INPUT_CONTENTS, outline_steps
-from control_plane.protocols.kserve.reserved_parameters import refuse_reserved
+from control_plane.protocols.kserve.requests.body_limits import BodyLimits
+from control_plane.protocols.kserve.requests.infer_json import make_tensor
+from control_plane.protocols.kserve.requests.message_outline import RAW_INPUT_CONTENTS, outline_steps
+from control_plane.protocols.kserve.requests.reserved_parameters import refuse_reserved
+from control_plane.protocols.kserve.tensors.bytes_tensor import bytes_tensor_steps
 from control_plane.protocols.protobuf_fields import fields
 
 _LARGE_BYTES = 64 * 1024

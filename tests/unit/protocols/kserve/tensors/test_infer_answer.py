@@ -9,7 +9,7 @@ from tritonclient.grpc import service_pb2
 from tritonclient.utils import serialize_byte_tensor
 
 from control_plane.core.errors import InvalidRequest
-from control_plane.protocols.kserve.infer_answer import json_outputs, proto_outputs
+from control_plane.protocols.kserve.tensors.infer_answer import json_outputs, proto_outputs
 
 TENSORS: dict[str, Any] = {
     "F": np.array([[1.5, -2.0]], np.float32),

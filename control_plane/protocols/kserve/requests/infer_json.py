@@ -26,11 +26,11 @@ from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import InvalidRequest, UnparsableRequest
 from control_plane.core.infer_call import InferCall
 from control_plane.core.tensor import DATATYPE_BYTES, MAX_DIMENSION, MAX_ELEMENTS, Tensor, element_count
-from control_plane.protocols.kserve.body_limits import BodyLimits
-from control_plane.protocols.kserve.bytes_tensor import bytes_tensor_steps
-from control_plane.protocols.kserve.json_elements import check_element_count
-from control_plane.protocols.kserve.json_outline import outline_steps
-from control_plane.protocols.kserve.reserved_parameters import refuse_reserved
+from control_plane.protocols.kserve.requests.body_limits import BodyLimits
+from control_plane.protocols.kserve.requests.json_elements import check_element_count
+from control_plane.protocols.kserve.requests.json_outline import outline_steps
+from control_plane.protocols.kserve.requests.reserved_parameters import refuse_reserved
+from control_plane.protocols.kserve.tensors.bytes_tensor import bytes_tensor_steps
 
 _BOM = b"\xef\xbb\xbf"
 MAX_KEPT_BYTES = 1024

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from control_plane.core.algorithms.steps import Steps
-from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.protocols.kserve.requests.body_limits import BodyLimits
 from control_plane.protocols.protobuf_fields import fields, varint
 
 _LARGE_BYTES = 64 * 1024

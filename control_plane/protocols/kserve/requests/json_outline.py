@@ -16,7 +16,7 @@ import re
 
 from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import PayloadTooLarge, UnparsableRequest
-from control_plane.protocols.kserve.body_limits import BodyLimits
+from control_plane.protocols.kserve.requests.body_limits import BodyLimits
 
 _LONG_BYTES = 1024
 """Arrays and strings up to this length stay as they are."""

@@ -11,10 +11,10 @@ from tritonclient.grpc import service_pb2
 from control_plane.core.errors import InvalidRequest, PayloadTooLarge
 from control_plane.core.infer_call import InferCall
 from control_plane.core.tensor import Tensor
-from control_plane.protocols.kserve import infer_proto
-from control_plane.protocols.kserve.body_limits import BodyLimits
-from control_plane.protocols.kserve.infer_proto import infer_request_steps
-from control_plane.protocols.kserve.message_outline import outline_steps
+from control_plane.protocols.kserve.requests import infer_proto
+from control_plane.protocols.kserve.requests.body_limits import BodyLimits
+from control_plane.protocols.kserve.requests.infer_proto import infer_request_steps
+from control_plane.protocols.kserve.requests.message_outline import outline_steps
 from control_plane.protocols.protobuf_fields import varint
 from tests.unit.protocols.kserve.infer_messages import LARGE, finished, message, read
 

@@ -10,7 +10,7 @@ from control_plane.core.algorithms.steps import finish
 from control_plane.core.errors import InvalidRequest, UnparsableRequest
 from control_plane.core.infer_call import InferCall
 from control_plane.core.tensor import element_count
-from control_plane.protocols.kserve.infer_json import infer_request_steps, parse_json_object
+from control_plane.protocols.kserve.requests.infer_json import infer_request_steps, parse_json_object
 from tests.unit.protocols.kserve.infer_requests import Sent, requests
 
 _KEYS = st.sampled_from(["a", "b", "inputs", "a:", ""])

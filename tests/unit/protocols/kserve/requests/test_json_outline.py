@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from control_plane.core.algorithms.steps import finish
 from control_plane.core.errors import PayloadTooLarge, UnparsableRequest
-from control_plane.protocols.kserve.body_limits import BodyLimits
-from control_plane.protocols.kserve.json_outline import outline_steps
+from control_plane.protocols.kserve.requests.body_limits import BodyLimits
+from control_plane.protocols.kserve.requests.json_outline import outline_steps
 
 _SCALARS = st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from(["", "[", "]", "{", "}", '"', "\\", 'a"[\\', "é", ":"])
 _LONG = st.sampled_from([[1] * 600, ["a]"] * 300, "x" * 2000, '"\\' * 800, [[0, [1]]] * 300, [{"a": 1}] * 300])

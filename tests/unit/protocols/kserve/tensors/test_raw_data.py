@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from control_plane.core.errors import InvalidRequest
 from control_plane.core.tensor import RawTensor, Tensor
-from control_plane.protocols.kserve.raw_data import elements_of_raw, raw_of_elements
+from control_plane.protocols.kserve.tensors.raw_data import elements_of_raw, raw_of_elements
 
 
 def _written(datatype: str, data: bytes, count: int = 1) -> str:

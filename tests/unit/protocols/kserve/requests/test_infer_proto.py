@@ -10,8 +10,8 @@ from tritonclient.grpc import service_pb2
 from control_plane.core.errors import InvalidRequest, UnparsableRequest
 from control_plane.core.infer_call import InferCall
 from control_plane.core.tensor import DATATYPE_BYTES, MAX_ELEMENTS, Tensor
-from control_plane.protocols.kserve.bytes_tensor import encode_bytes_elements
-from control_plane.protocols.kserve.infer_proto import small_infer_request
+from control_plane.protocols.kserve.requests.infer_proto import small_infer_request
+from control_plane.protocols.kserve.tensors.bytes_tensor import encode_bytes_elements
 from tests.unit.protocols.kserve.infer_messages import LARGE, message, read
 from tests.unit.protocols.kserve.infer_requests import SHAPES
 

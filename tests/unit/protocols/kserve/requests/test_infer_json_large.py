@@ -8,7 +8,7 @@ from control_plane.core.algorithms.steps import finish
 from control_plane.core.errors import InvalidRequest, PayloadTooLarge, UnparsableRequest
 from control_plane.core.infer_call import InferCall
 from control_plane.core.tensor import Tensor
-from control_plane.protocols.kserve.infer_json import infer_request_steps
+from control_plane.protocols.kserve.requests.infer_json import infer_request_steps
 
 
 def read(body: bytes, header_length: bytes | None = None) -> InferCall:

@@ -1,0 +1,1 @@
+"""Data of tensors: its framing, its conversion between JSON and raw bytes, its canonical form, and outputs decoded."""
