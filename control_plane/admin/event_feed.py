@@ -17,7 +17,7 @@ from typing import Any
 
 from control_plane.core.errors import Overloaded
 from control_plane.fleet.domain.event import FleetEvent
-from control_plane.frontends.http.event_stream import render_event
+from control_plane.frontends.http.answers.event_stream import render_event
 from control_plane.objects.domain.rollout import Event, Rollout
 
 MAX_EVENTS = 1000

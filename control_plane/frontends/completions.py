@@ -14,7 +14,7 @@ from control_plane.core.action import Action
 from control_plane.core.infer_call import Frontend
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.caller import reauthenticate
-from control_plane.frontends.http.streams import watched
+from control_plane.frontends.http.answers.streams import watched
 from control_plane.frontends.openai_call import HttpOpenaiCall
 from control_plane.generation.domain.completion_request import check_size
 from control_plane.generation.generation import Generation

@@ -29,7 +29,7 @@ from control_plane.embeddings.embeddings import Embeddings, EmbeddingsAnswer
 from control_plane.embeddings.text_models import TextModels
 from control_plane.frontends.common.caller import identify, reauthenticate
 from control_plane.frontends.completions import CompletionsHttp
-from control_plane.frontends.http.streams import watched
+from control_plane.frontends.http.answers.streams import watched
 from control_plane.frontends.openai_call import HttpOpenaiCall
 from control_plane.generation.generation import Generation
 from control_plane.inference.inference import InferenceService

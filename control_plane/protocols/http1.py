@@ -55,7 +55,7 @@ class _Derived:
 
 
 class BodyPieces(Protocol):
-    """Body that is received piece by piece: `frontends/http/body_stream`."""
+    """Body that is received piece by piece: `frontends/http/requests/body_stream`."""
 
     async def receive(self) -> Body | None:
         """Return the next piece, None after the last. Raises ControlPlaneError: the rest will not come."""

@@ -10,9 +10,9 @@ from tests.fuzz.harness import fuzz, instrumented, slices
 
 with instrumented():
     from control_plane.core.errors import ControlPlaneError
-    from control_plane.frontends.http.body_stream import BodyStream
     from control_plane.frontends.http.limits import HttpLimits, StreamedBody
-    from control_plane.frontends.http.request_reader import RequestReader
+    from control_plane.frontends.http.requests.body_stream import BodyStream
+    from control_plane.frontends.http.requests.reader import RequestReader
     from control_plane.protocols.http1 import HttpRequest, upstream_pieces
 
 LIMITS = HttpLimits(max_body_bytes=3000, max_header_bytes=16 << 10, max_connections=1, max_upload_bytes=3000)

@@ -22,7 +22,7 @@ from control_plane.auth.stream_rights import StreamRights
 from control_plane.core.errors import ErrorCode
 from control_plane.events.domain.cloud_event import gateway_event
 from control_plane.events.domain.stream import Stream
-from control_plane.frontends.http.event_stream import render_event
+from control_plane.frontends.http.answers.event_stream import render_event
 from control_plane.triton.ports import HttpStream
 
 _ERRORS = error_responses(ErrorCode.INVALID_ARGUMENT, ErrorCode.OVERLOADED, ErrorCode.STORE_UNAVAILABLE)

@@ -19,8 +19,8 @@ from control_plane.auth.domain.authorization import need_of_admin_call
 from control_plane.auth.stream_rights import StreamRights
 from control_plane.core.errors import ErrorCode, PermissionDenied, Unauthenticated
 from control_plane.core.principal import ANONYMOUS, Principal
-from control_plane.frontends.http.event_stream import HEAD, HEARTBEAT, HEARTBEAT_S, RETRY, render_event
-from control_plane.frontends.http.streams import watched
+from control_plane.frontends.http.answers.event_stream import HEAD, HEARTBEAT, HEARTBEAT_S, RETRY, render_event
+from control_plane.frontends.http.answers.streams import watched
 from control_plane.triton.ports import HttpStream
 
 STREAM = "tidegate.stream"

@@ -30,7 +30,7 @@ from control_plane.frontends.common.read_scheduler import ReadScheduler
 from control_plane.frontends.common.status import client_status_of
 from control_plane.frontends.data_http import DataHttp
 from control_plane.frontends.grpc.server import GrpcServer
-from control_plane.frontends.http.request_sink import streams_none
+from control_plane.frontends.http.requests.sink import streams_none
 from control_plane.frontends.http.server import HttpServer
 from control_plane.frontends.jobs.compute import JobCompute
 from control_plane.frontends.jobs.http import JobsHttp

@@ -1,6 +1,6 @@
 """Renders errors over HTTP in the form of the API that was called, Triton's or OpenAI's.
 
-Called by `frontends/http/connection` and its `answer_loop`, where the errors of HTTP requests become answers.
+Called by `frontends/http/connection` and `frontends/http/answers/loop`, where the errors of HTTP requests become answers.
 The statuses come from the table in `frontends/common/status`.
 """
 

@@ -14,12 +14,12 @@ from typing import cast
 from control_plane.core.errors import ControlPlaneError, GatewayStopping, HeadTooLarge, InvalidRequest
 from control_plane.frontends.common.connection_server import address_of, is_local
 from control_plane.frontends.common.read_scheduler import LARGE_READ_BYTES
-from control_plane.frontends.http.answer_loop import AnswerLoop
-from control_plane.frontends.http.answer_writer import AnswerWriter
-from control_plane.frontends.http.body_room import BodyRoom
+from control_plane.frontends.http.answers.loop import AnswerLoop
+from control_plane.frontends.http.answers.writer import AnswerWriter
 from control_plane.frontends.http.connection_host import ConnectionHost
 from control_plane.frontends.http.lingering import LINGER_S, Lingering
-from control_plane.frontends.http.request_reader import RequestReader
+from control_plane.frontends.http.requests.body_room import BodyRoom
+from control_plane.frontends.http.requests.reader import RequestReader
 from control_plane.frontends.http.timeouts import Awaited, ClientTimeouts
 from control_plane.protocols.http1 import BodyPieces, HttpRequest
 
@@ -162,7 +162,7 @@ class HttpConnection(asyncio.Protocol):
     # The reader's sink
 
     def answer_verbatim(self, head: bytes, body: bytes) -> bool:
-        """See `request_sink.RequestSink`; False also if the answer would come before earlier ones, or while the
+        """See `requests.sink.RequestSink`; False also if the answer would come before earlier ones, or while the
         client reads none."""
         if self._answers.is_busy or not self._writer.may_write or self._server.is_draining:
             return False
@@ -206,7 +206,7 @@ class HttpConnection(asyncio.Protocol):
             self._pause_as_needed()
 
     def read_on(self) -> None:
-        """Read what has had to wait; also the answer loop's, see `answer_loop.Intake`."""
+        """Read what has had to wait; also the answer loop's, see `answers.loop.Intake`."""
         if self._reader.wants_continue:
             self._continue_if_due()
         if self._reader.has_backlog:
@@ -215,12 +215,12 @@ class HttpConnection(asyncio.Protocol):
     # The answer loop's intake
 
     def receive(self, stream: BodyPieces) -> None:
-        """See `answer_loop.Intake`."""
+        """See `answers.loop.Intake`."""
         if self._reader.wants_continue and self._reader.stream is stream:  # not pipelined behind another any more
             self._send_continue()
 
     def cut_off(self, stream: BodyPieces) -> bool:
-        """See `answer_loop.Intake`."""
+        """See `answers.loop.Intake`."""
         if self._reader.stream is not stream:
             return False
         self._end_reading()

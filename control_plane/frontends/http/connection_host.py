@@ -10,7 +10,7 @@ from control_plane.concurrency.turn_writes import TurnWrites
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.read_scheduler import ReadScheduler
 from control_plane.frontends.http.limits import HttpLimits
-from control_plane.frontends.http.request_sink import Admit, Streams
+from control_plane.frontends.http.requests.sink import Admit, Streams
 from control_plane.host.exposure import AllowedHosts
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
 from control_plane.protocols.per_request import PerRequestFields

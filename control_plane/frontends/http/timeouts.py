@@ -7,9 +7,9 @@ from collections.abc import Callable
 from enum import Enum, auto
 
 from control_plane.core.errors import RequestTimeout
-from control_plane.frontends.http.answer_writer import AnswerWriter
+from control_plane.frontends.http.answers.writer import AnswerWriter
 from control_plane.frontends.http.limits import HttpLimits
-from control_plane.frontends.http.request_reader import RequestReader
+from control_plane.frontends.http.requests.reader import RequestReader
 from control_plane.frontends.http.stalls import StallClock
 
 

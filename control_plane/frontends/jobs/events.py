@@ -13,7 +13,7 @@ import orjson
 
 from control_plane.core.errors import LimitExceeded, ObjectNotFound, Overloaded, StoreUnavailable
 from control_plane.core.principal import Principal
-from control_plane.frontends.http.event_stream import HEAD, HEARTBEAT, HEARTBEAT_S, RETRY, render_event
+from control_plane.frontends.http.answers.event_stream import HEAD, HEARTBEAT, HEARTBEAT_S, RETRY, render_event
 from control_plane.jobs.domain.job import Job
 from control_plane.jobs.domain.job_view import view_of
 from control_plane.jobs.jobs import Jobs

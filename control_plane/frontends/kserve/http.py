@@ -27,7 +27,7 @@ from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
 from control_plane.frontends.common.caller import identify, reauthenticate
 from control_plane.frontends.common.status import message_of
-from control_plane.frontends.http.streams import watched
+from control_plane.frontends.http.answers.streams import watched
 from control_plane.frontends.kserve.http_fleet import HttpFleetAnswers
 from control_plane.frontends.kserve.http_infer import (
     HttpInferContext,

@@ -11,7 +11,7 @@ import pytest
 from control_plane.core.errors import LimitExceeded, Overloaded, StoreUnavailable
 from control_plane.core.principal import Principal
 from control_plane.core.scope import EVERYTHING
-from control_plane.frontends.http.event_stream import HEARTBEAT
+from control_plane.frontends.http.answers.event_stream import HEARTBEAT
 from control_plane.frontends.jobs.events import MAX_READERS, MAX_READERS_OF_TENANT, JobEvents, JobEventStream
 from control_plane.jobs.jobs import Jobs
 from tests.unit.jobs.world import CALLER, World, running, world

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from control_plane.core.errors import ControlPlaneError
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES
-from control_plane.frontends.http.answer_writer import AnswerWriter
+from control_plane.frontends.http.answers.streams import error_event, forward
+from control_plane.frontends.http.answers.writer import AnswerWriter
 from control_plane.frontends.http.connection_host import ConnectionHost
-from control_plane.frontends.http.streams import error_event, forward
 from control_plane.host.large_buffers import free_in_steps
 from control_plane.protocols.http1 import BodyPieces, HttpAnswer, HttpRequest
 from control_plane.protocols.kserve.routes import is_openai

@@ -1,6 +1,6 @@
 """Body of a request that is received while its request is answered, for bodies that are too large for memory.
 
-`frontends/http/request_reader` puts in what arrives, and the application takes it out. While the buffer is full the
+`frontends/http/requests/reader` puts in what arrives, and the application takes it out. While the buffer is full the
 connection reads no more of its socket (`frontends/http/connection`), so that the client's own send blocks.
 """
 

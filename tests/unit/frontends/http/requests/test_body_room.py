@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from control_plane.core.errors import Overloaded
 from control_plane.frontends.common.body_budget import BodyBudget
-from control_plane.frontends.http.body_room import BodyRoom
+from control_plane.frontends.http.requests.body_room import BodyRoom
 from tests.aio import settle
 
 TOTAL = 100

@@ -1,6 +1,6 @@
 """Framing of one HTTP/1.1 request's body, and the host that it was sent to, by the fields of its head (RFC 9112, 3.2 and 6).
 
-Called by `frontends/http/request_reader`, whose parser has checked Content-Length.
+Called by `frontends/http/requests/reader`, whose parser has checked Content-Length.
 """
 
 from __future__ import annotations

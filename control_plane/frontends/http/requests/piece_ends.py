@@ -1,7 +1,7 @@
 """Ends of the pieces in which what arrives on a connection is given to its parser: a head, a body, a chunk.
 
 llhttp parses all that it is given, pipelined requests too, and cannot be stopped. So it is given one piece at a time,
-which lets other connections have their turn in between. Used by `frontends/http/request_reader`.
+which lets other connections have their turn in between. Used by `frontends/http/requests/reader`.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ import pytest
 
 from control_plane.core.errors import RequestTimeout
 from control_plane.frontends.common.http_errors import render_error
-from control_plane.frontends.http.body_stream import BodyStream
 from control_plane.frontends.http.connection import HttpConnection
 from control_plane.frontends.http.limits import HttpLimits, StreamedBody
+from control_plane.frontends.http.requests.body_stream import BodyStream
 from control_plane.frontends.http.server import HttpServer
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from tests.unit.frontends.frontend_ends import Transport

@@ -15,13 +15,13 @@ import httptools
 
 from control_plane.core.errors import ControlPlaneError, InvalidRequest, PermissionDenied
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES
-from control_plane.frontends.http.body_parser import body_head, body_parser
-from control_plane.frontends.http.body_stream import BodyStream
-from control_plane.frontends.http.head_framing import framing_of
-from control_plane.frontends.http.known_head import MAX_KNOWN_HEAD_BYTES, KnownHead
 from control_plane.frontends.http.limits import MAX_FIELDS, MAX_LINE_BYTES, HttpLimits, StreamedBody, line_too_long, too_many_fields
-from control_plane.frontends.http.piece_ends import PieceEnds
-from control_plane.frontends.http.request_sink import Admit, RequestSink, Streams, streams_none
+from control_plane.frontends.http.requests.body_parser import body_head, body_parser
+from control_plane.frontends.http.requests.body_stream import BodyStream
+from control_plane.frontends.http.requests.head_framing import framing_of
+from control_plane.frontends.http.requests.known_head import MAX_KNOWN_HEAD_BYTES, KnownHead
+from control_plane.frontends.http.requests.piece_ends import PieceEnds
+from control_plane.frontends.http.requests.sink import Admit, RequestSink, Streams, streams_none
 from control_plane.host.exposure import AllowedHosts
 from control_plane.host.large_buffers import free_in_steps
 from control_plane.protocols.head_template import Http1Template

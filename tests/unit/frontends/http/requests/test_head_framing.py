@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from control_plane.core.errors import InvalidRequest
-from control_plane.frontends.http.head_framing import Framing, framing_of
+from control_plane.frontends.http.requests.head_framing import Framing, framing_of
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control_plane.frontends.http.piece_ends import PieceEnds
+from control_plane.frontends.http.requests.piece_ends import PieceEnds
 
 
 def pieces_of(reads: Iterable[bytes], ends: PieceEnds) -> list[bytes]:

@@ -13,10 +13,10 @@ import pytest
 from control_plane.core.errors import GatewayStopping
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.http_errors import render_error
-from control_plane.frontends.http.answer_loop import AnswerLoop
-from control_plane.frontends.http.answer_writer import AnswerWriter
-from control_plane.frontends.http.body_stream import BodyStream
+from control_plane.frontends.http.answers.loop import AnswerLoop
+from control_plane.frontends.http.answers.writer import AnswerWriter
 from control_plane.frontends.http.limits import HttpLimits
+from control_plane.frontends.http.requests.body_stream import BodyStream
 from control_plane.frontends.http.server import HttpServer
 from control_plane.protocols.http1 import BodyPieces, HttpAnswer, HttpRequest, make_answer
 from tests.aio import settle

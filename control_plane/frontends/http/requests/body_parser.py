@@ -2,7 +2,7 @@
 
 Such an offer is passed over here (RFC 9110, 7.8): Java's HTTP client makes it with every request over plain TCP
 (`Upgrade: h2c`). httptools takes such a request to end with its head, so its body is left to a parser of its own. Used by
-`frontends/http/request_reader`.
+`frontends/http/requests/reader`.
 """
 
 from __future__ import annotations

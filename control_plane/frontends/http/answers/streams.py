@@ -1,5 +1,5 @@
 """Streamed answers over HTTP: forwards them, and ends them before their time with words, when their caller's rights end
-(`frontends/kserve/http`) or the gateway stops (`frontends/http/answer_loop`)."""
+(`frontends/kserve/http`) or the gateway stops (`frontends/http/answers/loop`)."""
 
 from __future__ import annotations
 
