@@ -20,9 +20,9 @@ from control_plane.admin.access import AdminAccess
 from control_plane.admin.console.files import add_console
 from control_plane.admin.declared.paths import add_declared_paths
 from control_plane.admin.declared.service import Declared
-from control_plane.admin.described import Described
 from control_plane.admin.errors import answer_errors, error_responses, error_schemas
-from control_plane.admin.event_feed import EventFeed
+from control_plane.admin.events.feed import EventFeed
+from control_plane.admin.events.subscriptions import Subscriptions
 from control_plane.admin.idempotency.middleware import Idempotency
 from control_plane.admin.idempotency.ports import IdempotencyRecords
 from control_plane.admin.paths.audit import add_audit_path
@@ -40,7 +40,7 @@ from control_plane.admin.paths.usage import add_usage_path
 from control_plane.admin.paths.webhooks import add_webhook_paths
 from control_plane.admin.paths.whoami import add_whoami_path
 from control_plane.admin.references import References
-from control_plane.admin.subscriptions import Subscriptions
+from control_plane.admin.schema.described import Described
 from control_plane.admin.unread_bodies import refuse_unread_body
 from control_plane.audit.domain.entry import Actor
 from control_plane.audit.trail import AuditTrail

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import httpx
 
-from control_plane.admin.event_lines import parsed_events
+from control_plane.admin.events.lines import parsed_events
 from control_plane.admin.wire import CONTINUE
 from control_plane.core.errors import ControlPlaneError, InvalidRequest, ObjectNotFound, UpstreamUnavailable
 from control_plane.core.model import NAME_RULE

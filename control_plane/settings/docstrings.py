@@ -1,7 +1,7 @@
 """Texts under the fields of classes, which describe them in help, references and schemas; read from the sources when somebody asks.
 
 Pydantic's own `use_attribute_docstrings` reads them when a class is made, in each process at its start. Used by `settings` and by
-`admin/described`.
+`admin/schema/described`.
 """
 
 from __future__ import annotations

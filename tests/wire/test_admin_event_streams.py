@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from control_plane.admin.event_feed import MAX_READERS_OF_ONE
+from control_plane.admin.events.feed import MAX_READERS_OF_ONE
 from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.core.scope import Right, Scope
 from control_plane.events.request_tap import RequestEncoder

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from control_plane.admin.event_feed import MAX_READERS_OF_ONE
+from control_plane.admin.events.feed import MAX_READERS_OF_ONE
 from tests.aio import run
 from tests.unit.admin.admin_bench import Bench
 from tests.wire.admin import admin_server

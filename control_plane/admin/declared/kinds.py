@@ -1,6 +1,6 @@
 """The kinds of objects that files can declare: one schema for files, the admin API and editors.
 
-A kind's fields are those of its specification in `admin/views` or `admin/declared/rollout_policies`, so that a new field appears
+A kind's fields are those of its specification in `admin/schema/views` or `admin/declared/rollout_policies`, so that a new field appears
 here by itself. Read by `admin/declared` (which applies them) and `cli/admin/apply` (which checks files before they are sent).
 """
 
@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field, ValidationError
 from pydantic.json_schema import models_json_schema
 
 from control_plane.admin.declared.rollout_policies import RolloutPolicySpec
-from control_plane.admin.views import NAME, PriceSpec, RouteSpec, Spec, TenantSpec
+from control_plane.admin.schema.views import NAME, PriceSpec, RouteSpec, Spec, TenantSpec
 from control_plane.core.errors import InvalidRequest
 from control_plane.core.validation_words import words_of
 from control_plane.objects.domain.price import Price

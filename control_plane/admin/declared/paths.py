@@ -11,11 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from control_plane.admin.actor import By
 from control_plane.admin.declared.kinds import KINDS, DeclaredKind, json_schema
 from control_plane.admin.declared.service import Declared, Live, Outcome
-from control_plane.admin.described import Described
 from control_plane.admin.errors import CHANGE_ERRORS, GET_ERRORS, LIST_ERRORS, error_responses
 from control_plane.admin.paging import Paged
 from control_plane.admin.references import References
-from control_plane.admin.views import Name
+from control_plane.admin.schema.described import Described
+from control_plane.admin.schema.views import Name
 from control_plane.core.errors import ErrorCode
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.stored_objects import OWNER, OWNER_RULE

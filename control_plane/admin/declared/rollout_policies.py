@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from control_plane.admin.views import NAME_OR_NONE, Spec, Whole
+from control_plane.admin.schema.views import NAME_OR_NONE, Spec, Whole
 from control_plane.objects.domain.rollout import Step
 from control_plane.objects.domain.rollout_policy import GatePolicy, RolloutPolicy
 from control_plane.objects.domain.route import WHOLE

@@ -7,9 +7,9 @@ from typing import Annotated
 from fastapi import FastAPI, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from control_plane.admin.described import Described, DescribedDataclass
 from control_plane.admin.errors import error_responses
 from control_plane.admin.paging import Continue, Paging
+from control_plane.admin.schema.described import Described, DescribedDataclass
 from control_plane.audit.domain.entry import Change, Entry
 from control_plane.audit.trail import AuditTrail
 from control_plane.core.errors import ErrorCode

@@ -5,7 +5,8 @@ from __future__ import annotations
 from fastapi import FastAPI, Request, Response
 
 from control_plane.admin.errors import error_responses
-from control_plane.admin.event_feed import EventFeed, GatewayEvent
+from control_plane.admin.events.feed import EventFeed, GatewayEvent
+from control_plane.admin.events.subscriptions import Subscriptions
 from control_plane.admin.paths.events import (
     AS_EVENTS,
     Backlog,
@@ -16,7 +17,6 @@ from control_plane.admin.paths.events import (
     caller_of,
     confirmed,
 )
-from control_plane.admin.subscriptions import Subscriptions
 from control_plane.auth.access import Access
 from control_plane.auth.stream_rights import StreamRights
 from control_plane.core.errors import ErrorCode

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from control_plane.admin.actor import PRINCIPAL
 from control_plane.admin.errors import error_responses
-from control_plane.admin.event_feed import GAP, EventFeed, EventReader, GatewayEvent
+from control_plane.admin.events.feed import GAP, EventFeed, EventReader, GatewayEvent
 from control_plane.auth.access import Access
 from control_plane.auth.domain.authorization import need_of_admin_call
 from control_plane.auth.stream_rights import StreamRights

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fastapi import FastAPI, Response
 
-from control_plane.admin.described import Described
 from control_plane.admin.errors import error_responses
 from control_plane.admin.rendering import rendered
+from control_plane.admin.schema.described import Described
 from control_plane.core.errors import ErrorCode, RouteNotFound
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.event import FleetEvent, FleetEventKind

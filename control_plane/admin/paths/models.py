@@ -5,11 +5,11 @@ from __future__ import annotations
 from fastapi import FastAPI, Response
 
 from control_plane.admin.actor import By
-from control_plane.admin.described import Described
 from control_plane.admin.errors import error_responses
 from control_plane.admin.paging import Paged
 from control_plane.admin.rendering import rendered
-from control_plane.admin.views import Name
+from control_plane.admin.schema.described import Described
+from control_plane.admin.schema.views import Name
 from control_plane.audit.trail import AuditTrail
 from control_plane.core.errors import ErrorCode, RouteNotFound
 from control_plane.core.model import Model, ModelState

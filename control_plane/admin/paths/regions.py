@@ -7,8 +7,8 @@ from math import isfinite
 
 from fastapi import FastAPI
 
-from control_plane.admin.described import Described
 from control_plane.admin.errors import error_responses
+from control_plane.admin.schema.described import Described
 from control_plane.core.errors import ErrorCode, RouteNotFound
 from control_plane.regions.domain.verdict import Verdict
 from control_plane.regions.regions import Regions

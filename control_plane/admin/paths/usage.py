@@ -12,11 +12,11 @@ from fastapi import FastAPI, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from control_plane.admin.described import Described
 from control_plane.admin.errors import error_responses
 from control_plane.admin.paging import Continue, Limit, Paging
-from control_plane.admin.rules import DAY, DIMENSIONS
-from control_plane.admin.views import NAME_OR_NONE
+from control_plane.admin.schema.described import Described
+from control_plane.admin.schema.rules import DAY, DIMENSIONS
+from control_plane.admin.schema.views import NAME_OR_NONE
 from control_plane.core.errors import ErrorCode
 from control_plane.core.model import MODEL_NAME, UNKNOWN_MODEL
 from control_plane.metering.domain.usage_report import Dimension

@@ -8,11 +8,11 @@ from fastapi import FastAPI, Path
 from pydantic import Field
 
 from control_plane.admin.actor import By
-from control_plane.admin.described import Described
 from control_plane.admin.errors import CHANGE_ERRORS, LIST_ERRORS, MAKE_ERRORS
 from control_plane.admin.idempotency.middleware import Once
 from control_plane.admin.paging import Paged
-from control_plane.admin.views import NAME, Spec
+from control_plane.admin.schema.described import Described
+from control_plane.admin.schema.views import NAME, Spec
 from control_plane.jobs.webhooks.secrets import WebhookSecrets
 from control_plane.objects.domain.stored_objects import KEY_ID
 from control_plane.objects.domain.webhook_secret import WebhookSecret

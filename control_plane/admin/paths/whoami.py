@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Depends, FastAPI, Request
 
 from control_plane.admin.actor import PRINCIPAL
-from control_plane.admin.described import Described
+from control_plane.admin.schema.described import Described
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.scope import Right
 

@@ -19,7 +19,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from control_plane.admin.event_feed import EventSources
+from control_plane.admin.events.feed import EventSources
 from control_plane.admin.idempotency.ports import IdempotencyRecords
 from control_plane.app.data_plane.data_plane import DataPlane, DataSockets
 from control_plane.app.data_plane.limits import connection_caps, http_limits

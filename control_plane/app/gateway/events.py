@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from control_plane.admin.event_feed import EventFeed, GatewayEvent
-from control_plane.admin.event_logs import LogReaders
-from control_plane.admin.subscriptions import Subscriptions
+from control_plane.admin.events.feed import EventFeed, GatewayEvent
+from control_plane.admin.events.logs import LogReaders
+from control_plane.admin.events.subscriptions import Subscriptions
 from control_plane.app.data_plane.event_streams import gateway_source, make_event_streams, store_name
 from control_plane.app.data_plane.request_services import RequestServices
 from control_plane.audit.ports import AuditLog

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 
 from control_plane.admin.api import make_admin_api
-from control_plane.admin.event_feed import EventFeed
-from control_plane.admin.event_logs import LogReaders
-from control_plane.admin.subscriptions import Subscriptions
+from control_plane.admin.events.feed import EventFeed
+from control_plane.admin.events.logs import LogReaders
+from control_plane.admin.events.subscriptions import Subscriptions
 from control_plane.audit.domain.entry import Actor
 from control_plane.audit.trail import AuditTrail
 from control_plane.auth.access import Access

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.admin.event_lines import parsed_events
+from control_plane.admin.events.lines import parsed_events
 from control_plane.metering.domain.usage import Usage, UsageBatch, UsageKey
 from tests.aio import run
 from tests.unit.admin.admin_bench import Bench

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from control_plane.admin.event_feed import EventFeed
-from control_plane.admin.event_logs import LogReaders
+from control_plane.admin.events.feed import EventFeed
+from control_plane.admin.events.logs import LogReaders
 from control_plane.events.domain.stream import Stream
 from control_plane.events.ports import NumberedLog
 

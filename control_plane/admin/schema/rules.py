@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from control_plane.admin.views import NAME, NAME_OR_NONE, SCOPE
+from control_plane.admin.schema.views import NAME, NAME_OR_NONE, SCOPE
 from control_plane.core.model import NAME_RULE
 from control_plane.core.scope import SCOPE_NAMES
 from control_plane.jobs.jobs import JOB_ID

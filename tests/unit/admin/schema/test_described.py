@@ -8,9 +8,9 @@ from typing import Annotated
 from pydantic import BaseModel
 
 from control_plane.admin.api import StoreHealthView
-from control_plane.admin.described import Described, DescribedDataclass
 from control_plane.admin.paths.audit import AuditPageView
-from control_plane.admin.views import RouteView, TenantSpec
+from control_plane.admin.schema.described import Described, DescribedDataclass
+from control_plane.admin.schema.views import RouteView, TenantSpec
 
 
 def described(schema: dict[str, dict[str, dict[str, str]]]) -> set[str]:
@@ -53,7 +53,7 @@ def test_no_source_is_read_before_a_schema_is_asked_for() -> None:
     """It took a tenth of a gateway's start."""
     program = """
 import linecache
-from control_plane.admin.views import TenantSpec
+from control_plane.admin.schema.views import TenantSpec
 from control_plane.admin import api
 def read(): return sorted(name.rpartition("/")[2] for name in linecache.cache if "/control_plane/admin/" in name)
 print(read())

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from control_plane.admin.event_feed import MAX_EVENTS, MAX_READERS, MAX_READERS_OF_ONE, EventFeed, EventSources
+from control_plane.admin.events.feed import MAX_EVENTS, MAX_READERS, MAX_READERS_OF_ONE, EventFeed, EventSources
 from control_plane.admin.paths.events import EventStream
 from control_plane.core.errors import Overloaded
 from control_plane.fleet.domain.event import FleetEvent, FleetEventKind

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 from fastapi import Path
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from control_plane.admin.described import Described
+from control_plane.admin.schema.described import Described
 from control_plane.core.model import MODEL_NAME, NAME_GLOB, NAME_RULE
 from control_plane.core.scope import Scope, parse_scope
 from control_plane.objects.domain.api_key import ApiKey

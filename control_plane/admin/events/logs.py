@@ -8,7 +8,7 @@ import asyncio
 import re
 from collections import Counter
 
-from control_plane.admin.event_feed import GAP, MAX_READERS, MAX_READERS_OF_ONE
+from control_plane.admin.events.feed import GAP, MAX_READERS, MAX_READERS_OF_ONE
 from control_plane.core.errors import Overloaded, StoreUnavailable
 from control_plane.events.ports import LoggedEvent, NumberedLog
 from control_plane.frontends.http.answers.event_stream import HEAD, HEARTBEAT, HEARTBEAT_S, RETRY, render_event

@@ -1,0 +1,1 @@
+"""Bodies of requests and responses: their fields, and how OpenAPI and errors describe them."""
