@@ -5,7 +5,7 @@ import os
 # gRPC hooks fork() to survive it, which nothing of ours needs (we spawn and exec), and says so on every start of Triton.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
-from control_plane.host.garbage import garbage_collector_paused
+from control_plane.host.memory.garbage import garbage_collector_paused
 
 with garbage_collector_paused():
     from control_plane.cli import main

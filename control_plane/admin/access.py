@@ -13,7 +13,7 @@ from control_plane.auth.access import Access
 from control_plane.auth.domain.authorization import need_of_admin_call
 from control_plane.core.errors import ControlPlaneError
 from control_plane.core.principal import ANONYMOUS, Principal
-from control_plane.host.exposure import is_loopback
+from control_plane.host.network.exposure import is_loopback
 
 
 class AdminAccess:

@@ -15,7 +15,7 @@ from control_plane.auth.access import Access
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.http.limits import HttpLimits
 from control_plane.frontends.http.server import HttpServer
-from control_plane.host.exposure import AllowedHosts
+from control_plane.host.network.exposure import AllowedHosts
 from control_plane.protocols.http1 import HttpRequest
 
 MAX_BODY_BYTES = 256 * 2**10

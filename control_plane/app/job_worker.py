@@ -18,7 +18,7 @@ from control_plane.app.stores import open_state_store, open_usage_store, wait_fo
 from control_plane.core.endpoints import TcpAddress
 from control_plane.core.errors import StartupError
 from control_plane.core.redaction import without_user
-from control_plane.host.exposure import is_loopback
+from control_plane.host.network.exposure import is_loopback
 from control_plane.jobs.adapters.gateway_compute import GatewayCompute
 from control_plane.objects.mirror import ObjectMirror
 from control_plane.settings import Settings, parse_triton_url

@@ -26,9 +26,9 @@ from control_plane.core.errors import StartupError
 from control_plane.fleet.adapters.own_instance import OwnInstance
 from control_plane.fleet.domain.counts import FleetCounts
 from control_plane.host.boot_clock import boot_time_s
-from control_plane.host.exposure import is_loopback
 from control_plane.host.heartbeat import beat
-from control_plane.host.listening import address_of, allow_restart, bind_tcp
+from control_plane.host.network.exposure import is_loopback
+from control_plane.host.network.listening import address_of, allow_restart, bind_tcp
 from control_plane.host.state_dir import StateDir
 from control_plane.metering.adapters.model_manifests import ModelManifests
 from control_plane.metering.domain.compute_units import ModelCost

@@ -34,8 +34,8 @@ from control_plane.core.endpoints import ONLY, Endpoints, TritonEndpoints
 from control_plane.core.errors import StartupError
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.host.cpu_affinity import pin_worker
-from control_plane.host.garbage import freeze_garbage_collector
-from control_plane.host.tls import Tls, make_tls, on_hangup
+from control_plane.host.memory.garbage import freeze_garbage_collector
+from control_plane.host.network.tls import Tls, make_tls, on_hangup
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.settings import Settings, from_plain
 from control_plane.telemetry.adapters.logs import configure_logging

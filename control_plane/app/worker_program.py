@@ -1,6 +1,6 @@
 """Program of a worker process, which `workers/adapters/process` starts: imports `app/worker` without the garbage collector."""
 
-from control_plane.host.garbage import garbage_collector_paused
+from control_plane.host.memory.garbage import garbage_collector_paused
 
 with garbage_collector_paused():
     from control_plane.app.worker import main

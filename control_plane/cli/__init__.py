@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 from control_plane.core.errors import ControlPlaneError
-from control_plane.host.garbage import garbage_collector_paused
+from control_plane.host.memory.garbage import garbage_collector_paused
 
 _COMMANDS: Mapping[str, str] = {
     "serve": "serve",

@@ -25,8 +25,8 @@ from control_plane.core.endpoints import CONTROL_FIELD, Endpoints
 from control_plane.core.errors import ControlPlaneError, StartupError
 from control_plane.fleet.adapters.servers_file import ServersFile
 from control_plane.host.cpu_affinity import allowed_cpus, require_cpus
-from control_plane.host.gpu_memory import GpuMemory, GpuMemoryUnknown
-from control_plane.host.listening import bind_tcp
+from control_plane.host.memory.gpu_memory import GpuMemory, GpuMemoryUnknown
+from control_plane.host.network.listening import bind_tcp
 from control_plane.host.state_dir import read_endpoints
 from control_plane.models.adapters.profile import NO_DEVICE, Profile, choose_profile
 from control_plane.settings import Settings, load_settings, parse_triton_url, parse_triton_urls

@@ -10,8 +10,8 @@ import uvloop
 from rich.console import Console
 
 from control_plane.cli.common.serve_options import node_signature
-from control_plane.host.garbage import freeze_garbage_collector, garbage_collector_paused
 from control_plane.host.leaving import LEAVE_WITHIN_S, end_within
+from control_plane.host.memory.garbage import freeze_garbage_collector, garbage_collector_paused
 from control_plane.settings import load_settings
 from control_plane.telemetry.adapters.logs import configure_logging
 

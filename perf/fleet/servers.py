@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from time import monotonic
 
-from control_plane.host.process_memory import held_bytes
+from control_plane.host.memory.process_memory import held_bytes
 from control_plane.models.adapters.managed_repository import ManagedRepository
 from control_plane.settings import TritonSettings
 from control_plane.triton.adapters.connected import UpstreamClient

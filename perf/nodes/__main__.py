@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from control_plane.host.process_memory import held_bytes
+from control_plane.host.memory.process_memory import held_bytes
 from perf.load.echo_requests import MODEL, Echo
 from perf.load.load_generators import Http
 from perf.measurement import harness

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from control_plane.host.gpu_memory import GpuMemory
+from control_plane.host.memory.gpu_memory import GpuMemory
 from control_plane.models.adapters.profile import ask_libraries
 from tests.e2e import tidegate as servers
 from tests.e2e.conftest import Start

@@ -15,7 +15,7 @@ from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.grpc.connection import GrpcLimits
 from control_plane.frontends.grpc.server import GrpcServer
 from control_plane.frontends.kserve.grpc import V2Grpc
-from control_plane.host.listening import bind_tcp
+from control_plane.host.network.listening import bind_tcp
 from control_plane.inference.inference import InferenceService
 from control_plane.protocols.grpc import GrpcAnswer, GrpcHead, message_answer
 from control_plane.protocols.http2.frames import DATA, PREFACE, FrameReader, settings_frame

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from control_plane.admin.server import make_admin_server
 from control_plane.frontends.http.limits import HttpLimits
 from control_plane.frontends.http.server import HttpServer
-from control_plane.host.exposure import AllowedHosts
-from control_plane.host.listening import bind_tcp
+from control_plane.host.network.exposure import AllowedHosts
+from control_plane.host.network.listening import bind_tcp
 from tests.aio import changing
 from tests.unit.admin.admin_bench import Bench
 

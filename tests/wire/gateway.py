@@ -25,8 +25,8 @@ from control_plane.generation.adapters.template_process import TemplateProcesses
 from control_plane.generation.domain.completion_request import GenerationLimits
 from control_plane.generation.generation import Generation
 from control_plane.generation.generative_models import GenerativeModels
-from control_plane.host.exposure import AllowedHosts
-from control_plane.host.listening import bind_tcp
+from control_plane.host.network.exposure import AllowedHosts
+from control_plane.host.network.listening import bind_tcp
 from control_plane.inference.dispatch.single_server import SingleServerDispatch
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.protocols.kserve.requests.body_limits import BodyLimits

@@ -18,8 +18,8 @@ from control_plane.frontends.grpc.call import GrpcHandler
 from control_plane.frontends.grpc.connection import GrpcApplication, GrpcLimits
 from control_plane.frontends.grpc.server import GrpcServer
 from control_plane.frontends.kserve.grpc import SERVICE, V2Grpc
-from control_plane.host.exposure import AllowedHosts
-from control_plane.host.listening import bind_tcp
+from control_plane.host.network.exposure import AllowedHosts
+from control_plane.host.network.listening import bind_tcp
 from control_plane.protocols.grpc import PREFIX_BYTES, GrpcHead
 from control_plane.protocols.http2.stream import WholeAnswer, WholeCall
 from control_plane.protocols.kserve.requests.body_limits import BodyLimits

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.host.listening import bind_tcp
+from control_plane.host.network.listening import bind_tcp
 from tests.aio import settle
 from tests.unit.admin.admin_bench import Bench
 from tests.wire.admin import LIMITS, server_of

@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from control_plane.host.exposure import AllowedHosts
+from control_plane.host.network.exposure import AllowedHosts
 from tests.wire.gateway import Client, gateway, infer_request
 from tests.wire.grpc_frontend import INFER as GRPC_INFER
 from tests.wire.grpc_frontend import frontend, infer_message

@@ -22,7 +22,7 @@ from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.grpc.server import GrpcServer
 from control_plane.frontends.kserve.grpc import READ_METHODS, SERVICE, V2Grpc
-from control_plane.host.listening import bind_tcp
+from control_plane.host.network.listening import bind_tcp
 from control_plane.protocols.grpc import GrpcAnswer, frame_message, message_answer, status_answer, status_fields
 from control_plane.protocols.kserve.requests.body_limits import BodyLimits
 from control_plane.triton.ports import GrpcCall

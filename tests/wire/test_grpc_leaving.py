@@ -10,7 +10,7 @@ import grpc.aio
 
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.grpc.server import GrpcServer
-from control_plane.host.listening import bind_shared_tcp
+from control_plane.host.network.listening import bind_shared_tcp
 from tests.wire.grpc_frontend import BUDGET_BYTES, INFER, LIMITS, Bench, frontend, infer_message, until
 
 

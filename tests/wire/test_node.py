@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from control_plane.core.held_memory import HeldMemory
-from control_plane.host.listening import bind_tcp, port_of
+from control_plane.host.network.listening import bind_tcp, port_of
 from control_plane.node.adapters import frames
 from control_plane.node.adapters import server as node_server
 from control_plane.node.adapters.connector import TcpNodeConnector

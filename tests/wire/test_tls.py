@@ -15,8 +15,8 @@ import pytest
 from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.http.limits import HttpLimits
 from control_plane.frontends.http.server import HttpServer
-from control_plane.host.listening import bind_tcp, port_of
-from control_plane.host.tls import HTTP, Tls
+from control_plane.host.network.listening import bind_tcp, port_of
+from control_plane.host.network.tls import HTTP, Tls
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.settings import TlsSettings
 from tests.tls_files import Authority, needs_openssl

@@ -19,8 +19,8 @@ from control_plane.core.errors import StartupError
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.leadership.report import Wanted
 from control_plane.fleet.domain.snapshot import ModelSnapshot, ReplicaSnapshot, ServerSnapshot
-from control_plane.host.listening import share_port
-from control_plane.host.service_sockets import ServiceSockets
+from control_plane.host.network.listening import share_port
+from control_plane.host.network.service_sockets import ServiceSockets
 from control_plane.inference.domain.queries_of_death import Verdict
 from control_plane.models.domain.description import ModelSpec, Tier
 from control_plane.settings import load_settings

@@ -43,9 +43,9 @@ from control_plane.generation.adapters.template_process import TemplateProcesses
 from control_plane.generation.domain.completion_request import GenerationLimits
 from control_plane.generation.generation import Generation
 from control_plane.generation.generative_models import GenerativeModels
-from control_plane.host.exposure import allowed_hosts
-from control_plane.host.listening import allow_restart
-from control_plane.host.tls import GRPC, HTTP, Tls
+from control_plane.host.network.exposure import allowed_hosts
+from control_plane.host.network.listening import allow_restart
+from control_plane.host.network.tls import GRPC, HTTP, Tls
 from control_plane.inference.caching.cached_inference import CachedInference
 from control_plane.inference.dispatch.dispatch import Dispatch
 from control_plane.inference.dispatch.elsewhere import Elsewhere

@@ -43,13 +43,13 @@ from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.http.limits import HttpLimits
 from control_plane.frontends.http.server import HttpServer
 from control_plane.host.cpu_affinity import pin_worker, require_cpus
-from control_plane.host.exposure import allowed_hosts, refusal
-from control_plane.host.garbage import garbage_collector_paused
-from control_plane.host.listening import allow_restart, share_port
-from control_plane.host.service_sockets import ServiceSockets
+from control_plane.host.memory.garbage import garbage_collector_paused
+from control_plane.host.network.exposure import allowed_hosts, refusal
+from control_plane.host.network.listening import allow_restart, share_port
+from control_plane.host.network.service_sockets import ServiceSockets
+from control_plane.host.network.tls import HTTP, make_admin_tls, make_tls, on_hangup
+from control_plane.host.network.unix_socket import UnixSocket
 from control_plane.host.state_dir import StateDir
-from control_plane.host.tls import HTTP, make_admin_tls, make_tls, on_hangup
-from control_plane.host.unix_socket import UnixSocket
 from control_plane.jobs.webhooks.secrets import WebhookSecrets
 from control_plane.metering.reports import UsageService
 from control_plane.models.adapters.build_program import ModelBuildProgram

@@ -17,8 +17,8 @@ from control_plane.core.algorithms.backoff import RestartLimits
 from control_plane.core.algorithms.silence import SilenceLimits
 from control_plane.core.endpoints import NO_CREDENTIALS, ONLY, Credentials, Endpoints, TritonEndpoints
 from control_plane.host.cpu_affinity import allowed_cpus
-from control_plane.host.server_memory import ServerMemory
-from control_plane.host.tls import HTTP
+from control_plane.host.memory.server_memory import ServerMemory
+from control_plane.host.network.tls import HTTP
 from control_plane.models.adapters.managed_repository import ManagedRepository
 from control_plane.models.adapters.model_files import ModelFiles
 from control_plane.models.loaded_contents import LoadedContents

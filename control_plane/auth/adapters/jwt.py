@@ -19,7 +19,7 @@ from control_plane.core.errors import InvalidRequest, StartupError, Unauthentica
 from control_plane.core.model import MODEL_NAME
 from control_plane.core.principal import Principal
 from control_plane.core.scope import Scope, Scopes, parse_scope
-from control_plane.host.exposure import is_loopback
+from control_plane.host.network.exposure import is_loopback
 from control_plane.settings import AuthenticationSettings
 
 _LEEWAY_S = 30

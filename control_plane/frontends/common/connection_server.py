@@ -21,7 +21,7 @@ from control_plane.core.errors import ControlPlaneError, GatewayStopping
 from control_plane.frontends.common.breaches import Breaches, HeldBack, ReadingConnection
 from control_plane.frontends.common.connection_limits import Network, PortConnections
 from control_plane.frontends.common.read_scheduler import ReadScheduler
-from control_plane.host.exposure import is_loopback
+from control_plane.host.network.exposure import is_loopback
 
 _log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES, BodyBudget
 from control_plane.frontends.common.status import STATUS, advice_of, message_of
 from control_plane.frontends.grpc.message_stream import MessageConnection, MessageStream
-from control_plane.host.large_buffers import free_in_steps
+from control_plane.host.memory.large_buffers import free_in_steps
 from control_plane.protocols.grpc import GrpcAnswer, GrpcHead, GrpcStatus, MessageFrame, MessageReader, read_head, status_answer
 from control_plane.protocols.http2.headers import Fields
 from control_plane.protocols.http2.stream import Stream

@@ -20,7 +20,7 @@ from control_plane.frontends.common.connection_limits import Network
 from control_plane.frontends.common.connection_server import address_of, is_local
 from control_plane.frontends.common.read_scheduler import LARGE_READ_BYTES, ReadScheduler
 from control_plane.frontends.grpc.call import Call, GrpcHandler
-from control_plane.host.exposure import AllowedHosts
+from control_plane.host.network.exposure import AllowedHosts
 from control_plane.protocols.grpc import HEAD, GrpcAnswer, GrpcHead, MessageFrame
 from control_plane.protocols.http2.connection import Http2Connection
 from control_plane.protocols.http2.frames import Code, Http2Error

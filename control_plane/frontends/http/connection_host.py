@@ -11,7 +11,7 @@ from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.frontends.common.read_scheduler import ReadScheduler
 from control_plane.frontends.http.limits import HttpLimits
 from control_plane.frontends.http.requests.sink import Admit, Streams
-from control_plane.host.exposure import AllowedHosts
+from control_plane.host.network.exposure import AllowedHosts
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
 from control_plane.protocols.per_request import PerRequestFields
 from control_plane.triton.ports import HttpStream

@@ -19,7 +19,7 @@ from control_plane.frontends.http.connection import HttpConnection
 from control_plane.frontends.http.connection_host import Application, RenderError, VerbatimAnswers
 from control_plane.frontends.http.limits import HttpLimits
 from control_plane.frontends.http.requests.sink import Admit, Streams, streams_none
-from control_plane.host.exposure import AllowedHosts
+from control_plane.host.network.exposure import AllowedHosts
 from control_plane.protocols.http1 import HttpRequest
 from control_plane.protocols.per_request import NO_FIELDS, PerRequestFields
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 
 from control_plane.core.errors import StartupError
-from control_plane.host.exposure import is_loopback
+from control_plane.host.network.exposure import is_loopback
 from control_plane.node.domain.handshake import MIN_SECRET_CHARACTERS
 from control_plane.settings import NodeSettings
 from control_plane.settings.fields import first_line

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from control_plane.core.algorithms.bounded_cache import BoundedCache
 from control_plane.core.errors import UpstreamUnavailable
-from control_plane.host.tls import GRPC, HTTP
+from control_plane.host.network.tls import GRPC, HTTP
 from control_plane.protocols.grpc import GrpcHead
 from control_plane.protocols.header_forwarding import HOP_FIELD, GatewayForwarding
 from control_plane.protocols.http1 import HttpRequest

@@ -21,7 +21,7 @@ from control_plane.core.endpoints import Credentials, TcpAddress
 from control_plane.core.errors import StartupError
 from control_plane.core.redaction import without_secrets
 from control_plane.core.validation_words import words_of
-from control_plane.host.exposure import is_loopback
+from control_plane.host.network.exposure import is_loopback
 from control_plane.regions.domain.region import Region
 
 _MAX_BYTES = 2**18

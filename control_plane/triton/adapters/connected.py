@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from control_plane.core.endpoints import Endpoints
-from control_plane.host.tls import GRPC, HTTP
+from control_plane.host.network.tls import GRPC, HTTP
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.triton.adapters.control import ControlClient
 from control_plane.triton.adapters.credentials import tls_context

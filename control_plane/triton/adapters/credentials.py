@@ -15,7 +15,7 @@ import grpc
 
 from control_plane.core.endpoints import Address, Credentials, TcpAddress
 from control_plane.core.errors import StartupError
-from control_plane.host.tls import GRPC, reason_of
+from control_plane.host.network.tls import GRPC, reason_of
 
 _FIELD = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+):[ \t]*([\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?)[ \t]*")
 """A header field in ASCII (RFC 9110, 5.5), which HTTP and gRPC metadata both can carry."""

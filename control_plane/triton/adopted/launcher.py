@@ -14,7 +14,7 @@ from pathlib import Path
 from control_plane.core.endpoints import Endpoints
 from control_plane.core.errors import StartupError
 from control_plane.core.held_memory import HeldMemory
-from control_plane.host.server_memory import ServerMemory
+from control_plane.host.memory.server_memory import ServerMemory
 from control_plane.triton.adapters.held_connection import HeldConnection
 from control_plane.triton.adopted.processes import ProcessesUnseen, TritonProcesses, find_triton
 from control_plane.triton.embedded.load_watch import AbandonedLoadAnswerer, LoadWatch

@@ -28,7 +28,7 @@ from control_plane.core.endpoints import (
     TritonSockets,
 )
 from control_plane.core.errors import StartupError
-from control_plane.host.exposure import is_loopback
+from control_plane.host.network.exposure import is_loopback
 from control_plane.protocols.header_forwarding import BACKGROUND_FIELD
 from control_plane.settings import TritonSettings
 from control_plane.triton.embedded.account import Account, grant_traversal

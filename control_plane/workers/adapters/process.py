@@ -19,8 +19,8 @@ from contextlib import suppress
 from typing import cast
 
 from control_plane.core.errors import StartupError
-from control_plane.host.listening import bind_shared_tcp
-from control_plane.host.unix_socket import UnixSocket
+from control_plane.host.network.listening import bind_shared_tcp
+from control_plane.host.network.unix_socket import UnixSocket
 from control_plane.settings import GatewaySettings, Settings, to_plain
 from control_plane.workers.adapters.link import WorkerLink
 from control_plane.workers.messages import FromWorker, ToWorker

@@ -27,7 +27,7 @@ from control_plane.cli.doctor import (
     _triton,
     run_checks,
 )
-from control_plane.host.gpu_memory import GpuMemory
+from control_plane.host.memory.gpu_memory import GpuMemory
 from control_plane.models.adapters.profile import NO_DEVICE, Profile
 from control_plane.settings import load_settings
 from tests.aio import run

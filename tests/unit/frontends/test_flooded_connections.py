@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pytest
 
-from control_plane.host.large_buffers import LARGE_BYTES
-from control_plane.host.process_memory import held_bytes
+from control_plane.host.memory.large_buffers import LARGE_BYTES
+from control_plane.host.memory.process_memory import held_bytes
 from control_plane.protocols.grpc import frame_message
 from control_plane.protocols.http2 import frames as h2
 from control_plane.protocols.http2.headers import NO_TABLE, encode_fields

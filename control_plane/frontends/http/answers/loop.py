@@ -16,7 +16,7 @@ from control_plane.frontends.common.body_budget import UNCOUNTED_BYTES
 from control_plane.frontends.http.answers.streams import error_event, forward
 from control_plane.frontends.http.answers.writer import AnswerWriter
 from control_plane.frontends.http.connection_host import ConnectionHost
-from control_plane.host.large_buffers import free_in_steps
+from control_plane.host.memory.large_buffers import free_in_steps
 from control_plane.protocols.http1 import BodyPieces, HttpAnswer, HttpRequest
 from control_plane.protocols.kserve.routes import is_openai
 from control_plane.triton.ports import HttpStream

@@ -22,8 +22,8 @@ from control_plane.frontends.http.requests.head_framing import framing_of
 from control_plane.frontends.http.requests.known_head import MAX_KNOWN_HEAD_BYTES, KnownHead
 from control_plane.frontends.http.requests.piece_ends import PieceEnds
 from control_plane.frontends.http.requests.sink import Admit, RequestSink, Streams, streams_none
-from control_plane.host.exposure import AllowedHosts
-from control_plane.host.large_buffers import free_in_steps
+from control_plane.host.memory.large_buffers import free_in_steps
+from control_plane.host.network.exposure import AllowedHosts
 from control_plane.protocols.head_template import Http1Template
 from control_plane.protocols.http1 import Body, HttpRequest
 from control_plane.protocols.kserve.routes import authority_in, origin_form

@@ -7,7 +7,7 @@ import pytest
 
 from control_plane.core.endpoints import Credentials, TcpAddress, TritonEndpoints, UnixAddress
 from control_plane.core.errors import StartupError
-from control_plane.host.tls import HTTP
+from control_plane.host.network.tls import HTTP
 from control_plane.triton.adapters.connected import UpstreamClient
 from control_plane.triton.adapters.credentials import make_channel_credentials, make_context, read_headers, tls_context
 from control_plane.triton.ports import Liveness

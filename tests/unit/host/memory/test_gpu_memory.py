@@ -11,8 +11,8 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from control_plane.host.gpu_memory import GpuMemory, GpuMemoryUnknown, load_pynvml
-from control_plane.host.server_memory import ServerMemory
+from control_plane.host.memory.gpu_memory import GpuMemory, GpuMemoryUnknown, load_pynvml
+from control_plane.host.memory.server_memory import ServerMemory
 from tests.fakes.nvml import FakeGpu, FakeNvml
 
 MIB = 2**20
@@ -141,7 +141,7 @@ def test_serving_without_nvidia_ml_py_works(lab: Lab) -> None:
     code = (
         "import sys; sys.modules['pynvml'] = None\n"
         "from pathlib import Path\n"
-        "from control_plane.host.gpu_memory import GpuMemory\n"
+        "from control_plane.host.memory.gpu_memory import GpuMemory\n"
         f"meter = GpuMemory(driver=Path({str(lab.driver)!r}))\n"
         "assert meter.held_bytes([1]) is None\n"
         "try: meter.read([1])\n"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from control_plane.host.exposure import AllowedHosts, allowed_hosts, is_loopback, refusal
+from control_plane.host.network.exposure import AllowedHosts, allowed_hosts, is_loopback, refusal
 
 LOOPBACK = ["127.0.0.1", "127.8.9.10", "::1", "localhost"]
 BEYOND = [

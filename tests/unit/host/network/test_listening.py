@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from control_plane.core.errors import StartupError
-from control_plane.host.listening import address_of, allow_restart, bind_shared_tcp, bind_tcp, port_of, share_port, url_of
+from control_plane.host.network.listening import address_of, allow_restart, bind_shared_tcp, bind_tcp, port_of, share_port, url_of
 
 
 @pytest.mark.parametrize("is_listening", [False, True], ids=["another that has only bound it", "another that listens"])

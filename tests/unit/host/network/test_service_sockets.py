@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from control_plane.core.errors import StartupError
-from control_plane.host.listening import port_of
-from control_plane.host.service_sockets import ServiceSockets
+from control_plane.host.network.listening import port_of
+from control_plane.host.network.service_sockets import ServiceSockets
 from control_plane.settings import Settings, load_settings
 
 FREE = {"http_port": 0, "grpc_port": 0, "metrics_port": 0, "admin_port": 0}

@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import pytest
 
-from control_plane.host import large_buffers
-from control_plane.host.large_buffers import LARGE_BYTES, free_in_steps
-from control_plane.host.process_memory import held_bytes
+from control_plane.host.memory import large_buffers
+from control_plane.host.memory.large_buffers import LARGE_BYTES, free_in_steps
+from control_plane.host.memory.process_memory import held_bytes
 
 
 class Buffer(bytearray):

@@ -1,7 +1,7 @@
 """Answer to `http://` on a TLS port, as nginx gives it: a plain 400 that says what to do, instead of an empty
 reply.
 
-`host/tls` uses these contexts. asyncio hands a TLS context two memory buffers, received and to be sent, so
+`host/network/tls` uses these contexts. asyncio hands a TLS context two memory buffers, received and to be sent, so
 the first byte of a connection tells plain text: a TLS handshake starts with 22, an HTTP request with a
 capital letter (RFC 8446 5.1, RFC 9110 9). gRPC without TLS starts with `PRI` and gets the same answer; its
 clients report an HTTP/1.1 server.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from control_plane.core.errors import StartupError
-from control_plane.host.unix_socket import UnixSocket
+from control_plane.host.network.unix_socket import UnixSocket
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from control_plane.core.held_memory import HeldMemory
-from control_plane.host.gpu_memory import GpuMemory
-from control_plane.host.process_memory import held_bytes
+from control_plane.host.memory.gpu_memory import GpuMemory
+from control_plane.host.memory.process_memory import held_bytes
 
 
 class ServerMemory:

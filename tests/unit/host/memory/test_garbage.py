@@ -8,7 +8,7 @@ import pytest
 _PROGRAM = """
 import gc
 import control_plane.app.data_plane.data_plane
-from control_plane.host.garbage import freeze_garbage_collector
+from control_plane.host.memory.garbage import freeze_garbage_collector
 before = len(gc.get_objects())
 freeze_garbage_collector()
 print(before, gc.get_freeze_count(), len(gc.get_objects()), gc.get_threshold()[0])

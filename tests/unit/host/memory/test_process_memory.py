@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.host.process_memory import held_bytes
+from control_plane.host.memory.process_memory import held_bytes
 
 MIB = 2**20
 PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from control_plane.core.errors import StartupError
-from control_plane.host.tls import GRPC, HTTP, Tls, make_admin_tls, make_tls
+from control_plane.host.network.tls import GRPC, HTTP, Tls, make_admin_tls, make_tls
 from control_plane.settings import TlsSettings
 from tests.tls_files import Authority, Identity, needs_openssl, subject_of
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from control_plane.core.errors import StartupError
-from control_plane.host.plain_text_on_tls import AnsweringContext
+from control_plane.host.network.plain_text_on_tls import AnsweringContext
 from control_plane.settings import TlsSettings
 
 _log = logging.getLogger(__name__)

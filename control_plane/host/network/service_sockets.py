@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from control_plane.core.errors import StartupError
-from control_plane.host.listening import address_of, bind_tcp, port_of, url_of
-from control_plane.host.unix_socket import UnixSocket
+from control_plane.host.network.listening import address_of, bind_tcp, port_of, url_of
+from control_plane.host.network.unix_socket import UnixSocket
 from control_plane.settings import Settings
 
 _log = logging.getLogger(__name__)

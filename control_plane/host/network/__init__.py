@@ -1,0 +1,1 @@
+"""Sockets of this machine: bound and listened on, TLS, and what protects ports without authentication."""
