@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from control_plane.admin.client import AdminClient
-from control_plane.cli.admin.rollouts import present_step
+from control_plane.cli.admin.routing.rollouts import present_step
 from control_plane.cli.common.options import AdminUrlOption, StateDirOption, admin_client
 from control_plane.cli.common.output import Shape, ShapeOption, print_found
 from control_plane.cli.common.printing import printable

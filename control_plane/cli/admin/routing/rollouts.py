@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from control_plane.admin.client import AdminClient
-from control_plane.cli.admin.rollout_options import (
+from control_plane.cli.admin.routing.rollout_options import (
     BLUE_GREEN_PERCENT,
     DEFAULT_STEPS,
     SHADOW_PERCENT,

@@ -1,0 +1,1 @@
+"""Commands on who may call, how much, and what it costs."""

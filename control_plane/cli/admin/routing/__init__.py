@@ -1,0 +1,1 @@
+"""Commands on where requests go: routes, their rollouts, and other regions."""
