@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 
 class DrainingPorts(Protocol):
-    """The data ports of this process, `app/data_plane/data_plane`, or of its workers, `workers/workers`."""
+    """The data ports of this process, `app/data_plane/data_plane`, or of its workers, `workers/parent/workers`."""
 
     def announce_drain(self) -> None:
         """Say that the gateway is not ready, and serve everything all the same."""

@@ -257,7 +257,7 @@ class Worker:
             self._link.send(CountsReported(self._counts(), tuple(self._governing.degraded())))
 
     async def _report_charges(self) -> None:
-        """Report charges, and that this process runs (`workers/workers` listens for that)."""
+        """Report charges, and that this process runs (`workers/parent/workers` listens for that)."""
         while True:
             await asyncio.sleep(_CHARGE_EVERY_S)
             self._send_charges()

@@ -144,7 +144,7 @@ class ServerList(Protocol):
 
 
 class FleetWorkers(Protocol):
-    """This process's worker processes, as far as they take part in its fleet: `workers/fleet_publisher`."""
+    """This process's worker processes, as far as they take part in its fleet: `workers/parent/fleet_publisher`."""
 
     def relay(self, report: LoadReport) -> None:
         """Pass on another process's load report to the workers."""

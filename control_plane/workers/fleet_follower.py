@@ -2,7 +2,7 @@
 for models.
 
 To the fleet it is a follower like any process that is not the leader, but its view comes
-over the link to the parent (`workers/fleet_publisher`) instead of from Triton's index. Some routing state
+over the link to the parent (`workers/parent/fleet_publisher`) instead of from Triton's index. Some routing state
 is its own: in-flight slots at replicas, sequences, and which servers are outliers.
 """
 

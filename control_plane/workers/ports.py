@@ -1,4 +1,4 @@
-"""Ports for worker processes; `workers/adapters/process` implements them, `workers/workers` uses them."""
+"""Ports for worker processes; `workers/adapters/process` implements them, `workers/parent/workers` uses them."""
 
 from __future__ import annotations
 

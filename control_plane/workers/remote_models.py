@@ -1,7 +1,7 @@
 """Model loads and unloads from a worker process: forwarded to the parent, which performs them.
 
 The frontends of a worker call this as `models/ports.ModelAdministration`; the parent's side is in
-`workers/workers`.
+`workers/parent/workers`.
 """
 
 from __future__ import annotations

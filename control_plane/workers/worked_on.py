@@ -1,7 +1,7 @@
 """What replicas work on for other workers: the oldest requests there, those of all workers but one.
 
 Each worker takes requests back from a replica that hangs, but not the oldest, which may be a long one
-(`fleet/domain/health/overdue`). By its own requests alone each would leave one there. `workers/workers` passes this on.
+(`fleet/domain/health/overdue`). By its own requests alone each would leave one there. `workers/parent/workers` passes this on.
 """
 
 from __future__ import annotations

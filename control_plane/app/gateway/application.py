@@ -4,7 +4,7 @@ implements which port.
 Start: bind ports -> Triton up -> models loaded -> listen -> write `endpoints.json`. Stop, on SIGTERM or
 SIGINT, in reverse: not ready -> pause -> drain the frontends (`stopping.py`) -> close the pools -> end Triton.
 The frontends run in this process (`data_plane.py`) or, with `--workers`, in worker processes
-(`workers/workers.py`); everything else runs here.
+(`workers/parent/workers.py`); everything else runs here.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ from control_plane.objects.objects import Objects
 from control_plane.settings import Settings
 from control_plane.storage.store_record import write_store_record
 from control_plane.workers.adapters.process import WorkerProcessLauncher
-from control_plane.workers.fleet_publisher import FleetPublisher
-from control_plane.workers.workers import Workers
+from control_plane.workers.parent.fleet_publisher import FleetPublisher
+from control_plane.workers.parent.workers import Workers
 
 if TYPE_CHECKING:
     from control_plane.operator.controller import ModelController
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 _ADMIN_DRAIN_S = 1.0
 """Seconds that admin API calls in flight get after the data ports have been drained.
 
-All that follows a drain takes 6 s at most: 1 s for the last refusals on the data ports (`workers/workers`), half of
+All that follows a drain takes 6 s at most: 1 s for the last refusals on the data ports (`workers/parent/workers`), half of
 one for the last charges, and 4.5 s for Triton (`triton/supervisor`), while all else ends beside it.
 """
 

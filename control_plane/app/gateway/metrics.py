@@ -21,7 +21,7 @@ from control_plane.rollout.rollouts import Rollouts
 from control_plane.settings import Settings
 from control_plane.telemetry.adapters.prometheus import OwnMetrics
 from control_plane.telemetry.request_counts import RequestCounts
-from control_plane.workers.workers import Workers
+from control_plane.workers.parent.workers import Workers
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from control_plane.triton.server_state import ServerState
 
 
 class ProcessesBoard(FingerprintBoard, Protocol):
-    """Board of all processes of this gateway: `models/fingerprints`, or `workers/workers`."""
+    """Board of all processes of this gateway: `models/fingerprints`, or `workers/parent/workers`."""
 
     def rely_until(self, until_s: float) -> None:
         """Have all fingerprints unknown from that time on, as `Fingerprints.rely_until`."""

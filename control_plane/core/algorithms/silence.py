@@ -1,6 +1,6 @@
 """Failure detector by heartbeats: decides from missed ones when somebody who may be frozen counts as silent.
 
-A pure decision for whoever listens: `triton/liveness_watch` to the Tritons, `workers/workers` to the worker
+A pure decision for whoever listens: `triton/liveness_watch` to the Tritons, `workers/parent/workers` to the worker
 processes. A miss is believed only if the listener itself was on time: on a machine that starves every process
 nobody is silent, everybody is slow.
 """

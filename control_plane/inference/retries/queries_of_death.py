@@ -3,7 +3,7 @@ guilty are refused, so that one client's request does not end all copies of a mo
 
 Both dispatchers call this (`fleet/routing/dispatch`, `inference/dispatch/single_server`). A request's digest is only made
 after a death, and for requests of the models on the list. The worker processes of a gateway tell each other what
-they find out, and share the suspects' turns, through their parent (`workers/findings`, `workers/suspect_turns`);
+they find out, and share the suspects' turns, through their parent (`workers/parent/findings`, `workers/suspect_turns`);
 gateways learn each by itself.
 """
 

@@ -1,5 +1,5 @@
 """Starts worker processes: `workers/ports.WorkerLauncher` and `workers/ports.WorkerProcess`, for
-`workers/workers`.
+`workers/parent/workers`.
 
 A worker is a program of its own (`control_plane.app.worker_program`), started afresh and not forked, so that it
 shares nothing with the parent but the sockets it is given. The kernel kills it when the parent ends, however

@@ -14,7 +14,6 @@ from control_plane.models.domain.description import DescribedModel
 from control_plane.triton.servers import Servers
 from control_plane.workers.codec import LENGTH_BYTES, decode, encode
 from control_plane.workers.fleet_follower import FleetFollower
-from control_plane.workers.fleet_publisher import FleetPublisher
 from control_plane.workers.messages import Message, ToWorker
 from control_plane.workers.messages.between_workers import HangSuspected, LoadReported
 from control_plane.workers.messages.to_workers import (
@@ -26,6 +25,7 @@ from control_plane.workers.messages.to_workers import (
     UpstreamUp,
     WorkedOnElsewhere,
 )
+from control_plane.workers.parent.fleet_publisher import FleetPublisher
 from control_plane.workers.worked_on import worked_on
 from tests.fakes import FakeUpstream
 from tests.unit.fleet.fleet_bench import WAIT_S, FleetBench, call, running
@@ -117,7 +117,7 @@ class Parent(FleetBench):
                 worker.take(message)
 
     async def pass_on(self) -> None:
-        """As `workers/workers` does with what its workers say four times a second."""
+        """As `workers/parent/workers` does with what its workers say four times a second."""
         while True:
             await asyncio.sleep(0.25)
             for worker in self.workers:

@@ -1,4 +1,4 @@
-"""Fake worker processes under the real supervisor, `workers/workers`."""
+"""Fake worker processes under the real supervisor, `workers/parent/workers`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from control_plane.core.algorithms.backoff import RestartLimits
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.triton.compute_time import OpenCharge
 from control_plane.workers.messages.from_workers import Alive, Listening
-from control_plane.workers.workers import Workers
+from control_plane.workers.parent.workers import Workers
 from tests.aio import settle
 from tests.fakes import FakeModels, FakeWorker, FakeWorkers
 
@@ -19,7 +19,7 @@ LIMITS = RestartLimits(first_delay_s=1.0, max_delay_s=8.0, settled_after_s=60.0)
 
 
 class FakeCharges:
-    """Fake `workers/workers.ChargeSink`."""
+    """Fake `workers/parent/workers.ChargeSink`."""
 
     def __init__(self) -> None:
         self.open: list[OpenCharge] = []

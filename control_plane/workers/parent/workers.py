@@ -22,10 +22,6 @@ from control_plane.inference.domain.observation import Observation
 from control_plane.models.ports import ModelAdministration
 from control_plane.telemetry.request_counts import RequestCounts, total
 from control_plane.triton.compute_time import OpenCharge
-from control_plane.workers.findings import Findings
-from control_plane.workers.fingerprint_board import WorkersFingerprintBoard
-from control_plane.workers.fleet_publisher import FleetPublisher
-from control_plane.workers.live_workers import LiveWorkers
 from control_plane.workers.messages import FromWorker
 from control_plane.workers.messages.between_workers import FindingShared, HangSuspected, LoadReported
 from control_plane.workers.messages.from_workers import (
@@ -47,13 +43,17 @@ from control_plane.workers.messages.from_workers import (
     UnloadModel,
 )
 from control_plane.workers.messages.to_workers import AnnounceDrain, CollectCharges, Drain, Listen, ReloadTls, RolloutGivenUp, WatchRequests
-from control_plane.workers.pending_changes import PendingChanges, carry_out, read_index
+from control_plane.workers.parent.findings import Findings
+from control_plane.workers.parent.fingerprint_board import WorkersFingerprintBoard
+from control_plane.workers.parent.fleet_publisher import FleetPublisher
+from control_plane.workers.parent.live_workers import LiveWorkers
+from control_plane.workers.parent.pending_changes import PendingChanges, carry_out, read_index
+from control_plane.workers.parent.upstream_relay import UpstreamRelay
+from control_plane.workers.parent.worker import Worker
 from control_plane.workers.ports import WorkerLauncher
 from control_plane.workers.suspect_turns import WorkersTurns
 from control_plane.workers.token_buckets import TokenBuckets
-from control_plane.workers.upstream_relay import UpstreamRelay
 from control_plane.workers.worked_on import worked_on
-from control_plane.workers.worker import Worker
 
 T = TypeVar("T")
 

@@ -1,6 +1,6 @@
 """Relay of the only Triton's state to the workers, which have connections of their own to it.
 
-Where there is a fleet, `workers/fleet_publisher` is in its place.
+Where there is a fleet, `workers/parent/fleet_publisher` is in its place.
 """
 
 from __future__ import annotations

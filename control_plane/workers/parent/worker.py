@@ -1,6 +1,6 @@
 """One life of a worker process, as its parent knows it, and the watch for a worker that freezes.
 
-`workers/workers` has one of these for each worker and replaces it when the worker has ended.
+`workers/parent/workers` has one of these for each worker and replaces it when the worker has ended.
 """
 
 from __future__ import annotations

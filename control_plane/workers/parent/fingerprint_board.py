@@ -1,6 +1,6 @@
 """Fingerprints of the loaded models, for the workers: each may answer from its cache only for those that it has been told.
 
-Implements `models/ports.FingerprintBoard`; `workers/workers` has one.
+Implements `models/ports.FingerprintBoard`; `workers/parent/workers` has one.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from math import inf
 
 from control_plane.core.fingerprint import Fingerprint
 from control_plane.models.fingerprints import Fingerprints
-from control_plane.workers.live_workers import LiveWorkers
 from control_plane.workers.messages import ToWorker
 from control_plane.workers.messages.to_workers import FingerprintsChanged, RelyUntil
-from control_plane.workers.worker import Worker
+from control_plane.workers.parent.live_workers import LiveWorkers
+from control_plane.workers.parent.worker import Worker
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class WorkersFingerprintBoard:
         self.known.change(changes)
         self._number += 1
         number = self._number
-        # Others answer nobody before they have acknowledged all fingerprints (`workers/workers`).
+        # Others answer nobody before they have acknowledged all fingerprints (`workers/parent/workers`).
         asked = [worker for worker in self._live if worker.was_told_to_listen]
         self._live.tell(_message_of(number, changes))
         try:

@@ -32,7 +32,7 @@ from control_plane.workers.messages.to_workers import (
     UpstreamSilence,
     UpstreamUp,
 )
-from control_plane.workers.workers import Workers
+from control_plane.workers.parent.workers import Workers
 from tests.aio import hold_up, settle
 from tests.fakes import FakeModels, FakeUpstream, FakeWorkers
 from tests.unit.workers.workers_bench import LIMITS, Bench, FakeCharges, opened, running, speaking

@@ -1,5 +1,5 @@
 """What workers find out about requests under which processes die (`inference/retries/queries_of_death`), kept by the parent for
-workers that start later, and told to whoever repairs what died. `workers/workers` passes it on between them.
+workers that start later, and told to whoever repairs what died. `workers/parent/workers` passes it on between them.
 """
 
 from __future__ import annotations

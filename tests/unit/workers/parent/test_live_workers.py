@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import asyncio
 
-from control_plane.workers.live_workers import LiveWorkers
 from control_plane.workers.messages.to_workers import AnnounceDrain
-from control_plane.workers.worker import Worker
+from control_plane.workers.parent.live_workers import LiveWorkers
+from control_plane.workers.parent.worker import Worker
 from tests.aio import settle
 from tests.fakes import FakeWorker
 

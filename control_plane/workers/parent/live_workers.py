@@ -1,6 +1,6 @@
 """The workers that run now: what is said to all of them, and how long their answers are waited for.
 
-`workers/workers` adds each worker when it starts and removes it when it has ended.
+`workers/parent/workers` adds each worker when it starts and removes it when it has ended.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 
 from control_plane.workers.messages import ToWorker
-from control_plane.workers.worker import Worker
+from control_plane.workers.parent.worker import Worker
 
 
 class LiveWorkers:

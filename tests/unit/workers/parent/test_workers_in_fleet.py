@@ -12,7 +12,6 @@ from control_plane.fleet.domain.memory import DesiredState
 from control_plane.fleet.ownership.reports import ReportCollector
 from control_plane.fleet.view.state import FleetState
 from control_plane.triton.servers import Servers
-from control_plane.workers.fleet_publisher import FleetPublisher
 from control_plane.workers.messages.between_workers import LoadReported
 from control_plane.workers.messages.from_workers import Alive, UnloadModel
 from control_plane.workers.messages.to_workers import (
@@ -26,6 +25,7 @@ from control_plane.workers.messages.to_workers import (
     UpstreamUp,
     WorkedOnElsewhere,
 )
+from control_plane.workers.parent.fleet_publisher import FleetPublisher
 from tests.aio import settle
 from tests.fakes import FakeUpstream
 from tests.unit.fleet.fleet_bench import model

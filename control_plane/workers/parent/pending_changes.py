@@ -9,9 +9,9 @@ from collections.abc import Coroutine
 from control_plane.core.errors import DEFECT_TEXT, ControlPlaneError, ModelLoadFailed, UpstreamFailed, UpstreamUnavailable
 from control_plane.core.model import ModelOverride, ModelVersion
 from control_plane.models.ports import ModelAdministration
-from control_plane.workers.fleet_publisher import FleetPublisher
 from control_plane.workers.messages.from_workers import LoadModel, ReadIndex, UnloadModel
 from control_plane.workers.messages.to_workers import Changed, IndexRead
+from control_plane.workers.parent.fleet_publisher import FleetPublisher
 from control_plane.workers.ports import WorkerProcess
 
 _log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import pytest
 
 from control_plane.workers.messages.from_workers import FingerprintsAcknowledged
 from control_plane.workers.messages.to_workers import FingerprintsChanged, Listen
-from control_plane.workers.workers import Workers
+from control_plane.workers.parent.workers import Workers
 from tests.aio import settle
 from tests.fakes import FakeWorkers
 from tests.unit.workers.workers_bench import KNOWN, opened
