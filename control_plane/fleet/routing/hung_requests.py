@@ -18,7 +18,7 @@ from math import inf
 from control_plane.core.errors import DeadlineExceeded, QueryOfDeath
 from control_plane.core.infer_call import InferCall
 from control_plane.fleet.domain.health.overdue import is_silent, may_hang
-from control_plane.fleet.view.recalls import MOST_SUSPECTS
+from control_plane.fleet.view.health.recalls import MOST_SUSPECTS
 from control_plane.fleet.view.reservations import Reservation
 from control_plane.inference.domain.queries_of_death import Digest
 from control_plane.inference.retries.queries_of_death import Hashable, QueriesOfDeath, Suspect, digest_at_once, digest_of

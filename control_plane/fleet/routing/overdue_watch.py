@@ -1,5 +1,5 @@
 """Watches, in each process that sends requests to a fleet, for requests that are overdue at one replica while others
-answer, and has them taken back (`fleet/view/recalls`), so that they are sent to another one; and for replicas that hang.
+answer, and has them taken back (`fleet/view/health/recalls`), so that they are sent to another one; and for replicas that hang.
 
 `fleet/domain/health/overdue` and `triton/copy_silence` decide. `fleet/routing/dispatch` owns it; the fleet's service
 and each worker run it.

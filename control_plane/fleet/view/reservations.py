@@ -13,7 +13,7 @@ from typing import Protocol
 from control_plane.fleet.domain.fleet import ModelFacts, Replica, Server
 from control_plane.fleet.domain.leadership.report import ReplicaUse
 from control_plane.fleet.view.idle_waiters import IdleWaiters
-from control_plane.fleet.view.measurements import weight_of
+from control_plane.fleet.view.models.measurements import weight_of
 from control_plane.triton.ports import Upstream
 
 _NEXT_TO_NOTHING_S = 1e-6

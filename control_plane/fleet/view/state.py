@@ -18,14 +18,14 @@ from control_plane.fleet.domain.counts import FleetCounts
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import Fleet, Replica, Server
 from control_plane.fleet.domain.memory import DesiredState
-from control_plane.fleet.view.doubts import ReplicaDoubts
-from control_plane.fleet.view.ejection import OutlierEjection
 from control_plane.fleet.view.events import FleetEvents
+from control_plane.fleet.view.health.doubts import ReplicaDoubts
+from control_plane.fleet.view.health.ejection import OutlierEjection
+from control_plane.fleet.view.health.outages import Outages
+from control_plane.fleet.view.health.recalls import Recalls
 from control_plane.fleet.view.idle_waiters import IdleWaiters
-from control_plane.fleet.view.measurements import FIRST_LOAD_S, PROCESS_BYTES, Measurements
-from control_plane.fleet.view.model_specs import ModelSpecs
-from control_plane.fleet.view.outages import Outages
-from control_plane.fleet.view.recalls import Recalls
+from control_plane.fleet.view.models.measurements import FIRST_LOAD_S, PROCESS_BYTES, Measurements
+from control_plane.fleet.view.models.specs import ModelSpecs
 from control_plane.fleet.view.reservations import Reservation
 from control_plane.fleet.view.seen_index import SeenIndex
 from control_plane.triton.ports import Upstream

@@ -3,7 +3,7 @@
 An input that never returns wedges a replica beside a server that answers all else; what waits behind it would wait for
 its deadline. A model that is only slow, or has a long queue, goes on answering: so nothing is overdue where the
 replica has answered lately, or where no other one answers either, or is idle. Called by
-`fleet/view/recalls`.
+`fleet/view/health/recalls`.
 """
 
 from __future__ import annotations

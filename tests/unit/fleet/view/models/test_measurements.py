@@ -7,7 +7,7 @@ import pytest
 from control_plane.core.names import MAX_SIZE_BYTES
 from control_plane.fleet.domain.fleet import NEVER_S, Fleet, ModelFacts, Replica, Server
 from control_plane.fleet.domain.memory import Measured
-from control_plane.fleet.view.measurements import FIRST_LOAD_S, FIRST_SERVICE_S, PROCESS_BYTES, Measurements
+from control_plane.fleet.view.models.measurements import FIRST_LOAD_S, FIRST_SERVICE_S, PROCESS_BYTES, Measurements
 from control_plane.models.domain.description import DescribedModel, ModelSpec
 from tests.unit.fleet.fleet_bench import READY
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 from control_plane.core.errors import ModelLoadFailed
 from control_plane.fleet.domain.fleet import Fleet, ModelFacts
 from control_plane.fleet.domain.memory import DesiredState, Measured
-from control_plane.fleet.view.measurements import FIRST_LOAD_S, Measurements
-from control_plane.fleet.view.tiers import Tiers
+from control_plane.fleet.view.models.measurements import FIRST_LOAD_S, Measurements
+from control_plane.fleet.view.models.tiers import Tiers
 from control_plane.models.domain.description import DescribedModel, ModelSpec, Tier
 from control_plane.sharding.domain.plan import read_plan
 

@@ -6,7 +6,7 @@ from control_plane.fleet.domain.counts import FleetCounts
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.fleet.domain.fleet import Server
 from control_plane.fleet.view.events import FleetEvents
-from control_plane.fleet.view.outages import Outages
+from control_plane.fleet.view.health.outages import Outages
 
 SERVER = Server("s0", 1)
 

@@ -4,8 +4,8 @@ import pytest
 
 from control_plane.fleet.domain.fleet import Fleet
 from control_plane.fleet.domain.memory import DesiredState
-from control_plane.fleet.view.measurements import Measurements
-from control_plane.fleet.view.model_specs import ModelSpecs
+from control_plane.fleet.view.models.measurements import Measurements
+from control_plane.fleet.view.models.specs import ModelSpecs
 from control_plane.models.domain.description import DescribedModel, ModelSpec
 
 

@@ -1,0 +1,1 @@
+"""What is wanted of the fleet's models, and what has been measured of them."""
