@@ -20,7 +20,7 @@ UNSEEN_S = 60.0
 """Silence of a copy that has answered nothing yet, since first requests may compile or fetch something. Also
 the longest time for which a request that is still waited for says that the copy computes it."""
 HUNG = "hung and was ended"
-"""How the stub of a copy that hangs is said to have died (`triton/embedded/stub_watch`)."""
+"""How the stub of a copy that hangs is said to have died (`triton/embedded/watchdogs/stub_watch`)."""
 _LAPSES_S = 30.0
 """Pause between two requests that run out of time after which they have nothing to do with each other."""
 

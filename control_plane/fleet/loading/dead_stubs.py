@@ -2,7 +2,7 @@
 loaded anew.
 
 A replica with a dead stub answers every request with an error after a second, and never recovers by itself.
-Of an embedded Triton the deaths themselves are seen (`triton/embedded/stub_watch`); of an attached one the
+Of an embedded Triton the deaths themselves are seen (`triton/embedded/watchdogs/stub_watch`); of an attached one the
 answers tell, for each of which `fleet/routing/model_router` calls this.
 """
 

@@ -17,10 +17,10 @@ from control_plane.core.held_memory import HeldMemory
 from control_plane.host.memory.server_memory import ServerMemory
 from control_plane.triton.adapters.held_connection import HeldConnection
 from control_plane.triton.adopted.processes import ProcessesUnseen, TritonProcesses, find_triton
-from control_plane.triton.embedded.load_watch import AbandonedLoadAnswerer, LoadWatch
-from control_plane.triton.embedded.stub_watch import StubWatch
-from control_plane.triton.embedded.stubs import Stubs
-from control_plane.triton.embedded.watched import WatchedTriton, Watches
+from control_plane.triton.embedded.watchdogs.load_watch import AbandonedLoadAnswerer, LoadWatch
+from control_plane.triton.embedded.watchdogs.stub_watch import StubWatch
+from control_plane.triton.embedded.watchdogs.stubs import Stubs
+from control_plane.triton.embedded.watchdogs.watched import WatchedTriton, Watches
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from control_plane.core.errors import ControlPlaneError
-from control_plane.triton.embedded.stubs import children_of
+from control_plane.triton.embedded.watchdogs.stubs import children_of
 
 _PROGRAM = "tritonserver"
 _REPOSITORY_FLAGS = ("--model-repository", "--model-store")

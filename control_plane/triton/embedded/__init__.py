@@ -10,9 +10,7 @@
     account.py            the user that Triton runs as, if it is not ours
     confine.py            program that drops privileges and then becomes Triton; the guardian starts it
     log_file.py           Triton's log: rotation, and its tail for messages
-    stubs.py              the stub processes of its Python models, and how they ended
-    load_watch.py         `models/ports.LoadWatch`: every load ends, and a failed one is explained
-    abandoned_load.py     program that answers Triton in place of a stub that died during a load
+    watchdogs/            its loads and the stubs of its models: every load ends, and a stub that died is noticed
     process.py            `triton/ports.TritonLauncher` and `triton/ports.TritonProcess`
 
 What Triton reads lies under `<state_dir>/triton/`: `repository/` (managed_repository.py), `backends/`,

@@ -31,12 +31,12 @@ from control_plane.triton.embedded.command import choose_ports, make_sockets, sh
 from control_plane.triton.embedded.environment import require_bash, triton_environment
 from control_plane.triton.embedded.installation import TritonInstallation, ensure_installed, own_installation, running_python
 from control_plane.triton.embedded.known_flags import known_flags, of_this_version, require_known, require_ours
-from control_plane.triton.embedded.load_watch import AbandonedLoadAnswerer, Answer, LoadWatch
 from control_plane.triton.embedded.log_file import LogFile, open_log
 from control_plane.triton.embedded.shared_libraries import link_libpython, linked_python, require_loadable
-from control_plane.triton.embedded.stub_watch import StubWatch
-from control_plane.triton.embedded.stubs import Stubs, signal_name
-from control_plane.triton.embedded.watched import WatchedTriton, Watches
+from control_plane.triton.embedded.watchdogs.load_watch import AbandonedLoadAnswerer, Answer, LoadWatch
+from control_plane.triton.embedded.watchdogs.stub_watch import StubWatch
+from control_plane.triton.embedded.watchdogs.stubs import Stubs, signal_name
+from control_plane.triton.embedded.watchdogs.watched import WatchedTriton, Watches
 
 _KILL_MARGIN_S = 0.5
 """Part of a stop's grace that is left to the guardian, to kill and reap what did not end in time."""

@@ -35,7 +35,7 @@ class Mortal:
         return next(name for name in self.bench.tritons if self.bench.servers.members[name].pick() is server)
 
     def kill(self, name: str, how: str = "was killed by SIGKILL") -> None:
-        """As `triton/embedded/stub_watch` sees it."""
+        """As `triton/embedded/watchdogs/stub_watch` sees it."""
         self.deaths[name] += 1
         self.bench.tritons[name].dead.add("a")
         self.bench.router.stub_died(name, "a", how)

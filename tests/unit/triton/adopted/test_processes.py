@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from control_plane.triton.adopted.processes import ProcessesUnseen, TritonProcesses, find_triton
-from control_plane.triton.embedded.stubs import children_of
+from control_plane.triton.embedded.watchdogs.stubs import children_of
 
 REPOSITORY = Path("/state/triton/repository")
 OURS = ("/opt/tritonserver/bin/tritonserver", f"--model-repository={REPOSITORY}", "--grpc-port=8001")

@@ -14,9 +14,9 @@ import pytest
 
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed, UpstreamUnavailable
 from control_plane.triton.embedded.account import Account
-from control_plane.triton.embedded.load_watch import AbandonedLoadAnswerer, LoadWatch
 from control_plane.triton.embedded.log_file import open_log
-from control_plane.triton.embedded.stubs import Stub, StubObservation, Stubs, now_s
+from control_plane.triton.embedded.watchdogs.load_watch import AbandonedLoadAnswerer, LoadWatch
+from control_plane.triton.embedded.watchdogs.stubs import Stub, StubObservation, Stubs, now_s
 
 _ANSWER = "load failed for model 'm': version 1 is at UNAVAILABLE state: "
 

@@ -24,9 +24,9 @@ from subprocess import DEVNULL
 from typing import Protocol
 
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelLoadFailed
-from control_plane.triton.embedded import abandoned_load
 from control_plane.triton.embedded.account import Account
-from control_plane.triton.embedded.stubs import SHARED_MEMORY, TICK_S, Stub, StubObservation, Stubs, now_s
+from control_plane.triton.embedded.watchdogs import abandoned_load
+from control_plane.triton.embedded.watchdogs.stubs import SHARED_MEMORY, TICK_S, Stub, StubObservation, Stubs, now_s
 from control_plane.triton.triton_log import StubEnd, load_failure, read_lines
 
 _log = logging.getLogger(__name__)

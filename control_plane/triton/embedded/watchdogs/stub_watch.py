@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from control_plane.triton.copy_silence import HUNG
-from control_plane.triton.embedded.load_watch import LoadWatch
-from control_plane.triton.embedded.stubs import Stub, Stubs
+from control_plane.triton.embedded.watchdogs.load_watch import LoadWatch
+from control_plane.triton.embedded.watchdogs.stubs import Stub, Stubs
 
 LOOK_EVERY_S = 0.2
 """Time between two looks at the known stubs, of which each costs one read of a small file."""

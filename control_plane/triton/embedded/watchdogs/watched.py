@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from control_plane.triton.embedded.load_watch import LoadWatch
-from control_plane.triton.embedded.stub_watch import LOOK_EVERY_S, StubDied, StubWatch
-from control_plane.triton.embedded.stubs import Stub
+from control_plane.triton.embedded.watchdogs.load_watch import LoadWatch
+from control_plane.triton.embedded.watchdogs.stub_watch import LOOK_EVERY_S, StubDied, StubWatch
+from control_plane.triton.embedded.watchdogs.stubs import Stub
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.triton.embedded.load_watch import LoadWatch
 from control_plane.triton.embedded.log_file import open_log
-from control_plane.triton.embedded.stub_watch import StubWatch
-from control_plane.triton.embedded.stubs import Stub, StubObservation, Stubs, now_s
+from control_plane.triton.embedded.watchdogs.load_watch import LoadWatch
+from control_plane.triton.embedded.watchdogs.stub_watch import StubWatch
+from control_plane.triton.embedded.watchdogs.stubs import Stub, StubObservation, Stubs, now_s
 
 HOW = "was killed by SIGKILL"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.triton.embedded import abandoned_load
+from control_plane.triton.embedded.watchdogs import abandoned_load
 from tests.unit.triton.embedded.waiting import wait_for
 
 QUESTION = 41456

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from control_plane.triton.embedded import guardian, stubs
-from control_plane.triton.embedded.stubs import TICK_S, Stub, Stubs, now_s
+from control_plane.triton.embedded import guardian
+from control_plane.triton.embedded.watchdogs import stubs
+from control_plane.triton.embedded.watchdogs.stubs import TICK_S, Stub, Stubs, now_s
 from tests.unit.triton.embedded.waiting import wait_for
 
 PREFIX = "tidegate_test_"
