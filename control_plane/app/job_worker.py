@@ -22,7 +22,7 @@ from control_plane.host.network.exposure import is_loopback
 from control_plane.jobs.adapters.gateway_compute import GatewayCompute
 from control_plane.objects.mirror import ObjectMirror
 from control_plane.settings import Settings, parse_triton_url
-from control_plane.triton.adapters.http import HttpClient
+from control_plane.triton.adapters.http.client import HttpClient
 
 _log = logging.getLogger(__name__)
 

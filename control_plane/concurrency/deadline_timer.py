@@ -2,7 +2,7 @@
 
 A timer that is made and cancelled for each request costs more than all else that waits for its answer. This one
 is set for the earliest deadline, and looks for the next when it fires: a connection whose requests may take 30 s
-each sets one timer in 30 s. Used by `triton/adapters/http` and `triton/adapters/grpc`.
+each sets one timer in 30 s. Used by `triton/adapters/http/client` and `triton/adapters/grpc/client`.
 """
 
 from __future__ import annotations

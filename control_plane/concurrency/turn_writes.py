@@ -3,7 +3,7 @@
 A write wakes the process that reads the socket, mostly on another CPU, and that costs more than the write. Where
 requests are worked on between two writes the peer has read the first, and sleeps again, when the second comes;
 written together they wake it once. Used by `frontends/http/answers/writer`, `frontends/grpc/connection` and
-`triton/adapters/http`.
+`triton/adapters/http/client`.
 """
 
 from __future__ import annotations

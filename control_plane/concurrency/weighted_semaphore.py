@@ -1,7 +1,7 @@
 """Semaphore whose holders take any number of units, such as bytes of memory; with units of one it is an
 ordinary semaphore that can be taken without a coroutine.
 
-Used by `frontends/common/body_budget` and `triton/adapters/http`.
+Used by `frontends/common/body_budget` and `triton/adapters/http/client`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import uvloop
 
 from control_plane.core.endpoints import TcpAddress
 from control_plane.protocols.grpc import GrpcHead
-from control_plane.triton.adapters.grpc import GrpcClient
+from control_plane.triton.adapters.grpc.client import GrpcClient
 from control_plane.triton.ports import GrpcCall
 from perf.load.echo_requests import GRPC_PATH
 

@@ -16,7 +16,7 @@ from control_plane.jobs.domain.job import Job, JobState
 from control_plane.jobs.ports import TryAgain
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.protocols.http1 import HttpAnswer
-from control_plane.triton.adapters.http import HttpClient
+from control_plane.triton.adapters.http.client import HttpClient
 from tests.fakes.governance import api_key, governance, key_text, known_state
 from tests.fakes.jobs import FakeCompute, job
 from tests.unit.jobs.world import World, running, world

@@ -19,8 +19,8 @@ import pytest
 from control_plane.core.endpoints import TcpAddress
 from control_plane.inference.governance import Governance
 from control_plane.objects.domain.tenant import Tenant
-from control_plane.triton.adapters.grpc import GrpcClient
-from control_plane.triton.adapters.http import HttpClient
+from control_plane.triton.adapters.grpc.client import GrpcClient
+from control_plane.triton.adapters.http.client import HttpClient
 from perf.chaos.overload import arrivals
 from tests.aio import settle
 from tests.fakes import FakeGrpc, FakeHttp, FakeUpstream

@@ -16,8 +16,8 @@ import pytest
 
 from control_plane.core.endpoints import TcpAddress
 from control_plane.protocols.header_forwarding import HeaderForwarding
-from control_plane.triton.adapters.grpc import GrpcClient
-from control_plane.triton.adapters.http import HttpClient
+from control_plane.triton.adapters.grpc.client import GrpcClient
+from control_plane.triton.adapters.http.client import HttpClient
 from tests.fakes import FakeGrpc, FakeHttp, FakeUpstream
 from tests.unit.triton.adapters.fake_grpc_server import serving
 from tests.unit.triton.adapters.scripted_triton import OK, Exchange, scripted_triton

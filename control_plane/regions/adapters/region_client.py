@@ -14,8 +14,8 @@ from control_plane.protocols.http1 import HttpRequest
 from control_plane.protocols.http2.headers import size_of
 from control_plane.regions.domain.region import Region
 from control_plane.triton.adapters.credentials import tls_context
-from control_plane.triton.adapters.grpc import GrpcClient
-from control_plane.triton.adapters.http import HttpClient
+from control_plane.triton.adapters.grpc.client import GrpcClient
+from control_plane.triton.adapters.http.client import HttpClient
 
 _MAX_CONNECTIONS = 256
 """Of HTTP, each with one request: as many as `regions/domain/window` lets out at most."""

@@ -2,7 +2,7 @@
 
 Triton goes on all the same, unless it is cancelled over gRPC and its backend asks whether it was. So its
 answer is read to nobody, and the request's slot is kept, which is what others wait for. Used by
-`triton/adapters/http` and `triton/adapters/grpc`.
+`triton/adapters/http/client` and `triton/adapters/grpc/client`.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from control_plane.host.network.tls import GRPC, HTTP
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.triton.adapters.control import ControlClient
 from control_plane.triton.adapters.credentials import tls_context
-from control_plane.triton.adapters.grpc import GrpcClient
-from control_plane.triton.adapters.http import OPENED_TOGETHER, HttpClient
+from control_plane.triton.adapters.grpc.client import GrpcClient
+from control_plane.triton.adapters.http.client import OPENED_TOGETHER, HttpClient
 from control_plane.triton.adapters.liveness import LivenessProbeClient
 
 

@@ -1,7 +1,7 @@
 """Connecting to a Triton over TCP or a Unix socket, also to a socket whose path the kernel or gRPC does not
 accept.
 
-Used by the adapters that talk to Triton: `triton/adapters/http`, `triton/adapters/grpc`,
+Used by the adapters that talk to Triton: `triton/adapters/http/client`, `triton/adapters/grpc/client`,
 `triton/adapters/control`, `triton/adapters/connected`.
 """
 

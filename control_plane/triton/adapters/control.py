@@ -1,5 +1,5 @@
 """Model control client over Triton's gRPC endpoint, with the typed stubs of Triton's own client; inference
-uses `triton/adapters/grpc`.
+uses `triton/adapters/grpc/client`.
 
 Every load and unload goes this way: over HTTP ten parallel loads occupy all of Triton's HTTP threads (server
 24.10).

@@ -16,8 +16,8 @@ from control_plane.core.infer_call import SendFailure
 from control_plane.protocols.grpc import GrpcHead, frame_message
 from control_plane.protocols.http1 import HttpRequest
 from control_plane.protocols.kserve.messages import service_pb2
-from control_plane.triton.adapters.grpc import GrpcClient
-from control_plane.triton.adapters.http import HttpClient
+from control_plane.triton.adapters.grpc.client import GrpcClient
+from control_plane.triton.adapters.http.client import HttpClient
 from control_plane.triton.ports import GrpcCall, Liveness
 
 _SERVER_LIVE = GrpcCall(

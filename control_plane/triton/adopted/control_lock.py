@@ -8,7 +8,7 @@ from control_plane.core.endpoints import Endpoints
 from control_plane.core.errors import ControlPlaneError, UpstreamUnavailable
 from control_plane.protocols.http1 import HttpRequest
 from control_plane.triton.adapters.control import ControlClient
-from control_plane.triton.adapters.http import HttpClient
+from control_plane.triton.adapters.http.client import HttpClient
 
 RESTRICTED = "is restricted, expecting header"
 """What Triton says to a call of a group that is locked by a secret, without it or with another one."""

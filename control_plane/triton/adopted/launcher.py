@@ -15,7 +15,7 @@ from control_plane.core.endpoints import Endpoints
 from control_plane.core.errors import StartupError
 from control_plane.core.held_memory import HeldMemory
 from control_plane.host.memory.server_memory import ServerMemory
-from control_plane.triton.adapters.held_connection import HeldConnection
+from control_plane.triton.adapters.grpc.held_connection import HeldConnection
 from control_plane.triton.adopted.processes import ProcessesUnseen, TritonProcesses, find_triton
 from control_plane.triton.embedded.watchdogs.load_watch import AbandonedLoadAnswerer, LoadWatch
 from control_plane.triton.embedded.watchdogs.stub_watch import StubWatch

@@ -15,8 +15,8 @@ from control_plane.core.endpoints import TcpAddress
 from control_plane.protocols.grpc import PREFIX_BYTES, GrpcHead, frame_message
 from control_plane.protocols.header_forwarding import HeaderForwarding
 from control_plane.triton.adapters.connecting import MAX_ANSWER_BYTES
-from control_plane.triton.adapters.grpc import GrpcClient
-from control_plane.triton.adapters.grpc_calls import TritonStream
+from control_plane.triton.adapters.grpc.calls import TritonStream
+from control_plane.triton.adapters.grpc.client import GrpcClient
 from control_plane.triton.ports import GrpcCall
 from tests.aio import settle
 from tests.h2_peer import H2Peer

@@ -12,7 +12,7 @@ from control_plane.core.endpoints import TcpAddress
 from control_plane.core.errors import ControlPlaneError
 from control_plane.protocols.header_forwarding import HeaderForwarding
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
-from control_plane.triton.adapters.http import HttpClient
+from control_plane.triton.adapters.http.client import HttpClient
 from tests.aio import settle
 from tests.unit.triton.adapters.scripted_triton import OK, Exchange, Script, ScriptedTriton, answer_ok, scripted_triton
 

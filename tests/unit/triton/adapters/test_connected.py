@@ -10,8 +10,8 @@ from control_plane.core.errors import UpstreamUnavailable
 from control_plane.protocols.grpc import GrpcAnswer, GrpcHead, frame_message
 from control_plane.protocols.http1 import HttpRequest
 from control_plane.triton.adapters.connected import UpstreamClient
-from control_plane.triton.adapters.grpc import GrpcClient
-from control_plane.triton.adapters.http import HttpClient
+from control_plane.triton.adapters.grpc.client import GrpcClient
+from control_plane.triton.adapters.http.client import HttpClient
 from control_plane.triton.ports import GrpcCall
 from tests.aio import run, settle
 from tests.unit.triton.adapters.scripted_triton import Exchange, ScriptedTriton, scripted_triton

@@ -9,7 +9,7 @@ import pytest
 
 from control_plane.core.endpoints import TcpAddress
 from control_plane.core.errors import UpstreamUnavailable
-from control_plane.triton.adapters.http import HttpClient
+from control_plane.triton.adapters.http.client import HttpClient
 from tests.aio import settle
 from tests.fakes.held_writes import HeldWrites
 from tests.unit.triton.adapters.http_bench import Gate, assert_all_slots_are_there, failure, pool, send

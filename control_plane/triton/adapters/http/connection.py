@@ -1,4 +1,4 @@
-"""Keep-alive connection to Triton's HTTP port, one request at a time; its pool is `triton/adapters/http`."""
+"""Keep-alive connection to Triton's HTTP port, one request at a time; its pool is `triton/adapters/http/client`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from control_plane.core.errors import DeadlineExceeded, UpstreamUnavailable
 from control_plane.protocols.http1 import Body, HttpAnswer
 from control_plane.protocols.http1_response import AnswerError, AnswerReader, ChunkedHead
 from control_plane.triton.adapters.connecting import LARGE_READ_BYTES
-from control_plane.triton.adapters.http_stream import TritonHttpStream
+from control_plane.triton.adapters.http.stream import TritonHttpStream
 from control_plane.triton.ports import Slot
 
 

@@ -39,7 +39,7 @@ from control_plane.protocols.http2.limits import Http2Limits
 from control_plane.protocols.http2.stream import Stream
 from control_plane.triton.adapters.abandoned import patience_s, told_after_s
 from control_plane.triton.adapters.connecting import LARGE_READ_BYTES, MAX_ANSWER_BYTES, open_connection
-from control_plane.triton.adapters.grpc_calls import Exchange, TritonStream, UnaryCall
+from control_plane.triton.adapters.grpc.calls import Exchange, TritonStream, UnaryCall
 from control_plane.triton.ports import CANCEL_AFTER_S, GrpcCall, Slot
 
 _CLOSED = "Triton closed the connection"

@@ -1,7 +1,7 @@
 """Body of a chunked response of Triton, received piece by piece with backpressure: what the caller does not
 take is not read.
 
-Opened by `triton/adapters/http`, whose connection feeds it.
+Opened by `triton/adapters/http/client`, whose connection feeds it.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ import pytest
 from control_plane.core.endpoints import TcpAddress
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
-from control_plane.triton.adapters.http import HttpClient
-from control_plane.triton.adapters.http_connection import HttpConnection
+from control_plane.triton.adapters.http.client import HttpClient
+from control_plane.triton.adapters.http.connection import HttpConnection
 from tests.aio import settle
 from tests.unit.frontends.frontend_ends import Transport
 from tests.unit.triton.adapters.http_bench import TRACE, Gate, failure, pool, send

@@ -18,7 +18,7 @@ from control_plane.core.endpoints import TcpAddress
 from control_plane.protocols.grpc import GrpcHead, answer_of, frame_message
 from control_plane.protocols.http2 import frames as frames
 from control_plane.protocols.http2.headers import NO_TABLE, encode_fields
-from control_plane.triton.adapters.grpc import GrpcClient
+from control_plane.triton.adapters.grpc.client import GrpcClient
 from tests.h2_peer import H2Peer
 from tests.unit.triton.adapters.grpc_bench import GRPC_ANSWER, answer_next, call, greeting, scripted
 

@@ -13,7 +13,7 @@ import pytest
 from control_plane.core.endpoints import TcpAddress
 from control_plane.core.infer_call import SendFailure
 from control_plane.protocols.grpc import GrpcAnswer, GrpcHead
-from control_plane.triton.adapters.grpc import GrpcClient
+from control_plane.triton.adapters.grpc.client import GrpcClient
 from control_plane.triton.ports import CANCEL_AFTER_S
 from tests.fakes.slot import FakeSlot
 from tests.unit.triton.adapters.fake_grpc_server import aborting, echo, never, serving

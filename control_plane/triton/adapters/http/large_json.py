@@ -1,6 +1,6 @@
 """JSON that Triton parses for so long that the other connections of the same HTTP thread wait: some 10 to 20 ms for each MB.
 
-Used by `triton/adapters/http`, which keeps the requests of others away from such a thread.
+Used by `triton/adapters/http/client`, which keeps the requests of others away from such a thread.
 """
 
 from __future__ import annotations

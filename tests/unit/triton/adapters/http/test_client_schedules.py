@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from control_plane.core.endpoints import TcpAddress
 from control_plane.core.errors import DeadlineExceeded, UpstreamUnavailable
 from control_plane.protocols.http1 import HttpRequest
-from control_plane.triton.adapters.http import HttpClient
+from control_plane.triton.adapters.http.client import HttpClient
 from tests.aio import run
 from tests.unit.triton.adapters.http_bench import assert_all_slots_are_there
 from tests.unit.triton.adapters.scripted_triton import OK, Exchange, scripted_triton

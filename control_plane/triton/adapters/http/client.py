@@ -20,9 +20,9 @@ from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwa
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, upstream_pieces
 from control_plane.triton.adapters.abandoned import patience_s
 from control_plane.triton.adapters.connecting import MAX_ANSWER_BYTES, open_connection
-from control_plane.triton.adapters.http_connection import HttpConnection
-from control_plane.triton.adapters.http_stream import TritonHttpStream
-from control_plane.triton.adapters.large_json import HELD_UP_S, LARGE_JSON_BYTES, comes_to_be_parsed, has_large_json
+from control_plane.triton.adapters.http.connection import HttpConnection
+from control_plane.triton.adapters.http.large_json import HELD_UP_S, LARGE_JSON_BYTES, comes_to_be_parsed, has_large_json
+from control_plane.triton.adapters.http.stream import TritonHttpStream
 from control_plane.triton.ports import Slot
 
 _REPOSITORY = b"/v2/repository/"

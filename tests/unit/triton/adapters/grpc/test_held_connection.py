@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from control_plane.core.endpoints import TcpAddress
-from control_plane.triton.adapters.held_connection import HeldConnection
+from control_plane.triton.adapters.grpc.held_connection import HeldConnection
 from tests.unit.triton.adapters.fake_grpc_server import FakeServer, echo, serving
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from control_plane.core.errors import DeadlineExceeded, UpstreamUnavailable
 from control_plane.protocols.http1 import HttpRequest
-from control_plane.triton.adapters.http import HttpClient
+from control_plane.triton.adapters.http.client import HttpClient
 from tests.aio import run
 from tests.fakes.slot import FakeSlot
 from tests.unit.triton.adapters.http_bench import REQUEST, Gate, assert_all_slots_are_there, failure, pool, send

@@ -15,8 +15,8 @@ from control_plane.core.endpoints import TcpAddress, UnixAddress
 from control_plane.core.errors import UpstreamUnavailable
 from control_plane.core.infer_call import SendFailure
 from control_plane.protocols.grpc import answer_of, frame_message
-from control_plane.triton.adapters.grpc import GrpcClient
-from control_plane.triton.adapters.grpc_calls import UnaryCall
+from control_plane.triton.adapters.grpc.calls import UnaryCall
+from control_plane.triton.adapters.grpc.client import GrpcClient
 from tests.unit.protocols.http2.http2_ends import frame
 from tests.unit.triton.adapters.fake_grpc_server import never
 from tests.unit.triton.adapters.grpc_bench import STREAM_HEAD, UNAVAILABLE, answering, call, scripted, triton

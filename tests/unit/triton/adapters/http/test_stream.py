@@ -9,8 +9,8 @@ import pytest
 from control_plane.core.endpoints import TcpAddress
 from control_plane.core.errors import DeadlineExceeded, UpstreamUnavailable
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
-from control_plane.triton.adapters.http import HttpClient
-from control_plane.triton.adapters.http_stream import TritonHttpStream
+from control_plane.triton.adapters.http.client import HttpClient
+from control_plane.triton.adapters.http.stream import TritonHttpStream
 from tests.unit.triton.adapters.scripted_triton import OK, Exchange, Script, ScriptedTriton, scripted_triton
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -1,4 +1,4 @@
-"""Calls in flight on an HTTP/2 connection to Triton: unary ones and streams. `triton/adapters/grpc` opens them, and owns
+"""Calls in flight on an HTTP/2 connection to Triton: unary ones and streams. `triton/adapters/grpc/client` opens them, and owns
 the connections.
 """
 

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
-from control_plane.triton.adapters.http import HttpClient
-from control_plane.triton.adapters.large_json import comes_to_be_parsed
+from control_plane.triton.adapters.http.client import HttpClient
+from control_plane.triton.adapters.http.large_json import comes_to_be_parsed
 from tests.aio import settle
 from tests.unit.triton.adapters.http_bench import Gate, assert_all_slots_are_there, pool
 from tests.unit.triton.adapters.scripted_triton import Exchange, ScriptedTriton
