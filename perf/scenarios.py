@@ -1,7 +1,7 @@
 """Every scenario there is, in the order in which `make perf` runs them.
 
 A new one is a package `perf/NAME` whose `__main__` calls `perf.measurement.harness.carry_out`, a `Report` beside it, a line
-here, a run of a few seconds in one of `tests/e2e/test_perf*.py`, and a section with its block in perf/README.md.
+here, a run of a few seconds in one of `tests/e2e/perf/test_perf*.py`, and a section with its block in perf/README.md.
 """
 
 from __future__ import annotations

@@ -57,14 +57,33 @@ nothing left to do."""
 _TURNS = {name: turn for turn, name in enumerate(BEGUN_FIRST)}
 
 _SERVERS = {
-    "the contract's": ("contract", ("clients", "grpc", "header_forwarding", "http", "leaving")),
-    "the session's": ("e2e", ("access", "cli", "jobs", "metrics", "models", "names", "openai")),
-    "the session's, behind other gateways": ("e2e", ("metering", "tenant_limits")),
+    "the contract's": (
+        "contract/test_clients",
+        "contract/test_grpc",
+        "contract/test_header_forwarding",
+        "contract/test_http",
+        "contract/test_leaving",
+    ),
+    "the session's": (
+        "e2e/admin/test_cli",
+        "e2e/auth/test_access",
+        "e2e/frontends/test_names",
+        "e2e/frontends/test_openai",
+        "e2e/jobs/test_jobs",
+        "e2e/loads/test_models",
+        "e2e/telemetry/test_metrics",
+    ),
+    "the session's, behind other gateways": ("e2e/admission/test_tenant_limits", "e2e/metering/test_metering"),
 }
-TOGETHER = {f"tests/{folder}/test_{name}.py": server for server, (folder, names) in _SERVERS.items() for name in names}
+TOGETHER = {f"tests/{file}.py": server for server, files in _SERVERS.items() for file in files}
 """Files whose tests ask a server that is started once for each process, by which one they ask."""
 
-APART = {f"tests/e2e/test_{name}.py" for name in ("perf", "perf_fleet", "perf_models", "stopping")}
+APART = {
+    "tests/e2e/app/test_stopping.py",
+    "tests/e2e/perf/test_perf.py",
+    "tests/e2e/perf/test_perf_fleet.py",
+    "tests/e2e/perf/test_perf_models.py",
+}
 """Files whose tests share nothing, and which take so long that a process with one of them would be the last to end."""
 
 

@@ -1,7 +1,7 @@
 """A real control plane of Kubernetes, from the programs of `KUBEBUILDER_ASSETS`: etcd and kube-apiserver, as envtest starts
 them, and where they are there and asked for kube-controller-manager and kube-scheduler.
 
-No kubelet runs: `tests/e2e/process_kubelet.py` stands in for it. The gateway has the token that the server itself issues
+No kubelet runs: `tests/e2e/deploy/process_kubelet.py` stands in for it. The gateway has the token that the server itself issues
 to its service account, and only the rights of deploy/kubernetes' own Roles.
 """
 

@@ -15,7 +15,7 @@ from perf.chaos.scene import Act
 
 _NOTHING = "nothing"
 _E2E = "tests/e2e"
-_QUICK = f"{_E2E}/test_perf.py::test_scenario"
+_QUICK = f"{_E2E}/perf/test_perf.py::test_scenario"
 """Carries out some drills by itself, each in a second."""
 
 
@@ -62,7 +62,7 @@ DRILLS = {
     for drill in (
         Drill(
             "Triton dies", "three servers", faults.kill_a_triton, f"kill -9 of {_THIRD}",
-            "what may not be computed twice fails if it was there; no other request", f"{_E2E}/test_fleet_workers.py::"
+            "what may not be computed twice fails if it was there; no other request", f"{_E2E}/fleet/test_fleet_workers.py::"
             "test_when_a_triton_is_killed_the_other_serves_what_it_had",
         ),
         Drill(
@@ -76,7 +76,7 @@ DRILLS = {
         ),
         Drill(
             "stub dies", "three servers", faults.kill_a_stub, "kill -9 of the Python process of one of three replicas",
-            "what may not be computed twice fails if it was there; no other request", f"{_E2E}/test_dead_stub.py::"
+            "what may not be computed twice fails if it was there; no other request", f"{_E2E}/triton/test_dead_stub.py::"
             "test_all_that_fits_is_loaded_at_the_start_and_a_stub_that_dies_is_replaced",
         ),
         Drill(
@@ -86,12 +86,12 @@ DRILLS = {
         ),
         Drill(
             "a load hangs", "three servers", faults.load_one_that_hangs, "a model is asked for whose `initialize` never ends",
-            "who asks for it is told so after `TIDEGATE_LOAD_TIMEOUT_S`; nobody else anything", f"{_E2E}/test_fleet_failures.py::"
+            "who asks for it is told so after `TIDEGATE_LOAD_TIMEOUT_S`; nobody else anything", f"{_E2E}/fleet/test_fleet_failures.py::"
             "test_one_whose_load_triton_would_never_end_fails_and_is_loaded_once_it_is_mended", failed=0,
         ),
         Drill(
             "an artefact is corrupt", "three servers", faults.load_a_corrupt_one, "a model is asked for whose file is cut off",
-            "who asks for it is told what is wrong with its file; nobody else anything", f"{_E2E}/test_fleet_failures.py::"
+            "who asks for it is told what is wrong with its file; nobody else anything", f"{_E2E}/fleet/test_fleet_failures.py::"
             "test_for_one_whose_files_cannot_be_loaded_nothing_goes_and_who_asks_is_told", failed=0,
         ),
         Drill(
@@ -120,16 +120,17 @@ DRILLS = {
         Drill(
             "a crowd for cold models", "three servers", faults.ask_for_twenty_cold_models,
             "200 requests at once for 20 models that are loaded nowhere, with room for 9", "all wait for the loads, and are answered",
-            f"{_E2E}/test_fleet.py::test_many_at_once_for_one_that_is_nowhere_are_one_load", failed=0,
+            f"{_E2E}/fleet/test_fleet.py::test_many_at_once_for_one_that_is_nowhere_are_one_load", failed=0,
         ),
         Drill(
             "node dies", "three nodes", faults.kill_a_node, "kill -9 of one of three nodes, and a start a second later",
             "its Triton ends with it: what may not be computed twice fails if it was there; no other request",
-            f"{_E2E}/test_nodes.py::test_a_killed_node_leaves_no_process_and_is_used_again_once_it_is_back",
+            f"{_E2E}/node/test_nodes.py::test_a_killed_node_leaves_no_process_and_is_used_again_once_it_is_back",
         ),
         Drill(
             "node freezes", "three nodes", faults.freeze_a_node, "SIGSTOP of one of three nodes for 5 s",
-            "nothing: its Triton answers", f"{_E2E}/test_nodes.py::test_a_frozen_node_costs_only_its_hits_and_they_come_back", failed=0,
+            "nothing: its Triton answers",
+            f"{_E2E}/node/test_nodes.py::test_a_frozen_node_costs_only_its_hits_and_they_come_back", failed=0,
         ),
         Drill(
             "node is cut off", "three nodes", faults.hold_up_the_way_to_a_node,
@@ -147,7 +148,7 @@ DRILLS = {
         ),
         Drill(
             "worker dies", "two workers", faults.kill_a_worker, "kill -9 of one of two",
-            "connections to it break, with what was on them; new ones are accepted", f"{_E2E}/test_workers.py::"
+            "connections to it break, with what was on them; new ones are accepted", f"{_E2E}/app/test_workers.py::"
             "test_a_worker_that_is_killed_costs_only_what_it_had_under_way", lost=_CALLERS, over_within_s=2.0,
         ),
         Drill(
@@ -157,7 +158,7 @@ DRILLS = {
         ),
         Drill(
             "gateway dies", "two gateways", faults.kill_a_gateway, "kill -9 of one of two, and a start a second later",
-            "connections to it break, with what was on them; callers go to the other", f"{_E2E}/test_life.py::"
+            "connections to it break, with what was on them; callers go to the other", f"{_E2E}/app/test_life.py::"
             "test_kill_9_leaves_no_orphan_and_what_it_left_is_replaced", lost=_CALLERS, over_within_s=2.0,
         ),
         Drill(
@@ -166,12 +167,12 @@ DRILLS = {
         ),
         Drill(
             "leader dies", "two gateways", faults.kill_the_leader, "kill -9 of the gateway that loads, and a start a second later",
-            "as with any gateway; who asks for a cold model waits for the other one, about 8 s", f"{_E2E}/test_two_gateways.py::"
+            "as with any gateway; who asks for a cold model waits for the other one, about 8 s", f"{_E2E}/fleet/test_two_gateways.py::"
             "test_when_the_leader_is_killed_the_other_takes_over", lost=_CALLERS, over_within_s=2.0,
         ),
         Drill(
             "leader freezes", "two gateways", faults.freeze_the_leader, "SIGSTOP of the gateway that loads for 10 s, longer than its lease",
-            "requests there wait for it or for their deadline; the other one loads", f"{_E2E}/test_leaders.py::"
+            "requests there wait for it or for their deadline; the other one loads", f"{_E2E}/fleet/test_leaders.py::"
             "test_one_that_is_held_still_past_its_lease_does_no_harm", lost=_CALLERS, over_within_s=DEADLINE_S + 2.5,
         ),
         Drill(
@@ -192,11 +193,11 @@ DRILLS = {
         ),
         Drill(
             "Redis freezes", "two gateways", store_faults.freeze_redis, "SIGSTOP of the one with the state for 6 s",
-            _NOTHING, f"{_E2E}/test_access.py::test_while_redis_hangs_they_go_on_with_what_they_know", failed=0,
+            _NOTHING, f"{_E2E}/auth/test_access.py::test_while_redis_hangs_they_go_on_with_what_they_know", failed=0,
         ),
         Drill(
             "Redis lies", "two gateways", store_faults.empty_redis, "FLUSHALL of the one with the state",
-            "nothing: keys that are known stay valid, and the health page says so", f"{_E2E}/test_access.py::"
+            "nothing: keys that are known stay valid, and the health page says so", f"{_E2E}/auth/test_access.py::"
             "test_an_emptied_redis_locks_nobody_out", failed=0,
         ),
         Drill(
@@ -221,11 +222,11 @@ DRILLS = {
         ),
         Drill(
             "too much", "one server", overload.overload, _OVERLOAD, "answers in time as at the peak; the rest is refused at once",
-            f"{_E2E}/test_overload.py::test_thrice_the_capacity_leaves_nine_tenths_of_the_peak", callers=0, is_overload=True,
+            f"{_E2E}/admission/test_overload.py::test_thrice_the_capacity_leaves_nine_tenths_of_the_peak", callers=0, is_overload=True,
         ),
         Drill(
             "too much, with keys", "one server with keys", overload.overload, f"{_OVERLOAD}, with authentication", "the same",
-            f"{_E2E}/test_overload.py::test_thrice_the_capacity_leaves_nine_tenths_of_the_peak", callers=0, is_overload=True,
+            f"{_E2E}/admission/test_overload.py::test_thrice_the_capacity_leaves_nine_tenths_of_the_peak", callers=0, is_overload=True,
         ),
         Drill(
             "too much, and callers leave", "one server", overload.overload_by_leavers,
@@ -234,7 +235,7 @@ DRILLS = {
         Drill(
             "too much, and nobody says how long he waits", "one server", overload.overload_untold,
             f"{_OVERLOAD}; callers leave after 0.9 s, their deadlines are 27 s", "the same",
-            f"{_E2E}/test_overload.py::test_callers_that_leave_without_having_said_when_are_answered_while_they_are_there",
+            f"{_E2E}/admission/test_overload.py::test_callers_that_leave_without_having_said_when_are_answered_while_they_are_there",
             callers=0, is_overload=True,
         ),
     )

@@ -1,6 +1,6 @@
 """What all scenarios have in common: their options, and one run from the first look at the tree to the written result.
 
-`--rounds` and `--seconds` make any of them short; tests run each for seconds like that (`tests/e2e/test_perf*.py`).
+`--rounds` and `--seconds` make any of them short; tests run each for seconds like that (`tests/e2e/perf/test_perf*.py`).
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class BothWays:
 def served(state_dir: Path, models: Sequence[str] = LOADED) -> Iterator[BothWays]:
     """One for as long as the block; at its end nothing of it is left and its log tells of no defect."""
     loads = [part for name in models for part in ("--load", name)]
-    # What the same calls say straight, Triton says to everybody here; tests/e2e/test_fingerprints.py has the lock.
+    # What the same calls say straight, Triton says to everybody here; tests/e2e/loads/test_fingerprints.py has the lock.
     unlocked = {"TIDEGATE_LOCK_MODEL_CONTROL": "false"}
     flags = ("--model-repository", str(MODELS), servers.COMPLETE, "--allow-shared-memory", "--header-forward-pattern", FORWARDED, *loads)
     running = servers.start(state_dir, *flags, env=unlocked)

@@ -8,6 +8,6 @@ import control_plane.app.node
 import control_plane.cli.node
 import control_plane.cli.serve
 import tests.e2e.forks
-import tests.e2e.mortal_jobs
+import tests.e2e.jobs.mortal_jobs
 
 __all__ = ["control_plane", "tests"]

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from control_plane.settings import PROJECT_ROOT
-from tests.e2e.consoles import commands_in
+from tests.e2e.docs.consoles import commands_in
 from tests.unit.cli.admin.declarative_bench import shell
 
 PAGE = (PROJECT_ROOT / "docs" / "how-to" / "declarative.md").read_text()

@@ -1,4 +1,4 @@
-"""What `tidegate tune` checks before it starts anything, and its defaults; tests/e2e/test_tune.py has a whole
+"""What `tidegate tune` checks before it starts anything, and its defaults; tests/e2e/tuning/test_tune.py has a whole
 run.
 """
 

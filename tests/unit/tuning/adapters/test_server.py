@@ -1,4 +1,4 @@
-"""Files that are placed for a candidate; tests/e2e/test_tune.py tests that Triton serves them."""
+"""Files that are placed for a candidate; tests/e2e/tuning/test_tune.py tests that Triton serves them."""
 
 from __future__ import annotations
 

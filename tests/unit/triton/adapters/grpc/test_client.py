@@ -1,4 +1,4 @@
-"""gRPC client of Triton, against grpc's own server in Triton's place; `test_grpc_servers` has other
+"""gRPC client of Triton, against grpc's own server in Triton's place; `test_client_servers` has other
 servers.
 """
 

@@ -1,0 +1,187 @@
+"""A fleet full of models that serve, and models that cannot be loaded: who asks is told why, and what serves stays."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control_plane.admin.client import AdminClient
+from control_plane.core.errors import InvalidRequest
+from tests.e2e import tidegate as servers
+from tests.e2e.fleet.test_fleet import answer_of, ask, loaded, shown, write_models
+from tests.e2e.loads import bad_models
+from tests.e2e.nodes import PLACES, fleet_on
+from tests.e2e.raw_http import status
+from tests.e2e.tidegate import COMPLETE, Tidegate, command_line, run_cli, wait_for
+
+pytestmark = pytest.mark.timeout(300)
+
+GOOD = ("m0", "m1", "m2", "m3")
+"""As many as there is room for."""
+LIMIT_S = 12.0
+"""Of a load, for one that hangs."""
+
+_SIZE = 'parameters { key: "tidegate_resident_bytes" value { string_value: "24MiB" } }\n'
+_CUT = b"\x08\x09\x3a\xe8\x07" + b"graph"
+
+
+@pytest.fixture(scope="module", params=PLACES)
+def place(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def repository(place: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("models")
+    write_models(root, GOOD)
+    for model in GOOD:
+        with (root / model / "config.pbtxt").open("a") as config:
+            config.write('parameters { key: "tidegate_max_replicas" value { string_value: "1" } }\n')
+    bad_models.write(root, "cut", bad_models.ONNX + _SIZE, {"1/model.onnx": _CUT})
+    bad_models.write(root, "syntax", f"{bad_models.PYTHON}{_SIZE}input [ {{\n")
+    bad_models.write(root, "raises", bad_models.PYTHON + _SIZE, {"1/model.py": bad_models.code('raise ValueError("no weights")')})
+    bad_models.write(root, "dies", bad_models.PYTHON + _SIZE, {"1/model.py": "import os\nos._exit(3)\n"})
+    bad_models.write(root, "hangs", bad_models.PYTHON + _SIZE, {"1/model.py": bad_models.code("import time; time.sleep(3600)")})
+    return root
+
+
+@pytest.fixture(scope="module")
+def fleet(place: str, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
+    env, root = {"TIDEGATE_LOAD_TIMEOUT_S": str(LIMIT_S)}, tmp_path_factory.mktemp("fleet")
+    with fleet_on(place, root, "--memory-budget", "50MiB", repository=repository, sources=(COMPLETE,), env=env) as (running, _):
+        yield running
+
+
+def fill(fleet: Tidegate) -> None:
+    """With what serves."""
+
+    def is_full() -> bool:
+        for model in sorted(set(GOOD) - served(fleet)):
+            answer = ask(fleet, model)  # on a busy machine its load may take longer than the limit, and is tried again
+            assert status(answer) == 503 or answer_of(answer) == 1.0 + GOOD.index(model)
+        return served(fleet) == set(GOOD)
+
+    wait_for(is_full, timeout_s=240, what="a full fleet")
+
+
+def served(fleet: Tidegate) -> set[str]:
+    return set().union(*loaded(fleet).values())
+
+
+def events(fleet: Tidegate, kind: str) -> list[dict[str, Any]]:
+    return [event for event in shown(fleet)["events"] if event["kind"] == kind]
+
+
+def listed(fleet: Tidegate, model: str) -> dict[str, Any]:
+    return next(each for each in AdminClient(fleet.endpoints["admin"]).list_models() if each["name"] == model)
+
+
+@pytest.mark.parametrize(("model", "says"), [("cut", b"bytes of it are missing"), ("syntax", b"config.pbtxt:")])
+def test_for_one_whose_files_cannot_be_loaded_nothing_goes_and_who_asks_is_told(fleet: Tidegate, model: str, says: bytes) -> None:
+    fill(fleet)
+    evicted = len(events(fleet, "evicted"))
+    for _ in range(3):
+        refused = ask(fleet, model)
+        assert status(refused) == 503
+        assert says in refused
+        assert re.search(rb"(?i)\r\nretry-after: [1-9]", refused)
+    assert served(fleet) == set(GOOD)
+    assert len(events(fleet, "evicted")) == evicted
+    assert says.decode() in listed(fleet, model)["reason"]
+    assert any(f"model={model}" in line and says.decode() in line for line in fleet.said().splitlines())
+
+
+def test_one_that_has_failed_takes_nothing_elses_place_again(fleet: Tidegate) -> None:
+    fill(fleet)
+    first = ask(fleet, "raises")
+    assert status(first) == 503
+    assert b"ValueError: no weights" in first
+    assert b"At:" not in first
+
+    def is_tried_again() -> bool:
+        fill(fleet)
+        refused = ask(fleet, "raises")
+        assert status(refused) == 503
+        assert b"ValueError: no weights" in refused
+        return b"nothing is unloaded to try it again" in refused
+
+    wait_for(is_tried_again, timeout_s=120, what="the end of its quarantine")
+    assert served(fleet) == set(GOOD)
+    places = [event["server"] for event in events(fleet, "evicted") if "'raises'" in event["reason"]]
+    assert len(places) == len(set(places)), "it is tried once on each server, as the first failure might have been that server's"
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        pytest.param("dies", "its Python process ended with exit status 3 before the model was ready", id="dies"),
+        pytest.param("hangs", f"was not loaded within {LIMIT_S:g} s (TIDEGATE_LOAD_TIMEOUT_S); its Python process was still", id="hangs"),
+    ],
+)
+def test_one_whose_load_triton_would_never_end_fails_and_is_loaded_once_it_is_mended(
+    fleet: Tidegate, repository: Path, model: str, says: str
+) -> None:
+    admin = AdminClient(fleet.endpoints["admin"])
+    with pytest.raises(InvalidRequest) as caught:
+        admin.load(model)
+    assert says in str(caught.value)
+    assert says in listed(fleet, model)["reason"]
+    wait_for(lambda: listed(fleet, model)["state"] == "UNAVAILABLE", timeout_s=60, what="the end of its load")
+    bad_models.mend(repository, model)
+    assert admin.load(model)["state"] == "READY"
+    admin.unload(model)
+
+
+def test_a_server_that_is_killed_is_an_event_and_what_it_had_is_counted_as_lost(fleet: Tidegate) -> None:
+    fill(fleet)
+    before, lost = len(events(fleet, "down")), counted(fleet, "tidegate_fleet_events_total", kind="lost")
+    killed, took = next((name, models) for name, models in loaded(fleet).items() if models)
+    os.kill(triton_of(fleet, killed), signal.SIGKILL)
+    wait_for(lambda: len(events(fleet, "up")) == before + 1, timeout_s=60, what="its return")
+    down = events(fleet, "down")[-1]
+    assert (down["server"], down["model"]) == (killed, "")
+    how, _, had = down["reason"].partition("; with it ")
+    # A connection that is refused may be seen before a node says why.
+    hows = ("the Triton of the node at ", "the Triton at ") if fleet.nodes else ("Triton was killed by SIGKILL and is being restarted",)
+    assert how.startswith(hows)
+    assert all(model in had for model in took)
+    assert counted(fleet, "tidegate_fleet_events_total", kind="lost") == lost + len(took)
+    assert counted(fleet, "tidegate_fleet_events_total", kind="down") == before + 1
+    assert counted(fleet, "tidegate_triton_losses_total") == before + 1
+    assert f"server {killed} is down: {how}" in fleet.said()
+    assert f"server {killed} is up after" in fleet.said()
+    assert f"server {killed}: {how}" in " ".join(run_cli("fleet", "--state-dir", str(fleet.state_dir)).stdout.split())
+
+
+def counted(fleet: Tidegate, metric: str, **labels: str) -> float:
+    with urllib.request.urlopen(fleet.endpoints["metrics"]) as page:
+        lines = page.read().decode().splitlines()
+    sample = metric + ("{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}" if labels else "")
+    return next(float(line.rpartition(" ")[2]) for line in lines if line.rpartition(" ")[0] == sample)
+
+
+def triton_of(fleet: Tidegate, server: str) -> int:
+    """Its process, by the state folder that it was started with."""
+    host = host_of(fleet, server)
+    for pid in servers.descendants(host.process.pid):
+        if is_triton_of(fleet, server, pid):
+            return pid
+    raise AssertionError(f"no Triton of {server} is running")
+
+
+def is_triton_of(fleet: Tidegate, server: str, pid: int) -> bool:
+    folder = f"{host_of(fleet, server).state_dir}/" if fleet.nodes else f"/servers/{server}/"
+    line = command_line(pid).decode().split("\0")
+    return line[0].endswith("tritonserver") and any(folder in each for each in line)
+
+
+def host_of(fleet: Tidegate, server: str) -> Tidegate:
+    """Its node where it has one, else the gateway."""
+    return fleet.nodes[int(server.rpartition("-")[2])] if fleet.nodes else fleet
