@@ -1,4 +1,4 @@
-"""Attempts to have two parsers read one stream in two ways that `tests/wire/test_http_smuggling` does not make.
+"""Attempts to have two parsers read one stream in two ways that `tests/wire/http/test_http_smuggling` does not make.
 
 Against the frontend with a recording upstream: each ends with a refusal and a closed connection, or with exactly one request.
 """

@@ -75,7 +75,7 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
         yield running
 
 
-# What frontends do is told apart in tests/wire/test_response_cache.py; here Triton is the real one, and each question takes one of them.
+# What frontends do is told apart in tests/wire/cache/test_response_cache.py; here Triton is the real one, and each question takes one.
 
 
 def test_another_shape_is_another_request(client: Client) -> None:

@@ -13,7 +13,7 @@ from typer.main import get_command
 from control_plane.cli import command_line
 from tests.unit.admin.admin_bench import Bench
 from tests.unit.cli.command import Tidegate
-from tests.wire.admin import admin_server
+from tests.wire.admin.admin import admin_server
 
 WITHOUT = {
     "serve": "runs until it is stopped",

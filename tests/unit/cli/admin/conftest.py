@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit.admin.admin_bench import Bench, Clock
-from tests.wire.admin import admin_server
+from tests.wire.admin.admin import admin_server
 
 
 @pytest.fixture(scope="module")

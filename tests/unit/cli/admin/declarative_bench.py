@@ -12,7 +12,7 @@ from pathlib import Path
 
 from control_plane.host.state_dir import StateDir
 from tests.unit.admin.admin_bench import Bench
-from tests.wire.admin import admin_server
+from tests.wire.admin.admin import admin_server
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.admin.admin_bench import Bench
 from tests.unit.cli.command import Tidegate
-from tests.wire.admin import admin_server
+from tests.wire.admin.admin import admin_server
 
 FILE = """
 kind: Route

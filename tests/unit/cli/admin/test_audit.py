@@ -13,7 +13,7 @@ from control_plane.cli.admin import audit
 from tests.aio import run
 from tests.unit.admin.admin_bench import Bench
 from tests.unit.cli.command import Tidegate
-from tests.wire.admin import admin_server
+from tests.wire.admin.admin import admin_server
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from control_plane.metering.domain.usage import Usage, UsageBatch, UsageKey
 from tests.aio import run
 from tests.unit.admin.admin_bench import Bench
 from tests.unit.cli.command import Tidegate
-from tests.wire.admin import admin_server
+from tests.wire.admin.admin import admin_server
 
 TIDEGATE = Path(sys.executable).with_name("tidegate")
 

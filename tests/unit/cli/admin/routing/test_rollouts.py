@@ -21,7 +21,7 @@ from tests.aio import run
 from tests.e2e.tidegate import run_cli
 from tests.unit.admin.admin_bench import Bench
 from tests.unit.cli.command import Tidegate
-from tests.wire.admin import admin_server
+from tests.wire.admin.admin import admin_server
 
 
 def triton(request: HttpRequest) -> HttpAnswer:
