@@ -59,9 +59,9 @@ _TURNS = {name: turn for turn, name in enumerate(BEGUN_FIRST)}
 _SERVERS = {
     "the contract's": (
         "contract/test_clients",
-        "contract/test_grpc",
+        "contract/grpc/test_grpc",
         "contract/test_header_forwarding",
-        "contract/test_http",
+        "contract/http/test_http",
         "contract/test_leaving",
     ),
     "the session's": (

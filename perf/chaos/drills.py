@@ -189,7 +189,8 @@ DRILLS = {
         ),
         Drill(
             "Redis dies", "two gateways", store_faults.kill_redis, "kill -9 of the one with the state, and a start 6 s later",
-            _NOTHING, "tests/contract/test_redis.py::test_one_that_ends_is_unavailable_at_once_and_back_with_all_it_was_told", failed=0,
+            _NOTHING,
+            "tests/contract/stores/test_redis.py::test_one_that_ends_is_unavailable_at_once_and_back_with_all_it_was_told", failed=0,
         ),
         Drill(
             "Redis freezes", "two gateways", store_faults.freeze_redis, "SIGSTOP of the one with the state for 6 s",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perf.servers.rabbitmq import RabbitmqServer, rabbitmq_server
-from tests.contract.http_extensions import SHARED_BYTES, SHARED_MEMORY
+from tests.contract.http.http_extensions import SHARED_BYTES, SHARED_MEMORY
 from tests.e2e import tidegate as servers
 from tests.real_kubernetes import RealApi, real_api
 from tests.redis_server import RedisServer, redis_server

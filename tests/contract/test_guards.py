@@ -15,11 +15,11 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from tests.contract.conftest import BothWays, served
-from tests.contract.grpc_streams import add, fails, repeat, same, say
-from tests.contract.grpc_wire import Call, Stream, call, channel, infer, talk
-from tests.contract.http_extensions import added
-from tests.contract.http_tensors import bare, strings, typed
-from tests.contract.http_wire import Answer, Talk, hold, request
+from tests.contract.grpc.grpc_streams import add, fails, repeat, same, say
+from tests.contract.grpc.grpc_wire import Call, Stream, call, channel, infer, talk
+from tests.contract.http.http_extensions import added
+from tests.contract.http.http_tensors import bare, strings, typed
+from tests.contract.http.http_wire import Answer, Talk, hold, request
 
 DEEP = b"[" * 100_000
 LONG_ID = "x" * 128

@@ -16,9 +16,9 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from tests.contract.conftest import BothWays
-from tests.contract.grpc_streams import repeat
-from tests.contract.grpc_wire import SERVICE, Call, call, channel, infer
-from tests.contract.http_wire import Talk, hold, request, summary
+from tests.contract.grpc.grpc_streams import repeat
+from tests.contract.grpc.grpc_wire import SERVICE, Call, call, channel, infer
+from tests.contract.http.http_wire import Talk, hold, request, summary
 from tests.contract.ledger import compare
 from tests.e2e.tidegate import wait_for
 

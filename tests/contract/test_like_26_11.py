@@ -18,16 +18,16 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from tests.contract import http_extensions, http_messages, http_tensors
 from tests.contract.conftest import FORWARDED, LOADED, MODELS
 from tests.contract.differences import DIFFERENCES
-from tests.contract.grpc_calls import ADMINISTERING, CALLS, SMALL
-from tests.contract.grpc_streams import STREAMS
-from tests.contract.grpc_wire import DEADLINE_S, Call, Stream, call, channel, talk
-from tests.contract.grpc_wire import summary as grpc_summary
-from tests.contract.http_messages import CHUNKED, INT32
-from tests.contract.http_wire import TIMEOUT_S, Talk, chunked, hold, request
-from tests.contract.http_wire import summary as http_summary
+from tests.contract.grpc.grpc_calls import ADMINISTERING, CALLS, SMALL
+from tests.contract.grpc.grpc_streams import STREAMS
+from tests.contract.grpc.grpc_wire import DEADLINE_S, Call, Stream, call, channel, talk
+from tests.contract.grpc.grpc_wire import summary as grpc_summary
+from tests.contract.http import http_extensions, http_messages, http_tensors
+from tests.contract.http.http_messages import CHUNKED, INT32
+from tests.contract.http.http_wire import TIMEOUT_S, Talk, chunked, hold, request
+from tests.contract.http.http_wire import summary as http_summary
 from tests.e2e import tidegate as servers
 from tests.triton_like import MOST_CHUNKS, NO_SHARED_MEMORY
 

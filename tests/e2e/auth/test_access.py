@@ -171,7 +171,7 @@ def test_an_emptied_redis_locks_nobody_out(tidegate: Tidegate, start: Start, tmp
 
 
 def test_while_redis_hangs_they_go_on_with_what_they_know(pair: tuple[Tidegate, Tidegate, str], redis: RedisServer) -> None:
-    """One that has ended is told of sooner: tests/contract/test_redis.py."""
+    """One that has ended is told of sooner: tests/contract/stores/test_redis.py."""
     first, second, admin_key = pair
     administrators = [Administrator(gateway, admin_key) for gateway in (first, second)]
     key = administrators[0].make_key(OPERATORS, "infer:*", "metrics")

@@ -1,6 +1,6 @@
 """A gateway whose shared cache is held still, killed or poisoned: callers see nothing of it, and it comes back.
 
-One that is slow, cut off or full is in tests/contract/test_shared_cache_chaos.py.
+One that is slow, cut off or full is in tests/contract/cache/test_shared_cache_chaos.py.
 """
 
 from __future__ import annotations

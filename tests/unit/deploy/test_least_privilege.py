@@ -42,7 +42,7 @@ RIGHTS = {
         {"apiGroups": ["tidegate.io"], "resources": ["models/status"], "verbs": ["update"]},
     ],
 }
-"""What the gateway may do with the API server: always, and by a component. Tests drop each verb (`tests/wire/test_kubernetes_*`)."""
+"""What the gateway may do with the API server: always, and by a component. Tests drop each verb (`tests/wire/kubernetes`)."""
 
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 

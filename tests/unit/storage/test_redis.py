@@ -1,4 +1,4 @@
-"""What needs no Redis; the rest is tests/contract/test_redis.py."""
+"""What needs no Redis; the rest is tests/contract/stores/test_redis.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """A fleet's lease as a Lease of Kubernetes, at a scripted API server of the real wire form; what every lease store does is
-in `tests/contract/test_lease_store.py`.
+in `tests/contract/stores/test_lease_store.py`.
 """
 
 from __future__ import annotations

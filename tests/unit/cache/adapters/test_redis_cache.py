@@ -1,5 +1,5 @@
 """Parts of the Redis adapter that need no Redis; the others are tested in
-tests/contract/test_shared_cache*.py.
+tests/contract/cache/test_shared_cache*.py.
 """
 
 from __future__ import annotations

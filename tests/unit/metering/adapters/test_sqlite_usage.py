@@ -1,4 +1,4 @@
-"""Behaviour that only SQLite has; tests/contract/test_usage_store.py tests the rest."""
+"""Behaviour that only SQLite has; tests/contract/stores/test_usage_store.py tests the rest."""
 
 from __future__ import annotations
 

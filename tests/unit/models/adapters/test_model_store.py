@@ -1,5 +1,5 @@
 """Model stores: what is particular to folders and URLs. All stores together are tested in
-tests/contract/test_model_store.py.
+tests/contract/model_stores/test_model_store.py.
 """
 
 from __future__ import annotations

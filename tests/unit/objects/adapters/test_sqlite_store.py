@@ -1,5 +1,5 @@
 """SQLite state store: what is particular to SQLite. All stores together are tested in
-tests/contract/test_state_store.py.
+tests/contract/stores/test_state_store.py.
 """
 
 from __future__ import annotations
