@@ -12,7 +12,7 @@ from control_plane.models.adapters.model_store import FsspecModelStore
 from control_plane.models.adapters.warm_tier.tier import DiskWarmTier
 from control_plane.models.tiers.warm_tier_manager import WarmTierManager
 from control_plane.triton.adapters.model_config import composing_models
-from tests.fakes.model_store import Moves
+from tests.fakes.triton.model_store import Moves
 
 CHUNK_BYTES = 1 << 20
 

@@ -2,9 +2,9 @@
 
 from tests.fakes.reading import FakeBoard, FakeReading
 from tests.fakes.recorder import FakeRecorder, Recorded
-from tests.fakes.repository import FakeRepository
+from tests.fakes.triton.repository import FakeRepository
+from tests.fakes.triton.upstream import FakeControl, FakeGrpc, FakeGrpcStream, FakeHttp, FakeHttpStream, FakeUpstream, server_of
 from tests.fakes.tuning import FakeLoad, FakeTuningServers
-from tests.fakes.upstream import FakeControl, FakeGrpc, FakeGrpcStream, FakeHttp, FakeHttpStream, FakeUpstream, server_of
 from tests.fakes.worker import FakeModels, FakeWorker, FakeWorkers
 
 __all__ = [

@@ -26,7 +26,7 @@ from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.mirror import ObjectMirror
 from control_plane.triton.compute_time import Ending
-from tests.fakes.state_store import FakeStateStore
+from tests.fakes.stores.state_store import FakeStateStore
 
 
 class FakeCosts:

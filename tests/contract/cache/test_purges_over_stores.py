@@ -17,7 +17,7 @@ from control_plane.objects.mirror import ObjectMirror
 from control_plane.objects.objects import Objects
 from control_plane.objects.ports import StateStore
 from tests.contract.stores.stores import address, handles
-from tests.fakes.shared_cache import FakeCache, FakeSharedCache
+from tests.fakes.stores.shared_cache import FakeCache, FakeSharedCache
 
 WAIT_S = 100.0
 FINGERPRINTS = Fingerprints()

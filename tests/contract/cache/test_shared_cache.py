@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from control_plane.cache.domain.shared_value import name_of
 from control_plane.cache.ports import SharedCache
 from tests.contract.cache.caches import COMPUTING_S, EVICTING, LONG_S, answered, key, put_for_sure, redis_cache, usable
-from tests.fakes.shared_cache import FakeCache, FakeSharedCache
+from tests.fakes.stores.shared_cache import FakeCache, FakeSharedCache
 from tests.redis_server import PASSWORD, RedisServer, redis_server
 
 LIMIT = 1000

@@ -14,7 +14,7 @@ from control_plane.audit.domain.entry import Actor, Change, Entry, change_of, ve
 from control_plane.audit.ports import AuditLog
 from control_plane.core.errors import StoreUnavailable
 from tests.contract.stores.stores import NAMES, Opening, address, empty_redis, handles
-from tests.fakes.audit_log import FakeAuditLog
+from tests.fakes.stores.audit_log import FakeAuditLog
 
 WRITERS, EACH = 4, 10
 AT_ONCE = 32

@@ -15,7 +15,7 @@ from control_plane.admission.ports import DemandBoard
 from control_plane.app.stores import open_demand_board
 from control_plane.core.errors import StoreUnavailable
 from tests.contract.stores.stores import NAMES, Opening, address, empty_redis, handles
-from tests.fakes.demand_board import FakeDemand, FakeDemandBoard
+from tests.fakes.stores.demand_board import FakeDemand, FakeDemandBoard
 from tests.redis_server import RedisServer, redis_server
 
 SOON_S = 40.0

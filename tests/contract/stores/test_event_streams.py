@@ -21,7 +21,7 @@ from control_plane.metering.adapters.sqlite_usage import open_sqlite_usage
 from control_plane.metering.domain.usage import EVERY_DAY, Usage, UsageBatch, UsageKey
 from tests.aio import in_background
 from tests.contract.stores.stores import LONG_S, Opening, empty_redis, handles
-from tests.fakes.event_streams import FakeEventStreams
+from tests.fakes.stores.event_streams import FakeEventStreams
 from tests.redis_server import RedisServer, redis_server
 
 ONE, TWO = Position(1, "id-1"), Position(3, 'id/3 "\n')

@@ -14,7 +14,7 @@ from control_plane.rollout.domain.findings import GATES, Sums
 from control_plane.rollout.domain.gate import Gate, GateSums
 from control_plane.rollout.ports import EvidenceBoard
 from tests.contract.stores.stores import Opening, empty_redis, handles
-from tests.fakes.evidence_board import FakeEvidenceBoard
+from tests.fakes.stores.evidence_board import FakeEvidenceBoard
 
 LARGE = 2**64 - 1
 

@@ -15,7 +15,7 @@ from control_plane.fleet.adapters.redis_memory import make_redis_fleet_memory
 from control_plane.fleet.domain.memory import DesiredState, Measured
 from control_plane.fleet.ports import FleetMemory
 from tests.contract.stores.stores import Opening, empty_redis, handles
-from tests.fakes.fleet_memory import FakeFleetMemory
+from tests.fakes.stores.fleet_memory import FakeFleetMemory
 from tests.redis_server import redis_server
 
 KNOWN = Measured(123, 2**40, load_s=0.1 + 0.2, service_s=1e-5, failures=3, quarantined_until_s=1.7e9, why='no "ä"\n', answered="q1")

@@ -15,7 +15,7 @@ from control_plane.admin.idempotency.ports import KEEP_S, MOST, MOST_OF_CALLER, 
 from control_plane.app.stores import open_idempotency_records
 from control_plane.core.errors import LimitExceeded, Overloaded, StoreUnavailable
 from tests.contract.stores.stores import NAMES, Opening, address, empty_redis, handles
-from tests.fakes.idempotency_records import FakeIdempotencyRecords
+from tests.fakes.stores.idempotency_records import FakeIdempotencyRecords
 from tests.redis_server import RedisServer
 
 

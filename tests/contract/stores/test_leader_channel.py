@@ -14,7 +14,7 @@ from control_plane.fleet.adapters.redis_leader_requests import make_redis_leader
 from control_plane.fleet.domain.leadership.report import LoadReport, ReplicaUse, Wanted
 from control_plane.fleet.ports import LeaderChannel
 from tests.contract.stores.stores import Opening, empty_redis, handles
-from tests.fakes.leader_channel import FakeLeaderChannel
+from tests.fakes.stores.leader_channel import FakeLeaderChannel
 from tests.redis_server import RedisServer, redis_server
 
 PATIENCE_S = 60.0

@@ -21,7 +21,7 @@ from control_plane.node.domain.fence import Fence, Term
 from control_plane.storage.kubernetes import KubernetesApi
 from tests.contract.kubernetes.api_servers import REAL, an_api
 from tests.contract.stores.stores import Opening, empty_redis, handles
-from tests.fakes.lease import FakeLeaseStore, FakeRecord
+from tests.fakes.stores.lease import FakeLeaseStore, FakeRecord
 from tests.redis_server import RedisServer, redis_server
 
 SOON_S = 40.0

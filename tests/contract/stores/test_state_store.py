@@ -16,7 +16,7 @@ from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.ports import StateStore
 from tests.aio import run
 from tests.contract.stores.stores import NAMES, Opening, address, empty_redis, handles
-from tests.fakes.state_store import FakeState, FakeStateStore
+from tests.fakes.stores.state_store import FakeState, FakeStateStore
 
 LONG_S = 100.0
 

@@ -16,7 +16,7 @@ from control_plane.metering.adapters.redis_usage import RedisUsageStore
 from control_plane.metering.domain.usage import EVERY_DAY, Usage, UsageBatch, UsageKey
 from control_plane.metering.ports import UsageStore
 from tests.contract.stores.stores import NAMES, Opening, address, empty_redis, handles, link
-from tests.fakes.usage_store import FakeUsage, FakeUsageStore
+from tests.fakes.stores.usage_store import FakeUsage, FakeUsageStore
 from tests.redis_server import RedisServer
 
 DAY, NEXT_DAY = "2023-11-15", "2023-11-16"

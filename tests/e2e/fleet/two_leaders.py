@@ -24,7 +24,7 @@ from control_plane.fleet.loading.load_plans import LoadPlans, PlanLimits
 from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.models.domain.description import ModelSpec
 from control_plane.triton.adapters.control import ControlClient
-from tests.fakes.server_models import PlainModels
+from tests.fakes.triton.server_models import PlainModels
 
 MIB = 2**20
 BYTES = {"model_a": 40 * MIB, "model_b": 40 * MIB, "model_c": 50 * MIB, "model_d": 30 * MIB}

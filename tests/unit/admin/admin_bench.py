@@ -38,10 +38,10 @@ from control_plane.rollout.rollouts import Rollouts
 from control_plane.triton.servers import Servers
 from tests.aio import changing, run
 from tests.fakes import FakeRepository, FakeUpstream
-from tests.fakes.audit_log import FakeAuditLog
-from tests.fakes.idempotency_records import FakeIdempotencyRecords
-from tests.fakes.state_store import FakeState, FakeStateStore
-from tests.fakes.usage_store import FakeUsage, FakeUsageStore
+from tests.fakes.stores.audit_log import FakeAuditLog
+from tests.fakes.stores.idempotency_records import FakeIdempotencyRecords
+from tests.fakes.stores.state_store import FakeState, FakeStateStore
+from tests.fakes.stores.usage_store import FakeUsage, FakeUsageStore
 
 OWN = "http://127.0.0.1:8080"
 

@@ -14,7 +14,7 @@ from control_plane.models.model_service import ModelService
 from control_plane.objects.domain.route import Route, Target
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.objects import Objects
-from tests.fakes.state_store import FakeState, FakeStateStore
+from tests.fakes.stores.state_store import FakeState, FakeStateStore
 
 pytestmark = pytest.mark.virtual_time
 

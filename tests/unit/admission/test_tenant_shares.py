@@ -20,7 +20,7 @@ from control_plane.admission.domain.fair_queue import QueueLimits
 from control_plane.admission.tenant_shares import TenantShares
 from control_plane.core.errors import LimitExceeded, StoreUnavailable
 from control_plane.objects.domain.tenant import Tenant
-from tests.fakes.demand_board import FakeDemand, FakeDemandBoard
+from tests.fakes.stores.demand_board import FakeDemand, FakeDemandBoard
 from tests.sharing import Tenants
 
 pytestmark = pytest.mark.virtual_time

@@ -18,7 +18,7 @@ from control_plane.objects.domain.stored import Kind
 from control_plane.objects.domain.stored_objects import to_body
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.mirror import ObjectMirror
-from tests.fakes.state_store import FakeStateStore
+from tests.fakes.stores.state_store import FakeStateStore
 
 SCOPES = (Scope(Right.INFER, "text_*"),)
 TOKEN = "eyJhbGciOiJFUzI1NiJ9.e30.c2lnbmF0dXJl"

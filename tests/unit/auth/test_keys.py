@@ -17,7 +17,7 @@ from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.domain.stored_objects import to_body
 from control_plane.objects.domain.tenant import Tenant
-from tests.fakes.state_store import FakeStateStore
+from tests.fakes.stores.state_store import FakeStateStore
 
 SCOPES = (Scope(Right.INFER, "text_*"), Scope(Right.METRICS))
 

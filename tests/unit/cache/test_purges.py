@@ -10,7 +10,7 @@ from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.stored import Kind
 from control_plane.objects.mirror import ObjectMirror
 from control_plane.objects.objects import Objects
-from tests.fakes.state_store import FakeStateStore
+from tests.fakes.stores.state_store import FakeStateStore
 
 pytestmark = pytest.mark.virtual_time
 

@@ -15,7 +15,7 @@ from control_plane.core.fingerprint import Fingerprint
 from control_plane.models.fingerprints import Fingerprints
 from control_plane.objects.domain.route import CachePolicy, Route
 from tests.aio import run
-from tests.fakes.shared_cache import FakeSharedCache
+from tests.fakes.stores.shared_cache import FakeSharedCache
 
 DECLARED = Fingerprint(b"d" * 32, is_cacheable=True)
 

@@ -31,7 +31,7 @@ from control_plane.host.memory.gpu_memory import GpuMemory
 from control_plane.models.adapters.profile import NO_DEVICE, Profile
 from control_plane.settings import load_settings
 from tests.aio import run
-from tests.fakes.nvml import FakeGpu, FakeNvml
+from tests.fakes.triton.nvml import FakeGpu, FakeNvml
 from tests.unit.triton.adopted.scripted import Theirs, triton
 
 

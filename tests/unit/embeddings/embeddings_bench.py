@@ -28,8 +28,8 @@ from control_plane.triton.servers import Servers
 from tests.aio import run_in_virtual_time, settle
 from tests.fakes import FakeRecorder, FakeUpstream
 from tests.fakes.governance import FakeMeter, governance, known_state
-from tests.fakes.source import FakeSource
-from tests.fakes.text_model import FakeTextModel
+from tests.fakes.triton.source import FakeSource
+from tests.fakes.triton.text_model import FakeTextModel
 
 HIT, MISS, JOINED, BYPASS = CacheStatus.HIT, CacheStatus.MISS, CacheStatus.JOINED, CacheStatus.BYPASS
 TENANTS = (Tenant("team"), Tenant("busy", concurrency=1))

@@ -26,7 +26,7 @@ from control_plane.core.scope import Scopes, parse_scope
 from control_plane.objects.domain.route import CachePolicy, Route
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from tests.aio import settle
-from tests.fakes.text_model import embedding_of
+from tests.fakes.triton.text_model import embedding_of
 from tests.unit.embeddings.embeddings_bench import (
     BYPASS,
     HIT,

@@ -10,7 +10,7 @@ from control_plane.core.errors import DeadlineExceeded
 from control_plane.core.infer_call import Outcome
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest
 from tests.aio import settle
-from tests.fakes.text_model import embedding_of
+from tests.fakes.triton.text_model import embedding_of
 from tests.unit.embeddings.embeddings_bench import HIT, JOINED, MISS, Bench, Shared, said, vectors, with_bench
 
 

@@ -17,7 +17,7 @@ from control_plane.embeddings.text_batches import TextBatches
 from control_plane.protocols.http1 import make_answer
 from tests.aio import run, settle
 from tests.fakes import FakeUpstream
-from tests.fakes.text_model import FakeTextModel, embedding_of
+from tests.fakes.triton.text_model import FakeTextModel, embedding_of
 
 
 class Bench:

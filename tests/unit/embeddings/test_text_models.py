@@ -28,7 +28,7 @@ from control_plane.triton.servers import Servers
 from tests.aio import run
 from tests.fakes import FakeUpstream
 from tests.fakes.governance import governance, known_state
-from tests.fakes.text_model import FakeTextModel
+from tests.fakes.triton.text_model import FakeTextModel
 
 OTHER = {"name": "m", "input": [], "output": []}
 

@@ -8,7 +8,7 @@ from control_plane.events import queue as module
 from control_plane.events.domain.stream import Stream
 from control_plane.events.queue import EventQueue
 from tests.aio import in_background
-from tests.fakes.event_streams import FakeEventStreams
+from tests.fakes.stores.event_streams import FakeEventStreams
 
 STREAM = Stream.REQUESTS
 

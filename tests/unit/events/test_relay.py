@@ -9,7 +9,7 @@ from control_plane.events import relay as module
 from control_plane.events.domain.stream import Stream
 from control_plane.events.relay import EventRelay
 from tests.aio import in_background
-from tests.fakes.event_streams import FakeEventStreams, FakeLog
+from tests.fakes.stores.event_streams import FakeEventStreams, FakeLog
 
 USAGE = Stream.USAGE
 

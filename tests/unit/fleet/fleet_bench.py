@@ -36,7 +36,7 @@ from control_plane.models.domain.description import DescribedModel, ModelSpec, T
 from control_plane.models.model_service import ModelService
 from control_plane.triton.servers import Servers
 from tests.fakes import FakeControl, FakeUpstream
-from tests.fakes.fleet_memory import FakeFleetMemory
+from tests.fakes.stores.fleet_memory import FakeFleetMemory
 
 T = TypeVar("T")
 READY, LOADING, UNLOADING = ModelState.READY, ModelState.LOADING, ModelState.UNLOADING

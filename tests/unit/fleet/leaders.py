@@ -25,8 +25,8 @@ from control_plane.fleet.loading.load_plans import LoadPlans, PlanLimits
 from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.models.domain.description import ModelSpec
 from control_plane.triton.ports import ModelControl
-from tests.fakes.lease import FakeRecord
-from tests.fakes.server_models import PlainModels
+from tests.fakes.stores.lease import FakeRecord
+from tests.fakes.triton.server_models import PlainModels
 from tests.unit.fleet.leaders_ports import LIMITS, PLANS, STORE_TIMEOUT_S, Control, Point, Store
 from tests.unit.fleet.stepped_loop import SteppedLoop
 

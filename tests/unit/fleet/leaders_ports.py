@@ -12,7 +12,7 @@ from control_plane.core.model import ModelVersion
 from control_plane.fleet.domain.leadership.election import LeaseLimits
 from control_plane.fleet.domain.leadership.lease import Lease
 from control_plane.fleet.loading.load_plans import PlanLimits
-from tests.fakes.lease import FakeLeaseStore
+from tests.fakes.stores.lease import FakeLeaseStore
 
 if TYPE_CHECKING:
     from tests.unit.fleet.leaders import Process

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from control_plane.models.domain.description import DescribedModel
 from tests.fakes import FakeUpstream
-from tests.fakes.fleet_memory import FakeFleetMemory
+from tests.fakes.stores.fleet_memory import FakeFleetMemory
 from tests.unit.fleet.fleet_bench import FleetBench, running
 
 SOON_S = 1.2

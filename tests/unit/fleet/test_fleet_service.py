@@ -26,9 +26,9 @@ from control_plane.models.model_service import ModelService
 from control_plane.triton.attachment import AttachedHealthCheck
 from control_plane.triton.servers import Servers
 from tests.fakes import FakeUpstream
-from tests.fakes.fleet_memory import FakeFleetMemory
-from tests.fakes.leader_channel import FakeLeaderChannel
-from tests.fakes.lease import FakeLeaseStore, FakeRecord
+from tests.fakes.stores.fleet_memory import FakeFleetMemory
+from tests.fakes.stores.leader_channel import FakeLeaderChannel
+from tests.fakes.stores.lease import FakeLeaseStore, FakeRecord
 from tests.unit.fleet.fleet_bench import READY, FakeDescriptions, TimedControl, call, model
 from tests.unit.fleet.membership.test_members import FakeServerList
 

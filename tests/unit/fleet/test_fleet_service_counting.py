@@ -12,7 +12,7 @@ from control_plane.core.errors import ModelLoadFailed, Overloaded
 from control_plane.fleet.domain.counts import LOADING as BEING_LOADED
 from control_plane.fleet.domain.event import FleetEventKind
 from control_plane.models.domain.description import Tier
-from tests.fakes.model_store import FakeModelStore
+from tests.fakes.triton.model_store import FakeModelStore
 from tests.unit.fleet.fleet_bench import FleetBench, model, running
 from tests.unit.models.tiers import tiers_bench
 

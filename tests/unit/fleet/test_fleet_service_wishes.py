@@ -11,7 +11,7 @@ import pytest
 
 from control_plane.core.errors import Conflict, DeadlineExceeded, ModelLoadFailed, ModelNotFound, Overloaded
 from control_plane.fleet.domain.memory import DesiredState, Measured
-from tests.fakes.fleet_memory import FakeFleetMemory
+from tests.fakes.stores.fleet_memory import FakeFleetMemory
 from tests.unit.fleet.fleet_bench import READY, FleetBench, model, running
 from tests.unit.fleet.remembering_bench import SOON_S, beside, restarted, two
 

@@ -14,8 +14,8 @@ from control_plane.generation.domain.completion_request import CompletionRequest
 from control_plane.generation.generated_stream import GeneratedStream
 from control_plane.inference.retries.faults import Fault, fault_in
 from control_plane.protocols.grpc import GrpcHead
-from tests.fakes.generative_model import response
-from tests.fakes.upstream import FakeGrpcStream
+from tests.fakes.triton.generative_model import response
+from tests.fakes.triton.upstream import FakeGrpcStream
 
 SHORT_S, LONG_S = 0.05, 30.0
 

@@ -22,7 +22,7 @@ from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Servers
 from tests.fakes import FakeRecorder, FakeUpstream
 from tests.fakes.governance import FakeCosts, FakeMeter, governance, known_state
-from tests.fakes.source import FakeSource
+from tests.fakes.triton.source import FakeSource
 
 TEAM = Principal("team", "k1", Scopes((parse_scope("infer:*"),)))
 NOT_MINE = Principal("team", "k2", Scopes((parse_scope("infer:other"),)))

@@ -26,7 +26,7 @@ from control_plane.triton.servers import Servers
 from tests.aio import run, settle
 from tests.fakes import FakeHttpStream, FakeRecorder, FakeUpstream
 from tests.fakes.governance import FakeMeter, governance
-from tests.fakes.source import FakeSource
+from tests.fakes.triton.source import FakeSource
 
 DEFAULT_S = 30.0
 

@@ -16,7 +16,7 @@ from control_plane.core.infer_call import Frontend, Outcome
 from control_plane.metering.domain.usage import COUNTED_AS, Usage, UsageBatch, UsageEvent, UsageKey
 from control_plane.metering.metering import ADD_TIMEOUT_S, BATCH_SUMS, PERIOD_S, Metering
 from tests.aio import run_in_virtual_time
-from tests.fakes.usage_store import FakeUsageStore
+from tests.fakes.stores.usage_store import FakeUsageStore
 
 pytestmark = pytest.mark.virtual_time
 

@@ -11,7 +11,7 @@ from control_plane.metering.domain.usage_report import Dimension, UsageReport
 from control_plane.metering.reports import UsageService
 from control_plane.objects.domain.price import Price
 from tests.aio import run
-from tests.fakes.usage_store import FakeUsage, FakeUsageStore
+from tests.fakes.stores.usage_store import FakeUsage, FakeUsageStore
 
 TOTALS = [
     (UsageKey("2026-06-01", "acme", "a"), Usage(requests=1, compute_units=10.0)),

@@ -13,7 +13,7 @@ from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.stored_objects import KIND_OF, StoredObject, name_of, to_body
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.mirror import ObjectMirror
-from tests.fakes.state_store import FakeStateStore
+from tests.fakes.stores.state_store import FakeStateStore
 
 KEY = ApiKey("0123456789ab", "acme", (Scope(Right.INFER, "*"),), "ab" * 32, 1.0)
 ALL = [KEY, Tenant("acme"), Route("fast", "text_encoder"), Price("spring", 0.0, 0.1, "EUR")]

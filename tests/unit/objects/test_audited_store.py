@@ -11,8 +11,8 @@ from control_plane.core.errors import Conflict, ObjectNotFound, StoreUnavailable
 from control_plane.objects.audited_store import AuditedStore, on_behalf
 from control_plane.objects.domain.stored import Kind, Stored
 from tests.aio import run
-from tests.fakes.audit_log import FakeAuditLog
-from tests.fakes.state_store import FakeStateStore
+from tests.fakes.stores.audit_log import FakeAuditLog
+from tests.fakes.stores.state_store import FakeStateStore
 
 
 class Bench:

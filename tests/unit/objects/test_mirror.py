@@ -15,7 +15,7 @@ from control_plane.objects.domain.stored import Kind
 from control_plane.objects.domain.stored_objects import to_body
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.mirror import ObjectMirror
-from tests.fakes.state_store import FakeStateStore
+from tests.fakes.stores.state_store import FakeStateStore
 from tests.unit.objects.mirror_bench import ALL, KEY, Bench
 
 pytestmark = pytest.mark.virtual_time

@@ -9,7 +9,7 @@ from control_plane.objects.domain.stored_objects import to_body
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.mirror import ObjectMirror
 from control_plane.objects.mirrored_store import MirroredStore
-from tests.fakes.state_store import FakeStateStore
+from tests.fakes.stores.state_store import FakeStateStore
 
 pytestmark = pytest.mark.virtual_time
 

@@ -15,7 +15,7 @@ from control_plane.objects.domain.stored_objects import StoredObject, to_body
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.objects import Objects, Part, Versioned
 from tests.aio import run
-from tests.fakes.state_store import FakeStateStore
+from tests.fakes.stores.state_store import FakeStateStore
 
 KEY = ApiKey("0123456789ab", "acme", (Scope(Right.INFER, "*"),), "ab" * 32, 1.0)
 NOW_S = 1000.0

@@ -18,8 +18,8 @@ from control_plane.core.errors import InvalidRequest, StoreUnavailable
 from control_plane.fleet.domain.memory import DesiredState
 from control_plane.objects.objects import Objects
 from control_plane.operator.controller import OWNER, ModelController
-from tests.fakes.audit_log import FakeAuditLog
-from tests.fakes.state_store import FakeStateStore
+from tests.fakes.stores.audit_log import FakeAuditLog
+from tests.fakes.stores.state_store import FakeStateStore
 from tests.unit.fleet.fleet_bench import FleetBench, model, running
 
 MODEL = KINDS["Model"]

@@ -21,9 +21,9 @@ from control_plane.rollout.rollouts import Rollouts, RolloutSpec
 from control_plane.rollout.shared_evidence import SharedEvidence
 from control_plane.triton.ports import Upstream
 from tests.fakes import FakeHttp, FakeUpstream
-from tests.fakes.evidence_board import FakeEvidenceBoard
 from tests.fakes.rollout_steps import steps_of
-from tests.fakes.state_store import FakeState, FakeStateStore
+from tests.fakes.stores.evidence_board import FakeEvidenceBoard
+from tests.fakes.stores.state_store import FakeState, FakeStateStore
 
 SPEC = RolloutSpec("v2", steps_of([1, 10, 50], samples=20, min_s=30.0))
 Y = {"name": "Y", "data_type": "TYPE_FP32", "dims": [4]}

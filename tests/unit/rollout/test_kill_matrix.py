@@ -24,10 +24,10 @@ from control_plane.objects.domain.stored import Kind, Stored
 from control_plane.objects.domain.stored_objects import from_stored
 from control_plane.objects.objects import Objects
 from control_plane.rollout.domain.machine import aborted, paused, promoted
-from tests.fakes.evidence_board import FakeEvidenceBoard
-from tests.fakes.lease import FakeLeaseStore, FakeRecord
 from tests.fakes.rollout_steps import steps_of
-from tests.fakes.state_store import FakeState, FakeStateStore
+from tests.fakes.stores.evidence_board import FakeEvidenceBoard
+from tests.fakes.stores.lease import FakeLeaseStore, FakeRecord
+from tests.fakes.stores.state_store import FakeState, FakeStateStore
 from tests.unit.rollout.rollout_bench import SPEC, Process, process, world
 
 pytestmark = [pytest.mark.usefixtures("known_thresholds"), pytest.mark.virtual_time]

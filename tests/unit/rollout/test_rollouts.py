@@ -13,8 +13,8 @@ from control_plane.objects.domain.route import Route, Target
 from control_plane.objects.objects import Objects
 from control_plane.rollout.domain.machine import aborted, paused, promoted, resumed
 from control_plane.rollout.rollouts import RolloutSpec
-from tests.fakes.evidence_board import FakeEvidenceBoard
 from tests.fakes.rollout_steps import steps_of
+from tests.fakes.stores.evidence_board import FakeEvidenceBoard
 from tests.unit.rollout.rollout_bench import CONFIGS, SPEC, VERSIONS, FakeCopies, Process, Y, process, refreshing, world
 
 pytestmark = pytest.mark.usefixtures("known_thresholds")

@@ -10,7 +10,7 @@ from control_plane.inference.domain.observation import Observation
 from control_plane.objects.domain.rollout import Phase
 from control_plane.rollout.domain.findings import FAULTS
 from control_plane.rollout.shared_evidence import FRESH_S, MAX_HELD, UNITS_PER_HALVING
-from tests.fakes.evidence_board import FakeEvidenceBoard
+from tests.fakes.stores.evidence_board import FakeEvidenceBoard
 from tests.unit.rollout.rollout_bench import Process, process, world
 
 pytestmark = pytest.mark.usefixtures("known_thresholds")

@@ -15,10 +15,10 @@ from control_plane.inference.domain.observation import Observation
 from control_plane.objects.domain.rollout import Phase
 from control_plane.rollout.domain.findings import Sums
 from control_plane.rollout.rollouts import RolloutSpec
-from tests.fakes.evidence_board import FakeEvidenceBoard
-from tests.fakes.lease import FakeLeaseStore, FakeRecord
 from tests.fakes.rollout_steps import steps_of
-from tests.fakes.state_store import FakeState
+from tests.fakes.stores.evidence_board import FakeEvidenceBoard
+from tests.fakes.stores.lease import FakeLeaseStore, FakeRecord
+from tests.fakes.stores.state_store import FakeState
 from tests.unit.rollout.rollout_bench import Process, process, world
 
 pytestmark = pytest.mark.usefixtures("known_thresholds")

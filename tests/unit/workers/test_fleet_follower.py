@@ -14,7 +14,7 @@ from control_plane.fleet.ownership.reports import ReportBuilder
 from control_plane.models.domain.description import Tier
 from control_plane.workers.messages.to_workers import ModelsChanged, UpstreamSilence
 from tests.fakes import FakeUpstream
-from tests.fakes.leader_channel import FakeLeaderChannel
+from tests.fakes.stores.leader_channel import FakeLeaderChannel
 from tests.unit.fleet.fleet_bench import READY, TimedControl, call, model
 from tests.unit.fleet.ownership.test_leader_requests import Gateway
 from tests.unit.fleet.ownership.test_leader_requests import serving as gateways_serving

@@ -29,9 +29,9 @@ from control_plane.protocols.kserve.requests.body_limits import BodyLimits
 from control_plane.protocols.kserve.routes import V2Route
 from control_plane.triton.servers import Servers
 from tests.fakes import FakeModels, FakeRecorder
-from tests.fakes.generative_model import FakeGenerativeModel
 from tests.fakes.governance import FakeMeter, api_key, governance, key_text, known_state
-from tests.fakes.text_model import FakeTextModel
+from tests.fakes.triton.generative_model import FakeGenerativeModel
+from tests.fakes.triton.text_model import FakeTextModel
 from tests.wire.gateway import INFER, Gateway, gateway
 from tests.wire.grpc_frontend import STREAM, Bench, frontend, infer_message
 

@@ -27,7 +27,7 @@ from control_plane.protocols.http1 import make_answer
 from control_plane.triton.ports import GrpcCall
 from tests.fakes import FakeGrpc, FakeUpstream
 from tests.fakes.governance import FakeMeter, api_key, governance, key_text, known_state
-from tests.fakes.text_model import FakeTextModel
+from tests.fakes.triton.text_model import FakeTextModel
 from tests.wire.gateway import Client, gateway, infer_request
 from tests.wire.grpc_frontend import INFER, Bench, frontend, infer_message
 from tests.wire.h2_calls import HEAD, begin, status

@@ -15,7 +15,7 @@ from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.triton.ports import GrpcCall
 from tests.fakes import FakeGrpc, FakeHttp, FakeHttpStream, FakeUpstream
 from tests.fakes.cache import keeping
-from tests.fakes.text_model import FakeTextModel
+from tests.fakes.triton.text_model import FakeTextModel
 from tests.wire.gateway import Answer, Client, Gateway, gateway
 from tests.wire.grpc_frontend import Bench, frontend, infer_message, message_of
 from tests.wire.inference.route_targets_bench import BOTH, HALF, ask, echo, failing, governed, model_in, said

@@ -27,7 +27,7 @@ from tests.fakes import FakeGrpc, FakeHttp, FakeUpstream
 from tests.fakes.cache import keeping
 from tests.fakes.governance import FakeMeter, governance, known_state
 from tests.fakes.rollout_steps import steps_of
-from tests.fakes.text_model import FakeTextModel
+from tests.fakes.triton.text_model import FakeTextModel
 from tests.wire.gateway import gateway, infer_request
 from tests.wire.grpc_frontend import frontend, infer_message, message_of
 

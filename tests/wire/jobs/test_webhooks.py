@@ -31,7 +31,7 @@ from control_plane.objects.objects import Objects
 from tests.fakes.batch_lines import AnsweringLines
 from tests.fakes.governance import api_key, governance, known_state
 from tests.fakes.jobs import ROOMY
-from tests.fakes.state_store import FakeStateStore
+from tests.fakes.stores.state_store import FakeStateStore
 from tests.unit.jobs.webhooks.adapters.test_guarded_post import Names, Receiver, never, receiver
 from tests.unit.jobs.world import CALLER, World, running, world
 from tests.wire.gateway import Answer, gateway

@@ -19,8 +19,8 @@ from control_plane.audit.trail import AuditTrail
 from control_plane.objects.objects import Objects
 from control_plane.operator.adapters.kubernetes import KubernetesModels
 from control_plane.operator.controller import OWNER, ModelController
-from tests.fakes.audit_log import FakeAuditLog
-from tests.fakes.state_store import FakeStateStore
+from tests.fakes.stores.audit_log import FakeAuditLog
+from tests.fakes.stores.state_store import FakeStateStore
 from tests.kubernetes_api import ScriptedApi, client, model_resource, rules_of, scripted_api, write_account
 from tests.unit.fleet.fleet_bench import FleetBench, running
 

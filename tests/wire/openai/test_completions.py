@@ -19,9 +19,9 @@ from control_plane.objects.domain.route import Route, Target
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.objects.mirror import ObjectMirror
 from tests.fakes import FakeUpstream
-from tests.fakes.generative_model import OPTIONAL, FakeGenerativeModel, config_of, response
 from tests.fakes.governance import FakeMeter, api_key, governance, key_text, known_state
-from tests.fakes.upstream import FakeGrpcStream
+from tests.fakes.triton.generative_model import OPTIONAL, FakeGenerativeModel, config_of, response
+from tests.fakes.triton.upstream import FakeGrpcStream
 from tests.wire.gateway import MAX_PROMPT_BYTES, Client, Gateway, gateway
 
 HI: Any = [{"role": "user", "content": "hi there"}]

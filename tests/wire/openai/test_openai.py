@@ -23,7 +23,7 @@ from control_plane.protocols.http1 import make_answer
 from tests.aio import run
 from tests.fakes import FakeUpstream
 from tests.fakes.governance import FakeMeter, api_key, governance, key_text, known_state
-from tests.fakes.text_model import FakeTextModel, embedding_of
+from tests.fakes.triton.text_model import FakeTextModel, embedding_of
 from tests.wire.gateway import Answer, Client, gateway
 
 KEY = f"authorization: Bearer {key_text(1)}\r\n".encode()

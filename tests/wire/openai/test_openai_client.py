@@ -17,7 +17,7 @@ from control_plane.objects.domain.tenant import Tenant
 from control_plane.protocols.http1 import make_answer
 from tests.fakes import FakeUpstream
 from tests.fakes.governance import api_key, governance, key_text, known_state
-from tests.fakes.text_model import FakeTextModel, embedding_of
+from tests.fakes.triton.text_model import FakeTextModel, embedding_of
 from tests.wire.gateway import gateway
 
 

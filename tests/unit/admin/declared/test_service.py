@@ -17,8 +17,8 @@ from control_plane.objects.domain.stored import Kind
 from control_plane.objects.domain.stored_objects import KIND_OF, to_body
 from control_plane.objects.objects import Objects
 from tests.aio import run
-from tests.fakes.audit_log import FakeAuditLog
-from tests.fakes.state_store import FakeStateStore
+from tests.fakes.stores.audit_log import FakeAuditLog
+from tests.fakes.stores.state_store import FakeStateStore
 from tests.unit.admin.admin_bench import Bench
 from tests.unit.admin.paths.test_objects import ALL, DEFAULTS, LEAST
 

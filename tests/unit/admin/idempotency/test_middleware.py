@@ -15,7 +15,7 @@ from control_plane.admin.actor import PRINCIPAL
 from control_plane.admin.idempotency.middleware import MAX_ANSWER_BYTES, Idempotency
 from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.scope import EVERYTHING
-from tests.fakes.idempotency_records import FakeIdempotencyRecords
+from tests.fakes.stores.idempotency_records import FakeIdempotencyRecords
 from tests.unit.admin.admin_bench import Bench
 
 UUID = "0b7ee8a2-8f2d-4f8b-8a3e-0d7a4c1f6b5d"

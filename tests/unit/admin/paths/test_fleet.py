@@ -22,7 +22,7 @@ from control_plane.fleet.fleet_service import FleetService
 from control_plane.fleet.view.state import NO_BUDGET
 from control_plane.models.domain.description import DescribedModel, ModelSpec
 from tests.aio import run
-from tests.fakes.audit_log import FakeAuditLog
+from tests.fakes.stores.audit_log import FakeAuditLog
 from tests.unit.admin.admin_bench import Bench
 from tests.unit.fleet.fleet_bench import LOADING, READY, model
 from tests.unit.fleet.view.test_state import State

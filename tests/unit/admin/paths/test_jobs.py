@@ -11,8 +11,8 @@ from control_plane.audit.trail import AuditTrail
 from control_plane.jobs.domain.job import JobState
 from control_plane.jobs.domain.transitions import broken, claimed
 from control_plane.jobs.jobs import Jobs
-from tests.fakes.audit_log import FakeAuditLog
 from tests.fakes.jobs import job_id
+from tests.fakes.stores.audit_log import FakeAuditLog
 from tests.unit.jobs.world import World, world
 
 

@@ -15,8 +15,8 @@ from control_plane.objects.domain.tenant import Tenant
 from control_plane.settings import load_settings
 from control_plane.triton.servers import Servers
 from tests.aio import run
-from tests.fakes.state_store import FakeStateStore
-from tests.fakes.usage_store import FakeUsageStore
+from tests.fakes.stores.state_store import FakeStateStore
+from tests.fakes.stores.usage_store import FakeUsageStore
 from tests.redis_server import free_port
 
 

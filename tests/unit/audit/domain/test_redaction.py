@@ -18,8 +18,8 @@ from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.stored import Kind
 from control_plane.objects.domain.stored_objects import to_body
 from tests.aio import run
-from tests.fakes.audit_log import FakeAuditLog
-from tests.fakes.state_store import FakeStateStore
+from tests.fakes.stores.audit_log import FakeAuditLog
+from tests.fakes.stores.state_store import FakeStateStore
 
 SECRETS = st.from_regex(r"[A-Za-z0-9_-]{43}", fullmatch=True)
 DIGESTS = st.from_regex(r"[0-9a-f]{64}", fullmatch=True)

@@ -18,7 +18,7 @@ from control_plane.fleet.loading.load_plans import LoadPlans, PlanLimits
 from control_plane.models.domain.description import ModelSpec
 from control_plane.triton.ports import ModelControl
 from tests.aio import settle
-from tests.fakes.server_models import PlainModels
+from tests.fakes.triton.server_models import PlainModels
 
 pytestmark = pytest.mark.virtual_time
 

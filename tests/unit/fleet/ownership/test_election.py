@@ -18,7 +18,7 @@ from control_plane.fleet.ownership.election import LeaderElection
 from control_plane.fleet.ports import LeaseStore
 from control_plane.host.boot_clock import boot_time_s
 from tests.aio import settle
-from tests.fakes.lease import FakeLeaseStore, FakeRecord
+from tests.fakes.stores.lease import FakeLeaseStore, FakeRecord
 
 LIMITS = LeaseLimits(ttl_s=6.0, margin_s=1.0)
 WAIT_S = LIMITS.ttl_s + LIMITS.margin_s + LIMITS.look_every_s

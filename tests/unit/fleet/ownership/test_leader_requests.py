@@ -13,7 +13,7 @@ from control_plane.fleet.ownership.leader_requests import LeaderForwarding
 from control_plane.fleet.ownership.reports import ReportBuilder, ReportCollector
 from control_plane.models.domain.description import DescribedModel
 from tests.fakes import FakeUpstream
-from tests.fakes.leader_channel import FakeLeaderChannel
+from tests.fakes.stores.leader_channel import FakeLeaderChannel
 from tests.unit.fleet.fleet_bench import READY, FleetBench, model, running
 
 pytestmark = pytest.mark.virtual_time

@@ -11,7 +11,7 @@ from control_plane.core.errors import ModelLoadFailed, ModelNotFound, Overloaded
 from control_plane.core.model import MODEL_NAME
 from control_plane.fleet.domain.memory import DesiredState, Measured
 from control_plane.models.domain.description import DescribedModel, ModelSpec
-from tests.fakes.fleet_memory import FakeFleetMemory
+from tests.fakes.stores.fleet_memory import FakeFleetMemory
 from tests.unit.fleet.fleet_bench import READY, FleetBench, model, running
 from tests.unit.fleet.remembering_bench import HOUR_S, SOON_S, restarted, two
 

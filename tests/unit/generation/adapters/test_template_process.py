@@ -16,7 +16,7 @@ from control_plane.core.errors import ControlPlaneError, InvalidRequest, Overloa
 from control_plane.generation.adapters import template_process
 from control_plane.generation.adapters.template_process import TemplateProcesses
 from control_plane.generation.domain.generative_model import ChatFormat
-from tests.fakes.generative_model import TEMPLATE
+from tests.fakes.triton.generative_model import TEMPLATE
 
 TURN = [{"role": "user", "content": "hi é"}]
 MOST = 64 << 10

@@ -8,7 +8,7 @@ from control_plane.generation.domain.completion_request import CompletionRequest
 from control_plane.generation.domain.generation_tensors import Generated, read_response, request_message
 from control_plane.generation.domain.generative_model import GenerativeModel
 from control_plane.protocols.kserve.messages import service_pb2
-from tests.fakes.generative_model import OPTIONAL, Asked, response
+from tests.fakes.triton.generative_model import OPTIONAL, Asked, response
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])

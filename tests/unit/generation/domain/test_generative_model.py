@@ -9,7 +9,7 @@ import pytest
 
 from control_plane.core.errors import UpstreamFailed
 from control_plane.generation.domain.generative_model import ChatFormat, GenerativeModel, read_generative_model
-from tests.fakes.generative_model import OPTIONAL, config_of
+from tests.fakes.triton.generative_model import OPTIONAL, config_of
 
 
 def read(config: Any) -> GenerativeModel | None:

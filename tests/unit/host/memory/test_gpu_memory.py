@@ -13,7 +13,7 @@ import pytest
 
 from control_plane.host.memory.gpu_memory import GpuMemory, GpuMemoryUnknown, load_pynvml
 from control_plane.host.memory.server_memory import ServerMemory
-from tests.fakes.nvml import FakeGpu, FakeNvml
+from tests.fakes.triton.nvml import FakeGpu, FakeNvml
 
 MIB = 2**20
 NOT_SUPPORTED = pynvml.NVMLError_NotSupported

@@ -26,8 +26,8 @@ from control_plane.triton.servers import Servers
 from tests.aio import run_in_virtual_time, settle
 from tests.fakes import FakeHttp, FakeRecorder, FakeUpstream
 from tests.fakes.governance import FakeMeter, governance, known_state
-from tests.fakes.shared_cache import FakeSharedCache
-from tests.fakes.source import FakeSource
+from tests.fakes.stores.shared_cache import FakeSharedCache
+from tests.fakes.triton.source import FakeSource
 
 CALLER = Principal("team", "k1", EVERYTHING)
 

@@ -14,7 +14,7 @@ from control_plane.core.principal import Principal
 from control_plane.core.scope import EVERYTHING
 from control_plane.objects.domain.tenant import Tenant
 from tests.aio import settle
-from tests.fakes.shared_cache import FakeSharedCache
+from tests.fakes.stores.shared_cache import FakeSharedCache
 from tests.unit.inference.caching.cached_inference_bench import Bench, with_bench
 
 

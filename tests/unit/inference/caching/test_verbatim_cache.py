@@ -21,7 +21,7 @@ from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.tenant import Tenant
 from control_plane.workers.token_buckets import TokenBuckets
 from tests.fakes.governance import FakeMeter
-from tests.fakes.usage_store import FakeUsageStore
+from tests.fakes.stores.usage_store import FakeUsageStore
 from tests.unit.inference.caching.verbatim_cache_bench import (
     ANSWER,
     CALLER,

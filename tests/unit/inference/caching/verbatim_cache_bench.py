@@ -24,7 +24,7 @@ from control_plane.triton.ports import Upstream
 from control_plane.triton.servers import Servers
 from tests.fakes import FakeRecorder
 from tests.fakes.governance import FakeMeter, governance, known_state
-from tests.fakes.source import FakeSource
+from tests.fakes.triton.source import FakeSource
 
 CALLER = Principal("team", "k1", EVERYTHING, is_known=True)
 CALL = InferCall("m", "", "", (Tensor("X", "FP32", (3, 2)),), elements=6)

@@ -17,7 +17,7 @@ from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.triton.servers import Servers
 from tests.aio import run
 from tests.fakes import FakeUpstream
-from tests.fakes.text_model import DIMENSIONS, FakeTextModel
+from tests.fakes.triton.text_model import DIMENSIONS, FakeTextModel
 
 
 @dataclass

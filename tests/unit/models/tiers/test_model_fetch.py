@@ -12,7 +12,7 @@ from control_plane.models.domain.model_source import ModelSource, WarmCopy
 from control_plane.models.tiers.model_fetch import ModelFetch
 from control_plane.models.tiers.stoppable_threads import StoppableThreads
 from tests.aio import run
-from tests.fakes.model_store import FakeModelStore
+from tests.fakes.triton.model_store import FakeModelStore
 
 CHUNK_BYTES = 10
 

@@ -11,7 +11,7 @@ from control_plane.core.errors import ModelNotFound, StoreUnavailable
 from control_plane.models.domain.model_source import ModelSource, SourceFile
 from control_plane.models.tiers.stoppable_threads import StoppableThreads
 from control_plane.models.tiers.store_catalogue import StoreCatalogue
-from tests.fakes.model_store import FakeModelStore
+from tests.fakes.triton.model_store import FakeModelStore
 
 
 @asynccontextmanager

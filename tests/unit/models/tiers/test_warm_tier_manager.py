@@ -11,7 +11,7 @@ import pytest
 from control_plane.core.errors import DeadlineExceeded, ModelLoadFailed, ModelNotFound, Overloaded, StoreUnavailable
 from control_plane.models.domain.description import Tier
 from control_plane.models.domain.model_source import ModelSource, WarmCopy
-from tests.fakes.model_store import FakeModelStore
+from tests.fakes.triton.model_store import FakeModelStore
 from tests.unit.models.tiers.tiers_bench import bench, model, until
 
 

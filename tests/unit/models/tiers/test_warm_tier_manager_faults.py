@@ -18,7 +18,7 @@ from control_plane.core.errors import (
     StoreUnavailable,
     UpstreamUnavailable,
 )
-from tests.fakes.model_store import FakeModelStore
+from tests.fakes.triton.model_store import FakeModelStore
 from tests.unit.models.tiers.tiers_bench import Bench, bench, model, until
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from control_plane.models.adapters.warm_tier.tier import DiskWarmTier
 from control_plane.models.tiers.warm_tier_manager import WarmTierManager
-from tests.fakes.model_store import FakeModelStore, Moves
+from tests.fakes.triton.model_store import FakeModelStore, Moves
 
 
 def model(size: int = 100, fill: bytes = b"w") -> dict[str, bytes]:

@@ -12,7 +12,7 @@ from control_plane.core.model import ModelState
 from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.protocols.kserve.messages import service_pb2
 from control_plane.protocols.kserve.tensors.bytes_tensor import encode_bytes_elements
-from tests.fakes.upstream import FakeUpstream
+from tests.fakes.triton.upstream import FakeUpstream
 
 OPTIONAL = ("stream", "exclude_input_in_output", "return_finish_reason", "return_num_input_tokens", "return_num_output_tokens")
 TEMPLATE = (

@@ -1,0 +1,1 @@
+"""Fakes of what processes share: state, logs, boards, leases and the shared cache."""

@@ -1,0 +1,1 @@
+"""Fakes of a Triton, its models and where their files come from."""
