@@ -1,6 +1,6 @@
 """Embedded Tritons for a scenario that routes by itself, and what any embedded Triton's processes and log say: memory, loads.
 
-`control_plane.services` has no part in it: these are the servers that a proxy of one's own would stand before.
+`control_plane` has no part in it: these are the servers that a proxy of one's own would stand before.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from control_plane.core.endpoints import ListedServer, authority
 from control_plane.core.errors import StartupError
 from control_plane.core.redaction import without_secrets
 from control_plane.core.validation_words import words_of
+from control_plane.host.bounded_file import read_bounded
 from control_plane.settings import POOL, ByteCount, is_utf8_encodable, parse_triton_url
 
 _MAX_BYTES = 2**20
@@ -116,14 +117,13 @@ class ServersFile:
     def _load(self) -> Any:
         """Read and parse the file. Messages must not quote its lines, which may hold passwords."""
         try:
-            with self._path.open("rb") as file:
-                text = file.read(_MAX_BYTES + 1)
+            text = read_bounded(self._path, _MAX_BYTES)
         except OSError as exc:
             # Differs from the stamp of a file that can be looked at, so it is tried again.
             self._read = exc.errno
             raise self._wrong(f"cannot be read: {exc.strerror}; it should be a YAML list of servers, {_SUCH_AS}") from None
-        if len(text) > _MAX_BYTES:
-            raise self._wrong(f"is larger than {_MAX_BYTES} bytes")
+        except ValueError as exc:
+            raise self._wrong(str(exc)) from None
         try:
             # A stream: for a string, PyYAML's messages quote lines, which may hold a password.
             return yaml.safe_load(io.BytesIO(text))

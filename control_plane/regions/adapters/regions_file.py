@@ -21,6 +21,7 @@ from control_plane.core.endpoints import Credentials, TcpAddress
 from control_plane.core.errors import StartupError
 from control_plane.core.redaction import without_secrets
 from control_plane.core.validation_words import words_of
+from control_plane.host.bounded_file import read_bounded
 from control_plane.host.network.exposure import is_loopback
 from control_plane.regions.domain.region import Region
 
@@ -53,12 +54,11 @@ def read_regions(path: Path, *, own: str) -> list[Region]:
     """
     where = f"--regions-file {path}"
     try:
-        with path.open("rb") as file:
-            text = file.read(_MAX_BYTES + 1)
+        text = read_bounded(path, _MAX_BYTES)
     except OSError as exc:
         raise StartupError(f"{where}: cannot be read: {exc.strerror}; it should be a YAML list, {_SUCH_AS}") from None
-    if len(text) > _MAX_BYTES:
-        raise StartupError(f"{where}: is larger than {_MAX_BYTES} bytes")
+    except ValueError as exc:
+        raise StartupError(f"{where}: {exc}") from None
     try:
         entries = _ENTRIES.validate_python(_load(text, where))
     except ValidationError as exc:

@@ -15,6 +15,7 @@ import grpc
 
 from control_plane.core.endpoints import Address, Credentials, TcpAddress
 from control_plane.core.errors import StartupError
+from control_plane.host.bounded_file import read_bounded
 from control_plane.host.network.tls import GRPC, reason_of
 
 _FIELD = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+):[ \t]*([\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?)[ \t]*")
@@ -64,12 +65,11 @@ def read_headers(path: Path) -> tuple[tuple[str, str], ...]:
     StartupError, which never shows a value.
     """
     try:
-        with path.open("rb") as file:
-            text = file.read(_MAX_BYTES + 1)
+        text = read_bounded(path, _MAX_BYTES)
     except OSError as exc:
         raise StartupError(f"--triton-header-file {path}: {exc.strerror}") from exc
-    if len(text) > _MAX_BYTES:
-        raise StartupError(f"--triton-header-file {path} is larger than {_MAX_BYTES} bytes")
+    except ValueError as exc:
+        raise StartupError(f"--triton-header-file {path} {exc}") from None
     lines = ((number, line.strip()) for number, line in enumerate(text.decode("latin-1").splitlines(), start=1))
     return tuple(_field(path, number, line) for number, line in lines if line)
 

@@ -52,6 +52,9 @@ class TestHead:
         assert (head.method, head.timeout_s, head.encoding) == ("/a.B/C", None, b"identity")
         assert head.metadata == ((b"content-type", b"application/grpc"),)
 
+    def test_credentials_do_not_show_in_what_is_printed(self) -> None:
+        assert "secret" not in repr(read_head(with_((b"x-api-key", b"tg_secret"))))
+
     def test_equal_fields_are_one_head(self) -> None:
         assert read_head(with_((b"x", b"1"))) is read_head((*with_((b"x", b"1")),))
 

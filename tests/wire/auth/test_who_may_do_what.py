@@ -23,7 +23,7 @@ from control_plane.inference.governance import Governance
 from control_plane.inference.inference import InferenceService
 from control_plane.objects.domain.route import Route
 from control_plane.objects.domain.tenant import Tenant
-from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer, upstream_pieces
 from control_plane.protocols.kserve import routes as v2_route
 from control_plane.protocols.kserve.requests.body_limits import BodyLimits
 from control_plane.protocols.kserve.routes import V2Route
@@ -226,8 +226,6 @@ async def ask_over_http(it: Gateway, method: str, path: str, shown: str) -> None
 
 
 def upstream_bytes(request: Any) -> list[bytes]:
-    from control_plane.protocols.http1 import upstream_pieces
-
     return [bytes(piece) for piece in upstream_pieces(request, b"triton")]
 
 
@@ -392,13 +390,6 @@ async def test_over_grpc_a_refusal_says_when_to_come_again() -> None:
         assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         trailers = dict(refused.trailing_metadata())
         assert (trailers["retry-after"], trailers["ratelimit-remaining"]) == ("1", "0")
-
-
-def test_credentials_do_not_show_in_what_is_printed() -> None:
-    from control_plane.protocols.grpc import read_head
-
-    fields = ((b":method", b"POST"), (b":path", b"/s/m"), (b"content-type", b"application/grpc"), (b"x-api-key", b"tg_secret"))
-    assert re.search("secret", repr(read_head(fields))) is None
 
 
 def test_a_stream_method_is_the_one_that_clients_call() -> None:
