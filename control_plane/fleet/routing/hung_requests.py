@@ -23,8 +23,8 @@ from control_plane.fleet.view.reservations import Reservation
 from control_plane.inference.domain.queries_of_death import Digest
 from control_plane.inference.retries.queries_of_death import Hashable, QueriesOfDeath, Suspect, digest_at_once, digest_of
 
-_VERDICT_S = 5.0
-"""Longest time from when a request was given up for which equal ones wait: a stub that hangs is ended sooner."""
+_VERDICT_S = 10.0
+"""Longest time from when a request was given up for which equal ones wait: a stub that hangs is mostly ended sooner."""
 
 
 @dataclass(slots=True, eq=False)

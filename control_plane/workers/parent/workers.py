@@ -128,13 +128,14 @@ class Workers:
     def oldest_s(self, server: str, model: str) -> float:
         """Return when the first request was sent to the model there that a worker has waited for since; infinity
         if there is none."""
-        awaited = (each for worker in self._live for each in worker.awaited)
-        return min((sent_s for at, of, sent_s in awaited if (at, of) == (server, model)), default=inf)
+        return min((sent_s for at, of, sent_s in self.awaited() if (at, of) == (server, model)), default=inf)
 
     def awaited(self) -> Iterator[tuple[str, str, float]]:
-        """Yield the server, the model and the time it was sent of the oldest requests that workers wait for."""
+        """Yield the server, the model and the time it was sent of the oldest requests that workers wait for. What came after one
+        that any worker's caller gave up is not: it waits behind that, and says nothing of what the replica computes."""
+        given_up = {(at, of): sent_s for at, of, sent_s in worked_on(each for worker in self._live for each in worker.given_up).requests}
         for worker in self._live:
-            yield from worker.awaited
+            yield from (each for each in worker.awaited if each[2] <= given_up.get(each[:2], inf))
 
     async def run(self, models: ModelAdministration, charges: ChargeSink) -> None:
         """Keep the workers running until `drain` and `end` have ended them; cancelling kills them.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from math import inf
 
 import pytest
 
@@ -81,10 +82,18 @@ class TestFleet:
             assert first.client_status_of(WorkedOnElsewhere) == [WorkedOnElsewhere((("s0", "a", 4.5),))]
             assert second.client_status_of(WorkedOnElsewhere) == [WorkedOnElsewhere((("s0", "a", 4.0), ("s0", "b", 6.0)))]
             assert third.client_status_of(WorkedOnElsewhere)[-1] == WorkedOnElsewhere((("s0", "a", 4.0), ("s0", "b", 6.0)))
-            assert bench.workers.oldest_s("s0", "a") == 4.5, "which is waited for"
             first.say(Alive())
             await settle()
             assert second.client_status_of(WorkedOnElsewhere)[-1] == WorkedOnElsewhere(())
+
+    async def test_what_waits_behind_a_request_that_was_given_up_shows_no_long_work(self) -> None:
+        async with opened(2, prepare=self.fleet) as bench:
+            first, second = bench.started
+            for given_up_s, oldest_s in ((4.6, 4.5), (4.4, inf)):
+                first.say(Alive((("s0", "a", 5.0),), (("s0", "a", given_up_s), ("s0", "b", 1.0))))
+                second.say(Alive((("s0", "a", 4.5),)))
+                await settle()
+                assert bench.workers.oldest_s("s0", "a") == oldest_s
 
     async def test_what_came_of_a_change_is_told_after_what_it_changed(self) -> None:
         async with opened(prepare=self.fleet) as bench:
