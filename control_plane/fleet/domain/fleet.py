@@ -125,10 +125,14 @@ class Replica:
     """Measures, by this process's requests, what one request takes of the server."""
     answered_s: float = NEVER_S
     """When the replica last answered a request of this process."""
+    answered_sent_s: float = NEVER_S
+    """Send time of the newest request of this process that the replica has answered."""
     longest_s: float = 0.0
     """The longest time that the replica has lately taken for an answer."""
     abandoned_s: float = inf
-    """Send time of the oldest request that its caller has given up since `answered_s`."""
+    """Send time of the oldest request that its caller has given up, unless one that was sent later has been answered."""
+    newest_abandoned_s: float = NEVER_S
+    """Send time of the newest of them."""
     worked_on_elsewhere_s: float = inf
     """Send time of the oldest request that another process waits for, or has given up, since the last answer to this
     process; as far as this process is told."""

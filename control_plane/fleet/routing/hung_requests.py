@@ -17,7 +17,7 @@ from math import inf
 
 from control_plane.core.errors import DeadlineExceeded, QueryOfDeath
 from control_plane.core.infer_call import InferCall
-from control_plane.fleet.domain.health.overdue import is_silent, may_hang
+from control_plane.fleet.domain.health.overdue import is_behind, is_silent, may_hang
 from control_plane.fleet.view.health.recalls import MOST_SUSPECTS
 from control_plane.fleet.view.reservations import Reservation
 from control_plane.inference.domain.queries_of_death import Digest
@@ -46,8 +46,9 @@ class _GivenUp:
 
     @property
     def has_hung(self) -> bool:
-        """Whether the replica was ended since it hung, before it answered anything else."""
-        return self.reservation.replica.has_hung and not self.is_answered
+        """Whether the replica was ended since it hung, presumably in this one: it has not answered what was sent later."""
+        replica = self.reservation.replica
+        return replica.has_hung and not self.is_answered and may_hang(replica, sent_s=self.reservation.started_s)
 
     @property
     def is_over(self) -> bool:
@@ -56,8 +57,9 @@ class _GivenUp:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the replica has answered since."""
-        return self.reservation.replica.answered_s > self.at_s
+        """Whether the replica has answered since what was sent after this one: earlier ones are answered before it."""
+        replica = self.reservation.replica
+        return replica.answered_s > self.at_s and replica.answered_sent_s > self.reservation.started_s
 
     def may_be_judged(self, now_s: float, *, is_doubted: bool) -> bool:
         """Whether it will soon be known if the replica hangs in it, by those who wait there or probe it, and there is reason to
@@ -131,7 +133,7 @@ class HungRequests:
     def gave_up(self, request: Hashable, call: InferCall, reservation: Reservation, suspect: Suspect | None, now_s: float) -> None:
         """Note that a request was not answered before its caller gave it up."""
         replica = reservation.replica
-        if replica.is_dead or not may_hang(replica, sent_s=reservation.started_s):
+        if replica.is_dead or is_behind(replica, sent_s=reservation.started_s, now_s=now_s):
             return
         here = self._given_up.setdefault((reservation.server.name, replica.model), [])
         here[:] = [each for each in here if not each.is_answered]

@@ -59,6 +59,14 @@ def test_any_answer_begins_it_anew() -> None:
         silence.answered(second + 0.8, second + 1.0)
 
 
+def test_an_answer_to_what_was_sent_before_is_no_sign_that_it_is_done_with_what_was_given_up() -> None:
+    silence = served()
+    assert silence.gave_up(10.5, 10.8, oldest_s=10.2) is None
+    silence.answered(10.4, 11.0)
+    assert silence.gave_up(10.6, 12.7, oldest_s=inf) is None, "silent since 11.0 only"
+    assert silence.gave_up(10.7, 12.9, oldest_s=inf) == 10.5
+
+
 def test_a_single_request_says_nothing_however_long_it_waited() -> None:
     silence = served()
     for second in range(20, 2000, 100):

@@ -46,6 +46,12 @@ def may_hang(replica: Replica, *, sent_s: float) -> bool:
     return sent_s <= max(_worked_on_s(replica), replica.answered_s) + ONE_BATCH_S
 
 
+def is_behind(replica: Replica, *, sent_s: float, now_s: float) -> bool:
+    """Whether a request that was sent at `sent_s` is not the one in which a replica hangs, since that hangs already in an earlier
+    one. While the replica answers what came before it, its turn may still come, also if its caller has given it up."""
+    return not may_hang(replica, sent_s=sent_s) and is_silent(replica, sent_s=_worked_on_s(replica), now_s=now_s)
+
+
 def _limit_s(replica: Replica) -> float:
     return max(AT_LEAST_S, _FACTOR * replica.longest_s)
 

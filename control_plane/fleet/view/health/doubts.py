@@ -43,16 +43,23 @@ class ReplicaDoubts:
 
     def answered(self, reservation: Reservation, now_s: float) -> None:
         """Note that a replica has answered a request, which clears it."""
-        replica = reservation.replica
-        replica.answered_s, replica.abandoned_s, replica.worked_on_elsewhere_s = now_s, inf, inf
-        replica.longest_s = max(_FORGETTING * replica.longest_s, now_s - reservation.started_s)
+        replica, sent_s = reservation.replica, reservation.started_s
+        replica.answered_s, replica.worked_on_elsewhere_s = now_s, inf
+        replica.longest_s = max(_FORGETTING * replica.longest_s, now_s - sent_s)
+        if sent_s > replica.answered_sent_s:
+            replica.answered_sent_s = sent_s
+        # What was sent before one that was given up is answered before it: that says nothing of it.
+        if replica.abandoned_s < sent_s:
+            replica.abandoned_s = inf if replica.newest_abandoned_s < sent_s else replica.newest_abandoned_s
         if replica.model in self._doubts:
             self._clear(replica.model, reservation.server.name)
 
     def gave_up(self, reservation: Reservation) -> None:
         """Note that a request was not answered before its caller gave it up."""
         replica = reservation.replica
-        replica.abandoned_s = min(replica.abandoned_s, reservation.started_s)
+        if reservation.started_s > replica.answered_sent_s:
+            replica.abandoned_s = min(replica.abandoned_s, reservation.started_s)
+            replica.newest_abandoned_s = max(replica.newest_abandoned_s, reservation.started_s)
 
     def others_work_on(self, requests: Iterable[tuple[str, str, float]]) -> None:
         """Note the server, the model and the time it was sent of other processes' oldest requests, in place of those noted

@@ -125,6 +125,20 @@ async def test_it_is_refused_once_two_replicas_have_hung_in_it(leaves: Any, way:
         assert status(await servers.send("innocent")) == 200
 
 
+async def test_it_is_refused_also_where_its_caller_leaves_while_what_came_before_it_is_computed() -> None:
+    async with mended(servers=1) as servers:
+        servers.ended_after_s = 5.0
+        for _ in range(2):
+            async with asyncio.TaskGroup() as tasks:
+                before = tasks.create_task(servers.send("slow", timeout_s=30.0))
+                await asyncio.sleep(0.7)
+                await given_up(servers.send("endless", timeout_s=0.5))
+            assert status(before.result()) == 200
+            await asyncio.sleep(servers.ended_after_s)
+        with pytest.raises(QueryOfDeath):
+            await servers.send("endless")
+
+
 async def hang_beside(servers: Mended, other: str, *, after_s: float, timeout_s: float) -> None:
     """Send the endless request and, later, another one at the same replica, both of which are given up; wait until the stub
     has been ended."""
