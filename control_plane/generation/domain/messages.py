@@ -14,7 +14,7 @@ from typing import Any
 from control_plane.core.errors import InvalidRequest
 
 MAX_MESSAGES = 4096
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 """Role -> the role that templates know it by."""
 _NAME = re.compile("[a-zA-Z0-9_-]{1,64}")
 _PASSES = 8
@@ -38,9 +38,9 @@ def _message(value: Any, where: str) -> Message:
         if name not in ("role", "content", "name") and each not in (None, [], ""):
             raise InvalidRequest(f"unsupported parameter: {where}.{name[:64]}; a message has role, content and name here", field=where)
     role = value.get("role")
-    if type(role) is not str or role not in _ROLES:
-        raise InvalidRequest(f"{where}.role must be one of {', '.join(_ROLES)}; tools are not supported", field=f"{where}.role")
-    message = {"role": _ROLES[role], "content": _content(value.get("content"), f"{where}.content")}
+    if type(role) is not str or role not in ROLES:
+        raise InvalidRequest(f"{where}.role must be one of {', '.join(ROLES)}; tools are not supported", field=f"{where}.role")
+    message = {"role": ROLES[role], "content": _content(value.get("content"), f"{where}.content")}
     name = value.get("name")
     if name is not None:
         if type(name) is not str or not _NAME.fullmatch(name):
