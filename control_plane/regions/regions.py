@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from control_plane.core.algorithms.bounded_cache import BoundedCache
-from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, UpstreamUnavailable
+from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, QueryOfDeath, UpstreamUnavailable
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.requests import InferRequest
 from control_plane.regions.domain.region import Region
@@ -119,8 +119,11 @@ class Regions:
         if answer is not None and verdict is Verdict.ANSWERED:
             running.answered_in(name)
             return request.with_region(answer, name)
-        if verdict is Verdict.LOST and not running.is_repeatable:
-            raise UpstreamUnavailable(f"region {name} was lost while it had the request, which it may have computed")
+        if verdict is Verdict.QUARANTINED:
+            raise QueryOfDeath(f"processes have died under the request in region {name}, so it is not computed here")
+        if verdict in (Verdict.LOST, Verdict.FAILED) and not running.is_repeatable:
+            how = "was lost while it had" if verdict is Verdict.LOST else "has failed"
+            raise UpstreamUnavailable(f"region {name} {how} the request, which it may have computed")
         return None
 
     async def _send(self, peer: _Peer, request: InferRequest[AnswerT], timeout_s: float) -> _Sent[AnswerT]:
@@ -166,7 +169,7 @@ class Regions:
                 standing.shut(tenant, model, now_s + _REFUSES_CALLER_S)
             case Verdict.LIMITED:
                 standing.shut(tenant, "", now_s + _LIMITS_CALLER_S)
-            case Verdict.FAILED | Verdict.LOST:
+            case Verdict.FAILED | Verdict.LOST | Verdict.INVALID | Verdict.QUARANTINED:
                 standing.shut(tenant, model, now_s + _FAILS_S)
             case Verdict.LEFT:
                 pass

@@ -23,6 +23,7 @@ from control_plane.core.errors import (
     QueryOfDeath,
     Recall,
     RecallCause,
+    UpstreamFailed,
     UpstreamUnavailable,
 )
 from control_plane.core.infer_call import InferCall, SendFailure
@@ -48,9 +49,21 @@ class Permit:
     is_in_background: bool = False
     stays_in_region: bool = False
     is_waiting: bool = False
+    room: Overloaded | None = None
+    """Refusal of the waiting room, where it is full."""
+    places: int = 0
 
     def mark_as_guest(self) -> None:
         self.is_guest = True
+
+    def enter_room(self, retry_after_s: float) -> Permit:
+        if self.room is not None:
+            raise self.room
+        self.places += 1
+        return self
+
+    def leave(self) -> None:
+        self.places -= 1
 
 
 @dataclass(eq=False)
@@ -268,6 +281,28 @@ async def test_for_another_region_a_fleet_loads_nothing() -> None:
     assert await bench.answer(OURS, request=Request({"tidegate-hop": "there"})) is OURS
 
 
+@pytest.mark.parametrize(
+    ("outcome", "sent_s", "told"),
+    [
+        pytest.param(UpstreamUnavailable("down"), None, UpstreamUnavailable, id="no server had it"),
+        pytest.param(UpstreamUnavailable("unsent", is_not_sent=True), 1.0, UpstreamUnavailable, id="it was not sent"),
+        pytest.param(UpstreamUnavailable("lost"), 1.0, UpstreamFailed, id="a process died of it"),
+        pytest.param(UpstreamUnavailable("silent", recall=SILENT), 1.0, UpstreamFailed, id="it was taken back from a silent one"),
+        pytest.param(status_answer(14, "x", loss=SendFailure.CONNECTION_LOST), 1.0, UpstreamFailed, id="a process died of it, over gRPC"),
+        pytest.param(Overloaded("busy"), None, Overloaded, id="no room"),
+        pytest.param(ModelLoadFailed("corrupt"), None, ModelNotFound, id="a model that cannot be loaded"),
+        pytest.param(QueryOfDeath("deadly"), 1.0, QueryOfDeath, id="processes have died of it"),
+    ],
+)
+async def test_another_region_is_not_told_a_refusal_where_its_request_may_have_been_computed(
+    outcome: Any, sent_s: float | None, told: type[ControlPlaneError]
+) -> None:
+    bench = Bench()
+    with pytest.raises(told) as caught:
+        await bench.answer(outcome, running=Running(sent_s=sent_s), request=Request({"tidegate-hop": "there"}))
+    assert type(caught.value) is told
+
+
 @pytest.mark.parametrize("outcome", [Overloaded("no room for a part"), status_answer(14, "x", loss=SendFailure.NOT_SENT)])
 async def test_what_was_computed_in_part_stays(outcome: Any) -> None:
     bench = Bench()
@@ -281,10 +316,13 @@ async def test_while_no_server_answers_the_other_region_is_asked_first_and_this_
     bench.servers.fell_silent()
     assert await bench.answer() is THEIRS
     assert not bench.times_s
-    bench.regions.answer = None
+    bench.regions.answer, bench.regions.takes = None, False
+    bench.loop.call_later(1.0, bench.servers.heard)
     assert await bench.answer(OURS) is OURS
+    bench.servers.fell_silent()
     bench.regions.is_any_well = False
     assert await bench.answer(OURS) is OURS
+    assert bench.loop.time() == pytest.approx(1.0, abs=0.2)
     assert len(bench.regions.asked_for) == 2
 
 
@@ -323,7 +361,44 @@ async def test_what_was_taken_back_in_vain_is_computed_here_after_all() -> None:
     bench, work = Bench(), Slow(100.0, 1.0)
     bench.regions.answer = None
     bench.loop.call_later(1.0, bench.servers.fell_silent)
+    bench.loop.call_later(2.0, bench.servers.heard)
     assert await bench.answer(running=Running(is_repeatable=True), work=work) is OURS
+    assert bench.loop.time() == pytest.approx(3.0, abs=0.2)
+
+
+async def test_what_finds_no_room_while_no_server_answers_leaves_as_soon_as_there_is_some() -> None:
+    bench, running = Bench(), Running()
+    bench.servers.fell_silent()
+    bench.regions.answer, bench.regions.takes = None, False
+    bench.loop.call_later(1.0, lambda: setattr(bench.regions, "takes", True))
+    bench.loop.call_later(1.5, lambda: setattr(bench.regions, "answer", THEIRS))
+    assert await bench.answer(running=running) is THEIRS
+    assert bench.loop.time() == pytest.approx(1.6, abs=0.2)
+    assert not bench.times_s, "the silent one was not sent it"
+    assert len(bench.regions.asked_for) <= 1 + 7, "a region that would not take it is not asked"
+    assert running.permit.places == 0
+
+
+async def test_what_finds_no_room_anywhere_waits_no_longer_than_its_time_and_only_so_many_do() -> None:
+    bench, running = Bench(), Running()
+    bench.servers.fell_silent()
+    bench.regions.answer = None
+    with pytest.raises(DeadlineExceeded):
+        await bench.answer(DeadlineExceeded("late"), running=running)
+    assert bench.loop.time() == pytest.approx(10.0, abs=0.2)
+    assert running.permit.places == 0
+    with pytest.raises(Overloaded, match="too many wait"):
+        await bench.answer(running=Running(permit=Permit(room=Overloaded("too many wait"))))
+
+
+async def test_what_waits_for_a_silent_server_outlives_its_restart() -> None:
+    bench = Bench()
+    bench.servers.fell_silent()
+    bench.regions.answer = None
+    bench.loop.call_later(1.0, bench.servers.down, "it was ended")
+    bench.loop.call_later(3.0, bench.servers.up, FakeUpstream())
+    assert await bench.answer(OURS) is OURS
+    assert bench.times_s == [pytest.approx(7.0, abs=0.2)]
 
 
 @pytest.mark.parametrize(
