@@ -6,9 +6,12 @@ import pytest
 
 from control_plane.core.endpoints import TcpAddress
 from control_plane.core.errors import DeadlineExceeded, UpstreamUnavailable
-from control_plane.protocols.grpc import GrpcHead
+from control_plane.core.infer_call import SendFailure
+from control_plane.protocols.grpc import GrpcHead, frame_message
+from control_plane.regions.adapters import region_client
 from control_plane.regions.adapters.region_client import RegionClient
 from control_plane.regions.domain.region import Region
+from control_plane.triton.ports import GrpcCall
 
 
 def client_of(port: int) -> RegionClient:
@@ -56,6 +59,26 @@ async def test_one_that_would_fill_memory_is_not_listened_to() -> None:
 async def test_one_that_says_nothing_is_given_up_on() -> None:
     with pytest.raises(DeadlineExceeded):
         await probe(None)
+
+
+async def test_its_probes_close_a_connection_of_grpc_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if (await reader.readexactly(3)) == b"GET":
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await reader.read()
+        writer.close()
+
+    monkeypatch.setattr(region_client, "_SILENT_S", 0.1)
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening, asyncio.timeout(5):
+        client = client_of(listening.sockets[0].getsockname()[1])
+        async with asyncio.TaskGroup() as tasks:
+            lost = tasks.create_task(client.grpc.unary(GrpcCall(GrpcHead("/m"), frame_message(b"x")), timeout_s=30))
+            await client.probe(timeout_s=1.0)
+            assert not lost.done()
+            await asyncio.sleep(0.2)
+            await asyncio.gather(client.probe(timeout_s=1.0), return_exceptions=True)
+        assert lost.result().loss is SendFailure.CONNECTION_LOST
+        await client.close()
 
 
 async def test_where_nobody_listens_no_triton_is_blamed() -> None:
