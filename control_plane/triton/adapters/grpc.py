@@ -95,7 +95,7 @@ class GrpcClient:
             is_too_late = isinstance(exc, _ConnectedTooLate) and call.head.timeout_s is not None
             code, details = (GrpcStatus.DEADLINE_EXCEEDED, "Deadline Exceeded") if is_too_late else (GrpcStatus.UNAVAILABLE, str(exc))
             return status_answer(code, details, loss=SendFailure.NOT_SENT)
-        exchange = UnaryCall(connection, connection.loop, deadline)
+        exchange = UnaryCall(connection, connection.loop, deadline, most_bytes=call.most_answer_bytes)
         told_s = None
         if call.head.timeout_s is not None:
             # At a deadline that it knows, Triton's gRPC ends the call though the model goes on: it is told of a
