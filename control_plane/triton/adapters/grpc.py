@@ -65,11 +65,13 @@ class GrpcClient:
         headers: tuple[tuple[str, str], ...] = (),
         forwarding: HeaderForwarding = NO_FORWARDING,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
+        connect_timeout_s: float = _CONNECT_TIMEOUT_S,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`headers` go with every call; `now_s` is the loop's time."""
         self._forwarding = forwarding
         self.max_answer_bytes = max_answer_bytes
+        self._connect_timeout_s = connect_timeout_s
         self._now_s = now_s
         self._tls = tls
         self._shown: Fields = tuple((name.encode(), value.encode()) for name, value in headers)
@@ -186,7 +188,7 @@ class GrpcClient:
         to.
         """
         try:
-            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+            async with asyncio.timeout(self._connect_timeout_s):
                 connection = await open_connection(
                     lambda: GrpcConnection(lane, self._open, self._known, self.max_answer_bytes), self._address, self._tls
                 )

@@ -12,6 +12,7 @@ import pytest
 
 from control_plane.core.endpoints import TcpAddress
 from control_plane.core.errors import DeadlineExceeded, QueryOfDeath, UpstreamUnavailable
+from control_plane.core.infer_call import Frontend
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.requests import InferRequest
 from control_plane.protocols.http1 import HttpAnswer, make_answer
@@ -80,6 +81,7 @@ class Running:
     is_repeatable: bool = True
     named_model: str = "m"
     principal: Principal = field(default_factory=Principal)
+    frontend: Frontend = Frontend.HTTP
     region: str = ""
 
     def answered_in(self, region: str) -> None:
@@ -164,13 +166,18 @@ async def test_what_processes_have_died_of_there_does_not_come_back() -> None:
             await made.ask(Running(is_repeatable=True))
 
 
-async def test_one_that_cannot_be_reached_is_left_alone_as_one_that_is_full() -> None:
+async def test_a_port_that_cannot_be_reached_is_left_alone_and_the_other_one_is_not() -> None:
     async with bench(one=Link(answer=fails(NOT_SENT))) as made:
-        assert await made.ask(Running(is_repeatable=False)) is None, "it was not sent"
+        link, over_grpc = made.links["one"], Running(is_repeatable=False, frontend=Frontend.GRPC)
+        assert await made.ask(over_grpc) is None, "it was not sent"
         for _ in range(100):
-            await made.ask()
-        assert len(made.links["one"].got) == 1
+            await made.ask(over_grpc)
+        assert len(link.got) == 1
         assert made.regions.is_any_well, "its probes say whether it is: one of its two ports may be wrong"
+        link.answer = lambda: make_answer(200)
+        assert await made.ask(Running()) is not None
+        await asyncio.sleep(1.0)
+        assert await made.ask(over_grpc) is not None
 
 
 @pytest.mark.parametrize(

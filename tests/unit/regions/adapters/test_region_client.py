@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
@@ -8,6 +9,7 @@ from control_plane.core.endpoints import TcpAddress
 from control_plane.core.errors import DeadlineExceeded, UpstreamUnavailable
 from control_plane.core.infer_call import SendFailure
 from control_plane.protocols.grpc import GrpcHead, frame_message
+from control_plane.protocols.http1 import HttpRequest
 from control_plane.regions.adapters import region_client
 from control_plane.regions.adapters.region_client import RegionClient
 from control_plane.regions.domain.region import Region
@@ -78,6 +80,23 @@ async def test_its_probes_close_a_connection_of_grpc_that_says_nothing(monkeypat
             await asyncio.sleep(0.2)
             await asyncio.gather(client.probe(timeout_s=1.0), return_exceptions=True)
         assert lost.result().loss is SendFailure.CONNECTION_LOST
+        await client.close()
+
+
+async def test_who_calls_a_port_that_drops_what_comes_is_not_kept_for_his_whole_time() -> None:
+    with socket.socket() as full, socket.socket() as first, socket.socket() as second:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for each in (first, second):
+            each.setblocking(False)
+            each.connect_ex(full.getsockname())
+        client = client_of(full.getsockname()[1])
+        async with asyncio.timeout(5):
+            answer = await client.grpc.unary(GrpcCall(GrpcHead("/m"), frame_message(b"x")), timeout_s=30)
+            with pytest.raises(UpstreamUnavailable) as caught:
+                await client.http.send(HttpRequest(b"GET", b"/"), timeout_s=30)
+        assert answer.loss is SendFailure.NOT_SENT
+        assert caught.value.is_not_sent
         await client.close()
 
 
