@@ -104,8 +104,15 @@ def main() -> None:
         sys.exit(1)
 
 
+def _shown(text: str) -> str:
+    """The text of an error, which may quote what a model's code has raised."""
+    from control_plane.cli.common.printing import printable
+
+    return "\n".join(map(printable, text.splitlines())).replace("[", "\\[")
+
+
 def _messages(group: BaseExceptionGroup[BaseException]) -> list[str]:
     found: list[str] = []
     for error in group.exceptions:
-        found += _messages(error) if isinstance(error, BaseExceptionGroup) else [str(error).replace("[", "\\[")]
+        found += _messages(error) if isinstance(error, BaseExceptionGroup) else [_shown(str(error))]
     return found

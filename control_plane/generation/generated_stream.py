@@ -22,6 +22,8 @@ _FRAMING = b"Cache-Control: no-store\r\nX-Accel-Buffering: no\r\nTransfer-Encodi
 _EVENTS, _JSON = b"text/event-stream; charset=utf-8", b"application/json"
 _PIECE_BYTES = 64 * 1024
 """Most bytes of events that are sent in one piece, where responses have come faster than they were taken."""
+_WHOLE_BYTES = 64 << 20
+"""Most text of a whole answer, far more than the largest number of tokens makes: a model that never ends would fill the memory."""
 
 _TOO_LONG = re.compile(r"maximum (?:model|context) length")
 """vLLM's words for a prompt that is longer than what the model can see."""
@@ -61,6 +63,7 @@ class GeneratedStream:
         self._waits_since_s: float | None = self._loop.time()
         self._is_late = self._has_ended = False
         self._first = b""
+        self._room_bytes = _WHOLE_BYTES
         self._failure: UpstreamFailed | None = None
         self._next_look: asyncio.TimerHandle | None = self._loop.call_later(timeout_s, self._look)
 
@@ -74,7 +77,7 @@ class GeneratedStream:
             return _failure(generated.error)
         if generated is None:
             self._has_ended = True
-        self._first = self._answer.finish() if generated is None else self._answer.take(generated)
+        self._first = self._answer.finish() if generated is None else self._take(generated)
         return None
 
     async def receive(self) -> bytes | None:
@@ -104,6 +107,14 @@ class GeneratedStream:
         if generated.error:
             self._failure = UpstreamFailed(generated.error)  # after what came before it
             return b""
+        return self._take(generated)
+
+    def _take(self, generated: Generated) -> bytes:
+        """Raises UpstreamFailed: it is too much for a whole answer."""
+        if self._is_whole:
+            self._room_bytes -= len(generated.text)
+            if self._room_bytes < 0:
+                raise UpstreamFailed(f"the model answers with more than {_WHOLE_BYTES} bytes of text; ask for a stream")
         return self._answer.take(generated)
 
     async def _next(self) -> Generated | None:

@@ -15,12 +15,12 @@ from functools import partial
 from typing import Protocol
 from uuid import uuid4
 
-from control_plane.core.algorithms.steps import Steps
+from control_plane.core.algorithms.steps import Steps, finish
 from control_plane.core.errors import DeadlineExceeded, InvalidRequest
 from control_plane.core.infer_call import Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal
 from control_plane.generation.domain.completion_answer import CompletionAnswer
-from control_plane.generation.domain.completion_request import CompletionRequest, GenerationLimits, read_request
+from control_plane.generation.domain.completion_request import CompletionRequest, GenerationLimits, request_steps
 from control_plane.generation.domain.generation_tensors import request_message
 from control_plane.generation.domain.generative_model import GenerativeModel
 from control_plane.generation.domain.messages import without_control_tokens
@@ -31,6 +31,7 @@ from control_plane.inference.governance import Meter
 from control_plane.inference.in_flight.running_request import Source
 from control_plane.inference.inference import InferenceService
 from control_plane.inference.routes.targets import Assignee
+from control_plane.inference.run_steps import run_in_steps
 from control_plane.protocols.grpc import GrpcHead, frame_message
 from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.triton.ports import HttpStream, Slot, Upstream
@@ -120,15 +121,15 @@ class _GenerationRequest:
         return self._call.timeout_s
 
     def read_at_once(self) -> InferCall | None:
-        return self._read() if self._call.body_bytes() <= _LARGE_BYTES else None
+        return finish(self._read()) if self._call.body_bytes() <= _LARGE_BYTES else None
 
     def read(self) -> Steps[InferCall]:
         yield  # others first: a body of a megabyte takes some milliseconds
-        return self._read()
+        return (yield from self._read())
 
-    def _read(self) -> InferCall:
+    def _read(self) -> Steps[InferCall]:
         body = self._call.body()
-        self.wanted = read_request(body, is_chat=self._call.is_chat, limits=self._service.limits)
+        self.wanted = yield from request_steps(body, is_chat=self._call.is_chat, limits=self._service.limits)
         self.model = self.wanted.model
         return InferCall(self.model, "", "", (), text_bytes=len(body), is_open_ended=True)
 
@@ -209,5 +210,5 @@ class _GenerationRequest:
     async def _prompt(self, model: GenerativeModel) -> str:
         if model.chat is None:
             raise InvalidRequest(f"model {self.model!r} {model.no_chat}", field="model")
-        messages = without_control_tokens(self.wanted.messages, model.chat.control_tokens)
+        messages = await run_in_steps(without_control_tokens(self.wanted.messages, model.chat.control_tokens))
         return await self._service.templates.render(model.chat, messages, max_bytes=self._service.limits.max_prompt_bytes)

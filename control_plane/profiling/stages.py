@@ -39,7 +39,9 @@ class Counted:
             raise InvalidRequest("the gateway has no statistics of that model, as Triton gives them") from exc
 
     def since(self, earlier: Counted) -> Counted:
-        """Return the difference to counts that were read earlier."""
+        """Return the difference to counts that were read earlier. Raises InvalidRequest: Triton has begun to count anew."""
+        if self.requests < earlier.requests:
+            raise InvalidRequest("the model was loaded anew meanwhile, and Triton counts from then on; measure again")
         phases_ns = {phase: ns - earlier.phases_ns[phase] for phase, ns in self.phases_ns.items()}
         return Counted(self.requests - earlier.requests, self.success_ns - earlier.success_ns, phases_ns)
 

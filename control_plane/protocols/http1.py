@@ -178,6 +178,11 @@ def make_answer(status: int, body: bytes = b"", *, content_type: bytes = b"appli
     return HttpAnswer(status, b"\r\n".join(lines) + b"\r\n\r\n", body)
 
 
+NOT_KEPT = (b"Cache-Control", b"no-store")
+"""Field of an answer that only this caller may see: what is shown with an `x-api-key` looks to a cache as if anybody could get it
+(RFC 9111, 3.5)."""
+
+
 def with_header(answer: HttpAnswer, line: bytes) -> HttpAnswer:
     """The same answer with one more header line."""
     return HttpAnswer(answer.status, answer.head[:-2] + line + b"\r\n\r\n", answer.body)

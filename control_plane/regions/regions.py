@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from control_plane.core.algorithms.bounded_cache import BoundedCache
-from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, UpstreamUnavailable
+from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, QueryOfDeath, UpstreamUnavailable
+from control_plane.core.infer_call import Frontend
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.requests import InferRequest
 from control_plane.regions.domain.region import Region
@@ -32,7 +33,7 @@ PROBE_EVERY_S, PROBE_TIMEOUT_S = 1.0, 1.0
 _STRANGERS_EVERY_S = 0.1
 """Time between requests that leave for a model which no region is known to have: callers may send any name."""
 _MAX_FOUND = 1000
-_LACKS_MODEL_S, _REFUSES_CALLER_S, _LIMITS_CALLER_S, _FAILS_S = 30.0, 60.0, 1.0, 1.0
+_LACKS_MODEL_S, _REFUSES_CALLER_S, _LIMITS_CALLER_S, _FAILS_S, _UNREACHED_S = 30.0, 60.0, 1.0, 1.0, 1.0
 """How long no requests of a kind are sent that were refused or failed for it."""
 
 
@@ -95,7 +96,7 @@ class Regions:
 
     def would_take(self, running: AuthorizedRequest, *, left_s: float) -> bool:
         """See `inference/dispatch/elsewhere.OtherRegions.would_take`."""
-        asked = Asked(running.principal.tenant, running.named_model, left_s)
+        asked = Asked(running.principal.tenant, running.named_model, left_s, running.frontend)
         return nearest(self.standings, asked, self._now_s()) is not None
 
     async def ask(
@@ -106,7 +107,7 @@ class Regions:
         is_stranger = is_model_missing and model not in self._found.keys
         if is_stranger and now_s < self._strangers_from_s:
             return None
-        standing = nearest(self.standings, Asked(tenant, model, left_s), now_s)
+        standing = nearest(self.standings, Asked(tenant, model, left_s, running.frontend), now_s)
         if standing is None:
             return None
         if is_stranger:
@@ -114,13 +115,16 @@ class Regions:
         peer = next(each for each in self._peers if each.standing is standing)
         sent: _Sent[AnswerT] = await self._send(peer, request, left_s - standing.round_trip_s)
         answer, verdict = sent.answer, sent.verdict
-        self._learn(standing, verdict, tenant, model)
+        self._learn(standing, verdict, tenant, model, running.frontend)
         name = standing.region.name
         if answer is not None and verdict is Verdict.ANSWERED:
             running.answered_in(name)
             return request.with_region(answer, name)
-        if verdict is Verdict.LOST and not running.is_repeatable:
-            raise UpstreamUnavailable(f"region {name} was lost while it had the request, which it may have computed")
+        if verdict is Verdict.QUARANTINED:
+            raise QueryOfDeath(f"processes have died under the request in region {name}, so it is not computed here")
+        if verdict in (Verdict.LOST, Verdict.FAILED) and not running.is_repeatable:
+            how = "was lost while it had" if verdict is Verdict.LOST else "has failed"
+            raise UpstreamUnavailable(f"region {name} {how} the request, which it may have computed")
         return None
 
     async def _send(self, peer: _Peer, request: InferRequest[AnswerT], timeout_s: float) -> _Sent[AnswerT]:
@@ -148,15 +152,17 @@ class Regions:
             self.totals[standing.region.name, verdict] += 1
         return _Sent(answer, verdict)
 
-    def _learn(self, standing: Standing, verdict: Verdict, tenant: str, model: str) -> None:
+    def _learn(self, standing: Standing, verdict: Verdict, tenant: str, model: str, frontend: Frontend) -> None:
         """Note what an answer says of the requests that may be sent there next: of the caller's own, unless all would fare alike."""
         now_s = self._now_s()
         match verdict:
             case Verdict.ANSWERED:
                 standing.window.answered()
                 self._found.keep(model, True)
-            case Verdict.FULL | Verdict.UNREACHABLE:
+            case Verdict.FULL:
                 standing.window.refused(now_s)
+            case Verdict.UNREACHABLE:
+                standing.unreached(frontend, now_s + _UNREACHED_S)
             case Verdict.MODEL_MISSING:
                 self._found.forget(model)
                 standing.shut(tenant, model, now_s + _LACKS_MODEL_S)
@@ -166,7 +172,7 @@ class Regions:
                 standing.shut(tenant, model, now_s + _REFUSES_CALLER_S)
             case Verdict.LIMITED:
                 standing.shut(tenant, "", now_s + _LIMITS_CALLER_S)
-            case Verdict.FAILED | Verdict.LOST:
+            case Verdict.FAILED | Verdict.LOST | Verdict.INVALID | Verdict.QUARANTINED:
                 standing.shut(tenant, model, now_s + _FAILS_S)
             case Verdict.LEFT:
                 pass

@@ -39,6 +39,8 @@ class GrpcCall:
     block: bytes = b""
     """The header block as it came, where the call came whole and the block means the same on any connection;
     else empty."""
+    most_answer_bytes: int = 0
+    """Most bytes of its answer, where it has a bound of its own: RESOURCE_EXHAUSTED is the answer in place of more."""
 
 
 class Slot(Protocol):

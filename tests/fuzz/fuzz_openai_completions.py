@@ -9,9 +9,10 @@ from google.protobuf.message import DecodeError
 from tests.fuzz.harness import fuzz, instrumented
 
 with instrumented():
+    from control_plane.core.algorithms.steps import finish
     from control_plane.core.errors import InvalidRequest, ModelNotFound, PayloadTooLarge
     from control_plane.core.model import MODEL_NAME
-    from control_plane.generation.domain.completion_request import CompletionRequest, GenerationLimits, read_request
+    from control_plane.generation.domain.completion_request import CompletionRequest, GenerationLimits, request_steps
     from control_plane.generation.domain.generation_tensors import read_response, request_message
     from control_plane.generation.domain.generative_model import GenerativeModel
     from control_plane.generation.domain.messages import without_control_tokens
@@ -33,7 +34,7 @@ def check(data: bytes) -> None:
 def read(data: bytes, *, is_chat: bool) -> CompletionRequest | None:
     """None when it is refused, with words that can be sent."""
     try:
-        return read_request(data, is_chat=is_chat, limits=LIMITS)
+        return finish(request_steps(data, is_chat=is_chat, limits=LIMITS))
     except (InvalidRequest, ModelNotFound, PayloadTooLarge) as exc:
         str(exc).encode()
         return None
@@ -45,7 +46,7 @@ def examine(request: CompletionRequest, *, is_chat: bool) -> None:
     assert bool(request.messages) == is_chat != bool(request.prompt)
     prompt = request.prompt
     if is_chat:
-        messages = without_control_tokens(request.messages, TOKENS)
+        messages = finish(without_control_tokens(request.messages, TOKENS))
         assert not any(token in each["content"] for each in messages for token in TOKENS)
         prompt = "".join(each["content"] for each in messages)
     request_message(request, MODEL, prompt, name="m", version="", request_id="1")

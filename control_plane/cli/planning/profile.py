@@ -53,7 +53,10 @@ def _remark(found: Profile) -> str:
     if found.computed > found.requests:
         return f"others had {found.computed - found.requests} requests computed meanwhile: Triton's parts are means over theirs, too"
     if found.computed < found.requests:
-        return f"{found.requests - found.computed} of {found.requests} answers came from the cache, and Triton's parts are of the others"
+        return (
+            f"{found.requests - found.computed} of {found.requests} answers came from the cache, or from before the model was loaded "
+            "anew, and Triton's parts are of the others"
+        )
     return ""
 
 

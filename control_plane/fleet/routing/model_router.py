@@ -119,7 +119,11 @@ class ModelRouter:
                 place.leave()
 
     def ready_in_s(self, model: str) -> float:
-        """Return the seconds until the model's load should be over; 0 where it is ready, or is not being loaded."""
+        """Return the seconds until the model's load should be over, or that of the last of its parts; 0 where it is ready, or is not
+        being loaded."""
+        return max(self._own_ready_in_s(each) for each in self.state.specs.parts_of(model) or (model,))
+
+    def _own_ready_in_s(self, model: str) -> float:
         facts = self.state.fleet.models.get(model)
         is_awaited = facts is not None and self.loads.is_loading(model) and not self.state.fleet.ready_replicas(model)
         return self.loads.expected_s(facts) if facts is not None and is_awaited else 0.0

@@ -24,7 +24,7 @@ from control_plane.frontends.common.lists import list_steps
 from control_plane.frontends.jobs.webhook_field import Webhooks, webhook_of
 from control_plane.inference.run_steps import run_in_steps
 from control_plane.jobs.ports import BlobReader
-from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
+from control_plane.protocols.http1 import NOT_KEPT, HttpAnswer, HttpRequest, make_answer
 from control_plane.protocols.kserve.routes import V2Route
 from control_plane.triton.ports import HttpStream
 
@@ -108,7 +108,7 @@ class _Content:
     """A file's content as a streamed answer: `triton/ports.HttpStream`."""
 
     status = 200
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nTransfer-Encoding: chunked\r\n%b: %b\r\n\r\n" % NOT_KEPT
 
     def __init__(self, reader: BlobReader) -> None:
         self._reader = reader
@@ -165,4 +165,4 @@ def _limit(query: dict[str, str], *, most: int, default: int) -> int:
 
 
 def _json(fields: dict[str, Any]) -> HttpAnswer:
-    return make_answer(200, orjson.dumps(fields))
+    return make_answer(200, orjson.dumps(fields), headers=[NOT_KEPT])

@@ -32,7 +32,7 @@ from control_plane.jobs.files.callers_files import CallersFiles
 from control_plane.jobs.jobs import JOB_ID, Jobs, Submission
 from control_plane.jobs.ports import Compute, Computed, TryAgain
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
-from control_plane.protocols.http1 import Body, BodyPieces, Headers, HttpAnswer, HttpRequest, make_answer, with_header
+from control_plane.protocols.http1 import NOT_KEPT, Body, BodyPieces, Headers, HttpAnswer, HttpRequest, make_answer, with_header
 from control_plane.protocols.kserve.routes import V2Route, read_route
 from control_plane.triton.ports import HttpStream
 
@@ -110,7 +110,7 @@ class JobsHttp:
                 return await self._list(request, principal)
             case Action.JOB_RESULT:
                 job = await jobs.wait(await jobs.get(principal, route.job_id), _wait_s(request))
-                return await _result(jobs, job)
+                return _with_header(await _result(jobs, job), b": ".join(NOT_KEPT))
             case Action.JOB_EVENTS:
                 return self._events.read(principal, await jobs.get(principal, route.job_id))
             case Action.COMPUTE_JOB:
@@ -119,7 +119,7 @@ class JobsHttp:
                 return make_answer(200, orjson.dumps(view_of(await jobs.cancel(principal, route.job_id), None)))
             case _:
                 job = await jobs.wait(await jobs.get(principal, route.job_id), _wait_s(request))
-                return make_answer(200, orjson.dumps(view_of(job, await jobs.place(job))))
+                return make_answer(200, orjson.dumps(view_of(job, await jobs.place(job))), headers=[NOT_KEPT])
 
     async def _submit(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer | HttpStream:
         webhook = webhook_of(request, b"tidegate-job-webhook", principal, self._webhooks)
@@ -128,8 +128,7 @@ class JobsHttp:
         if wait_s := _wait_s(request):
             job = await self._jobs.wait(job, wait_s)
             if job.result is not None:
-                found, applied = await _result(self._jobs, job), b"Preference-Applied: wait=%d" % wait_s
-                return with_header(found, applied) if isinstance(found, HttpAnswer) else found.with_header(applied)
+                return _with_header(await _result(self._jobs, job), b"Preference-Applied: wait=%d" % wait_s)
         body = orjson.dumps(view_of(job, None))  # its place in line is counted for who asks: behind thousands that takes a while
         headers: Headers = [(b"Location", f"/v2/jobs/{job.id}".encode())]
         return make_answer(202, body, headers=headers)
@@ -188,7 +187,7 @@ class JobsHttp:
             raise InvalidRequest(f"limit must be a number from 1 to {_MOST_LISTED}")
         found = await self._jobs.visible_to(principal, state=JobState(state) if state else None, before=before, limit=int(limit))
         views = await run_in_steps(list_steps(found, lambda job: view_of(job, None)))
-        return make_answer(200, orjson.dumps({"jobs": views}))
+        return make_answer(200, orjson.dumps({"jobs": views}), headers=[NOT_KEPT])
 
 
 async def _beginning(request: HttpRequest) -> tuple[Body, BodyPieces | None]:
@@ -214,6 +213,10 @@ async def _result(jobs: Jobs, job: Job) -> HttpAnswer | ResultStream:
     assert job.result is not None
     head_bytes = job.result.head_bytes
     return HttpAnswer(job.result.status, whole[:head_bytes], whole[head_bytes:])
+
+
+def _with_header(result: HttpAnswer | ResultStream, line: bytes) -> HttpAnswer | ResultStream:
+    return with_header(result, line) if isinstance(result, HttpAnswer) else result.with_header(line)
 
 
 def _submission(request: HttpRequest, route: V2Route, forwarding: HeaderForwarding) -> Submission:

@@ -236,7 +236,8 @@ class GrpcInferRequest(InferMessage):
         return self.head.timeout_s
 
     def send(self, server: Upstream, *, timeout_s: float) -> Awaitable[GrpcAnswer]:
-        return server.grpc.unary(GrpcCall(self.head, self.frame), timeout_s=timeout_s, slot=self.slot)
+        call = GrpcCall(self.head, self.frame, ANONYMOUS, b"", self._came.most_answer_bytes)
+        return server.grpc.unary(call, timeout_s=timeout_s, slot=self.slot)
 
     def send_on(self, gateway: RegionUpstream, *, timeout_s: float) -> Awaitable[GrpcAnswer]:
         return gateway.grpc.unary(GrpcCall(gateway.head_for(self._came.head), self._came.frame), timeout_s=timeout_s)
@@ -313,4 +314,5 @@ _PART_METADATA = (b"content-type", b"application/grpc")
 def part_request(frame: bytes, principal: Principal, context: GrpcInferContext, traceparent: str | None) -> GrpcInferRequest:
     """A request to a part of a sharded model: over gRPC, whatever the caller's protocol."""
     metadata = (_PART_METADATA,) if traceparent is None else (_PART_METADATA, (_TRACEPARENT, traceparent.encode("latin-1")))
-    return GrpcInferRequest(GrpcCall(GrpcHead(_PART_METHOD, metadata), frame, principal), replace(context, verbatim=None))
+    call = GrpcCall(GrpcHead(_PART_METHOD, metadata), frame, principal, most_answer_bytes=context.limits.max_body_bytes)
+    return GrpcInferRequest(call, replace(context, verbatim=None))

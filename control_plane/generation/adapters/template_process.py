@@ -23,7 +23,8 @@ from control_plane.generation.domain.generative_model import TEMPLATE, ChatForma
 from control_plane.generation.domain.messages import Message
 
 _PROGRAM = Path(__file__).with_name("template_child.py")
-_SHORT_BYTES = 64 * 1024
+_SHORT_BYTES, _MESSAGE_BYTES = 64 * 1024, 256
+"""Size up to which a chat is short, and what each message counts beside its own: a template may go through all for each of them."""
 _MAX_WAITING = 256
 _RENDER_S = 5.0
 """Most seconds for a template, which may take one of the CPU's: the machine may be busy."""
@@ -85,7 +86,7 @@ class TemplateProcesses:
             await each.end()
 
     def _process_for(self, messages: Sequence[Message]) -> _TemplateProcess:
-        return self._short if sum([len(each["content"]) + 64 for each in messages]) <= _SHORT_BYTES else self._long
+        return self._short if sum([len(each["content"]) + _MESSAGE_BYTES for each in messages]) <= _SHORT_BYTES else self._long
 
 
 class _TemplateProcess:

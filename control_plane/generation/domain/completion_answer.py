@@ -41,7 +41,8 @@ class CompletionAnswer:
         if generated.output_tokens is not None:
             self.output_tokens = (self.output_tokens or 0) + generated.output_tokens
         if not self._wanted.is_streamed:
-            self._texts.append(generated.text)
+            if generated.text:
+                self._texts.append(generated.text)
             return b""
         event = self._start + orjson.dumps(generated.text) + self._end if generated.text else b""
         return event if self._has_begun else self._began() + event

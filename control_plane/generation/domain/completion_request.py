@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from control_plane.core.algorithms.steps import Steps
 from control_plane.core.errors import InvalidRequest, PayloadTooLarge
-from control_plane.generation.domain.messages import Message, read_messages
+from control_plane.generation.domain.messages import Message, message_steps
 from control_plane.protocols.openai import read_model
 
 COMPLETION_TOKENS = 16
@@ -95,8 +96,8 @@ _READ = frozenset(("model", "stream", "stream_options", "stop", "max_tokens", *_
 _OF_CHAT, _OF_COMPLETION = _READ | {"messages", "max_completion_tokens"}, _READ | {"prompt"}
 
 
-def read_request(body: bytes | bytearray, *, is_chat: bool, limits: GenerationLimits) -> CompletionRequest:
-    """Parse and validate a call's body.
+def request_steps(body: bytes | bytearray, *, is_chat: bool, limits: GenerationLimits) -> Steps[CompletionRequest]:
+    """Parse and validate a call's body, in steps.
 
     Raises InvalidRequest, which names the wrong field; ModelNotFound: no model can have that name; PayloadTooLarge.
     """
@@ -107,11 +108,14 @@ def read_request(body: bytes | bytearray, *, is_chat: bool, limits: GenerationLi
         _check_supported(name, value, _OF_CHAT if is_chat else _OF_COMPLETION)
     max_tokens = _max_tokens(fields, limits.max_tokens, limits.max_tokens if is_chat else min(COMPLETION_TOKENS, limits.max_tokens))
     is_streamed, includes_usage = _streaming(fields)
+    messages: tuple[Message, ...] = ()
+    if is_chat:
+        messages = yield from message_steps(fields.get("messages"))
     return CompletionRequest(
         model,
         max_tokens,
         prompt="" if is_chat else _prompt(fields.get("prompt")),
-        messages=read_messages(fields.get("messages")) if is_chat else (),
+        messages=messages,
         sampling=_sampling(fields, max_tokens),
         is_streamed=is_streamed,
         includes_usage=includes_usage,

@@ -8,12 +8,14 @@ missing. Another interface, such as TensorRT-LLM's, would be recognised here, to
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from control_plane.core.errors import UpstreamFailed
+from control_plane.generation.domain.messages import ROLES
 
 REQUIREMENTS = (
     "no generative model: one is decoupled, takes text_input (a TYPE_STRING of dims [ 1 ]), may be given sampling_parameters "
@@ -31,6 +33,9 @@ RETURNED = (FINISH_REASON, INPUT_TOKENS, OUTPUT_TOKENS)
 _NO_TEMPLATE = f"has no chat template: set the parameter {TEMPLATE} of its configuration to one (Jinja), or use /v1/completions"
 _CONTROL_TOKEN = re.compile(r"<[|｜][^<>\s]{1,64}[|｜]>|</?s>|\[/?[A-Z_]{2,32}\]|<</?[A-Z_]{2,32}>>|<(?:start|end)_of_[a-z]{1,32}>")
 """What tokens look like by which chat templates tell turns apart; `</s>` is also HTML's, hence only those that a template has."""
+
+_MADE_TOKEN = re.compile(r"<([|｜])(?![^<>\s{}'\"]{1,64}\1>)")
+"""Where a template puts a token together, as `'<|' + message.role + '|>'` or `<|{{ message.role }}|>`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +101,17 @@ def _is_text(tensor: dict[str, Any]) -> bool:
     return tensor["data_type"] == "TYPE_STRING" and [int(each) for each in tensor["dims"]] == [1]
 
 
+def _of_roles(template: str) -> Iterator[str]:
+    """The tokens that a template makes of a message's role, which are not written in it."""
+    for bar in set(_MADE_TOKEN.findall(template)):
+        yield from (f"<{bar}{role}{bar}>" for role in ROLES.values())
+
+
 def _chat_format(parameters: dict[str, str]) -> ChatFormat | None:
     """The format by these parameters; None: the list of control tokens is none."""
     template, bos, eos = (parameters.get(name, "") for name in (TEMPLATE, BOS, EOS))
     if CONTROL_TOKENS not in parameters:
-        found = {*_CONTROL_TOKEN.findall(template), bos, eos} - {""}
+        found = {*_CONTROL_TOKEN.findall(template), *_of_roles(template), bos, eos} - {""}
         return ChatFormat(template, bos, eos, tuple(sorted(found)))
     try:
         tokens = orjson.loads(parameters[CONTROL_TOKENS])

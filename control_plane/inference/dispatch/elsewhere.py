@@ -18,6 +18,7 @@ from control_plane.core.errors import (
     ModelLoadFailed,
     ModelNotFound,
     Overloaded,
+    UpstreamFailed,
     UpstreamUnavailable,
 )
 from control_plane.inference.dispatch.dispatch import Dispatch
@@ -37,7 +38,10 @@ MAX_BODY_BYTES = 4 * 2**20
 """Largest request that leaves its region: larger ones would take long on the way, and much memory while they do."""
 _LEAVES_AT = 0.8
 """Part of a request's time after which it leaves if it still waits for its turn: the rest is for the other region."""
+_AGAIN_S = 0.1
+"""Time between tries of a request to leave while no server answers here."""
 _HOP = HOP_FIELD.decode()
+_MAY_BE_COMPUTED = frozenset((Fault.CONNECTION_LOST, Fault.SERVER_SILENT, Fault.REPLICA_SILENT))
 _LACKING = (ModelNotFound, ModelLoadFailed)
 
 
@@ -59,7 +63,8 @@ class OtherRegions(Protocol):
     ) -> AnswerT | None:
         """Have the best of them answer a request within `left_s`; None: none of them has.
 
-        Raises UpstreamUnavailable: it may have been computed there, and must not be computed twice.
+        Raises UpstreamUnavailable: it may have been computed there, and must not be computed twice. QueryOfDeath: processes
+        have died of it there.
         """
 
 
@@ -92,14 +97,14 @@ class Elsewhere:
             running.permit.mark_as_guest()
             self.guests += 1
             self._require_loaded(running)
-            return await here(timeout_s)
+            return await _for_another(running, here(timeout_s))
         self._regions.asked()
         if not self._may_leave(request, running):
             return await here(timeout_s)
         deadline_s = self._now_s() + timeout_s
         if not self._servers.is_answering:
             answer = await self._leave(request, running, deadline_s)
-            return answer if answer is not None else await here(deadline_s - self._now_s())
+            return answer if answer is not None else await self._while_silent(request, running, deadline_s, here)
         taken_back, loop = asyncio.timeout(None), asyncio.get_running_loop()
         hurry = loop.call_later(_LEAVES_AT * timeout_s, self._hurry, taken_back, running, deadline_s)
         try:
@@ -136,6 +141,24 @@ class Elsewhere:
         if answer is not None:
             return answer
         running.leave()  # once more: a flight that went on for others, and is joined again, may have ended meanwhile
+        return await self._while_silent(request, running, deadline_s, here)
+
+    async def _while_silent(
+        self, request: InferRequest[AnswerT], running: AuthorizedRequest, deadline_s: float, here: Callable[[float], Awaitable[AnswerT]]
+    ) -> AnswerT:
+        """Answer a request here once a server answers again, or there once another region has room. Where one is up but silent, it
+        waits here: sent to that one, it could not leave any more without being computed once for each try."""
+        if self._servers.is_up and not self._servers.is_answering and self._regions.is_any_well:
+            place = running.permit.enter_room(_AGAIN_S)
+            try:
+                while not self._servers.is_answering and (left_s := deadline_s - self._now_s()) > _AGAIN_S:
+                    await asyncio.sleep(_AGAIN_S)
+                    if self._regions.would_take(running, left_s=left_s - _AGAIN_S):
+                        answer = await self._leave(request, running, deadline_s)
+                        if answer is not None:
+                            return answer
+            finally:
+                place.leave()
         return await here(deadline_s - self._now_s())
 
     async def _leave(
@@ -185,6 +208,24 @@ class Elsewhere:
 
     def left(self, server: str) -> None:
         """See `ServerObserver`."""
+
+
+async def _for_another(running: AuthorizedRequest, answering: Awaitable[AnswerT]) -> AnswerT:
+    """Answer a request of another region, which takes a refusal for want of room or of a server for one that was not computed.
+
+    Raises UpstreamFailed: it may have been.
+    """
+    try:
+        answer = await answering
+    except UpstreamUnavailable as exc:
+        if running.sent_s is None or fault_of_error(exc) not in _MAY_BE_COMPUTED:
+            raise
+        raise UpstreamFailed(str(exc)) from exc
+    except ModelLoadFailed as exc:
+        raise ModelNotFound(str(exc)) from exc
+    if fault_in(answer) is Fault.CONNECTION_LOST:
+        raise UpstreamFailed("Triton was lost while it had the request, which it may have computed")
+    return answer
 
 
 def leaves_for_error(error: ControlPlaneError, running: AuthorizedRequest) -> bool:

@@ -32,8 +32,10 @@ _SETTING = Struct(">HI")
 _TWO_WORDS = Struct(">II")
 
 DRAIN_PING = b"goodbye?"
-"""Payload of the only PING that we send: its acknowledgement proves that the client has read our first
+"""Payload of the only PING that a server's end sends: its acknowledgement proves that the client has read our first
 GOAWAY."""
+KEEPALIVE_PING = b"anybody?"
+"""Payload of the PING by which a client's end asks for a sign of life."""
 
 
 class Setting(IntEnum):

@@ -37,7 +37,8 @@ class RegionMetrics(Collector):
         sent = CounterMetricFamily(
             "tidegate_region_requests",
             "Requests sent to another region, by what became of them: answered, full (it had no idle room), model_missing, "
-            "unauthenticated, denied, limited, failed, unreachable, lost or left (by their callers).",
+            "unauthenticated, denied, limited, invalid, quarantined (processes died of it), failed, unreachable, lost or left (by their "
+            "callers).",
             labels=("region", "result"),
         )
         for each in counts.regions:

@@ -20,6 +20,11 @@ from control_plane.triton.adapters.http.client import HttpClient
 _MAX_CONNECTIONS = 256
 """Of HTTP, each with one request: as many as `regions/domain/window` lets out at most."""
 _MAX_PROBE_BYTES = 64 * 1024
+_CONNECT_TIMEOUT_S = 1.0
+"""As long as a probe may take: behind a firewall that drops what comes, requests would wait for their whole time."""
+_SILENT_S = 5.0
+"""Time after which a gRPC connection that answers no ping is closed. A probe's would not do: a ping waits behind what is sent, up
+to 4 MiB."""
 _READY = HttpRequest(b"GET", b"/v2/health/ready")
 
 
@@ -36,9 +41,22 @@ class RegionClient:
         http_tls = tls_context(region.http, HTTP, setting=where)
         grpc_tls = tls_context(region.grpc, GRPC, setting=where)
         self.http = HttpClient(
-            region.http, max_connections=_MAX_CONNECTIONS, tls=http_tls, headers=hop, forwarding=passes, max_answer_bytes=max_answer_bytes
+            region.http,
+            max_connections=_MAX_CONNECTIONS,
+            tls=http_tls,
+            headers=hop,
+            forwarding=passes,
+            max_answer_bytes=max_answer_bytes,
+            connect_timeout_s=_CONNECT_TIMEOUT_S,
         )
-        self.grpc = GrpcClient(region.grpc, tls=grpc_tls, headers=hop, forwarding=passes, max_answer_bytes=max_answer_bytes)
+        self.grpc = GrpcClient(
+            region.grpc,
+            tls=grpc_tls,
+            headers=hop,
+            forwarding=passes,
+            max_answer_bytes=max_answer_bytes,
+            connect_timeout_s=_CONNECT_TIMEOUT_S,
+        )
         self._probes = HttpClient(region.http, max_connections=1, tls=http_tls, headers=hop, max_answer_bytes=_MAX_PROBE_BYTES)
         self._heads = BoundedCache[GrpcHead, GrpcHead]()
 
@@ -53,7 +71,8 @@ class RegionClient:
         return found
 
     async def probe(self, *, timeout_s: float) -> None:
-        """See `regions/ports.RegionLink.probe`."""
+        """See `regions/ports.RegionLink.probe`. It looks after the connections of gRPC, too."""
+        self.grpc.keep_alive(_SILENT_S)
         try:
             answer = await self._probes.send(_READY, timeout_s=timeout_s)
         except UpstreamUnavailable as exc:

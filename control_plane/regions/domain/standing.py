@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from control_plane.core.algorithms.bounded_cache import BoundedCache
+from control_plane.core.infer_call import Frontend
 from control_plane.regions.domain.credit import Credit
 from control_plane.regions.domain.region import Region
 from control_plane.regions.domain.window import Window
@@ -28,6 +29,8 @@ class Asked:
     model: str
     left_s: float
     """Seconds until its deadline."""
+    frontend: Frontend = Frontend.HTTP
+    """The port that it goes to."""
 
 
 @dataclass(slots=True)
@@ -41,6 +44,8 @@ class Standing:
     in_flight: int = 0
     window: Window = field(default_factory=Window)
     credit: Credit = field(init=False)
+    _away: dict[Frontend, float] = field(default_factory=dict)
+    """Until when nothing is sent to a port that was not reached."""
     _shut: BoundedCache[tuple[str, str], float] = field(init=False)
     """Until when a tenant's requests for a model are not sent there; no model is all models."""
 
@@ -64,11 +69,17 @@ class Standing:
         self._shut.forget((tenant, model))
         self._shut.keep((tenant, model), until_s)
 
+    def unreached(self, frontend: Frontend, until_s: float) -> None:
+        """Send nothing to a port for a while that was not reached: the other one may well be."""
+        self._away[frontend] = until_s
+
     def takes(self, asked: Asked, now_s: float) -> bool:
         """Whether the request may be sent there now."""
         if not self.is_well or self.credit.is_spent or not self.window.has_room(self.in_flight, now_s):
             return False
         if asked.left_s < self.round_trip_s + LEAST_LEFT_S:
+            return False
+        if now_s < self._away.get(asked.frontend, -inf):
             return False
         shut = self._shut
         return now_s >= shut.get((asked.tenant, asked.model), -inf) and now_s >= shut.get((asked.tenant, ""), -inf)

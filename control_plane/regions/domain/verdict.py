@@ -3,6 +3,7 @@ called by `regions/regions`."""
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 
 from control_plane.core.infer_call import SendFailure
@@ -26,8 +27,12 @@ class Verdict(StrEnum):
     """Its caller may not call that model there."""
     LIMITED = "limited"
     """Its tenant's limits there are used up."""
+    INVALID = "invalid"
+    """There it is no request that can be computed."""
+    QUARANTINED = "quarantined"
+    """Processes have died under it there."""
     FAILED = "failed"
-    """Any other error."""
+    """Any other error: it may have been computed."""
     UNREACHABLE = "unreachable"
     """Nothing of it was sent."""
     LOST = "lost"
@@ -41,7 +46,9 @@ _OF_HTTP = {
     401: Verdict.UNAUTHENTICATED,
     403: Verdict.DENIED,
     404: Verdict.MODEL_MISSING,
+    422: Verdict.QUARANTINED,
     429: Verdict.LIMITED,
+    501: Verdict.INVALID,
     503: Verdict.FULL,
     504: Verdict.LOST,
 }
@@ -49,17 +56,25 @@ _OF_GRPC: dict[int, Verdict] = {
     GrpcStatus.OK: Verdict.ANSWERED,
     GrpcStatus.UNAUTHENTICATED: Verdict.UNAUTHENTICATED,
     GrpcStatus.PERMISSION_DENIED: Verdict.DENIED,
+    GrpcStatus.INVALID_ARGUMENT: Verdict.INVALID,
+    GrpcStatus.UNIMPLEMENTED: Verdict.INVALID,
     GrpcStatus.NOT_FOUND: Verdict.MODEL_MISSING,
+    GrpcStatus.FAILED_PRECONDITION: Verdict.QUARANTINED,
     GrpcStatus.RESOURCE_EXHAUSTED: Verdict.LIMITED,
     GrpcStatus.UNAVAILABLE: Verdict.FULL,
     GrpcStatus.DEADLINE_EXCEEDED: Verdict.LOST,
 }
 
+_IS_OF_A_MODEL = re.compile(rb"\r\ncontent-type:[ \t]*application/(?:json|octet-stream)\b", re.IGNORECASE)
+"""In the head of each answer to an inference request; pages of what stands in a region's place have another one."""
+
 
 def verdict_of(answer: object) -> Verdict:
     """The verdict on a whole answer of another region's gateway."""
     if isinstance(answer, HttpAnswer):
-        return _OF_HTTP.get(answer.status, Verdict.FAILED)
+        if answer.status == 200 and not _IS_OF_A_MODEL.search(answer.head):
+            return Verdict.FAILED
+        return _OF_HTTP.get(answer.status, Verdict.FAILED if answer.status >= 500 else Verdict.INVALID)
     if not isinstance(answer, GrpcAnswer):
         return Verdict.FAILED
     if answer.loss is not None:

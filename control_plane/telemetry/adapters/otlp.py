@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 _SCOPE = InstrumentationScope("tidegate")
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _QUEUE, _BATCH, _EVERY_MS = 2048, 512, 2000
+_OF_CALLERS = _QUEUE // 2
+"""Part of the queue for requests that their callers have sampled: who samples all of his does not crowd out what the gateway samples."""
 _TIMEOUT_S = 5.0
 """Longest that the SDK's thread waits for the collector."""
 _CLOSE_S = 2.0
@@ -68,7 +70,8 @@ class OtlpSpans:
 
     def export(self, trace: RequestTrace, ended: TracedEnd) -> None:
         spans = 1 + len(trace.parts)
-        if self._made + spans - self._counting.seen > _QUEUE:
+        most = _QUEUE if trace.parent_id is None else _OF_CALLERS
+        if self._made + spans - self._counting.seen > most:
             self._dropped += spans
             return
         self._made += spans

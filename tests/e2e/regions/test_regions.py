@@ -252,6 +252,19 @@ def test_while_the_only_triton_is_frozen_requests_are_computed_there(two: Two) -
     wait_for(lambda: ask_once(two, "here", infer_bytes(key, STEP_S)).by == {"here": 1}, what="requests stay again")
 
 
+def test_what_there_has_no_room_for_while_the_only_triton_is_frozen_is_computed_there_once_there_is_some(two: Two) -> None:
+    again = infer_bytes(two.keys["ordinary"], STEP_S, model=AGAIN, timeout_ms=30_000)
+    refused = 'tidegate_region_requests_total{region="there",result="full"}'
+    before = metric(two, "here", refused)
+    with frozen(triton_of(two.here)):
+        wait_for(lambda: ask_once(two, "here", again).by == {"there": 1}, what="the silence is noticed")
+        with busy(two, "there"):
+            answered = ask_once(two, "here", again)
+    assert answered.by == {"there": 1}
+    assert metric(two, "here", refused) > before, "it was refused there at first"
+    wait_for(lambda: ask_once(two, "here", again).by == {"here": 1}, what="requests stay again")
+
+
 def test_while_the_only_triton_is_dead_requests_are_computed_there(two: Two) -> None:
     key = two.keys["ordinary"]
     os.kill(triton_of(two.here), signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from control_plane.core.model import ModelState, ModelVersion
 from control_plane.fleet.domain.memory import DesiredState
 from control_plane.fleet.view.catalogue import FleetCatalogue
 from control_plane.models.domain.description import DescribedModel, ModelSpec
+from tests.aio import settle
 from tests.unit.fleet.fleet_bench import READY, FleetBench, model, running
 from tests.unit.sharding.domain.configs import CHAIN, config
 
@@ -65,6 +67,18 @@ async def test_it_is_not_ready_where_no_request_would_be_answered(steps: str) ->
     other = DescribedModel(ModelSpec("other", sharded=CHAIN), 0)
     async with running(_bench(other, whole=DescribedModel(ModelSpec("whole", sharded=steps), 0))) as bench:
         assert not FleetCatalogue(bench.state, bench.servers).is_ready("whole")
+
+
+async def test_it_is_ready_no_sooner_than_the_last_part_that_is_being_loaded() -> None:
+    async with running(_bench()) as bench:
+        assert bench.router.ready_in_s("whole") == 0.0
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(bench.use("front"))
+            tasks.create_task(bench.use("back"))
+            await settle()
+            expected_s = bench.router.ready_in_s("back")
+            assert bench.router.ready_in_s("whole") == expected_s > 0
+        assert bench.router.ready_in_s("whole") == 0.0
 
 
 async def test_its_unload_leaves_the_parts_unless_they_are_to_go_with_it() -> None:

@@ -72,6 +72,16 @@ async def test_a_whole_answer_is_one_body_however_many_responses_it_has() -> Non
     stream.close()
 
 
+async def test_a_whole_answer_that_never_ends_fails_before_it_fills_the_memory() -> None:
+    triton, stream = made(is_streamed=False)
+    triton.put(*[response("x" * (1 << 20)) for _ in range(70)])
+    assert await stream.begin() is None
+    with pytest.raises(UpstreamFailed, match="more than 67108864 bytes of text"):
+        await stream.receive()
+    assert triton.received == 65
+    stream.close()
+
+
 @pytest.mark.parametrize(
     ("text", "status", "fault"),
     [

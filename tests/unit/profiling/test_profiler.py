@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
+from control_plane.core.errors import InvalidRequest
 from control_plane.profiling.profiler import measure
 from tests.unit.profiling.test_stages import statistics
 
@@ -78,3 +81,16 @@ def test_what_is_sent_again_is_timed_where_a_cache_answers() -> None:
 def test_requests_of_others_and_of_the_cache_show_in_what_was_computed() -> None:
     assert measure(Gateway(steps=(), others=4), "m", requests(6)).computed == 5 + 4
     assert measure(Gateway(steps=(), caches=True), "m", ['{"inputs": []}'] * 6).computed == 0
+
+
+def test_a_model_that_is_loaded_anew_meanwhile_gives_no_negative_times() -> None:
+    class Reloaded(Gateway):
+        def infer(self, request: str) -> None:
+            super().infer(request)
+            if len(self.asked) == 3:
+                self.computed = 0
+
+    gateway = Reloaded(steps=())
+    gateway.computed = 100
+    with pytest.raises(InvalidRequest, match="was loaded anew meanwhile"):
+        measure(gateway, "m", requests(11))

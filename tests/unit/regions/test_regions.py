@@ -11,7 +11,8 @@ from typing import Any, cast
 import pytest
 
 from control_plane.core.endpoints import TcpAddress
-from control_plane.core.errors import DeadlineExceeded, UpstreamUnavailable
+from control_plane.core.errors import DeadlineExceeded, QueryOfDeath, UpstreamUnavailable
+from control_plane.core.infer_call import Frontend
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.requests import InferRequest
 from control_plane.protocols.http1 import HttpAnswer, make_answer
@@ -80,6 +81,7 @@ class Running:
     is_repeatable: bool = True
     named_model: str = "m"
     principal: Principal = field(default_factory=Principal)
+    frontend: Frontend = Frontend.HTTP
     region: str = ""
 
     def answered_in(self, region: str) -> None:
@@ -150,13 +152,32 @@ async def test_what_may_not_be_computed_twice_fails_where_it_may_have_been() -> 
         assert await made.ask(Running(named_model="n")) is None
 
 
-async def test_one_that_cannot_be_reached_is_left_alone_as_one_that_is_full() -> None:
+@pytest.mark.parametrize("status", [500, 502])
+async def test_what_may_not_be_computed_twice_fails_where_it_failed(status: int) -> None:
+    async with bench(one=Link(answer=lambda: make_answer(status))) as made:
+        with pytest.raises(UpstreamUnavailable, match="region one has failed the request, which it may have computed"):
+            await made.ask(Running(is_repeatable=False))
+        assert await made.ask(Running(named_model="n")) is None
+
+
+async def test_what_processes_have_died_of_there_does_not_come_back() -> None:
+    async with bench(one=Link(answer=lambda: make_answer(422))) as made:
+        with pytest.raises(QueryOfDeath, match="in region one"):
+            await made.ask(Running(is_repeatable=True))
+
+
+async def test_a_port_that_cannot_be_reached_is_left_alone_and_the_other_one_is_not() -> None:
     async with bench(one=Link(answer=fails(NOT_SENT))) as made:
-        assert await made.ask(Running(is_repeatable=False)) is None, "it was not sent"
+        link, over_grpc = made.links["one"], Running(is_repeatable=False, frontend=Frontend.GRPC)
+        assert await made.ask(over_grpc) is None, "it was not sent"
         for _ in range(100):
-            await made.ask()
-        assert len(made.links["one"].got) == 1
+            await made.ask(over_grpc)
+        assert len(link.got) == 1
         assert made.regions.is_any_well, "its probes say whether it is: one of its two ports may be wrong"
+        link.answer = lambda: make_answer(200)
+        assert await made.ask(Running()) is not None
+        await asyncio.sleep(1.0)
+        assert await made.ask(over_grpc) is not None
 
 
 @pytest.mark.parametrize(
@@ -166,7 +187,8 @@ async def test_one_that_cannot_be_reached_is_left_alone_as_one_that_is_full() ->
         pytest.param(403, "other model", 60.0, id="it may not call that model there"),
         pytest.param(404, "other model", 30.0, id="the model is not there"),
         pytest.param(429, "model of another tenant", 1.0, id="its limits there are used up"),
-        pytest.param(400, "other model", 1.0, id="it fails there"),
+        pytest.param(400, "other model", 1.0, id="it is wrong there"),
+        pytest.param(500, "other model", 1.0, id="it fails there"),
     ],
 )
 async def test_a_caller_that_is_refused_is_left_out_for_a_while_and_others_are_not(status: int, others_may: str, for_s: float) -> None:

@@ -11,10 +11,11 @@ import grpc.aio
 import pytest
 
 from control_plane.core.endpoints import TcpAddress
+from control_plane.core.errors import UpstreamUnavailable
 from control_plane.inference.dispatch.elsewhere import MAX_BODY_BYTES, Elsewhere
 from control_plane.inference.governance import Governance
 from control_plane.objects.domain.tenant import LOCAL, Tenant
-from control_plane.protocols.http1 import make_answer
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer
 from control_plane.regions.adapters.region_client import RegionClient
 from control_plane.regions.domain.region import Region
 from control_plane.regions.domain.verdict import Verdict
@@ -107,13 +108,28 @@ async def test_what_may_not_leave_is_told_what_this_region_says(fields: Sequence
         assert not there.upstream.http.requests
 
 
-@pytest.mark.parametrize("status", [400, 404, 500, 503])
-async def test_only_a_success_is_an_answer(status: int) -> None:
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [(400, b"Triton is gone"), (404, b"Triton is gone"), (503, b"Triton is gone"), (500, b"which it may have computed")],
+)
+async def test_only_a_success_is_an_answer(status: int, told: bytes) -> None:
     async with two_gateways(guarded(), guarded()) as (here, there, _):
         here.servers.down("Triton is gone")
         there.upstream.http.answer = lambda request: make_answer(status, b"{}")
         answer = await ask(here, key(1))
-        assert (answer.status, b"Triton is gone" in answer.body) == (503, True)
+        assert (answer.status, told in answer.body) == (503, True)
+
+
+async def test_what_was_lost_at_its_triton_is_not_said_to_be_refused() -> None:
+    def ends(request: HttpRequest) -> HttpAnswer:
+        raise UpstreamUnavailable("Triton closed the connection before it answered")
+
+    async with two_gateways(guarded(), guarded()) as (here, there, regions):
+        here.servers.down("Triton is gone")
+        there.upstream.http.answer = ends
+        answer = await ask(here, key(1))
+        assert (answer.status, b"region there has failed the request, which it may have computed" in answer.body) == (503, True)
+        assert regions.totals == {("there", Verdict.FAILED): 1}
 
 
 async def test_a_model_that_only_the_other_region_has_is_computed_there() -> None:

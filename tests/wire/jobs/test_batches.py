@@ -133,6 +133,8 @@ async def test_a_file_is_kept_listed_read_and_deleted(tmp_path: Path) -> None:
         assert (file.bytes, file.filename, file.purpose) == (len(content), "in.jsonl", "batch")
         assert [each.id async for each in it.mine.files.list()] == [file.id]
         assert (await it.mine.files.content(file.id)).content == content
+        for kept in (it.mine.files.with_raw_response.content(file.id), it.mine.files.with_raw_response.retrieve(file.id)):
+            assert (await kept).headers["cache-control"] == "no-store", "no cache on the way keeps it"
         assert [each.id async for each in it.others.files.list()] == []
         for call in (it.others.files.retrieve, it.others.files.content, it.others.files.delete):
             with pytest.raises(openai.NotFoundError):

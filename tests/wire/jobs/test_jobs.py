@@ -71,6 +71,14 @@ async def test_a_tenant_sees_its_own_jobs_and_no_others(tmp_path: Path) -> None:
         assert orjson.loads((await mine.ask("GET", place)).body)["state"] == "queued"
 
 
+async def test_nothing_of_a_job_is_kept_by_a_cache_on_the_way(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (here, mine, _, _same_tenant), running(here.runner()):
+        place = f"/v2/jobs/{(await mine.submit())['id']}"
+        result = await mine.ask("GET", place + "/result", prefer="wait=10")
+        for answer in (result, await mine.ask("GET", place), await mine.ask("GET", "/v2/jobs")):
+            assert (answer.status, b"\r\nCache-Control: no-store\r\n" in answer.head) == (200, True)
+
+
 ASKED = {"content-type": "application/json", "tidegate-target": "m", "tidegate-job-expires-s": "60", "x-model-seed": "1"}
 
 

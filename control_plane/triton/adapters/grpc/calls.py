@@ -88,18 +88,20 @@ class Exchange:
 class UnaryCall(Exchange):
     """Unary call in flight."""
 
-    __slots__ = ("_body", "_room_bytes", "_slot", "answer")
+    __slots__ = ("_body", "_most_bytes", "_room_bytes", "_slot", "answer")
 
-    def __init__(self, connection: CallConnection, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
+    def __init__(self, connection: CallConnection, loop: asyncio.AbstractEventLoop, deadline: float, *, most_bytes: int = 0) -> None:
+        """`most_bytes` bounds the answer, where what is asked for is to have a bound of its own."""
         super().__init__(connection, deadline)
         self.answer: asyncio.Future[GrpcAnswer] = loop.create_future()
-        self._body: tuple[bytes | memoryview, ...] = ()
-        self._room_bytes = connection.max_answer_bytes
+        self._body: list[bytes | memoryview] = []
+        self._most_bytes = most_bytes
+        self._room_bytes = most_bytes or connection.max_answer_bytes
         self._slot: Slot | None = None
 
     def on_data(self, data: bytes | memoryview, *, ends: bool) -> None:
         if not self.answer.done():
-            self._body += (data,)
+            self._body.append(data)
             self._room_bytes -= len(data)
         self.connection.state.consumed(self.stream, len(data))
         if ends:
@@ -109,10 +111,13 @@ class UnaryCall(Exchange):
 
     def _refuse(self) -> None:
         """End a call whose answer is longer than it may be."""
-        self._body = ()
+        self._body = []
         if not self.answer.done():
-            text = f"the answer has more than {self.connection.max_answer_bytes} bytes"
-            self.answer.set_result(status_answer(GrpcStatus.UNAVAILABLE, text, loss=SendFailure.CONNECTION_LOST))
+            text = f"the answer has more than {self._most_bytes or self.connection.max_answer_bytes} bytes"
+            if self._most_bytes:
+                self.answer.set_result(status_answer(GrpcStatus.RESOURCE_EXHAUSTED, f"{text} (TIDEGATE_MAX_BODY_BYTES)"))
+            else:
+                self.answer.set_result(status_answer(GrpcStatus.UNAVAILABLE, text, loss=SendFailure.CONNECTION_LOST))
         self.cancel()
 
     def keep(self, slot: Slot) -> None:
@@ -140,6 +145,7 @@ class UnaryCall(Exchange):
 
     def expire(self) -> None:
         super().expire()
+        self._body = []
         if not self.answer.done():
             self.answer.set_result(status_answer(GrpcStatus.DEADLINE_EXCEEDED, "Deadline Exceeded", loss=SendFailure.TIMED_OUT))
 
@@ -152,7 +158,7 @@ class UnaryCall(Exchange):
     def _finish(self, trailers: Fields) -> None:
         self._end()
         if not self.answer.done():
-            self.answer.set_result(answer_of(self.headers, self._body if self.headers else (), trailers))
+            self.answer.set_result(answer_of(self.headers, tuple(self._body) if self.headers else (), trailers))
 
 
 class TritonStream(Exchange):

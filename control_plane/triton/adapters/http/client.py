@@ -10,6 +10,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import Callable, Coroutine
+from math import inf
 from typing import Any
 
 from control_plane.concurrency.turn_writes import TurnWrites
@@ -58,6 +59,7 @@ class HttpClient:
         forwarding: HeaderForwarding = NO_FORWARDING,
         opened_together: int = 1,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
+        connect_timeout_s: float = inf,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`headers` go with every request; `now_s` is the loop's time. Over TLS connections are opened one by one."""
@@ -70,6 +72,7 @@ class HttpClient:
         self._host_field = f"{address.authority}{shown}".encode()
         self._control_field = f"\r\n{CONTROL_FIELD}: {control_secret}".encode() if control_secret else b""
         self._forwarding = forwarding
+        self._connect_timeout_s = connect_timeout_s
         self._now_s = now_s
         self.max_answer_bytes = max_answer_bytes
         self.writes = TurnWrites()
@@ -188,7 +191,7 @@ class HttpClient:
     async def _connect(self, deadline: float) -> HttpConnection:
         """Open a connection. Raises UpstreamUnavailable."""
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(min(deadline, self._now_s() + self._connect_timeout_s)):
                 connection = await open_connection(lambda: HttpConnection(self), self._address, self._tls)
         except OSError as exc:  # TimeoutError is one too
             reason = f"cannot connect to Triton at {self._address}: {exc or 'timed out'}"

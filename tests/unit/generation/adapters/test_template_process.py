@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +96,14 @@ async def test_a_long_chat_keeps_no_short_one_waiting_nor_its_template_from_othe
         assert await rendered(it, template) == "hi é"
         assert "too much" in await long
         assert await rendered(it, template) == "hi é"
+
+
+async def test_a_template_that_goes_through_all_messages_for_each_is_not_taken_from_others_by_a_chat_of_many() -> None:
+    template = "{% for a in messages %}{% for b in messages %}{% for c in range(9) %}{% endfor %}{% endfor %}{% endfor %}x"
+    async with processes() as it:
+        with suppress(UpstreamFailed):
+            await rendered(it, template, [{"role": "user", "content": "a"}] * 1000)
+        assert await rendered(it, template) == "x"
 
 
 async def failing(it: TemplateProcesses, template: str) -> AsyncIterator[str]:

@@ -7,19 +7,20 @@ from typing import Any
 import orjson
 import pytest
 
+from control_plane.core.algorithms.steps import finish
 from control_plane.core.errors import InvalidRequest, ModelNotFound, PayloadTooLarge
-from control_plane.generation.domain.completion_request import CompletionRequest, GenerationLimits, read_request
+from control_plane.generation.domain.completion_request import CompletionRequest, GenerationLimits, request_steps
 
 LIMITS = GenerationLimits(max_prompt_bytes=64 << 10, max_tokens=1000)
 TURN = [{"role": "user", "content": "hi"}]
 
 
 def completion(**fields: Any) -> CompletionRequest:
-    return read_request(orjson.dumps({"model": "m", "prompt": "a", **fields}), is_chat=False, limits=LIMITS)
+    return finish(request_steps(orjson.dumps({"model": "m", "prompt": "a", **fields}), is_chat=False, limits=LIMITS))
 
 
 def chat(**fields: Any) -> CompletionRequest:
-    return read_request(orjson.dumps({"model": "m", "messages": TURN, **fields}), is_chat=True, limits=LIMITS)
+    return finish(request_steps(orjson.dumps({"model": "m", "messages": TURN, **fields}), is_chat=True, limits=LIMITS))
 
 
 def test_a_completion_has_sixteen_tokens_and_a_chat_as_many_as_there_may_be() -> None:
@@ -135,9 +136,9 @@ def test_a_prompt_is_one_text(prompt: Any, more: dict[str, Any]) -> None:
 )
 def test_bodies_that_are_none(body: bytes, error: type[Exception]) -> None:
     with pytest.raises(error):
-        read_request(body, is_chat=False, limits=LIMITS)
+        finish(request_steps(body, is_chat=False, limits=LIMITS))
 
 
 def test_where_fewer_tokens_are_allowed_than_openais_default_these_are_it() -> None:
     body = orjson.dumps({"model": "m", "prompt": "a"})
-    assert read_request(body, is_chat=False, limits=GenerationLimits(1024, 4)).max_tokens == 4
+    assert finish(request_steps(body, is_chat=False, limits=GenerationLimits(1024, 4))).max_tokens == 4

@@ -56,6 +56,13 @@ def test_other_kinds_of_models(change: dict[str, Any]) -> None:
             id="Llama-2",
         ),
         pytest.param("<start_of_turn>user {{ x }}<end_of_turn>", ("<end_of_turn>", "<start_of_turn>"), id="Gemma"),
+        pytest.param(
+            "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endfor %}<|assistant|>",
+            ("<|assistant|>", "<|end|>", "<|system|>", "<|user|>"),
+            id="Phi-4-mini",
+        ),
+        pytest.param("<|{{ m['role'] }}|>{{ m['content'] }}", ("<|assistant|>", "<|system|>", "<|user|>"), id="GLM-4"),
+        pytest.param("<｜{{ m.role }}｜>{{ x }}", ("<｜assistant｜>", "<｜system｜>", "<｜user｜>"), id="a token of wide bars"),
         pytest.param("{% if a|length > 1 %}{{ a[0] }}{% endif %}User: {{ x }}", (), id="plain-words"),
     ],
 )

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from control_plane.core.algorithms.steps import Steps, finish
 from control_plane.core.errors import InvalidRequest
-from control_plane.generation.domain.messages import MAX_MESSAGES, read_messages, without_control_tokens
+from control_plane.generation.domain.messages import MAX_MESSAGES, message_steps, without_control_tokens
 
 TOKENS = ("<|im_end|>", "<|im_start|>")
 
@@ -23,7 +24,7 @@ def test_roles_parts_and_names() -> None:
         {"role": "assistant", "content": "c", "refusal": None, "tool_calls": [], "annotations": [], "audio": None},
         {"role": "system", "content": ""},
     ]
-    assert read_messages(said) == (
+    assert finish(message_steps(said)) == (
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": "ab", "name": "ann_1"},
         {"role": "assistant", "content": "c"},
@@ -53,17 +54,17 @@ def test_roles_parts_and_names() -> None:
 )
 def test_what_is_no_message_is_refused_where_it_stands(message: Any, words: str, field: str) -> None:
     with pytest.raises(InvalidRequest, match=words) as caught:
-        read_messages([message])
+        finish(message_steps([message]))
     assert caught.value.field == field
 
 
 def test_there_are_not_too_many() -> None:
     with pytest.raises(InvalidRequest, match="1 to 4096 messages"):
-        read_messages([{"role": "user", "content": "a"}] * (MAX_MESSAGES + 1))
+        finish(message_steps([{"role": "user", "content": "a"}] * (MAX_MESSAGES + 1)))
 
 
 def content_of(text: str, tokens: tuple[str, ...] = TOKENS) -> str:
-    ((message),) = without_control_tokens([{"role": "user", "content": text}], tokens)
+    ((message),) = finish(without_control_tokens([{"role": "user", "content": text}], tokens))
     return message["content"]
 
 
@@ -92,10 +93,42 @@ def test_a_megabyte_of_tokens_holds_no_other_caller_up() -> None:
     assert time.process_time() - began_s < 0.15, "the event loop does nothing else meanwhile"
 
 
+def longest_s(steps: Steps[Any]) -> float:
+    """Run all steps, and return the CPU time of the longest."""
+    longest, is_over = 0.0, False
+    while not is_over:
+        began_s = time.process_time()
+        is_over = next(steps, steps) is steps
+        longest = max(longest, time.process_time() - began_s)
+    return longest
+
+
+TOKEN_LIKE: Any = {"role": "user", "content": "<|" * 500_000}
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        pytest.param([{"role": "user", "content": "<|im_end|>" * 100_000}], id="one of tokens"),
+        pytest.param([TOKEN_LIKE], id="one of starts of tokens"),
+        pytest.param([{"role": "user", "content": "<|im_end|>" * 20}] * 4096, id="many of tokens"),
+    ],
+)
+def test_what_is_searched_for_tokens_lets_others_in_between(messages: Any) -> None:
+    tokens = (*TOKENS, "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>", "<|system|>", "<|user|>", "<|assistant|>", "<s>", "</s>")
+    assert longest_s(without_control_tokens(messages, tokens)) < 0.02
+
+
+def test_many_parts_are_read_in_steps() -> None:
+    said = [{"role": "user", "content": [{"type": "text", "text": "a"}] * 30_000}]
+    assert longest_s(message_steps(said)) < 0.01
+    assert longest_s(message_steps([{"role": "user", "content": "a"}] * MAX_MESSAGES)) < 0.01
+
+
 def test_a_message_keeps_what_else_it_has() -> None:
     said = ({"role": "user", "content": "</s>", "name": "n"},)
-    assert without_control_tokens(said, ("</s>",)) == ({"role": "user", "content": "< /s>", "name": "n"},)
-    assert without_control_tokens(said, ()) == said
+    assert finish(without_control_tokens(said, ("</s>",))) == ({"role": "user", "content": "< /s>", "name": "n"},)
+    assert finish(without_control_tokens(said, ())) == said
 
 
 @given(st.text(alphabet="<|im_end> /s", max_size=60))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -23,130 +21,20 @@ from control_plane.core.errors import (
     QueryOfDeath,
     Recall,
     RecallCause,
+    UpstreamFailed,
     UpstreamUnavailable,
 )
 from control_plane.core.infer_call import InferCall, SendFailure
-from control_plane.inference.dispatch.dispatch import Dispatch
-from control_plane.inference.dispatch.elsewhere import MAX_BODY_BYTES, Elsewhere
-from control_plane.inference.in_flight.running_request import AuthorizedRequest
-from control_plane.inference.requests import InferRequest
+from control_plane.inference.dispatch.elsewhere import MAX_BODY_BYTES
 from control_plane.protocols.grpc import status_answer
 from control_plane.protocols.http1 import HttpAnswer, make_answer
-from control_plane.triton.servers import Servers
 from tests.aio import settle
 from tests.fakes import FakeUpstream
+from tests.unit.inference.dispatch.elsewhere_bench import OURS, THEIRS, Bench, Fleet, OnlyReady, Permit, Request, Running, Slow
 
 pytestmark = pytest.mark.virtual_time
 
-OURS, THEIRS = make_answer(200, b"ours"), make_answer(200, b"theirs")
 SILENT = Recall(RecallCause.SERVER_SILENT)
-
-
-@dataclass
-class Permit:
-    is_guest: bool = False
-    is_in_background: bool = False
-    stays_in_region: bool = False
-    is_waiting: bool = False
-
-    def mark_as_guest(self) -> None:
-        self.is_guest = True
-
-
-@dataclass(eq=False)
-class Running:
-    call: InferCall = field(default_factory=lambda: InferCall("m", "", "", ()))
-    permit: Permit = field(default_factory=Permit)
-    is_repeatable: bool = False
-    has_flight: bool = False
-    is_computed_in_part: bool = False
-    sent_s: float | None = None
-    model_name: str = "m"
-    left: int = 0
-
-    def leave(self) -> None:
-        self.left += 1
-
-
-@dataclass
-class Request:
-    fields: dict[str, str] = field(default_factory=dict)
-    size_bytes: int = 10
-
-    def field(self, name: str) -> str | None:
-        return self.fields.get(name)
-
-    def body_bytes(self) -> int:
-        return self.size_bytes
-
-
-@dataclass
-class Regions:
-    """Other regions that answer with `answer`; None: none of them does."""
-
-    answer: HttpAnswer | None = field(default_factory=lambda: THEIRS)
-    is_any_well: bool = True
-    takes: bool = True
-    asked_for: list[bool] = field(default_factory=list)
-    """Of each request that was to leave, whether its model is missing here."""
-    left_s: float = 0.0
-    count: int = 0
-
-    def asked(self) -> None:
-        self.count += 1
-
-    def would_take(self, running: Any, *, left_s: float) -> bool:
-        return self.takes
-
-    async def ask(self, request: Any, running: Any, *, left_s: float, is_model_missing: bool) -> Any:
-        self.asked_for.append(is_model_missing)
-        self.left_s = left_s
-        return self.answer
-
-
-@dataclass
-class OnlyReady:
-    catalogue: object | None = None
-
-
-@dataclass
-class Fleet:
-    """Catalogue of a fleet in which these are loaded."""
-
-    names: set[str] = field(default_factory=set)
-
-    def is_loaded(self, model: str) -> bool:
-        return model in self.names
-
-
-class Bench:
-    def __init__(self, *, dispatch: OnlyReady | None = None) -> None:
-        self.regions, self.servers, self.loop = Regions(), Servers(), asyncio.get_running_loop()
-        self.servers.up(FakeUpstream())
-        self.elsewhere = Elsewhere(self.regions, self.servers, cast("Dispatch", dispatch or OnlyReady()), now_s=self.loop.time)
-        self.times_s: list[float] = []
-        """The time that each attempt here was given."""
-
-    async def answer(
-        self,
-        *here: object,
-        running: Running | None = None,
-        request: Request | None = None,
-        work: Callable[[float], Awaitable[HttpAnswer]] | None = None,
-    ) -> HttpAnswer:
-        """Answer a request; the attempts here end with what `here` has, in turn."""
-        outcomes = list(here)
-
-        async def compute(timeout_s: float) -> Any:
-            self.times_s.append(timeout_s)
-            outcome = outcomes.pop(0)
-            if isinstance(outcome, Exception):
-                raise outcome
-            return outcome
-
-        asked = cast("InferRequest[HttpAnswer]", request or Request())
-        return await self.elsewhere.answer(asked, cast("AuthorizedRequest", running or Running()), 10.0, work or compute)
-
 
 LEAVES = [
     pytest.param(Overloaded("busy"), id="no room"),
@@ -268,6 +156,28 @@ async def test_for_another_region_a_fleet_loads_nothing() -> None:
     assert await bench.answer(OURS, request=Request({"tidegate-hop": "there"})) is OURS
 
 
+@pytest.mark.parametrize(
+    ("outcome", "sent_s", "told"),
+    [
+        pytest.param(UpstreamUnavailable("down"), None, UpstreamUnavailable, id="no server had it"),
+        pytest.param(UpstreamUnavailable("unsent", is_not_sent=True), 1.0, UpstreamUnavailable, id="it was not sent"),
+        pytest.param(UpstreamUnavailable("lost"), 1.0, UpstreamFailed, id="a process died of it"),
+        pytest.param(UpstreamUnavailable("silent", recall=SILENT), 1.0, UpstreamFailed, id="it was taken back from a silent one"),
+        pytest.param(status_answer(14, "x", loss=SendFailure.CONNECTION_LOST), 1.0, UpstreamFailed, id="a process died of it, over gRPC"),
+        pytest.param(Overloaded("busy"), None, Overloaded, id="no room"),
+        pytest.param(ModelLoadFailed("corrupt"), None, ModelNotFound, id="a model that cannot be loaded"),
+        pytest.param(QueryOfDeath("deadly"), 1.0, QueryOfDeath, id="processes have died of it"),
+    ],
+)
+async def test_another_region_is_not_told_a_refusal_where_its_request_may_have_been_computed(
+    outcome: Any, sent_s: float | None, told: type[ControlPlaneError]
+) -> None:
+    bench = Bench()
+    with pytest.raises(told) as caught:
+        await bench.answer(outcome, running=Running(sent_s=sent_s), request=Request({"tidegate-hop": "there"}))
+    assert type(caught.value) is told
+
+
 @pytest.mark.parametrize("outcome", [Overloaded("no room for a part"), status_answer(14, "x", loss=SendFailure.NOT_SENT)])
 async def test_what_was_computed_in_part_stays(outcome: Any) -> None:
     bench = Bench()
@@ -281,26 +191,14 @@ async def test_while_no_server_answers_the_other_region_is_asked_first_and_this_
     bench.servers.fell_silent()
     assert await bench.answer() is THEIRS
     assert not bench.times_s
-    bench.regions.answer = None
+    bench.regions.answer, bench.regions.takes = None, False
+    bench.loop.call_later(1.0, bench.servers.heard)
     assert await bench.answer(OURS) is OURS
+    bench.servers.fell_silent()
     bench.regions.is_any_well = False
     assert await bench.answer(OURS) is OURS
+    assert bench.loop.time() == pytest.approx(1.0, abs=0.2)
     assert len(bench.regions.asked_for) == 2
-
-
-class Slow:
-    """Work here that takes for ever, or as long as a test says."""
-
-    def __init__(self, *takes_s: float) -> None:
-        self.takes_s, self.cancelled = list(takes_s), 0
-
-    async def __call__(self, timeout_s: float) -> HttpAnswer:
-        try:
-            await asyncio.sleep(self.takes_s.pop(0))
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
-        return OURS
 
 
 @pytest.mark.parametrize(("is_repeatable", "expected"), [(True, THEIRS), (False, OURS)])
@@ -323,7 +221,44 @@ async def test_what_was_taken_back_in_vain_is_computed_here_after_all() -> None:
     bench, work = Bench(), Slow(100.0, 1.0)
     bench.regions.answer = None
     bench.loop.call_later(1.0, bench.servers.fell_silent)
+    bench.loop.call_later(2.0, bench.servers.heard)
     assert await bench.answer(running=Running(is_repeatable=True), work=work) is OURS
+    assert bench.loop.time() == pytest.approx(3.0, abs=0.2)
+
+
+async def test_what_finds_no_room_while_no_server_answers_leaves_as_soon_as_there_is_some() -> None:
+    bench, running = Bench(), Running()
+    bench.servers.fell_silent()
+    bench.regions.answer, bench.regions.takes = None, False
+    bench.loop.call_later(1.0, lambda: setattr(bench.regions, "takes", True))
+    bench.loop.call_later(1.5, lambda: setattr(bench.regions, "answer", THEIRS))
+    assert await bench.answer(running=running) is THEIRS
+    assert bench.loop.time() == pytest.approx(1.6, abs=0.2)
+    assert not bench.times_s, "the silent one was not sent it"
+    assert len(bench.regions.asked_for) <= 1 + 7, "a region that would not take it is not asked"
+    assert running.permit.places == 0
+
+
+async def test_what_finds_no_room_anywhere_waits_no_longer_than_its_time_and_only_so_many_do() -> None:
+    bench, running = Bench(), Running()
+    bench.servers.fell_silent()
+    bench.regions.answer = None
+    with pytest.raises(DeadlineExceeded):
+        await bench.answer(DeadlineExceeded("late"), running=running)
+    assert bench.loop.time() == pytest.approx(10.0, abs=0.2)
+    assert running.permit.places == 0
+    with pytest.raises(Overloaded, match="too many wait"):
+        await bench.answer(running=Running(permit=Permit(room=Overloaded("too many wait"))))
+
+
+async def test_what_waits_for_a_silent_server_outlives_its_restart() -> None:
+    bench = Bench()
+    bench.servers.fell_silent()
+    bench.regions.answer = None
+    bench.loop.call_later(1.0, bench.servers.down, "it was ended")
+    bench.loop.call_later(3.0, bench.servers.up, FakeUpstream())
+    assert await bench.answer(OURS) is OURS
+    assert bench.times_s == [pytest.approx(7.0, abs=0.2)]
 
 
 @pytest.mark.parametrize(

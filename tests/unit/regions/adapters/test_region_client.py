@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
 from control_plane.core.endpoints import TcpAddress
 from control_plane.core.errors import DeadlineExceeded, UpstreamUnavailable
-from control_plane.protocols.grpc import GrpcHead
+from control_plane.core.infer_call import SendFailure
+from control_plane.protocols.grpc import GrpcHead, frame_message
+from control_plane.protocols.http1 import HttpRequest
+from control_plane.regions.adapters import region_client
 from control_plane.regions.adapters.region_client import RegionClient
 from control_plane.regions.domain.region import Region
+from control_plane.triton.ports import GrpcCall
 
 
 def client_of(port: int) -> RegionClient:
@@ -56,6 +61,43 @@ async def test_one_that_would_fill_memory_is_not_listened_to() -> None:
 async def test_one_that_says_nothing_is_given_up_on() -> None:
     with pytest.raises(DeadlineExceeded):
         await probe(None)
+
+
+async def test_its_probes_close_a_connection_of_grpc_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if (await reader.readexactly(3)) == b"GET":
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await reader.read()
+        writer.close()
+
+    monkeypatch.setattr(region_client, "_SILENT_S", 0.1)
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening, asyncio.timeout(5):
+        client = client_of(listening.sockets[0].getsockname()[1])
+        async with asyncio.TaskGroup() as tasks:
+            lost = tasks.create_task(client.grpc.unary(GrpcCall(GrpcHead("/m"), frame_message(b"x")), timeout_s=30))
+            await client.probe(timeout_s=1.0)
+            assert not lost.done()
+            await asyncio.sleep(0.2)
+            await asyncio.gather(client.probe(timeout_s=1.0), return_exceptions=True)
+        assert lost.result().loss is SendFailure.CONNECTION_LOST
+        await client.close()
+
+
+async def test_who_calls_a_port_that_drops_what_comes_is_not_kept_for_his_whole_time() -> None:
+    with socket.socket() as full, socket.socket() as first, socket.socket() as second:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for each in (first, second):
+            each.setblocking(False)
+            each.connect_ex(full.getsockname())
+        client = client_of(full.getsockname()[1])
+        async with asyncio.timeout(5):
+            answer = await client.grpc.unary(GrpcCall(GrpcHead("/m"), frame_message(b"x")), timeout_s=30)
+            with pytest.raises(UpstreamUnavailable) as caught:
+                await client.http.send(HttpRequest(b"GET", b"/"), timeout_s=30)
+        assert answer.loss is SendFailure.NOT_SENT
+        assert caught.value.is_not_sent
+        await client.close()
 
 
 async def test_where_nobody_listens_no_triton_is_blamed() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from control_plane.core.infer_call import SendFailure
 from control_plane.protocols.grpc import message_answer, status_answer
-from control_plane.protocols.http1 import HttpAnswer
+from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.regions.domain.verdict import Verdict, verdict_of
 
 
@@ -17,8 +17,11 @@ from control_plane.regions.domain.verdict import Verdict, verdict_of
         pytest.param(429, 8, Verdict.LIMITED, id="its tenant's limits"),
         pytest.param(503, 14, Verdict.FULL, id="no room"),
         pytest.param(504, 4, Verdict.LOST, id="its time is over"),
-        pytest.param(400, 3, Verdict.FAILED, id="anything else"),
-        pytest.param(500, 13, Verdict.FAILED, id="a defect"),
+        pytest.param(400, 3, Verdict.INVALID, id="it is wrong there"),
+        pytest.param(501, 12, Verdict.INVALID, id="it is not supported there"),
+        pytest.param(422, 9, Verdict.QUARANTINED, id="processes have died of it"),
+        pytest.param(502, 13, Verdict.FAILED, id="a server was lost with it"),
+        pytest.param(500, 2, Verdict.FAILED, id="a defect"),
     ],
 )
 def test_both_protocols_say_the_same(http: int, grpc: int, verdict: Verdict) -> None:
@@ -26,9 +29,20 @@ def test_both_protocols_say_the_same(http: int, grpc: int, verdict: Verdict) -> 
     assert verdict_of(status_answer(grpc, "text")) is verdict
 
 
+@pytest.mark.parametrize("status", [301, 302, 307, 308, 413, 421])
+def test_what_a_proxy_says_in_its_place_is_no_failure_of_the_model(status: int) -> None:
+    assert verdict_of(HttpAnswer(status, b"", b"")) is Verdict.INVALID
+
+
 def test_a_success_is_the_callers_answer() -> None:
-    assert verdict_of(HttpAnswer(200, b"", b"")) is Verdict.ANSWERED
+    assert verdict_of(make_answer(200)) is Verdict.ANSWERED
+    assert verdict_of(make_answer(200, content_type=b"application/octet-stream")) is Verdict.ANSWERED
     assert verdict_of(message_answer(b"")) is Verdict.ANSWERED
+
+
+def test_a_page_in_the_place_of_a_region_is_no_answer() -> None:
+    assert verdict_of(make_answer(200, b"<html>", content_type=b"text/html; charset=utf-8")) is Verdict.FAILED
+    assert verdict_of(HttpAnswer(200, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b"")) is Verdict.FAILED
 
 
 @pytest.mark.parametrize(

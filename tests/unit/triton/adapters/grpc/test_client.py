@@ -5,6 +5,8 @@ servers.
 from __future__ import annotations
 
 import asyncio
+import time
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -47,6 +49,27 @@ class TestUnary:
         async with triton() as (client, _):
             answer = await client.unary(call(message), timeout_s=20)
             assert answer.message == message
+
+    async def test_an_answer_of_many_pieces_takes_no_longer_for_each_of_them(self) -> None:
+        async with triton(never) as (client, fake), asyncio.TaskGroup() as tasks:
+            asking = tasks.create_task(client.unary(call(), timeout_s=60))
+            await fake.arrivals.get()
+            (connection,) = client._open
+            (stream,) = connection.state.streams.values()
+            began_s = time.process_time()
+            for _ in range(60_000):
+                stream.listener.on_data(b"x", ends=False)
+            assert time.process_time() - began_s < 2.0
+            asking.cancel()
+
+    async def test_an_answer_beyond_the_calls_own_bound_is_refused_and_the_connection_stays(self) -> None:
+        async with triton() as (client, _):
+            bounded = replace(call(b"x" * 100_000), most_answer_bytes=50_000)
+            answer = await client.unary(bounded, timeout_s=10)
+            assert (answer.code, answer.loss) == (grpc.StatusCode.RESOURCE_EXHAUSTED.value[0], None)
+            assert answer.details == "the answer has more than 50000 bytes (TIDEGATE_MAX_BODY_BYTES)"
+            assert (await client.unary(call(b"x" * 100_000), timeout_s=10)).code == 0
+            assert len(client._open) == 1
 
     async def test_many_at_once_each_get_their_own_answer(self) -> None:
         async with triton() as (client, _):

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import h2.events
 import pytest
 
 from control_plane.core.endpoints import TcpAddress, UnixAddress
@@ -17,6 +18,7 @@ from control_plane.core.infer_call import SendFailure
 from control_plane.protocols.grpc import answer_of, frame_message
 from control_plane.triton.adapters.grpc.calls import UnaryCall
 from control_plane.triton.adapters.grpc.client import GrpcClient
+from tests.h2_peer import H2Peer
 from tests.unit.protocols.http2.http2_ends import frame
 from tests.unit.triton.adapters.fake_grpc_server import never
 from tests.unit.triton.adapters.grpc_bench import STREAM_HEAD, UNAVAILABLE, answering, call, scripted, triton
@@ -85,6 +87,41 @@ class TestConnections:
                 assert transport.is_reading()
                 connection.data_received(unknown[-1:])
                 assert transport.is_reading()
+
+
+class TestKeepAlive:
+    async def test_a_connection_that_says_nothing_is_closed_and_one_that_answers_pings_is_kept(self) -> None:
+        async def slow(peer: H2Peer) -> None:
+            await peer.start()
+            while True:
+                await peer.read()
+                await peer.flush()
+
+        async with scripted(slow) as (client, peers), asyncio.TaskGroup() as tasks:
+            asking = tasks.create_task(client.unary(call(), timeout_s=30))
+            for _ in range(20):
+                client.keep_alive(0.4)
+                await asyncio.sleep(0.05)
+            assert not asking.done(), "its server answers pings, and takes long over the call"
+            pings = [each for each in peers[0].events if isinstance(each, h2.events.PingReceived)]
+            assert 1 < len(pings) < 7, "a ping for each half of that time in which nothing came"
+            asking.cancel()
+
+    async def test_calls_on_one_that_says_nothing_are_lost_at_once_and_the_next_one_finds_another(self) -> None:
+        async def first_is_silent(peer: H2Peer) -> None:
+            if len(peers) > 1:
+                await answering(peer)
+
+        async with scripted(first_is_silent) as (client, peers):
+            async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+                lost = tasks.create_task(client.unary(call(), timeout_s=30))
+                await asyncio.sleep(0.1)
+                while not lost.done():
+                    client.keep_alive(0.2)
+                    await asyncio.sleep(0.05)
+            assert (lost.result().code, lost.result().loss) == (UNAVAILABLE, SendFailure.CONNECTION_LOST)
+            assert "it says nothing" in lost.result().details
+            assert (await client.unary(call(), timeout_s=10)).code == 0
 
 
 class TestFailedWrites:
