@@ -36,6 +36,7 @@ from control_plane.frontends.jobs.compute import JobCompute
 from control_plane.frontends.jobs.http import JobsHttp
 from control_plane.frontends.jobs.yielding import Yielding
 from control_plane.frontends.kserve.grpc import V2Grpc
+from control_plane.frontends.kserve.grpc_infer import parts_of
 from control_plane.frontends.kserve.http import V2Http
 from control_plane.frontends.kserve.http_infer import HttpInferContext
 from control_plane.frontends.openai import OpenaiHttp
@@ -141,6 +142,7 @@ class DataPlane:
         )
         self._text_models = TextModels(self._inference.dispatch, fingerprints, governance.access)
         self._fingerprints = fingerprints
+        self._part_of = parts_of(body_limits(gateway), forwarding_of(gateway), governance.access)
         self._embeddings = self._embeddings_of(self._inference)
         self._templates = TemplateProcesses(max_prompt_bytes=gateway.max_prompt_bytes)
         self._generation = Generation(
@@ -370,7 +372,8 @@ class DataPlane:
 
     def _embeddings_of(self, inference: InferenceService) -> Embeddings:
         timeout_s = self._gateway.request_timeout_s
-        return Embeddings(inference=inference, models=self._text_models, cache=self._cache, default_timeout_s=timeout_s)
+        models, cache = self._text_models, self._cache
+        return Embeddings(inference=inference, models=models, cache=cache, default_timeout_s=timeout_s, part_of=self._part_of)
 
     def _make_grpc_frontend(
         self, gateway: GatewaySettings, budget: BodyBudget, models: ModelAdministration, servers: Servers
