@@ -37,6 +37,7 @@ from control_plane.triton.embedded.shared_libraries import link_libpython, linke
 from control_plane.triton.embedded.stub_watch import StubWatch
 from control_plane.triton.embedded.stubs import Stubs, signal_name
 from control_plane.triton.embedded.watched import WatchedTriton, Watches
+from control_plane.triton.embedded.work_done import work_of
 
 _KILL_MARGIN_S = 0.5
 """Part of a stop's grace that is left to the guardian, to kill and reap what did not end in time."""
@@ -228,6 +229,13 @@ class EmbeddedTriton:
         if self._guardian.returncode is not None:
             return None
         return self._memory.held(guardian.session_members(self._guardian.pid))
+
+    def work_done(self) -> int | None:
+        """Return what the log and the processes of Triton have come to, without its guardian; None if it has ended."""
+        if self._guardian.returncode is not None:
+            return None
+        own = self._guardian.pid
+        return self._log.end() + work_of(pid for pid in guardian.session_members(own) if pid != own)
 
     async def stop(self, *, grace_s: float) -> None:
         """Stop Triton: SIGTERM, then SIGKILL half a second before the grace is over. Idempotent.
