@@ -225,8 +225,9 @@ class Worker:
                     self._governing.events.watch(is_watched)
                 case CollectFor(tenants):
                     self._governing.events.collect_for(frozenset(tenants))
-                case TenantEvents(tenant, feed, first, events):
-                    self._governing.events.tenants.take(tenant, feed, first, [event.encode() for event in events])
+                case TenantEvents(tenant, feed, first, events, begins, more):
+                    encoded = [event.encode() for event in events]
+                    self._governing.events.tenants.take(tenant, feed, first, encoded, begins=begins, more=more)
                 case TokensDrawn():
                     self._buckets.answered(message)
                 case Changed():

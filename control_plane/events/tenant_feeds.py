@@ -36,6 +36,8 @@ class TenantFeed:
         self.tenant = tenant
         self.id = id
         """Eight random digits; empty: it is a copy that nothing has come for yet."""
+        self.is_whole = bool(id)
+        """Whether all that its original keeps is here."""
         self.holders = 0
         self.left_s = 0.0
         """When the last holder has left, in the loop's time."""
@@ -150,13 +152,17 @@ class TenantFeeds:
             feed.add((event,))
             self.told(feed, number, event)
 
-    def take(self, tenant: str, feed_id: str, first: int, events: Iterable[bytes]) -> None:
-        """Take events, numbered from `first` on, into this copy of a feed."""
+    def take(self, tenant: str, feed_id: str, first: int, events: Iterable[bytes], *, begins: bool = False, more: bool = False) -> None:
+        """Take events, numbered from `first` on, into this copy of a feed: it `begins` with these, or goes on, and there are `more`
+        of it before it is whole. What goes on with a copy that is not here any more is left out."""
         feed = self._feeds.get(tenant)
         if feed is None:
             return
-        if feed.id != feed_id or feed.count + 1 != first:
+        if begins:
             feed.begin(feed_id, first - 1)
+        elif (feed.id, feed.count + 1) != (feed_id, first):
+            return
+        feed.is_whole = not more
         feed.add(events)
 
     def read(self, tenant: str, *, after: str = "") -> TenantReader:
@@ -190,7 +196,7 @@ class TenantReader:
         self._feeds = feeds
         self._after = after
         self._next = 0
-        """Number of the event that is read next; 0: that is found out once the feed has an id."""
+        """Number of the event that is read next; 0: that is found out once the feed is whole."""
         self._of = ""
 
     @property
@@ -200,7 +206,7 @@ class TenantReader:
     @property
     def is_ready(self) -> bool:
         """Whether the feed is there."""
-        return bool(self.feed.id)
+        return self.feed.is_whole
 
     @property
     def is_too_slow(self) -> bool:

@@ -7,6 +7,8 @@ which has authorised the caller and ends the stream with its rights.
 
 from __future__ import annotations
 
+import asyncio
+
 from control_plane.core.principal import Principal
 from control_plane.events.tenant_feeds import TenantFeeds, TenantReader
 from control_plane.frontends.http.event_stream import HEAD, HEARTBEAT, HEARTBEAT_S, RETRY, render_event
@@ -66,8 +68,10 @@ class TenantEventStream:
 
     async def _begin(self) -> bytes:
         self._is_begun = True
-        if not self._reader.is_ready:
-            await self._reader.wait(_READY_WITHIN_S)
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + _READY_WITHIN_S
+        while not self._reader.is_ready and (left_s := until_s - loop.time()) > 0:  # a copy comes in pieces
+            await self._reader.wait(left_s)
         if not self._reader.is_ready:
             self._is_over = True
             return RETRY + _NOT_READY

@@ -61,4 +61,5 @@ class TenantRelay:
     def _send_all(self, send: Send, feed: TenantFeed) -> None:
         first, events = feed.oldest, [event.decode() for event in feed.since(feed.oldest)]
         for at in range(0, max(1, len(events)), _AT_ONCE):
-            send(TenantEvents(feed.tenant, feed.id, first + at, events[at : at + _AT_ONCE]))
+            piece = events[at : at + _AT_ONCE]
+            send(TenantEvents(feed.tenant, feed.id, first + at, piece, begins=at == 0, more=at + _AT_ONCE < len(events)))

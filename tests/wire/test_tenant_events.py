@@ -187,6 +187,19 @@ async def test_a_worker_whose_parent_sends_nothing_says_so() -> None:
         assert b'event: dropped\ndata: {"reason": "events cannot be told now; connect again"}' in rest
 
 
+async def test_a_worker_waits_for_all_of_a_feed_that_comes_in_pieces() -> None:
+    feeds = TenantFeeds(linger_s=0.0)
+    async with serving(feeds) as it:
+        client = await opened(it, after="0123abcd-2")
+        await client.reader.readuntil(b"\r\n\r\n")
+        for number in (1, 2, 3):
+            await asyncio.sleep(0.02)
+            event = b'{"data":{"request_id":"%d"}}' % number
+            feeds.take("team", "0123abcd", number, [event], begins=number == 1, more=number < 3)
+        assert await piece(client) == b"retry: 2000\n\n"
+        assert told(await piece(client)) == [("0123abcd-3", "3")]
+
+
 async def test_without_keys_there_is_one_tenant() -> None:
     feeds = TenantFeeds()
     async with gateway(events=TenantEventsHttp(feeds)) as it:

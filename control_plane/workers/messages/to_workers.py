@@ -199,6 +199,10 @@ class TenantEvents:
     feed: str
     first: int
     events: list[str]
+    begins: bool = False
+    """Whether the worker's copy of the feed begins with these."""
+    more: bool = False
+    """Whether there are more before the copy is whole."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,16 +135,20 @@ def test_who_is_followed_is_told_when_it_changes() -> None:
     assert told == [{"team"}, frozenset()]
 
 
-def test_a_copy_has_the_numbers_of_its_original_and_begins_anew_with_it() -> None:
+def test_a_copy_has_the_numbers_of_its_original_and_is_read_once_it_is_whole() -> None:
     feeds = TenantFeeds(linger_s=0.0)
-    reader = feeds.read("team", after="0123abcd-6")
+    reader = feeds.read("team", after="0123abcd-8")
+    feeds.take("team", "0123abcd", 9, [b"nine, of a copy that has gone"])
     assert not reader.is_ready
-    feeds.take("team", "0123abcd", 5, [b"five", b"six", b"seven"])
+    feeds.take("team", "0123abcd", 5, [b"five", b"six"], begins=True, more=True)
+    assert not reader.is_ready, "what it was named may be still to come"
+    feeds.take("team", "0123abcd", 7, [b"seven", b"eight"], more=True)
+    feeds.take("team", "0123abcd", 9, [b"nine"])
     assert (reader.is_ready, reader.begin()) == (True, False)
-    feeds.take("team", "0123abcd", 8, [b"eight"])
-    feeds.take("other", "0123abcd", 1, [b"not followed here"])
-    assert reader.take(limit=9) == [("0123abcd-7", b"seven"), ("0123abcd-8", b"eight")]
-    feeds.take("team", "89ab4567", 1, [b"of another life"])
+    feeds.take("team", "0123abcd", 10, [b"ten"])
+    feeds.take("other", "0123abcd", 1, [b"not followed here"], begins=True)
+    assert reader.take(limit=9) == [("0123abcd-9", b"nine"), ("0123abcd-10", b"ten")]
+    feeds.take("team", "89ab4567", 1, [b"of another life"], begins=True)
     assert reader.is_too_slow, "what it would read next is not there any more"
 
 

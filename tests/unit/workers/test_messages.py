@@ -112,6 +112,7 @@ MESSAGES: list[Message] = [
     WatchRequests(True),
     CollectFor(["t\u00e4"]),
     TenantEvents("t", "0123abcd", 2**40, ['{"id": "x"}']),
+    TenantEvents("t", "0123abcd", 1, [], begins=True, more=True),
     FollowTenants([]),
     FollowTenants(["t"]),
     TenantsTold([("t", "request.ended", 1.7e9, "{}")]),

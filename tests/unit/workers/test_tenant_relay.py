@@ -24,7 +24,8 @@ class Worker:
 
     def send(self, message: TenantEvents) -> None:
         self.messages += 1
-        self.feeds.take(message.tenant, message.feed, message.first, [each.encode() for each in message.events])
+        events = [each.encode() for each in message.events]
+        self.feeds.take(message.tenant, message.feed, message.first, events, begins=message.begins, more=message.more)
 
     def read(self, after: str = "") -> tuple[TenantReader, bool]:
         reader = self.feeds.read("team", after=after)
