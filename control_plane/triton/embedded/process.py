@@ -231,11 +231,11 @@ class EmbeddedTriton:
         return self._memory.held(guardian.session_members(self._guardian.pid))
 
     def work_done(self) -> int | None:
-        """Return what the log and the processes of Triton have come to, without its guardian; None if it has ended."""
-        if self._guardian.returncode is not None:
-            return None
+        """Return what the log and the processes of Triton have come to, without its guardian; None if none of them is seen: it has
+        ended or has not begun, or /proc hides them."""
         own = self._guardian.pid
-        return self._log.end() + work_of(pid for pid in guardian.session_members(own) if pid != own)
+        seen = [] if self._guardian.returncode is not None else [pid for pid in guardian.session_members(own) if pid != own]
+        return self._log.end() + work_of(seen) if seen else None
 
     async def stop(self, *, grace_s: float) -> None:
         """Stop Triton: SIGTERM, then SIGKILL half a second before the grace is over. Idempotent.
