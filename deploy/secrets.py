@@ -23,8 +23,11 @@ OURS = (
 
 _USER = "tidegate"
 
-_OF_COMPOSE = ("tidegate-redis", "tidegate-state", "tidegate-node")
+_OF_COMPOSE = {"": ("tidegate-redis", "tidegate-state", "tidegate-node"), "events": ("tidegate-events-redis", "tidegate-events")}
+"""Secrets of `compose.yaml`, and of what is added to it (`compose.events.yaml`)."""
 _OF_REDIS = "users.acl"
+_NAMES = {"tidegate-node": "node-secret", "tidegate-events-redis": f"events-{_OF_REDIS}"}
+"""Names of files in one folder for those Secrets whose own say too little beside others."""
 _ANYBODY = "user default on nopass resetkeys resetchannels -@all +ping\n"
 _STREAMS = ("usage", "audit", "requests", "gateway")
 _READS = "+xread +xreadgroup +xack +xpending +xclaim +xautoclaim +xrange +xrevrange +xlen +xinfo +xgroup +ping +hello +client|setname"
@@ -71,22 +74,19 @@ def _definitions(password: str) -> str:
     return json.dumps({"users": [user], "vhosts": [{"name": "/"}], "permissions": [rights]}) + "\n"
 
 
-def write_secrets(folder: Path) -> list[Path]:
-    """Write the files of all Secrets into a folder, for `compose.yaml`, readable for their owner only; for the group, too, what
-    Redis reads, which runs as the owner of its image's folder: there is a digest in it, and no password.
+def write_secrets(folder: Path, added: str = "") -> list[Path]:
+    """Write the files of `compose.yaml`'s Secrets into a folder, or those of what is `added` to it, readable for their owner only;
+    for the group, too, what Redis reads, which runs as the owner of its image's folder: there is a digest in it, and no password.
 
     Raises FileExistsError: one of them is there; a new password beside an old one would lock the gateway out.
     """
     made = make_secrets()
-    # A file called `secret` says little beside others.
-    files = {
-        folder / ("node-secret" if name == "secret" else name): content for secret in _OF_COMPOSE for name, content in made[secret].items()
-    }
+    files = {folder / _NAMES.get(secret, name): content for secret in _OF_COMPOSE[added] for name, content in made[secret].items()}
     if there := [path for path in files if path.exists()]:
         raise FileExistsError(f"{there[0]} is there already; both sides need the same password")
     for path, content in files.items():
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        if path.name == _OF_REDIS:
+        if path.name.endswith(_OF_REDIS):
             os.fchmod(descriptor, 0o640)
         with os.fdopen(descriptor, "w") as file:
             file.write(content if content.endswith("\n") else f"{content}\n")
@@ -94,12 +94,14 @@ def write_secrets(folder: Path) -> list[Path]:
 
 
 def main(words: list[str]) -> int:
-    """Write the secrets of `compose.yaml` into the folder that is named; 0 if they are written, 1 if not."""
-    if len(words) != 1:
-        print("usage: python -m deploy.secrets FOLDER", file=sys.stderr)
+    """Write the secrets of `compose.yaml`, or with `events` those of `compose.events.yaml`, into the folder that is named; 0 if
+    they are written, 1 if not."""
+    folder, added = (*words, "", "")[:2]
+    if not 1 <= len(words) <= 2 or added not in _OF_COMPOSE:
+        print("usage: python -m deploy.secrets FOLDER [events]", file=sys.stderr)
         return 1
     try:
-        written = write_secrets(Path(words[0]))
+        written = write_secrets(Path(folder), added)
     except OSError as exc:
         print(f"error: {exc}", file=sys.stderr)
         return 1

@@ -53,15 +53,18 @@ from control_plane.workers.messages.from_workers import (
     CountsReported,
     Drained,
     FingerprintsAcknowledged,
+    FollowTenants,
     Listening,
     RequestsEnded,
     StartFailed,
     Suspect,
+    TenantsTold,
 )
 from control_plane.workers.messages.to_workers import (
     AnnounceDrain,
     Changed,
     CollectCharges,
+    CollectFor,
     Configure,
     Drain,
     FingerprintsChanged,
@@ -73,6 +76,7 @@ from control_plane.workers.messages.to_workers import (
     ReplicasChanged,
     RolloutGivenUp,
     ServersChanged,
+    TenantEvents,
     TokensDrawn,
     TurnGiven,
     UnderRepair,
@@ -140,10 +144,12 @@ class Worker:
             servers=servers,
             cache=governing.response_cache(self._fingerprints),
             fingerprints=self._fingerprints,
+            tenants=governing.events.tenants,
             dispatch=None if self._fleet is None else self._fleet.dispatch,
             jobs=governing.jobs,
             regions=make_regions(settings),
         )
+        governing.events.tenants.changed = lambda tenants: link.send(FollowTenants(sorted(tenants)))
         self._data_plane.deaths.tell = lambda finding: link.send(FindingShared.of(finding))
         self._data_plane.deaths.turns = self._turns = RemoteTurns(link.send)
 
@@ -217,6 +223,11 @@ class Worker:
                     self._governing.known.give_up(rollout)
                 case WatchRequests(is_watched):
                     self._governing.events.watch(is_watched)
+                case CollectFor(tenants):
+                    self._governing.events.collect_for(frozenset(tenants))
+                case TenantEvents(tenant, feed, first, events, begins, more):
+                    encoded = [event.encode() for event in events]
+                    self._governing.events.tenants.take(tenant, feed, first, encoded, begins=begins, more=more)
                 case TokensDrawn():
                     self._buckets.answered(message)
                 case Changed():
@@ -265,6 +276,9 @@ class Worker:
                 self._link.send(ArmsObserved(list(seen)))
             while ended := self._governing.events.tap.take():
                 self._link.send(RequestsEnded([event.decode() for event in ended]))
+                await asyncio.sleep(0)
+            while tapped := self._governing.events.tenant_tap.take():
+                self._link.send(TenantsTold([*tapped]))
                 await asyncio.sleep(0)
             self._link.send(Alive(tuple(self._data_plane.awaited()), tuple(self._data_plane.given_up())))
 

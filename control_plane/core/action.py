@@ -46,6 +46,8 @@ class Action(Enum):
     CANCEL_JOB = "cancel_job"
     COMPUTE_JOB = "compute_job"
     """Computes an attempt at a job of any tenant, for a runner in a process of its own."""
+    EVENTS = "events"
+    """The events of the caller's tenant, as server-sent events."""
     FILES = "files"
     """OpenAI's `/v1/files`: the input and the output of batches."""
     BATCHES = "batches"

@@ -21,6 +21,9 @@ class Right(StrEnum):
     ADMIN = "admin"
     """Everything, including keys, tenants and usage, and loads that bring a configuration or files: those run
     the caller's code."""
+    EVENTS = "events"
+    """The events of the tenant itself, as a stream on the data port: its usage, and its requests and jobs as they end, whichever of
+    its keys they came with."""
     METRICS = "metrics"
     """The metrics page."""
     VIEWER = "viewer"
@@ -37,7 +40,7 @@ _INCLUDED = {right: frozenset((right,)) for right in Right} | {
 """Rights that come with each."""
 
 
-SCOPE_NAMES = "repository, metrics, viewer, operator or admin"
+SCOPE_NAMES = "repository, events, metrics, viewer, operator or admin"
 """The scopes without a pattern, for messages and help."""
 
 _MAX_NAMES = 1000

@@ -23,11 +23,12 @@ from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, Inval
 from control_plane.core.infer_call import CacheStatus, Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal
 from control_plane.core.tensor import Tensor
+from control_plane.embeddings.batches_in_parts import BatchesInParts, PartOf
 from control_plane.embeddings.copies import MAX_TEXTS, CopyableEmbeddings
 from control_plane.embeddings.domain.embedding_tensors import EmbeddedText, read_embedded_text
 from control_plane.embeddings.domain.openai_request import EmbeddingsRequest
 from control_plane.embeddings.domain.text_model import TextModel
-from control_plane.embeddings.text_batches import MAX_BATCHES_IN_FLIGHT, TextBatches
+from control_plane.embeddings.text_batches import MAX_BATCHES_IN_FLIGHT, BatchServer, TextBatches
 from control_plane.embeddings.text_models import TextModels
 from control_plane.inference.caching.singleflight import Singleflight
 from control_plane.inference.in_flight.running_request import AuthorizedRequest, Source
@@ -121,13 +122,15 @@ class Embeddings:
         models: TextModels,
         cache: ResponseCache,
         default_timeout_s: float,
+        part_of: PartOf | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`now_s` is the loop's time."""
+        """`part_of` makes the requests to parts of sharded models, which only a fleet has. `now_s` is the loop's time."""
         self._inference = inference
         self._models = models
         self._cache = cache
         self._default_timeout_s = default_timeout_s
+        self._part_of = part_of
         self._now_s = now_s
         self._singleflight: Singleflight[_FlightResult] = Singleflight()
 
@@ -287,24 +290,27 @@ class Embeddings:
 
     async def _send(self, work: _Computation, inputs: Sequence[bytes], permit: Permit) -> list[EmbeddedText]:
         timeout_s = self._left_s(work.deadline_s)
+        catalogue = self._inference.dispatch.catalogue
+        if self._part_of is not None and catalogue is not None and catalogue.told_config(work.call.model_name):
+            work.running.estimate_cost(work.costing(inputs))
+            with BatchesInParts(self._inference, work.running, self._part_of, at_once=MAX_BATCHES_IN_FLIGHT) as parts:
+                return await self._batches(work, parts, permit).compute(inputs)
         async with self._inference.dispatch.server_for(
             work.call, timeout_s=timeout_s, running=work.running, request=_Inputs(inputs)
         ) as server:
             work.running.estimate_cost(work.costing(inputs))
-            batches = TextBatches(
-                server,
-                work.call,
-                work.text_model,
-                work.are_tokens,
-                lambda: self._left_s(work.deadline_s),
-                permit,
-                yields=permit.yields,
-            )
+            batches = self._batches(work, server, permit)
             try:
                 return await batches.compute(inputs)
             finally:
                 # Also after an error: batches that were sent are charged, those that were not are not.
                 work.running.mark_sent_in_parts(batches.sent / len(inputs), MAX_BATCHES_IN_FLIGHT)
+
+    def _batches(self, work: _Computation, server: BatchServer, permit: Permit) -> TextBatches:
+        def left_s() -> float:
+            return self._left_s(work.deadline_s)
+
+        return TextBatches(server, work.call, work.text_model, work.are_tokens, left_s, permit, yields=permit.yields)
 
     def _count(self, embedded: EmbeddingsAnswer) -> None:
         """Count hits and misses by text, not by call, since texts are what the cache holds."""

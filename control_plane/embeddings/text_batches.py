@@ -6,13 +6,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from control_plane.core.infer_call import InferCall
 from control_plane.embeddings.domain.embedding_tensors import EmbeddedText, infer_request, read_answer
 from control_plane.embeddings.domain.text_model import TextModel
 from control_plane.inference.model_configuration.model_configs import path_of_model
 from control_plane.metering.domain.compute_units import estimated_tokens
-from control_plane.triton.ports import Slot, Upstream
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest
+from control_plane.triton.ports import Slot
 
 MAX_BATCHES_IN_FLIGHT = 4
 """Batches of one call in flight: enough to keep a model busy, few enough that no call fills the model's
@@ -21,11 +23,25 @@ queue."""
 _ID_BYTES = 8  # of a token id, INT64
 
 
+class Sends(Protocol):
+    """Client that sends requests over HTTP, of a server or of all that have parts of a model."""
+
+    async def send(self, request: HttpRequest, *, timeout_s: float, slot: Slot | None = None) -> HttpAnswer:
+        """Send a request and return the answer. Raises as `triton/ports.HttpUpstream.send`."""
+
+
+class BatchServer(Protocol):
+    """What batches are sent to: a server with the model, or `batches_in_parts`."""
+
+    @property
+    def http(self) -> Sends: ...
+
+
 @dataclass(slots=True)
 class TextBatches:
-    """Batch sender: sends the texts of one call to one server, and puts the rows back in order."""
+    """Batch sender: sends the texts of one call to one server (a sharded model has several), and puts the rows back in order."""
 
-    server: Upstream
+    server: BatchServer
     call: InferCall
     model: TextModel
     are_tokens: bool

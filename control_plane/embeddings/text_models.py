@@ -31,7 +31,7 @@ class TextModels(ModelsOfKind[TextModel]):
         self, dispatch: Dispatch, fingerprints: Fingerprints, access: Access, *, now_s: Callable[[], float] = time.monotonic
     ) -> None:
         refusal = f"no text-embedding model: {TEXT_MODEL_REQUIREMENTS}"
-        super().__init__(dispatch, fingerprints, access, read_text_model, refusal=refusal, now_s=now_s)
+        super().__init__(dispatch, fingerprints, access, read_text_model, refusal=refusal, may_be_sharded=True, now_s=now_s)
 
     async def require(self, principal: Principal, name: str) -> None:
         """Require that `principal` may embed texts by a model or route; a model of which nothing is heard now passes.

@@ -12,13 +12,16 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+import orjson
+
 from control_plane.core.errors import ControlPlaneError, DeadlineExceeded, ModelNotFound, NotSupported
 from control_plane.core.infer_call import InferCall
 from control_plane.core.tensor import RawTensor, element_count
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.inference import InferenceService
 from control_plane.inference.requests import WholeRequest
-from control_plane.protocols.grpc import GrpcAnswer, frame_prefix, message_in
+from control_plane.protocols.grpc import GrpcAnswer, GrpcStatus, frame_prefix, message_in
+from control_plane.protocols.http1 import HttpAnswer, make_answer
 from control_plane.protocols.kserve.ensemble_json import GivenTensors
 from control_plane.protocols.kserve.ensemble_proto import part_outputs, part_request
 from control_plane.protocols.kserve.requests.body_limits import InflateBound
@@ -27,6 +30,15 @@ from control_plane.sharding.domain.request_check import check_inputs, wanted_out
 from control_plane.sharding.steps import Bytes, HeldBytes, StepRun, held_bytes
 
 AnswerT = TypeVar("AnswerT")
+
+_HTTP_OF_PARTS_CODE: dict[int, int] = {
+    GrpcStatus.INVALID_ARGUMENT: 400,
+    GrpcStatus.NOT_FOUND: 404,
+    GrpcStatus.UNIMPLEMENTED: 501,
+    GrpcStatus.UNAVAILABLE: 503,
+    GrpcStatus.DEADLINE_EXCEEDED: 504,
+}
+"""The HTTP status for the gRPC status of a part, as Triton has it; 500 for all others."""
 
 
 class _PartFailed(Exception):
@@ -137,7 +149,7 @@ class _Parts:
         pieces = part_request(step.model, step.version, inputs, wanted, self.given.parameters)
         frame = b"".join((frame_prefix(sum(map(len, pieces))), *pieces))
         self.held.take(len(frame))
-        call = _call_of(step, inputs)
+        call = call_of_inputs(step.model, step.version, inputs)
         answer = await self.models.ask(self.request.part(step, frame), self.running, call, self.note, timeout_s=left_s)
         if answer.code:
             raise _PartFailed(answer.code, f"{where}: {answer.details}")
@@ -176,11 +188,16 @@ def _read(request: WholeRequest[Any], call: InferCall) -> GivenTensors:
     return request.given(call)
 
 
-def _call_of(step: Step, inputs: Mapping[str, RawTensor]) -> InferCall:
-    """The call to a part, whose inputs are named as the part names them."""
+def call_of_inputs(model: str, version: str, inputs: Mapping[str, RawTensor]) -> InferCall:
+    """The call of a model with these inputs, by the names that it has for them."""
     text_bytes = sum(len(raw.data) - 4 * element_count(raw.tensor.shape) for raw in inputs.values() if raw.tensor.datatype == "BYTES")
     elements = sum(element_count(raw.tensor.shape) for raw in inputs.values())
-    return InferCall(step.model, step.version, "", tuple(raw.tensor for raw in inputs.values()), text_bytes=text_bytes, elements=elements)
+    return InferCall(model, version, "", tuple(raw.tensor for raw in inputs.values()), text_bytes=text_bytes, elements=elements)
+
+
+def render_failure(code: int, text: str) -> HttpAnswer:
+    """The answer where a part's had this gRPC status and text."""
+    return make_answer(_HTTP_OF_PARTS_CODE.get(code, 500), orjson.dumps({"error": text}))
 
 
 def _named(error: ControlPlaneError, where: str) -> ControlPlaneError:

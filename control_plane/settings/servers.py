@@ -139,6 +139,11 @@ class TritonSettings(Group):
     """Seconds in which a started Triton must become live, and in which the Redis of `state_url` must answer when a gateway
     starts. Two is usual; the first start on a GPU takes longer."""
 
+    start_stall_timeout_s: Seconds = 60.0
+    """Seconds for which an embedded Triton that is not live yet may do nothing: take no CPU time, read nothing, log nothing. Then it
+    is killed and started again, ahead of `start_timeout_s`. One that computes or reads at all is left alone, however slow. Too short
+    ends one on a machine that gives it no time at all; raise it to hold a start in a debugger."""
+
     silence_timeout_s: Seconds = 30.0
     """Seconds for which an embedded Triton may say nothing to either of its liveness probes while its process is
     there; after them it is killed and started again. A shorter silence is a pause, after which everything is as

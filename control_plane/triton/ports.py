@@ -273,6 +273,9 @@ class TritonProcess(Protocol):
     def held_memory(self) -> HeldMemory | None:
         """Return the memory of Triton and all it started; None if unknown. Reads files."""
 
+    def work_done(self) -> int | None:
+        """Return a number that changes whenever Triton, or anything it started, has done something; None if unknown. Reads files."""
+
     async def stop(self, *, grace_s: float) -> None:
         """End Triton and everything it started, within `grace_s`; return when all is gone. Idempotent."""
 

@@ -40,6 +40,9 @@ _MOST_EXPLAINED = 20
 to restart at once for ever."""
 
 _POLL_S = 0.05
+_LOOKS_FOR_A_STALL = 12
+"""Times that a start must have done nothing, one after the other, before it counts as stalled. Looks are counted, not time: where
+this process was stopped itself, Triton may have been, too."""
 _START_ATTEMPTS = 2
 """Another process may take a port between its choice and Triton's binding it; the second attempt has other
 ports.
@@ -52,6 +55,10 @@ class _Ended(Exception):
 
 class _Silent(Exception):
     """Triton's process is there and has said nothing for too long."""
+
+
+class _Stalled(Exception):
+    """Triton's process is there, is not live, and does nothing."""
 
 
 class _NotLive(Exception):
@@ -72,9 +79,11 @@ class Supervisor:
         limits: RestartLimits | None = None,
         silence: SilenceLimits | None = None,
         silence_timeout_s: float = inf,
+        stall_timeout_s: float = inf,
     ) -> None:
         """`restore` loads the wanted models into a Triton that is live, before it is reported up. `silence` says how
-        often it is asked whether it is live. One that has said nothing for `silence_timeout_s` is replaced."""
+        often it is asked whether it is live. One that has said nothing for `silence_timeout_s` is replaced, and one that
+        is not live yet and has done nothing for `stall_timeout_s`."""
         self._launcher = launcher
         self._connect = connect
         self._servers = servers
@@ -83,6 +92,7 @@ class Supervisor:
         self._limits = limits or RestartLimits()
         self._silence = silence
         self._silence_timeout_s = silence_timeout_s
+        self._stall_timeout_s = stall_timeout_s
         self._has_been_up = False
         self._failures = 0
         """Deaths in a row."""
@@ -149,7 +159,7 @@ class Supervisor:
             except _NotLive as exc:
                 await process.stop(grace_s=STOP_GRACE_S)
                 raise StartupError(f"{exc}; {await process.wait()}") from None
-            except _Silent as exc:
+            except (_Silent, _Stalled) as exc:
                 await process.stop(grace_s=STOP_GRACE_S)
                 return f"{exc}; {await process.wait()}"
             finally:
@@ -163,13 +173,13 @@ class Supervisor:
         """Connect, restore the models, report the server up, and return how its process ended.
 
         Raises:
-            _NotLive, _Silent: The process has not ended.
+            _NotLive, _Silent, _Stalled: The process has not ended.
         """
         upstream = self._connect(process.endpoints)
         again = self._launcher.again
         reason, report = f"Triton has ended and is being {again}", self._servers.down
         try:
-            await _unless_over(_end(process), self._become_live(upstream))
+            await _unless_over(self._end_of_start(process), self._become_live(upstream))
             await _unless_over(self._end(process, upstream), self._restore(upstream))
             self._servers.up(upstream)
             self._has_been_up = True
@@ -198,15 +208,27 @@ class Supervisor:
             believes_refusals=False,
             limits=self._silence,
         )
-        async with asyncio.TaskGroup() as tasks:
-            ended = tasks.create_task(_end(process), name="triton-end")
-            silent = tasks.create_task(liveness.run(), name="liveness-watch")
-            await asyncio.wait((ended, silent), return_when=asyncio.FIRST_COMPLETED)
-            ended.cancel()
-            silent.cancel()
-        if not ended.cancelled():
-            return ended.result()
-        return _Silent(f"Triton has said nothing for {self._silence_timeout_s:g} s (TIDEGATE_SILENCE_TIMEOUT_S)")
+        return await _end_unless(process, liveness.run()) or _Silent(
+            f"Triton has said nothing for {self._silence_timeout_s:g} s (TIDEGATE_SILENCE_TIMEOUT_S)"
+        )
+
+    async def _end_of_start(self, process: TritonProcess) -> _Ended | _Stalled:
+        """Return how a life is over that is not live yet; until then notice whether it does anything."""
+        return await _end_unless(process, self._stall(process)) or _Stalled(
+            f"Triton was not live and did nothing for {self._stall_timeout_s:g} s: it took no CPU time, read nothing and logged nothing "
+            "(TIDEGATE_START_STALL_TIMEOUT_S)"
+        )
+
+    async def _stall(self, process: TritonProcess) -> None:
+        """Return once Triton has done nothing for too long."""
+        if self._stall_timeout_s == inf:
+            await asyncio.get_running_loop().create_future()
+        before, looks = None, 0
+        while looks < _LOOKS_FOR_A_STALL:
+            await asyncio.sleep(self._stall_timeout_s / _LOOKS_FOR_A_STALL)
+            done = await asyncio.to_thread(process.work_done)
+            looks = looks + 1 if done is not None and done == before else 0
+            before = done
 
     async def _become_live(self, upstream: Upstream) -> None:
         try:
@@ -221,7 +243,18 @@ async def _end(process: TritonProcess) -> _Ended:
     return _Ended(await process.wait())
 
 
-async def _unless_over(end: Coroutine[None, None, _Ended | _Silent], work: Awaitable[None]) -> None:
+async def _end_unless(process: TritonProcess, noticed: Coroutine[None, None, None]) -> _Ended | None:
+    """Return how the process has ended; None where `noticed` has returned before."""
+    async with asyncio.TaskGroup() as tasks:
+        ended = tasks.create_task(_end(process), name="triton-end")
+        watch = tasks.create_task(noticed, name="triton-watch")
+        await asyncio.wait((ended, watch), return_when=asyncio.FIRST_COMPLETED)
+        ended.cancel()
+        watch.cancel()
+    return None if ended.cancelled() else ended.result()
+
+
+async def _unless_over(end: Coroutine[None, None, _Ended | _Silent | _Stalled], work: Awaitable[None]) -> None:
     """Await `work`; if `end` returns first, cancel `work` and raise what it has returned."""
     failures: list[Exception] = []
 

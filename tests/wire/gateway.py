@@ -19,7 +19,7 @@ from control_plane.frontends.common.http_errors import render_error
 from control_plane.frontends.data_http import DataHttp
 from control_plane.frontends.http.limits import HttpLimits
 from control_plane.frontends.http.server import HttpServer
-from control_plane.frontends.kserve.http import JobsApplication, V2Http
+from control_plane.frontends.kserve.http import EventsApplication, JobsApplication, V2Http
 from control_plane.frontends.openai import BatchesApplication, OpenaiHttp
 from control_plane.generation.adapters.template_process import TemplateProcesses
 from control_plane.generation.domain.completion_request import GenerationLimits
@@ -115,6 +115,7 @@ async def gateway(
     fingerprints: Fingerprints | None = None,
     hosts: AllowedHosts | None = None,
     jobs: JobsApplication | None = None,
+    events: EventsApplication | None = None,
     batches: BatchesApplication | None = None,
     **services: Any,
 ) -> AsyncIterator[Gateway]:
@@ -125,7 +126,7 @@ async def gateway(
         body_limits=body_limits or BodyLimits(max_body_bytes=limits.max_body_bytes),
         **services,
     )
-    v2 = own.kserve(partial(V2Http, jobs=jobs))
+    v2 = own.kserve(partial(V2Http, jobs=jobs, events=events))
     fingerprints = fingerprints or Fingerprints()
     text_models = TextModels(SingleServerDispatch(own.servers), fingerprints, own.governed.access)
     cache = ResponseCache(fingerprints, EvictingCache(1 << 24))

@@ -20,7 +20,8 @@ class CallerView(Described):
     key_id: str
     """Id of the key, or the subject of the token; empty where authentication is off."""
     rights: list[str]
-    """What it may do on this API, with all that its scopes include: any of repository, metrics, viewer, operator and admin."""
+    """What it may do, with all that its scopes include: any of repository, events, metrics,
+    viewer, operator and admin."""
     version: str
     """Version of the gateway."""
 

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 
 from control_plane.admin.schema.described import Described
 from control_plane.core.model import MODEL_NAME, NAME_GLOB, NAME_RULE
-from control_plane.core.scope import Scope, parse_scope
+from control_plane.core.scope import Right, Scope, parse_scope
 from control_plane.objects.domain.api_key import ApiKey
 from control_plane.objects.domain.price import Price
 from control_plane.objects.domain.route import WHOLE, CachePolicy, FasterModel, HedgingPolicy, Route, Target
@@ -34,7 +34,7 @@ from control_plane.objects.objects import Versioned
 
 NAME = f"^{MODEL_NAME.pattern}$"
 NAME_OR_NONE = f"^({MODEL_NAME.pattern})?$"
-SCOPE = f"^(infer:{NAME_GLOB.pattern}|repository|metrics|viewer|operator|admin)$"
+SCOPE = f"^(infer:{NAME_GLOB.pattern}|{'|'.join(right for right in Right if right is not Right.INFER)})$"
 
 _MIN_RATE = 1e-6
 _MOST = 1e9

@@ -20,6 +20,7 @@ from control_plane.app.upstreams.clients import forwarding_of
 from control_plane.cache.response_cache import ResponseCache
 from control_plane.embeddings.embeddings import Embeddings
 from control_plane.embeddings.text_models import TextModels
+from control_plane.events.tenant_feeds import TenantFeeds
 from control_plane.fleet.domain.counts import FleetCounts
 from control_plane.fleet.routing.dispatch import FleetDispatcher
 from control_plane.frontends.batches.compute_lines import LinesCompute
@@ -36,9 +37,11 @@ from control_plane.frontends.jobs.compute import JobCompute
 from control_plane.frontends.jobs.http import JobsHttp
 from control_plane.frontends.jobs.yielding import Yielding
 from control_plane.frontends.kserve.grpc import V2Grpc
+from control_plane.frontends.kserve.grpc_infer import parts_of
 from control_plane.frontends.kserve.http import V2Http
 from control_plane.frontends.kserve.http_infer import HttpInferContext
 from control_plane.frontends.openai import OpenaiHttp
+from control_plane.frontends.tenant_events import TenantEventsHttp
 from control_plane.generation.adapters.template_process import TemplateProcesses
 from control_plane.generation.domain.completion_request import GenerationLimits
 from control_plane.generation.generation import Generation
@@ -109,15 +112,14 @@ class DataPlane:
         servers: Servers,
         cache: ResponseCache,
         fingerprints: Fingerprints,
+        tenants: TenantFeeds,
         dispatch: FleetDispatcher | None = None,
         jobs: JobServices | None = None,
         regions: Regions | None = None,
     ) -> None:
         """Wire everything; `gateway` has this process's share of the limits, within its file descriptors. Raises StartupError."""
-        self._gateway = gateway
-        self._jobs = jobs
-        self._sockets = sockets
-        self._tls = tls
+        self._gateway, self._jobs, self._tenants = gateway, jobs, tenants
+        self._sockets, self._tls = sockets, tls
         self._servers = servers
         self._models = ModelNames(
             servers, is_described=None if dispatch is None or dispatch.catalogue is None else dispatch.catalogue.knows
@@ -141,6 +143,7 @@ class DataPlane:
         )
         self._text_models = TextModels(self._inference.dispatch, fingerprints, governance.access)
         self._fingerprints = fingerprints
+        self._part_of = parts_of(body_limits(gateway), forwarding_of(gateway), governance.access)
         self._embeddings = self._embeddings_of(self._inference)
         self._templates = TemplateProcesses(max_prompt_bytes=gateway.max_prompt_bytes)
         self._generation = Generation(
@@ -153,8 +156,7 @@ class DataPlane:
         budget = BodyBudget(gateway.max_buffered_bytes)
         if dispatch is not None:
             dispatch.sharded = ShardedModels(self._inference, budget, max_bytes=gateway.max_body_bytes)
-        self._reads = ReadScheduler()
-        self._governance = governance
+        self._reads, self._governance = ReadScheduler(), governance
         self._hosts = allowed_hosts(gateway.host, gateway.allowed_hosts, authentication=governance.access.is_on)
         # One budget for both frontends: the limit on buffered bodies is for the process's memory.
         self._http = self._make_http_frontend(gateway, budget, models, servers)
@@ -199,6 +201,7 @@ class DataPlane:
         """Accept no new connections, let requests in flight finish for at most `timeout_s`, and refuse the
         rest. A second call with less time cuts the first one short."""
         self._servers.is_stopping = True
+        self._tenants.close()
         jobs = () if self._jobs is None else (self._jobs.drain(timeout_s),)
         await asyncio.gather(self._http.drain(timeout_s), self._grpc.drain(timeout_s), *jobs)
         self._inference.flush_counts()
@@ -287,6 +290,7 @@ class DataPlane:
             read_timeout_s=gateway.request_timeout_s,
             allow_shared_memory=gateway.allow_shared_memory,
             jobs=jobs,
+            events=TenantEventsHttp(self._tenants),
         )
         if self._jobs is not None and jobs is not None:
             self._jobs.jobs.require_model = self._inference.require_model
@@ -369,8 +373,8 @@ class DataPlane:
         )
 
     def _embeddings_of(self, inference: InferenceService) -> Embeddings:
-        timeout_s = self._gateway.request_timeout_s
-        return Embeddings(inference=inference, models=self._text_models, cache=self._cache, default_timeout_s=timeout_s)
+        models, cache, timeout_s = self._text_models, self._cache, self._gateway.request_timeout_s
+        return Embeddings(inference=inference, models=models, cache=cache, default_timeout_s=timeout_s, part_of=self._part_of)
 
     def _make_grpc_frontend(
         self, gateway: GatewaySettings, budget: BodyBudget, models: ModelAdministration, servers: Servers

@@ -14,11 +14,17 @@ from control_plane.events.domain.stream import Stream
 from control_plane.events.ports import EventStreams
 from control_plane.events.queue import EventQueue
 from control_plane.events.request_tap import RequestEncoder, RequestTap
+from control_plane.events.tenant_feeds import LINGER_S, TenantFeeds
+from control_plane.events.tenant_tap import TenantTap
+from control_plane.jobs.domain.job import Job
+from control_plane.jobs.domain.job_view import view_of
 from control_plane.metering.domain.usage import UsageEvent
 from control_plane.metering.metering import Metering
 from control_plane.settings import Settings
 from control_plane.telemetry.request_counts import EventCount
 
+_OF_A_JOB = ("id", "state", "model", "class", "attempts", "submitted_at", "started_at", "ended_at", "status", "error")
+"""What a tenant's stream tells of a job that has ended: neither where its files are nor what is to be told to whom."""
 _CLOSE_TIMEOUT_S = 0.3
 """Time to publish what still waits at a stop; a worker has half a second left after its usage is stored."""
 
@@ -57,6 +63,9 @@ class RequestEvents:
         self._metering = metering
         encode = RequestEncoder(gateway_source())
         self.tap = RequestTap(encode)
+        is_worker = is_publisher and settings.process.workers > 1  # its parent has the feeds, and it has copies
+        self.tenants = TenantFeeds(linger_s=0.0 if is_worker else LINGER_S)
+        self.tenant_tap = TenantTap()
         self._streams = make_event_streams(settings) if is_publisher else None
         self._queue: EventQueue[UsageEvent] | None = None
         if self._streams is not None:
@@ -68,6 +77,19 @@ class RequestEvents:
         self._metering.remove_log(self.tap)
         if is_watched:
             self._metering.add_log(self.tap)
+
+    def collect_for(self, tenants: frozenset[str]) -> None:
+        """Keep what happens to these tenants in this process, who read it, until it is taken from `tenant_tap`; of no others."""
+        self.tenant_tap.follow(tenants)
+        self._metering.remove_log(self.tenant_tap)
+        if tenants:
+            self._metering.add_log(self.tenant_tap)
+
+    def job_ended(self, job: Job) -> None:
+        """Tell the job's tenant that it has ended, where somebody reads that. Chunks of batches are nobody's jobs."""
+        if self.tenant_tap.is_used and not job.is_of_batch:
+            told = view_of(job, None)
+            self.tenant_tap.job_ended(job.tenant, job.ended_s or job.submitted_s, {name: told[name] for name in _OF_A_JOB if name in told})
 
     async def run(self) -> None:
         """Publish until cancelled; return if there is nowhere to."""

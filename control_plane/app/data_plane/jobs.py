@@ -23,6 +23,7 @@ from control_plane.jobs.backlog import BacklogReader
 from control_plane.jobs.deliveries import Deliveries
 from control_plane.jobs.domain.delivery import DeliveryKind
 from control_plane.jobs.domain.gate import BulkGate
+from control_plane.jobs.domain.job import Job
 from control_plane.jobs.domain.transitions import RetryPolicy
 from control_plane.jobs.files.adapters.folder_files import FolderFiles
 from control_plane.jobs.files.callers_files import CallersFiles
@@ -52,6 +53,8 @@ class JobServices:
         self._settings = settings
         self._store, self._queue, self._spool, self._usage = store, queue, spool, usage
         self._policy = RetryPolicy(max_attempts=settings.jobs_attempts, keep_s=settings.jobs_keep_s)
+        self.ended: Callable[[Job], None] = lambda job: None
+        """Told of each job that this process has ended, however."""
         slots = UploadSlots()
         self.jobs = Jobs(
             store=store,
@@ -61,6 +64,7 @@ class JobServices:
             policy=self._policy,
             expire_s=settings.jobs_expire_s,
             slots=slots,
+            ended=lambda job: self.ended(job),
         )
         self.files = Files(shelf, max_bytes=settings.jobs_bytes_per_tenant, slots=slots)
         self.batches = Batches(
@@ -76,7 +80,15 @@ class JobServices:
         )
         self.backlog = BacklogReader(store)
         self.files.answer_bytes = self.batches.answer_bytes
-        self._sweeper = Sweeper(store=store, queue=queue, spool=spool, usage=usage, policy=self._policy, kept=_kept_per_tenant(settings))
+        self._sweeper = Sweeper(
+            store=store,
+            queue=queue,
+            spool=spool,
+            usage=usage,
+            policy=self._policy,
+            kept=_kept_per_tenant(settings),
+            ended=lambda job: self.ended(job),
+        )
         self.max_attempts = settings.jobs_attempts
         self.max_upload_bytes = settings.jobs_max_upload_bytes
         prefixes = _prefixes(settings)
@@ -100,6 +112,7 @@ class JobServices:
             policy=self._policy,
             weight_of=weight_of,
             on_end=self.batches.job_ended,
+            ended=lambda job: self.ended(job),
         )
 
     def deliver_by(self, secrets_of: Callable[[str], Sequence[str]]) -> None:

@@ -94,6 +94,8 @@ class RequestServices:
         spill = UsageSpillFolder(settings.process.state_dir / "usage-spill")
         self.metering = Metering(store=usage, spill=spill, max_sums=settings.usage.usage_sums, log=self.log)
         self.events = RequestEvents(settings, self.metering, is_publisher=board is not None)
+        if jobs is not None:
+            jobs.ended = self.events.job_ended
         charges = ComputeCharges(self.metering.add_units)
         # Workers only collect charges and send them to the parent, which divides Triton's compute time among
         # all of them.

@@ -257,6 +257,7 @@ class App:
             servers=self._servers,
             cache=governing.response_cache(self._fingerprints),
             fingerprints=self._fingerprints,
+            tenants=governing.events.tenants,
             dispatch=self._tritons.fleet.dispatch if self._tritons.fleet is not None else None,
             jobs=governing.jobs,
             regions=self._regions,
@@ -304,9 +305,7 @@ class App:
 
     def _follow_events(self, governing: RequestServices) -> None:
         feed, fleet = self._events.feed, self._tritons.fleet
-        self._events.follow_requests(governing.events.watch if self._workers is None else self._workers.watch_requests)
-        if self._workers is not None:
-            self._workers.requests_ended = self._events.requests_ended
+        self._events.follow(self._workers)
         if fleet is None and isinstance(self._models, ModelService):
             self._models.on_event = lambda what, model, reason: feed.publish(f"model.{what}", {"model": model, "reason": reason})
         self._event_sources = EventSources(

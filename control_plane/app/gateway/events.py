@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from control_plane.admin.events.feed import EventFeed, GatewayEvent
@@ -18,8 +18,12 @@ from control_plane.events.logs import AuditEntries, UsageRecords
 from control_plane.events.ports import EventStreams, NumberedLog
 from control_plane.events.queue import EventQueue
 from control_plane.events.relay import EventRelay
+from control_plane.events.tenant_tap import Tapped
+from control_plane.events.tenant_usage import TenantUsage
 from control_plane.settings import Settings
 from control_plane.telemetry.request_counts import EventCount
+from control_plane.workers.parent.tenant_relay import TenantRelay
+from control_plane.workers.parent.workers import Workers
 
 _BEHIND_S = 30.0
 _CLOSE_TIMEOUT_S = 0.5
@@ -40,15 +44,24 @@ class EventServices:
         self.feed = EventFeed()
         self.subscriptions = Subscriptions(logs, LogReaders(store), gateway_source())
         self._governing = governing
+        self._tenants = governing.events.tenants
+        self._tenant_usage = TenantUsage(governing.usage, self._tenants)
+        self._tenant_relay: TenantRelay | None = None
         self._relay = None if streams is None else EventRelay(streams, logs)
         self._queue: EventQueue[GatewayEvent] | None = None
         if streams is not None:
             self._queue = EventQueue(streams, Stream.GATEWAY, self._encoded)
             self.feed.tell = self._queue.write
 
-    def follow_requests(self, tell: Callable[[bool], None]) -> None:
-        """Call `tell` whenever somebody begins to read requests, or nobody reads them any more."""
-        self.subscriptions.requests.watched = tell
+    def follow(self, workers: Workers | None) -> None:
+        """Follow what the processes of the data ports tell while somebody reads it: these workers, or this process."""
+        own = self._governing.events
+        self.subscriptions.requests.watched = own.watch if workers is None else workers.watch_requests
+        if workers is None:
+            self._tenants.changed = own.collect_for
+        else:
+            workers.requests_ended = self.requests_ended
+            self._tenant_relay = workers.serve_tenants(self._tenants)
 
     def requests_ended(self, events: list[bytes]) -> None:
         """Pass requests on to those who read them."""
@@ -58,6 +71,7 @@ class EventServices:
         """Publish until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._pass_on(), name="ended-requests")
+            tasks.create_task(self._tell_tenants(), name="tenants-events")
             if self._relay is not None and self._queue is not None:
                 tasks.create_task(self._relay.run(), name="published-logs")
                 tasks.create_task(self._queue.run(), name="published-events")
@@ -92,6 +106,22 @@ class EventServices:
             while ended := self._governing.events.tap.take():
                 self.requests_ended(ended)
                 await asyncio.sleep(0)
+
+    async def _tell_tenants(self) -> None:
+        """Tell tenants of this process's own requests and jobs, and of usage; what workers tell comes by their relay."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            while tapped := self._governing.events.tenant_tap.take():
+                self._publish(tapped)
+                await asyncio.sleep(0)
+            await self._tenant_usage.look()
+            if self._tenant_relay is not None:
+                self._tenant_relay.flush()
+            self._tenants.sweep()
+
+    def _publish(self, tapped: list[Tapped]) -> None:
+        for event in tapped:
+            self._tenants.publish(event.tenant, event.kind, event.at_s, event.data.encode())
 
     def _encoded(self, event: GatewayEvent) -> bytes:
         id_, source = self.feed.id_of(event.number), self.subscriptions.source

@@ -155,6 +155,7 @@ class TritonInstances:
             start_timeout_s=self._settings.triton.start_timeout_s,
             limits=limits,
             silence=self.silence,
+            stall_timeout_s=self._settings.triton.start_stall_timeout_s,
             # One that others run keeps what it has loaded, and cannot be ended from here.
             silence_timeout_s=self._settings.triton.silence_timeout_s if isinstance(launcher, EmbeddedTritonLauncher) else inf,
         )

@@ -59,6 +59,7 @@ _OF_ACTION: Mapping[Action, Right | None] = {
     Action.JOB_EVENTS: Right.INFER,
     Action.CANCEL_JOB: Right.INFER,
     Action.COMPUTE_JOB: Right.ADMIN,
+    Action.EVENTS: Right.EVENTS,
     Action.FILES: Right.INFER,
     Action.BATCHES: Right.INFER,
     Action.INDEX: Right.REPOSITORY,

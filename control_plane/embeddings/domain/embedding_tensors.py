@@ -28,6 +28,7 @@ from control_plane.protocols.kserve.tensors.bytes_tensor import encode_bytes_ele
 _ID_BYTES = 8  # of a token id, INT64
 _ONE = b"\1\0\0\0\0\0\0\0"  # 1 as INT64, little-endian
 _COUNT = Struct("<i")
+_JSON_LENGTH = b"Inference-Header-Content-Length"
 _HEADER_BYTES = re.compile(rb"\r\nInference-Header-Content-Length: *([0-9]{1,18})\r\n", re.IGNORECASE)
 
 _ERRORS: dict[int, type[ControlPlaneError]] = {
@@ -67,11 +68,16 @@ def infer_request(model: TextModel, target: bytes, inputs: Sequence[bytes], *, a
     tensors = [*(_token_tensors(model, model.token_inputs, inputs) if are_tokens and model.token_inputs else _text_tensors(model, inputs))]
     outputs = [{"name": name, "parameters": {"binary_data": True}} for name in (model.embedding, model.tokens) if name is not None]
     header = orjson.dumps({"inputs": [tensor for tensor, _ in tensors], "outputs": outputs})
-    length = (b"Inference-Header-Content-Length", b"%d" % len(header))
+    length = (_JSON_LENGTH, b"%d" % len(header))
     fields = [(b"Content-Type", b"application/octet-stream"), length]
     if yields:
         fields.append(BACKGROUND_MARK)
     return HttpRequest(b"POST", target, fields, b"".join([header, *(data for _, data in tensors)]))
+
+
+def json_bytes_of(request: HttpRequest) -> int:
+    """The bytes of JSON before the tensors of a request that `infer_request` has made."""
+    return int(dict(request.headers)[_JSON_LENGTH])
 
 
 def read_answer(model: TextModel, answer: HttpAnswer, count: int) -> list[tuple[bytes, int | None]]:

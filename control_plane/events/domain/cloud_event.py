@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 
@@ -20,6 +21,8 @@ from control_plane.metering.domain.usage_text import request_fields
 SPECVERSION = "1.0"
 PREFIX, VERSION = "io.tidegate.", ".v1"
 USAGE, AUDIT, REQUEST = "usage.recorded", "audit.written", "request.ended"
+JOB, LOST = "job.ended", "events.lost"
+"""Of tenants' own streams only."""
 _SEQUENCE_DIGITS = 16
 
 
@@ -35,8 +38,13 @@ def source_of_gateway(host: str) -> str:
 
 def usage_event(record: UsageRecord, *, source: str) -> bytes:
     """Encode a usage record: what a tenant has used of a model within some half a second."""
+    return _encoded(USAGE, record.id, source, record.at_s, usage_fields(record), subject=record.key.tenant, sequence=record.number)
+
+
+def usage_fields(record: UsageRecord) -> dict[str, Any]:
+    """Return what is told of a usage record."""
     usage = record.usage
-    data = {
+    return {
         "day": record.key.day,
         "tenant": record.key.tenant,
         "model": record.key.model,
@@ -50,7 +58,6 @@ def usage_event(record: UsageRecord, *, source: str) -> bytes:
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
     }
-    return _encoded(USAGE, record.id, source, record.at_s, data, subject=record.key.tenant, sequence=record.number)
 
 
 def audit_event(entry: Entry, *, source: str) -> bytes:
@@ -81,6 +88,15 @@ def gateway_event(kind: str, fields: Mapping[str, Any], *, id: str, source: str,
     """Encode what has happened on a gateway: its kind is such as `fleet.loaded`, `rollout.canary` and `model.failed`."""
     subject = str(fields.get("model") or fields.get("route") or fields.get("server") or "")
     return _encoded(kind, id, source, at_s, dict(fields), subject=subject)
+
+
+def tenant_event(kind: str, data: bytes, *, id: str, tenant: str, at_s: float) -> bytes:  # noqa: A002
+    """Encode an event of a tenant's own stream; `data` is a JSON object in ASCII. Neither its source nor its id tells of others."""
+    head = _encoded(kind, id, f"/tidegate/tenants/{quote(tenant, safe='', errors='replace')}", at_s, {})
+    return b"%b%b}" % (head[: -len(_NO_DATA)], data)
+
+
+_NO_DATA = b"{}}"
 
 
 def _encoded(

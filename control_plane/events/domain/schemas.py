@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from control_plane.events.domain.cloud_event import AUDIT, PREFIX, REQUEST, USAGE, VERSION
+from control_plane.events.domain.cloud_event import AUDIT, JOB, LOST, PREFIX, REQUEST, USAGE, VERSION
 from control_plane.events.domain.stream import Stream
 
 _Field = tuple[str | list[str], str]
@@ -20,7 +20,8 @@ class EventType:
     """Type of events, with its fields."""
 
     name: str
-    stream: Stream
+    stream: Stream | None
+    """None: it is on tenants' own streams only."""
     meaning: str
     fields: Mapping[str, _Field]
     """Name of a field of `data` -> its JSON type or types, and its meaning; each is always there, unless the type `is_open`."""
@@ -111,3 +112,31 @@ EVENT_TYPES = (
         is_open=True,
     ),
 )
+
+TENANT_TYPES = (
+    EventType(
+        f"{PREFIX}{JOB}{VERSION}",
+        None,
+        "A job of the tenant that has ended, as `GET /v2/jobs/ID` shows it. Chunks of batches are none.",
+        {
+            "id": ("string", "Id of the job."),
+            "state": ("string", "`succeeded`, `failed`, `cancelled`, `expired` or `dead`."),
+            "model": _MODEL,
+            "class": ("string", "Its price class."),
+            "attempts": ("integer", "Times that it was begun."),
+            "submitted_at": ("string", "When it was handed in, as ISO 8601."),
+            "started_at": (["string", "null"], "When its last attempt began; null if none did."),
+            "ended_at": ("string", "When it ended."),
+            "status": ("integer", "HTTP status of its result, where it has one."),
+            "error": ("string", "Why it has none, where that is known."),
+        },
+        is_open=True,
+    ),
+    EventType(
+        f"{PREFIX}{LOST}{VERSION}",
+        None,
+        "Events of the tenant that are missing before the next one: too many came at once.",
+        {"count": ("integer", "How many.")},
+    ),
+)
+"""Types that are on tenants' own streams only. Beside them those have `usage.recorded`, and `request.ended` without its `server`."""

@@ -24,7 +24,7 @@ from control_plane.fleet.routing.model_router import ModelRouter, not_whole
 from control_plane.fleet.routing.overdue_watch import OverdueWatch
 from control_plane.fleet.routing.resending import Resending, recall_of
 from control_plane.fleet.routing.workloads import RequestClassifier, RoutingHint
-from control_plane.fleet.view.catalogue import FleetCatalogue
+from control_plane.fleet.view.catalogue import FleetCatalogue, sharded_lines
 from control_plane.fleet.view.reservations import Reservation
 from control_plane.inference.in_flight.running_request import AuthorizedRequest
 from control_plane.inference.requests import GenerateRequest, ServerRequest
@@ -326,8 +326,8 @@ class FleetDispatcher:
         return self._router.ready_in_s(model)
 
     async def ready(self) -> set[str]:
-        """Return the models with a ready replica."""
-        return self._router.ready()
+        """Return the models with a ready replica, and the sharded ones all of whose parts have one."""
+        return self._router.ready() | {line.name for line in sharded_lines(self._router.state)}
 
 
 @contextmanager

@@ -375,6 +375,6 @@ class ModelRouter:
 def not_whole(model: str) -> NotSupported:
     """The error of a call that needs a server that has a sharded model as a whole."""
     return NotSupported(
-        f"model '{model}' is sharded, so no server has it as a whole: it answers ModelInfer and POST infer, without sequences, "
-        "classes, streams and shared memory"
+        f"model '{model}' is sharded, so no server has it as a whole: it answers ModelInfer, POST infer and "
+        "/v1/embeddings, without sequences, classes, streams and shared memory"
     )

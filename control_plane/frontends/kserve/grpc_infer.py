@@ -6,7 +6,7 @@ Made by `frontends/kserve/grpc` and `frontends/kserve/grpc_stream`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -309,6 +309,12 @@ class GrpcInferRequest(InferMessage):
 
 _PART_METHOD = "/inference.GRPCInferenceService/ModelInfer"
 _PART_METADATA = (b"content-type", b"application/grpc")
+
+
+def parts_of(limits: BodyLimits, forwarding: HeaderForwarding, access: Access) -> Callable[[bytes, Principal], GrpcInferRequest]:
+    """Return what makes the requests to parts whose whole has come by neither protocol of Triton's."""
+    context = GrpcInferContext(None, limits, forwarding, access)
+    return lambda frame, principal: part_request(frame, principal, context, None)
 
 
 def part_request(frame: bytes, principal: Principal, context: GrpcInferContext, traceparent: str | None) -> GrpcInferRequest:

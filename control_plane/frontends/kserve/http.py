@@ -21,6 +21,7 @@ from control_plane.core.errors import (
     PayloadTooLarge,
     PermissionDenied,
     RouteNotFound,
+    Unauthenticated,
 )
 from control_plane.core.infer_call import Frontend
 from control_plane.core.principal import ANONYMOUS, Principal
@@ -57,6 +58,7 @@ _INFER = Action.INFER  # once: in Python 3.11 to look up a member of an enum tak
 _INFERENCE = frozenset((Action.INFER, Action.GENERATE))
 _OF_A_MODEL = frozenset((Action.READ, Action.MODEL_READY, Action.STATISTICS))
 _WITH_LARGE_BODY = frozenset((*_INFERENCE, Action.LOAD, Action.SUBMIT_JOB, Action.COMPUTE_JOB))
+_STREAMED = frozenset((Action.JOB_EVENTS, Action.EVENTS))
 _EMPTY_TEXT = make_answer(200, content_type=b"text/plain")
 _EMPTY_JSON = make_answer(200)
 
@@ -68,6 +70,12 @@ class JobsApplication(Protocol):
     """Answers the calls for jobs, whose callers are authorised: `frontends/jobs/http`."""
 
     async def answer(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer | HttpStream: ...
+
+
+class EventsApplication(Protocol):
+    """Answers the call for a tenant's own events, whose caller is authorised: `frontends/tenant_events`."""
+
+    def read(self, request: HttpRequest, principal: Principal) -> HttpStream: ...
 
 
 class V2Http:
@@ -87,9 +95,11 @@ class V2Http:
         allow_shared_memory: bool = False,
         today_s: Callable[[], float] = time.time,
         jobs: JobsApplication | None = None,
+        events: EventsApplication | None = None,
     ) -> None:
-        """`today_s` is seconds since 1970. Without `jobs` there are none."""
+        """`today_s` is seconds since 1970. Without `jobs` there are none, and without `events` none of tenants' own."""
         self._jobs = jobs
+        self._events = events
         self._inference = inference
         self.verbatim = HttpVerbatimCache(
             inference.make_verbatim_cache(Frontend.HTTP), access, forwarding, are_traced=inference.tracer is not None
@@ -146,9 +156,20 @@ class V2Http:
         self, asking: Awaitable[HttpAnswer | HttpStream], request: HttpRequest, route: V2Route, principal: Principal
     ) -> HttpAnswer | HttpStream:
         """Await an answer; a stream, and a body that is still received, end with their caller's rights."""
-        if principal is ANONYMOUS or not (route.action is Action.JOB_EVENTS or request.stream is not None):
+        if principal is ANONYMOUS or not (route.action in _STREAMED or request.stream is not None):
             return await asking
-        return await watched(asking, self._rights.watch(principal, partial(reauthenticate, self._access, request)))
+        return await watched(asking, self._rights.watch(principal, partial(self._confirmed, request, route)))
+
+    def _confirmed(self, request: HttpRequest, route: V2Route) -> Principal:
+        """Authenticate the sender of a request again, who must still have the right to all of a tenant's events, if those are what
+        it reads. Raises Unauthenticated, LimitExceeded."""
+        principal = reauthenticate(self._access, request)
+        if route.action is Action.EVENTS:
+            try:
+                self._access.require(principal, need_of_call(route.action))
+            except PermissionDenied as exc:
+                raise Unauthenticated(str(exc)) from exc
+        return principal
 
     def _admitted(self, request: HttpRequest) -> tuple[V2Route, Principal]:
         route = read_route(request.method, request.target)
@@ -199,6 +220,10 @@ class V2Http:
                 if self._jobs is None:
                     raise RouteNotFound("asynchronous jobs are switched off on this server (TIDEGATE_JOBS)")
                 return await self._jobs.answer(request, route, principal)
+            case Action.EVENTS:
+                if self._events is None:
+                    raise RouteNotFound("tenants have no streams of events here")
+                return self._events.read(request, principal)
             case Action.OPTIONS:
                 return no_content([(b"Allow", ", ".join(route.allowed).encode())])
             case Action.LOAD:

@@ -10,8 +10,6 @@ from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 
-import orjson
-
 from control_plane.auth.access import Access
 from control_plane.cache.domain.cached_response import (
     decode_http,
@@ -34,10 +32,10 @@ from control_plane.frontends.kserve.grpc_infer import MAX_CACHEABLE_REQUEST_BYTE
 from control_plane.frontends.kserve.http_verbatim import HttpVerbatimCache
 from control_plane.inference.dispatch.elsewhere import REGION_HEADER
 from control_plane.inference.routes.targets import MODEL_HEADER, WHOLE_BYTES, ends_of
+from control_plane.inference.sharded_models import render_failure
 from control_plane.protocols.content_encoding import decoded_pieces, is_encoded
-from control_plane.protocols.grpc import GrpcStatus
 from control_plane.protocols.header_forwarding import HeaderForwarding
-from control_plane.protocols.http1 import HttpAnswer, HttpRequest, make_answer, with_header
+from control_plane.protocols.http1 import HttpAnswer, HttpRequest, with_header
 from control_plane.protocols.kserve.ensemble_json import GivenTensors, read_given, render_answer
 from control_plane.protocols.kserve.requests.body_limits import BodyLimits, InflateBound
 from control_plane.protocols.kserve.requests.infer_json import MAX_KEPT_BYTES, infer_request_steps, json_object_steps, small_infer_request
@@ -49,15 +47,6 @@ from control_plane.sharding.domain.plan import Step
 from control_plane.triton.ports import HttpStream, RegionUpstream, Slot, Upstream
 
 _KIND = b"http"
-_HTTP_OF_PARTS_CODE: dict[int, int] = {
-    GrpcStatus.INVALID_ARGUMENT: 400,
-    GrpcStatus.NOT_FOUND: 404,
-    GrpcStatus.RESOURCE_EXHAUSTED: 413,
-    GrpcStatus.UNIMPLEMENTED: 501,
-    GrpcStatus.UNAVAILABLE: 503,
-    GrpcStatus.DEADLINE_EXCEEDED: 504,
-}
-"""The HTTP status for the gRPC status of a part, as Triton has it; 500 for all others."""
 _TRACEPARENT = b"traceparent"
 _JSON_LENGTH = b"inference-header-content-length"
 _GENERATE, _ANSWERED = Action.GENERATE, Outcome.ANSWERED  # once: in Python 3.11 to look up a member of an enum takes as long as a call
@@ -159,7 +148,7 @@ class HttpInferRequest:
         return render_answer(call.model_name, version, call.request_id, given, outputs)
 
     def failed_by(self, code: int, text: str) -> HttpAnswer:
-        return make_answer(_HTTP_OF_PARTS_CODE.get(code, 500), orjson.dumps({"error": text}))
+        return render_failure(code, text)
 
     def choose(self, model_name: str) -> None:
         self._chosen = model_name

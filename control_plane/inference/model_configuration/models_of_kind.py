@@ -13,12 +13,13 @@ from typing import Generic, TypeVar
 
 from control_plane.auth.access import Access
 from control_plane.auth.domain.authorization import Need
-from control_plane.core.errors import InvalidRequest, ModelNotFound, PermissionDenied
+from control_plane.core.errors import InvalidRequest, ModelNotFound, NotSupported, PermissionDenied
 from control_plane.core.principal import Principal
 from control_plane.core.scope import Right
 from control_plane.inference.dispatch.dispatch import Dispatch
 from control_plane.inference.model_configuration.model_configs import ModelConfigs
 from control_plane.models.fingerprints import Fingerprints
+from control_plane.sharding.domain.plan import ONLY_VERSION
 from control_plane.triton.ports import Upstream
 
 KindT = TypeVar("KindT")
@@ -35,12 +36,16 @@ class ModelsOfKind(Generic[KindT]):
         read: Callable[[bytes | bytearray], KindT | None],
         *,
         refusal: str,
+        may_be_sharded: bool = False,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`read` describes a model by its configuration; None: it is of another kind, which callers are told with `refusal`."""
+        """`read` describes a model by its configuration; None: it is of another kind, which callers are told with `refusal`.
+        Sharded models are of this kind only if they `may_be_sharded`: no server has one to describe it."""
         self._dispatch = dispatch
         self._access = access
+        self._read = read
         self._refusal = refusal
+        self._may_be_sharded = may_be_sharded
         self._configs = ModelConfigs(dispatch, fingerprints, read, now_s=now_s)
 
     async def describe(self, name: str, version: str = "", *, timeout_s: float, server: Upstream | None = None) -> KindT:
@@ -49,9 +54,15 @@ class ModelsOfKind(Generic[KindT]):
         Raises:
             ModelNotFound: it is not loaded.
             InvalidRequest: it is of another kind.
+            NotSupported: it is sharded, and of this kind none can be.
             UpstreamUnavailable, UpstreamFailed, DeadlineExceeded.
         """
-        model = await self._configs.get(name, version, timeout_s=timeout_s, server=server)
+        if told := self._told_config(name):
+            if version not in ("", ONLY_VERSION):
+                raise ModelNotFound(f"the model {name!r} has no version {version}")
+            model = self._read(told.encode())
+        else:
+            model = await self._configs.get(name, version, timeout_s=timeout_s, server=server)
         if model is None:
             raise InvalidRequest(f"model {name!r} is {self._refusal}", field="model")
         return model
@@ -66,6 +77,11 @@ class ModelsOfKind(Generic[KindT]):
         allowed = [name for name in sorted(targets) if targets[name][0] in ready and self._may_use(principal, name)]
         return [name for name in allowed if await self._is_one(*targets[name], timeout_s)]
 
+    def _told_config(self, name: str) -> str:
+        """The configuration of a sharded model that may be of this kind; else empty."""
+        catalogue = self._dispatch.catalogue
+        return catalogue.told_config(name) if self._may_be_sharded and catalogue is not None else ""
+
     def _may_use(self, principal: Principal, name: str) -> bool:
         try:
             self._access.require(principal, Need(Right.INFER, name))
@@ -76,6 +92,6 @@ class ModelsOfKind(Generic[KindT]):
     async def _is_one(self, name: str, version: str, timeout_s: float) -> bool:
         try:
             await self.describe(name, version, timeout_s=timeout_s)
-        except (InvalidRequest, ModelNotFound):
+        except (InvalidRequest, ModelNotFound, NotSupported):
             return False
         return True

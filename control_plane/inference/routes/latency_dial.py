@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from control_plane.core.algorithms.bounded_cache import BoundedCache
 from control_plane.core.errors import InvalidRequest
 from control_plane.core.infer_call import InferCall
 from control_plane.inference.domain.latency_margin import LatencyMargin
@@ -23,6 +24,8 @@ BUDGET_HEADER = "tidegate-latency-budget-ms"
 """Request header (HTTP) or metadata (gRPC): milliseconds within which the caller wants an answer, if need be by a faster
 and less accurate model of the route."""
 _MOST_MS = 24 * 3600 * 1000
+_MAX_MARGINS = 20_000
+"""Margins that are kept; of a tenant whose margin is not, it is learned anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,7 @@ class BudgetChoice:
 
     call: InferCall
     """The call as it goes to the chosen model."""
+    tenant: str
     budget_s: float
     expected_s: float
     """Seconds in which the model should answer on average; 0 where nothing is known."""
@@ -69,28 +73,30 @@ class LatencyDial:
         self.totals: Counter[tuple[str, str, bool]] = Counter()
         """Answers by route, by model and by whether they came within the budget."""
         self._forecast = forecast
-        self._margins: dict[tuple[str, str], LatencyMargin] = {}
-        """The margin of each model, by its name and version. Only models of routes with faster ones are asked for."""
+        self._margins = BoundedCache[tuple[str, str, str], LatencyMargin].of_entries(_MAX_MARGINS)
+        """The margin of each tenant at each model, by its name and version. A tenant whose requests take longer than they look would
+        else keep the requests of all others away. Only models of routes with faster ones are asked for."""
 
-    def choose(self, calls: list[InferCall], budget_s: float) -> BudgetChoice:
-        """Choose the model of a request that any of these calls answers, that of the most accurate model first."""
+    def choose(self, calls: list[InferCall], budget_s: float, *, tenant: str) -> BudgetChoice:
+        """Choose the model of a tenant's request that any of these calls answers, that of the most accurate model first."""
         *better, fastest = calls
         for call in better:
             expected_s = self._forecast.answer_s(call)
-            if self._margin(call).fits(expected_s, budget_s):
-                return BudgetChoice(call, budget_s, expected_s)
-        return BudgetChoice(fastest, budget_s, self._forecast.answer_s(fastest))
+            if self._margin(call, tenant).fits(expected_s, budget_s):
+                return BudgetChoice(call, tenant, budget_s, expected_s)
+        return BudgetChoice(fastest, tenant, budget_s, self._forecast.answer_s(fastest))
 
     def answered(self, route: str, model: str, choice: BudgetChoice, *, took_s: float) -> None:
         """Note how long an answer took by this choice; `route` and `model` are their names for `totals`."""
         self.totals[route, model, took_s <= choice.budget_s] += 1
-        self._margin(choice.call).answered(choice.expected_s, took_s)
+        self._margin(choice.call, choice.tenant).answered(choice.expected_s, took_s)
 
-    def _margin(self, call: InferCall) -> LatencyMargin:
-        place = call.model_name, call.model_version
+    def _margin(self, call: InferCall, tenant: str) -> LatencyMargin:
+        place = tenant, call.model_name, call.model_version
         found = self._margins.get(place)
         if found is None:
-            found = self._margins[place] = LatencyMargin()
+            found = LatencyMargin()
+            self._margins.keep(place, found)
         return found
 
 

@@ -125,7 +125,7 @@ class RouteTargets:
             chosen = self._where_it_began(route, call, stable, chosen, principal.tenant)
         elif target is None and route.faster and (budget_s := budget_s_of(request.field(BUDGET_HEADER), route)) is not None:
             faster = (replace(call, model_name=each.model, model_version=each.version) for each in route.faster)
-            choice = self._dial.choose([stable, *faster], budget_s)
+            choice = self._dial.choose([stable, *faster], budget_s, tenant=principal.tenant)
             return Arm(route, choice.call, stable, digest, by_budget=choice)
         return Arm(route, chosen, stable, digest)
 

@@ -64,6 +64,7 @@ _TABLE: tuple[tuple[re.Pattern[str], dict[str, Action]], ...] = tuple(
         (_JOB + "/result", {"GET": Action.JOB_RESULT}),
         (_JOB + "/events", {"GET": Action.JOB_EVENTS}),
         (_JOB + "/compute", {"POST": Action.COMPUTE_JOB}),
+        ("/v2/events", {"GET": Action.EVENTS}),
         ("/v2/health/live", {"GET": Action.LIVE}),
         ("/v2/health/ready", {"GET": Action.READY}),
         ("/v2", {"GET": Action.READ}),

@@ -115,6 +115,9 @@ class AdoptedTriton:
     def held_memory(self) -> HeldMemory | None:
         return None if self._processes is None or self._held.is_lost else self._memory.held(self._processes.all())
 
+    def work_done(self) -> None:
+        """Nothing is known: it cannot be ended from here either."""
+
     async def stop(self, *, grace_s: float) -> None:
         """Let go of it; it runs on."""
         self._held.close()

@@ -37,6 +37,7 @@ from control_plane.triton.embedded.watchdogs.load_watch import AbandonedLoadAnsw
 from control_plane.triton.embedded.watchdogs.stub_watch import StubWatch
 from control_plane.triton.embedded.watchdogs.stubs import Stubs, signal_name
 from control_plane.triton.embedded.watchdogs.watched import WatchedTriton, Watches
+from control_plane.triton.embedded.watchdogs.work_done import work_of
 
 _KILL_MARGIN_S = 0.5
 """Part of a stop's grace that is left to the guardian, to kill and reap what did not end in time."""
@@ -228,6 +229,13 @@ class EmbeddedTriton:
         if self._guardian.returncode is not None:
             return None
         return self._memory.held(guardian.session_members(self._guardian.pid))
+
+    def work_done(self) -> int | None:
+        """Return what the log and the processes of Triton have come to, without its guardian; None if none of them is seen: it has
+        ended or has not begun, or /proc hides them."""
+        own = self._guardian.pid
+        seen = [] if self._guardian.returncode is not None else [pid for pid in guardian.session_members(own) if pid != own]
+        return self._log.end() + work_of(seen) if seen else None
 
     async def stop(self, *, grace_s: float) -> None:
         """Stop Triton: SIGTERM, then SIGKILL half a second before the grace is over. Idempotent.

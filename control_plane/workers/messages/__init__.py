@@ -21,18 +21,21 @@ from control_plane.workers.messages.from_workers import (
     DrawTokens,
     EndTurn,
     FingerprintsAcknowledged,
+    FollowTenants,
     Listening,
     LoadModel,
     ReadIndex,
     RequestsEnded,
     StartFailed,
     Suspect,
+    TenantsTold,
     UnloadModel,
 )
 from control_plane.workers.messages.to_workers import (
     AnnounceDrain,
     Changed,
     CollectCharges,
+    CollectFor,
     Configure,
     Drain,
     FingerprintsChanged,
@@ -44,6 +47,7 @@ from control_plane.workers.messages.to_workers import (
     ReplicasChanged,
     RolloutGivenUp,
     ServersChanged,
+    TenantEvents,
     TokensDrawn,
     TurnGiven,
     UnderRepair,
@@ -80,6 +84,8 @@ ToWorker = (
     | IndexRead
     | RolloutGivenUp
     | WatchRequests
+    | CollectFor
+    | TenantEvents
 )
 FromWorker = (
     Listening
@@ -90,6 +96,8 @@ FromWorker = (
     | Charges
     | ArmsObserved
     | RequestsEnded
+    | FollowTenants
+    | TenantsTold
     | DrawTokens
     | LoadReported
     | FindingShared

@@ -114,6 +114,20 @@ class RequestsEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowTenants:
+    """The tenants whose events are read in this worker: send `TenantEvents` of these, and of no others."""
+
+    tenants: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TenantsTold:
+    """What has happened to tenants since the last `TenantsTold`: the tenant, what, when (in seconds since 1970), data in JSON."""
+
+    events: list[tuple[str, str, float, str]]
+
+
+@dataclass(frozen=True, slots=True)
 class Suspect:
     """A model seems to hang on a server: there has been no answer since then, on the machine's monotonic clock."""
 

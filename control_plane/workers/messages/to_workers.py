@@ -185,6 +185,27 @@ class WatchRequests:
 
 
 @dataclass(frozen=True, slots=True)
+class CollectFor:
+    """Send `TenantsTold` of what happens to these tenants from now on, and of no others."""
+
+    tenants: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TenantEvents:
+    """Events of a tenant, as CloudEvents in JSON, numbered from `first` on in the feed of this id."""
+
+    tenant: str
+    feed: str
+    first: int
+    events: list[str]
+    begins: bool = False
+    """Whether the worker's copy of the feed begins with these."""
+    more: bool = False
+    """Whether there are more before the copy is whole."""
+
+
+@dataclass(frozen=True, slots=True)
 class RolloutGivenUp:
     """The rollout of this id is rolled back: its route's requests go to the present model, whatever the store says."""
 

@@ -18,6 +18,8 @@ from typing import Protocol, TypeVar
 
 from control_plane.core.algorithms.backoff import RestartLimits, count_failures, restart_delay_s
 from control_plane.core.errors import StartupError
+from control_plane.events.tenant_feeds import TenantFeeds
+from control_plane.events.tenant_tap import Tapped
 from control_plane.inference.domain.observation import Observation
 from control_plane.models.ports import ModelAdministration
 from control_plane.telemetry.request_counts import RequestCounts, total
@@ -34,20 +36,32 @@ from control_plane.workers.messages.from_workers import (
     DrawTokens,
     EndTurn,
     FingerprintsAcknowledged,
+    FollowTenants,
     Listening,
     LoadModel,
     ReadIndex,
     RequestsEnded,
     StartFailed,
     Suspect,
+    TenantsTold,
     UnloadModel,
 )
-from control_plane.workers.messages.to_workers import AnnounceDrain, CollectCharges, Drain, Listen, ReloadTls, RolloutGivenUp, WatchRequests
+from control_plane.workers.messages.to_workers import (
+    AnnounceDrain,
+    CollectCharges,
+    CollectFor,
+    Drain,
+    Listen,
+    ReloadTls,
+    RolloutGivenUp,
+    WatchRequests,
+)
 from control_plane.workers.parent.findings import Findings
 from control_plane.workers.parent.fingerprint_board import WorkersFingerprintBoard
 from control_plane.workers.parent.fleet_publisher import FleetPublisher
 from control_plane.workers.parent.live_workers import LiveWorkers
 from control_plane.workers.parent.pending_changes import PendingChanges, carry_out, read_index
+from control_plane.workers.parent.tenant_relay import TenantRelay
 from control_plane.workers.parent.upstream_relay import UpstreamRelay
 from control_plane.workers.parent.worker import Worker
 from control_plane.workers.ports import WorkerLauncher
@@ -100,6 +114,8 @@ class Workers:
         self._buckets = TokenBuckets()
         self._turns = WorkersTurns()
         self._watch = WatchRequests(False)
+        self._collect = CollectFor([])
+        self._tenants: TenantRelay | None = None
         self.requests_ended: Callable[[list[bytes]], None] = lambda events: None
         """Told of requests that have ended, while they are watched."""
 
@@ -213,6 +229,16 @@ class Workers:
         self._watch = WatchRequests(is_watched)
         self._live.tell(self._watch)
 
+    def serve_tenants(self, feeds: TenantFeeds) -> TenantRelay:
+        """Have workers, also later ones, tell what happens to the tenants that are followed, and send them these feeds."""
+        feeds.changed = self._collect_for
+        self._tenants = TenantRelay(feeds)
+        return self._tenants
+
+    def _collect_for(self, tenants: frozenset[str]) -> None:
+        self._collect = CollectFor(sorted(tenants))
+        self._live.tell(self._collect)
+
     def reload_tls(self) -> None:
         self._live.tell(ReloadTls())
 
@@ -269,6 +295,8 @@ class Workers:
                 process.send(told)
             if self._watch.is_watched:
                 process.send(self._watch)
+            if self._collect.tenants:
+                process.send(self._collect)
             if self._is_stopping:
                 # It was being started when the others were told.
                 process.send(Drain(0))
@@ -289,6 +317,8 @@ class Workers:
         finally:
             process.kill()  # also on cancellation; does nothing to a process that has ended
             self._turns.left(process.send)
+            if self._tenants is not None:
+                self._tenants.left(process.send)
             self._retired = total([self._retired, worker.counts.retired()])  # totals must not drop when a worker ends
             self._live.remove(number)
 
@@ -321,6 +351,10 @@ class Workers:
                 self._observed.extend(seen)
             case RequestsEnded(events):
                 self.requests_ended([event.encode() for event in events])
+            case FollowTenants(tenants) if self._tenants is not None:
+                self._tenants.follow(worker.process.send, tenants)
+            case TenantsTold(events) if self._tenants is not None:
+                self._tenants.publish(Tapped(*each) for each in events)
             case DrawTokens():
                 worker.process.send(self._buckets.answer(message))
             case FingerprintsAcknowledged(newest):

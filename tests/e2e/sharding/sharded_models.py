@@ -36,6 +36,30 @@ ensemble_scheduling {{ step [
 ] }}
 """
 
+_TEXT = '{ name: "TEXT" data_type: TYPE_STRING dims: [ 1 ] }'
+_TEXT_STEPS = _ENCODER_STEPS.replace(
+    "step [",
+    """step [
+  { model_name: "bytes_tokenizer" model_version: -1
+    input_map { key: "TEXT" value: "TEXT" }
+    output_map { key: "INPUT_IDS" value: "INPUT_IDS" } output_map { key: "ATTENTION_MASK" value: "ATTENTION_MASK" } },""",
+)
+_TOKENIZER = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.answer(pb_utils.get_input_tensor_by_name(each, "TEXT").as_numpy()) for each in requests]
+
+    def answer(self, texts):
+        rows = [[101, *(1000 + byte for byte in text), 102] for (text,) in texts]
+        longest = max(map(len, rows))
+        ids = np.array([row + [0] * (longest - len(row)) for row in rows], np.int64)
+        mask = (ids > 0).astype(np.int64)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("INPUT_IDS", ids), pb_utils.Tensor("ATTENTION_MASK", mask)])
+"""
+
 _FRONT = """
 import time
 
@@ -88,6 +112,8 @@ def write_repository(root: Path) -> None:
     _write(root, "encoder", _ONNX % (_IDS, _EMBEDDING) + _MIB % 75)
     shutil.copy(ENCODER, root / "encoder/1/model.onnx")
     _write(root, "encoder_sharded", _ENSEMBLE % (_IDS, _EMBEDDING) + _SHARDED + _ENCODER_STEPS)
+    _write(root, "texts_sharded", _ENSEMBLE % (_TEXT, _EMBEDDING) + _SHARDED + _TEXT_STEPS)
+    _write(root, "bytes_tokenizer", _PYTHON % (_TEXT, _IDS) + _MIB % 5, _TOKENIZER)
     _write(root, "front", _PYTHON % (_X, f"{_H}, {_S}") + _MIB % 10 + _KEPT, _FRONT)
     _write(root, "back", _PYTHON % (_H, _Y) + _MIB % 10 + _KEPT, _BACK)
     _write(root, PLAIN, _ENSEMBLE % (_X, f"{_Y}, {_S}") + _MIB % 1 + _PAIR_STEPS)

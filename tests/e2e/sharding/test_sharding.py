@@ -92,6 +92,25 @@ def test_equal_requests_find_the_parts_answers_in_the_cache(fleet: Tidegate) -> 
     wait_for(are_both_found, what="a hit for each part")
 
 
+def test_openais_embeddings_of_a_sharded_model_are_those_of_its_infer(fleet: Tidegate) -> None:
+    texts = ["the tide", "waits", *(f"for no {number}" for number in range(10))]  # more than one batch
+    body = json.dumps({"model": "texts_sharded", "input": texts}).encode()
+    patient = [("tidegate-timeout-ms", str(int(LONG_S * 1000)))]
+    head, _, said = exchange(fleet.port("http"), "POST", "/v1/embeddings", body, patient, timeout_s=LONG_S).partition(b"\r\n\r\n")
+    assert b" 200 " in head.splitlines()[0], said
+    found = np.array([row["embedding"] for row in json.loads(said)["data"]], np.float32)
+    text = tritonclient.http.InferInput("TEXT", (2, 1), "BYTES")
+    text.set_data_from_numpy(np.array([[each.encode()] for each in texts[:2]], object))
+    asked = _http(fleet).infer("texts_sharded", [text], **_patient("http")).as_numpy("EMBEDDING")
+    np.testing.assert_allclose(found[:2], asked, atol=1e-5)  # rows are padded to their batch's longest
+    assert found.shape == (12, 384)
+    _, _, listed = exchange(fleet.port("http"), "GET", "/v1/models", timeout_s=LONG_S).partition(b"\r\n\r\n")
+    assert "texts_sharded" in [each["id"] for each in json.loads(listed)["data"]]
+    chat = json.dumps({"model": "texts_sharded", "messages": [{"role": "user", "content": "hi"}]}).encode()
+    refused = exchange(fleet.port("http"), "POST", "/v1/chat/completions", chat, timeout_s=LONG_S)
+    assert b" 501 " in refused.splitlines()[0], refused
+
+
 def _ask(fleet: Tidegate, model: str, said: dict[str, Any], *headers: tuple[str, str]) -> bytes:
     return exchange(fleet.port("http"), "POST", f"/v2/models/{model}/infer", json.dumps(said).encode(), list(headers), timeout_s=LONG_S)
 

@@ -330,6 +330,35 @@ async def never(upstream: Upstream) -> None:
     raise AssertionError("there are no models to be restored where nothing listens")
 
 
+def test_one_that_freezes_before_it_was_ever_live_is_replaced_ahead_of_the_start_timeout(state_dir: Path, run: Run) -> None:
+    async def scenario() -> None:
+        servers = Servers()
+
+        async def nothing(upstream: Upstream) -> None: ...
+
+        supervisor = Supervisor(
+            launcher=EmbeddedTritonLauncher(TritonSettings(cache_dir=CACHE), state_dir),
+            connect=lambda endpoints: UpstreamClient(endpoints, max_connections=4),
+            servers=servers,
+            restore=nothing,
+            start_timeout_s=LONG_S,
+            stall_timeout_s=3.0,
+        )
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(supervisor.run())
+            while "tritonserver" not in proc_files(below_me(state_dir), "comm").values():
+                await asyncio.sleep(0.005)
+            os.kill(frozen := pid_of_triton(state_dir), signal.SIGSTOP)
+            async with asyncio.timeout(BUSY_S):
+                while not servers.is_up:
+                    await asyncio.sleep(0.05)
+            assert pid_of_triton(state_dir) != frozen
+            running.cancel()
+        assert below_me(state_dir) == set()
+
+    run(scenario())
+
+
 def test_a_triton_that_cannot_start_is_one_error_with_the_end_of_its_log(state_dir: Path, run: Run) -> None:
     async def scenario() -> None:
         with socket.create_server(("127.0.0.1", 0)) as other:

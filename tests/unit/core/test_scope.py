@@ -41,7 +41,7 @@ def test_reading(text: str, scope: Scope) -> None:
     ],
 )
 def test_what_is_no_scope_is_refused(text: str) -> None:
-    with pytest.raises(InvalidRequest, match=r"expected infer:GLOB .*, repository, metrics, viewer, operator or admin"):
+    with pytest.raises(InvalidRequest, match=r"expected infer:GLOB .*, repository, events, metrics, viewer, operator or admin"):
         parse_scope(text)
 
 

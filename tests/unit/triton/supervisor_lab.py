@@ -68,6 +68,9 @@ class FakeProcess:
     def held_memory(self) -> None:
         return None
 
+    def work_done(self) -> int | None:
+        return self._lab.work()
+
     async def stop(self, *, grace_s: float) -> None:
         self._lab.events.append(f"stop within {grace_s:g} s")
         await asyncio.sleep(self._lab.stop_takes_s)
@@ -108,7 +111,8 @@ class Lab:
         self.close_takes_s = 0.0
         self.stop_takes_s = 0.0
         self.is_frozen = False
-        self.silence_timeout_s = inf
+        self.silence_timeout_s = self.stall_timeout_s = inf
+        self.work: Callable[[], int | None] = lambda: None
         self.fail_to_start: list[StartupError] = []
         self.restore: Callable[[Upstream], Coroutine[Any, Any, None]] = self._restore
         self.restore_takes_s = 0.5
@@ -122,6 +126,7 @@ class Lab:
             start_timeout_s=10.0,
             limits=LIMITS,
             silence_timeout_s=self.silence_timeout_s,
+            stall_timeout_s=self.stall_timeout_s,
         )
 
     async def start(self) -> FakeProcess:

@@ -35,9 +35,16 @@ from tests.fakes.triton.text_model import FakeTextModel
 from tests.wire.gateway import INFER, Gateway, gateway
 from tests.wire.grpc_frontend import STREAM, Bench, frontend, infer_message
 
-OPEN, INFERENCE, OF_M, REPOSITORY, ADMINISTRATION = "open", "inference", "inference of m", "repository", "administration"
+OPEN, INFERENCE, OF_M, REPOSITORY, OWN_EVENTS, ADMINISTRATION = (
+    "open",
+    "inference",
+    "inference of m",
+    "repository",
+    "own events",
+    "administration",
+)
 """The rights that calls need: none, any right to infer, the right to infer with `m`, administration of the
-repository, and of everything."""
+repository, the events of one's tenant, and administration of everything."""
 
 HTTP_CALLS = {
     ("POST", "/v2/models/m/infer"): OF_M,
@@ -53,6 +60,7 @@ HTTP_CALLS = {
     ("GET", "/v2/jobs/job-1/events"): INFERENCE,
     ("DELETE", "/v2/jobs/job-1"): INFERENCE,
     ("POST", "/v2/jobs/job-1/compute"): ADMINISTRATION,
+    ("GET", "/v2/events"): OWN_EVENTS,
     ("GET", "/v2"): INFERENCE,
     ("GET", "/v2/models/stats"): INFERENCE,
     ("GET", "/v2/models/m"): OF_M,
@@ -113,7 +121,17 @@ BODIES = {
 }
 """Bodies of POST requests, by their path."""
 
-VALID = {1: "infer:m", 2: "infer:*", 3: "infer:other", 4: "repository", 5: "metrics", 6: "admin", 11: "viewer", 12: "operator"}
+VALID = {
+    1: "infer:m",
+    2: "infer:*",
+    3: "infer:other",
+    4: "repository",
+    5: "metrics",
+    6: "admin",
+    11: "viewer",
+    12: "operator",
+    13: "events",
+}
 EXPIRED, REVOKED, OF_NOBODY, WRONG_SECRET = 7, 8, 9, 10
 KEYS = (
     *(api_key(number, scope) for number, scope in VALID.items()),
@@ -122,7 +140,7 @@ KEYS = (
     api_key(OF_NOBODY, "admin", tenant="nobody"),
     api_key(WRONG_SECRET, "admin"),
 )
-ALLOWED = {OPEN: {*VALID}, INFERENCE: {1, 2, 3, 6}, OF_M: {1, 2, 6}, REPOSITORY: {4, 6}, ADMINISTRATION: {6}}
+ALLOWED = {OPEN: {*VALID}, INFERENCE: {1, 2, 3, 6}, OF_M: {1, 2, 6}, REPOSITORY: {4, 6}, OWN_EVENTS: {6, 13}, ADMINISTRATION: {6}}
 
 SHOWN = {
     **{scope: key_text(number) for number, scope in VALID.items()},
@@ -149,6 +167,13 @@ class AnyJob:
     real ones."""
 
     async def answer(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer:
+        return make_answer(200)
+
+
+class OwnEvents:
+    """Events that come as an answer: `tests/wire/frontends/test_tenant_events.py` has the real ones."""
+
+    def read(self, request: HttpRequest, principal: Principal) -> Any:
         return make_answer(200)
 
 
@@ -198,7 +223,7 @@ async def test_http(method: str, path: str) -> None:
 @asynccontextmanager
 async def allowing(path: str) -> AsyncIterator[Gateway]:
     """A gateway whose Triton answers what is asked there."""
-    async with gateway(allow_shared_memory=True, governed=governed(), jobs=AnyJob(), batches=AnyJob()) as it:
+    async with gateway(allow_shared_memory=True, governed=governed(), jobs=AnyJob(), events=OwnEvents(), batches=AnyJob()) as it:
         if "completions" in path:
             FakeGenerativeModel(it.upstream)
         elif path.startswith("/v1/"):

@@ -64,7 +64,7 @@ class TestMaking:
             ({"tenant": "a b"}, "body.tenant"),
             ({"tenant": None}, "body.tenant"),
             ({"scopes": []}, "body.scopes"),
-            ({"scopes": ["infer"]}, "body.scopes.0: must be infer:GLOB (such as infer:text_*), repository, metrics, viewer"),
+            ({"scopes": ["infer"]}, "body.scopes.0: must be infer:GLOB (such as infer:text_*), repository, events, metrics"),
             ({"scopes": ["admin", "infer:"]}, "body.scopes.1"),
             ({"scopes": ["admin:x"]}, "body.scopes.0"),
             ({"scopes": ["infer:*\n"]}, "body.scopes.0"),

@@ -12,7 +12,7 @@ from control_plane.core.principal import ANONYMOUS, Principal
 from control_plane.core.scope import Right, Scopes, parse_scope
 from control_plane.objects.domain.route import Route
 
-ALL_SCOPES = ("infer:text_*", "infer:*", "repository", "admin", "metrics", "viewer", "operator")
+ALL_SCOPES = ("infer:text_*", "infer:*", "repository", "admin", "events", "metrics", "viewer", "operator")
 
 
 def principal(*scopes: str, tenant: str = "acme") -> Principal:
@@ -50,6 +50,7 @@ CALLS = [
     (Action.JOB_EVENTS, "", {"infer:text_*", "infer:*", "admin"}),
     (Action.JOB_RESULT, "", {"infer:text_*", "infer:*", "admin"}),
     (Action.CANCEL_JOB, "", {"infer:text_*", "infer:*", "admin"}),
+    (Action.EVENTS, "", {"events", "admin"}),
     (Action.FILES, "", {"infer:text_*", "infer:*", "admin"}),
     (Action.BATCHES, "", {"infer:text_*", "infer:*", "admin"}),
     (Action.LOAD, "text_encoder", {"repository", "admin"}),

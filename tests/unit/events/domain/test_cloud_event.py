@@ -8,8 +8,8 @@ import pytest
 
 from control_plane.audit.domain.entry import Actor, change_of, sealed
 from control_plane.core.infer_call import Frontend, Outcome
-from control_plane.events.domain.cloud_event import audit_event, gateway_event, request_event, usage_event
-from control_plane.events.domain.schemas import EVENT_TYPES
+from control_plane.events.domain.cloud_event import audit_event, gateway_event, request_event, tenant_event, usage_event
+from control_plane.events.domain.schemas import EVENT_TYPES, TENANT_TYPES
 from control_plane.metering.domain.usage import Usage, UsageEvent, UsageKey, UsageRecord
 
 RECORD = UsageRecord(7, "batch/0", 1_700_000_000.25, UsageKey("2023-11-14", "acme", "m"), Usage(requests=2, compute_units=1e-7))
@@ -49,6 +49,17 @@ def test_an_event_of_usage_is_its_record() -> None:
     event = decoded(usage_event(RECORD, source="/tidegate/stores/s"))
     assert (event["id"], event["type"], event["time"]) == ("batch/0", "io.tidegate.usage.recorded.v1", "2023-11-14T22:13:20.250Z")
     assert (event["subject"], event["sequence"], event["data"]["compute_units"]) == ("acme", "0000000000000007", 1e-7)
+
+
+@pytest.mark.parametrize("tenant", ["acme", "a/b c", "\ud800"])
+def test_a_tenants_own_tells_of_that_tenant_alone(tenant: str) -> None:
+    event = decoded(tenant_event("events.lost", b'{"count":3}', id="0123abcd-1", tenant=tenant, at_s=1_700_000_000.0))
+    assert (event["id"], event["type"], event["data"]) == ("0123abcd-1", "io.tidegate.events.lost.v1", {"count": 3})
+    assert event["source"].startswith("/tidegate/tenants/")
+    assert event["source"].count("/") == 3
+    assert "sequence" not in event
+    known = {each.name: each for each in TENANT_TYPES}
+    jsonschema.validate(event["data"], known[event["type"]].schema)
 
 
 def test_sequences_sort_as_text() -> None:

@@ -150,6 +150,28 @@ def test_it_holds_memory_while_it_lives(lab: Lab, run: Run) -> None:
     run(scenario())
 
 
+def test_its_work_changes_while_it_does_something_and_is_unknown_where_nothing_of_it_is_seen(
+    lab: Lab, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        process = await lab.start()
+        await asyncio.sleep(0.2)
+        once = process.work_done()
+        assert once is not None
+        await asyncio.sleep(0.2)
+        assert process.work_done() == once, "it sleeps"
+        with (lab.state_dir / "triton/triton.log").open("a") as log:
+            log.write("a line\n")
+        assert process.work_done() == once + 7
+        with monkeypatch.context() as patch:
+            patch.setattr(guardian, "session_members", lambda session: [session])  # as where /proc hides other users' processes
+            assert process.work_done() is None
+        await process.stop(grace_s=50.0)
+        assert process.work_done() is None
+
+    run(scenario())
+
+
 def test_the_end_says_how_and_shows_the_end_of_the_log(lab: Lab, run: Run) -> None:
     async def scenario() -> None:
         await (await lab.start()).stop(grace_s=50.0)
