@@ -7,10 +7,14 @@ import json
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import tritonclient.grpc.aio as triton
+
+_ENDLESS = 1024
+"""Tokens of an answer that is left before its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +31,50 @@ def ask(address: str, model: str, prompts: Sequence[str], tokens: int) -> list[H
     return asyncio.run(_ask(address, model, prompts, tokens))
 
 
+def ask_beside(address: str, model: str, prompt: str, long: str) -> tuple[float, float]:
+    """Ask for one token after a long prompt while an answer to another one is being written.
+
+    Returns the longest pause between two tokens of the latter meanwhile, and what the long prompt took, both in seconds.
+    """
+    return asyncio.run(_ask_beside(address, model, prompt, long))
+
+
 async def _ask(address: str, model: str, prompts: Sequence[str], tokens: int) -> list[Heard]:
     async with triton.InferenceServerClient(address) as client:
         await client.get_model_metadata(model)  # the connection is there before the first second is counted
         return await asyncio.gather(*(_listen(client, model, prompt, tokens) for prompt in prompts))
 
 
+async def _ask_beside(address: str, model: str, prompt: str, long: str) -> tuple[float, float]:
+    async with triton.InferenceServerClient(address) as client, asyncio.TaskGroup() as group:
+        heard_s: list[float] = []
+        writes = asyncio.Event()
+
+        async def write() -> None:
+            async for _ in _tokens(client, model, prompt, _ENDLESS):
+                heard_s.append(time.perf_counter())
+                writes.set()
+
+        writer = group.create_task(write())
+        await writes.wait()
+        began = len(heard_s) - 1
+        read = await _listen(client, model, long, 1)
+        heard_s.append(time.perf_counter())  # the pause that lasts
+        writer.cancel()
+        return max(after - before for before, after in pairwise(heard_s[began:])), read.first_s
+
+
 async def _listen(client: Any, model: str, prompt: str, tokens: int) -> Heard:
+    began_s, first_s, last_s, count = time.perf_counter(), 0.0, 0.0, 0
+    async for written in _tokens(client, model, prompt, tokens):
+        last_s = time.perf_counter() - began_s
+        first_s = first_s or last_s
+        count += written
+    return Heard(count, first_s, last_s)
+
+
+async def _tokens(client: Any, model: str, prompt: str, tokens: int) -> AsyncIterator[int]:
+    """The number of tokens of each part of an answer, as it comes."""
     sampling = json.dumps({"temperature": 0, "max_tokens": tokens, "ignore_eos": True})
     inputs = [
         _input("text_input", "BYTES", np.array([prompt.encode()], np.object_)),
@@ -45,17 +86,13 @@ async def _listen(client: Any, model: str, prompt: str, tokens: int) -> Heard:
     async def requests() -> AsyncIterator[dict[str, Any]]:
         yield {"model_name": model, "inputs": inputs, "enable_empty_final_response": True}
 
-    began_s, first_s, last_s, count = time.perf_counter(), 0.0, 0.0, 0
     async for result, error in client.stream_infer(requests()):
         if error is not None:
             raise error
         if (written := result.as_numpy("num_output_tokens")) is not None:
-            last_s = time.perf_counter() - began_s
-            first_s = first_s or last_s
-            count += int(written.sum())
+            yield int(written.sum())
         if result.get_response().parameters["triton_final_response"].bool_param:
             break
-    return Heard(count, first_s, last_s)
 
 
 def _input(name: str, datatype: str, values: Any) -> Any:

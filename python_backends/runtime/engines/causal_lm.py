@@ -25,6 +25,7 @@ from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM
 
 from python_backends.runtime.engines.cpu import THREADS_PARAMETER, usable_cpu_count
+from python_backends.runtime.engines.divided_outputs import divide_outputs
 from python_backends.runtime.engines.half_weights import halve_linear, is_available
 from python_backends.runtime.errors import ConfigError, ExecutionError, RequestError
 from python_backends.runtime.execution import Array, Tensors
@@ -191,6 +192,8 @@ def load_causal_lm(folder: Path, *, weights: str = AS_STORED, kind: str, device_
         halve_linear(model)
         with suppress(OSError, AttributeError):  # not glibc's: nothing to do
             ctypes.CDLL(None).malloc_trim(0)  # it keeps the FP32 weights' pages otherwise, twice what is left
+    elif device.type == "cpu" and model.dtype == torch.float32:
+        divide_outputs(model)
     return CausalLM(model.to(device), device)
 
 

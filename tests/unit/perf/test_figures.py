@@ -14,6 +14,7 @@ from perf.eviction import report as eviction_report
 from perf.fleet import report as fleet_report
 from perf.floods import report as floods_report
 from perf.gateway import report as gateway_report
+from perf.generation import report as generation_report
 from perf.hedging import report as hedging_report
 from perf.jobs import report as jobs_report
 from perf.measurement.report import Report, Result
@@ -105,6 +106,18 @@ REPORTS = {
             (("fp32", "95/5", "length-aware"), [{}]),
         ),
         {"int8_times_first_come": 10, "int8_times_one_by_one": 1.4, "int8_padding": 1.05, "int8_short_p99_of_first_come": 0.3},
+    ),
+    "generation": (
+        of(
+            generation_report.Report,
+            ((generation_report.SHARED, 8), [{"tokens_per_s": 30}]),
+            ((generation_report.ALONE, 8), [{"tokens_per_s": 10}]),
+            ((generation_report.SHARED, 1), [{"tokens_per_s": 9}, {"tokens_per_s": 11}, {"tokens_per_s": 12}]),
+            ((generation_report.PLAIN, 1), [{"tokens_per_s": 10}] * 3),
+            ((generation_report.SHARED, 0, generation_report.LONG_TOKENS), [{"read_ms": 1000}]),
+            ((generation_report.SHARED, 1, generation_report.LONG_TOKENS), [{"pause_ms": 200, "read_ms": 1500}]),
+        ),
+        {"speedup_at_8": 3, "first_at_8": 1, "of_plain_at_1": 1.1, "pause_of_prompt": 0.2},
     ),
     "repeats": (
         of(
