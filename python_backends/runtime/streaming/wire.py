@@ -67,7 +67,7 @@ def encode_fields(found: Iterable[Field]) -> bytes:
     """Encode fields as `fields` yields them."""
     encoded = bytearray()
     for number, kind, value in found:
-        encoded += _field(number, value) if kind in (VARINT, LENGTH) else encode_varint(number << 3 | kind) + bytes(value)  # type: ignore[arg-type]
+        encoded += _field(number, value) if kind in (VARINT, LENGTH) else encode_varint(number << 3 | kind) + bytes(value)
     return bytes(encoded)
 
 

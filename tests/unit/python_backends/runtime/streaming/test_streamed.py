@@ -1,4 +1,4 @@
-"""Streamed models answer as whole ones, within their budget; what cannot be streamed is refused at load, what was changed at its request."""
+"""Streamed models answer as whole ones, within their budget; what cannot be streamed is refused at load."""
 
 from __future__ import annotations
 
@@ -104,8 +104,7 @@ def test_a_file_that_is_cut_while_served_fails_requests_and_one_that_is_replaced
     np.testing.assert_array_equal(_answer(streamed), before)
     os.truncate(held, 100_000)
     with pytest.raises(ExecutionError, match="was changed while the model was served"):
-        for _ in range(3):
-            _answer(streamed)
+        [_answer(streamed) for _ in range(3)]
     streamed.close()
 
 
