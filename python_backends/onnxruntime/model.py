@@ -14,6 +14,7 @@ from python_backends.runtime.engines.session import find_model_file, open_model,
 from python_backends.runtime.execution import GroupRunner, concatenate, group_by_shape, one_by_one
 from python_backends.runtime.model_config import parse_model_config
 from python_backends.runtime.signature import check_signature, read_signature
+from python_backends.runtime.streaming.budget import weight_memory_bytes
 from python_backends.runtime.triton import serve, version_directory
 
 
@@ -27,8 +28,12 @@ class TritonPythonModel:
         config = auto_complete_model_config.as_dict()
         if not is_complete(config):
             path = find_model_file(Path(pb_utils.get_model_dir()), config["default_model_filename"])
-            session = open_session_to_describe(path, parse_model_config(config))
-            config.update(complete(config, read_signature(session)))
+            parsed = parse_model_config(config)
+            if weight_memory_bytes(parsed) is None:
+                signature = read_signature(open_session_to_describe(path, parsed))
+            else:  # a model that is streamed may be too large to be read here as a whole
+                signature = open_model(path, parsed, kind="CPU", device_id=0).signature
+            config.update(complete(config, signature))
         return auto_complete_model_config
 
     def initialize(self, args: dict[str, str]) -> None:

@@ -16,6 +16,7 @@ from python_backends.runtime.errors import ConfigError
 from python_backends.runtime.execution import Array, Tensors
 from python_backends.runtime.model_config import ModelConfig
 from python_backends.runtime.signature import Signature
+from python_backends.runtime.streaming.budget import PARAMETER, weight_memory_bytes
 from python_backends.runtime.variants.variant import RUNTIMES
 from python_backends.runtime.variants.variant_choice import Variant
 
@@ -52,6 +53,8 @@ def open_runtime(variant: Variant, config: ModelConfig, *, kind: str, device_id:
     """
     if variant.runtime not in RUNTIMES:
         raise ConfigError(f"model '{config.name}': unknown runtime '{variant.runtime}', known are: {', '.join(RUNTIMES)}")
+    if variant.runtime != "onnxruntime" and weight_memory_bytes(config) is not None:
+        raise ConfigError(f"model '{config.name}': parameter '{PARAMETER}' is for the runtime 'onnxruntime', not '{variant.runtime}'")
     if threads is not None:
         config = replace(config, parameters={**config.parameters, THREADS_PARAMETER: str(threads)})
     runtime: Runtime = import_module(RUNTIMES[variant.runtime]).open_model(variant.file, config, kind=kind, device_id=device_id)

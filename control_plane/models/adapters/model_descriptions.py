@@ -62,6 +62,8 @@ class _Configured:
     steps: frozenset[str] = frozenset()
     has_sequences: bool = False
     policy: _VersionPolicy = _LATEST
+    weight_memory: int | None = None
+    """Bytes that its weights may take at a time; None where all of them stay in memory."""
 
 
 class _Parameter(NamedTuple):
@@ -92,6 +94,8 @@ class ModelDescriptionFiles:
         for folder, each in self._known.items():
             if (name := os.path.basename(folder)) not in own:
                 size, changed_ns = _weigh(folder, each.policy)
+                if each.weight_memory is not None:
+                    size = min(size, each.weight_memory)
                 own[name] = DescribedModel(each.spec, size, each.steps, each.has_sequences, max(changed_ns, each.file_state[1]))
         return {name: _with_steps(described, own) if described.steps else described for name, described in own.items()}
 
@@ -126,7 +130,7 @@ class ModelDescriptionFiles:
         declared = {key: value.string_value for key, value in config.parameters.items()} | dict(self._parameters.get(name, {}))
         spec = replace(_spec(name, declared, config), instances=_instances(config))
         steps = frozenset[str]() if spec.sharded else frozenset(steps_of(config))  # no load of it loads them
-        return _Configured(state, spec, steps, _has_sequences(config), _policy(config))
+        return _Configured(state, spec, steps, _has_sequences(config), _policy(config), _weight_memory(declared, spec.instances))
 
     def _config_file(self, folder: str) -> str:
         if self._config_name:
@@ -243,6 +247,12 @@ def _has_sequences(config: model_config_pb2.ModelConfig) -> bool:
 def _instances(config: model_config_pb2.ModelConfig) -> int:
     """Return how many instances a replica has at least: Triton may make one of a group for each GPU."""
     return sum(max(1, group.count) for group in config.instance_group if not group.passive) or 1
+
+
+def _weight_memory(declared: Mapping[str, str], instances: int) -> int | None:
+    """Return the bytes of `weight_memory_mb`, which each instance has; a load of a model with another value fails, with the reason."""
+    text = declared.get("weight_memory_mb", "").strip()
+    return min(instances * int(text) << 20, MAX_SIZE_BYTES) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 def _policy(config: model_config_pb2.ModelConfig) -> _VersionPolicy:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnxruntime as ort
 
@@ -19,6 +20,10 @@ from python_backends.runtime.errors import ConfigError, ExecutionError, RequestE
 from python_backends.runtime.execution import Array, Run, Tensors
 from python_backends.runtime.model_config import ModelConfig
 from python_backends.runtime.signature import Signature, read_signature
+from python_backends.runtime.streaming.budget import weight_memory_bytes
+
+if TYPE_CHECKING:
+    from python_backends.runtime.streaming.streamed import StreamedRuntime
 
 if not hasattr(ort, "InferenceSession"):
     # A stub's sys.path begins with the server's working directory, and the backend's own folder has the
@@ -77,13 +82,19 @@ class OnnxRuntime:
         self._run = None
 
 
-def open_model(path: Path, config: ModelConfig, *, kind: str, device_id: int) -> OnnxRuntime:
-    """Load the ONNX file for an instance of `kind` ("CPU", "GPU", ...) on `device_id`.
+def open_model(path: Path, config: ModelConfig, *, kind: str, device_id: int) -> OnnxRuntime | StreamedRuntime:
+    """Load the ONNX file for an instance of `kind` ("CPU", "GPU", ...) on `device_id`, whole or streamed.
 
     Raises:
-        ConfigError: As for `find_model_file`, `open_session` and `read_signature`.
+        ConfigError: As for `find_model_file`, `open_session`, `read_signature` and `StreamedRuntime`.
     """
     file = find_model_file(path.parent, path.name)
+    if (budget_bytes := weight_memory_bytes(config)) is not None:
+        from python_backends.runtime.streaming.streamed import StreamedRuntime  # which opens its parts with this module
+
+        if kind == "GPU" or config.cpu_accelerators:
+            raise ConfigError(f"model '{config.name}': weights are streamed to ONNX Runtime on a CPU only, without accelerators")
+        return StreamedRuntime(file, config, budget_bytes)
     return OnnxRuntime(open_session(file, config, kind=kind, device_id=device_id), config)
 
 
@@ -137,6 +148,11 @@ def open_session_to_describe(path: Path, config: ModelConfig) -> ort.InferenceSe
     return _load(path, config, options, [CPU])
 
 
+def open_part(model: bytes, path: Path, config: ModelConfig, options: ort.SessionOptions) -> ort.InferenceSession:
+    """Open a part of the ONNX file `path` on the CPU. Raises ConfigError: ONNX Runtime cannot."""
+    return _load(path, config, options, [CPU], model=model)
+
+
 def run_function(session: ort.InferenceSession, config: ModelConfig) -> Run:
     """Return the session's `run` with the configuration's run options and errors of this package.
 
@@ -159,11 +175,13 @@ def run_function(session: ort.InferenceSession, config: ModelConfig) -> Run:
     return run
 
 
-def _load(path: Path, config: ModelConfig, options: ort.SessionOptions, providers: Sequence[Provider]) -> ort.InferenceSession:
+def _load(
+    path: Path, config: ModelConfig, options: ort.SessionOptions, providers: Sequence[Provider], *, model: bytes | None = None
+) -> ort.InferenceSession:
     try:
         for filename in config.op_library_filenames:
             options.register_custom_ops_library(filename)
-        return ort.InferenceSession(path, options, providers=providers)
+        return ort.InferenceSession(path if model is None else model, options, providers=providers)
     except Exception as exc:
         # ONNX Runtime's errors share no base class below Exception.
         told = _SOURCE.sub("", str(exc))

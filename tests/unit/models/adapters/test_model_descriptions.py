@@ -70,6 +70,19 @@ def test_instances_of_a_replica(repository: Repository, config: str, instances: 
     assert repository.read()["m"].spec.instances == instances
 
 
+@pytest.mark.parametrize(("value", "size"), [("1", 2 << 20), ("5", 3 << 20), ("0x1", 3 << 20), ("-1", 3 << 20), ("9" * 5000, 3 << 20)])
+def test_a_streamed_model_counts_the_memory_of_its_instances_where_its_files_are_larger(
+    repository: Repository, value: str, size: int
+) -> None:
+    parameter = f'parameters {{ key: "weight_memory_mb" value {{ string_value: "{value}" }} }}'
+    repository.model("m", f"instance_group [ {{ count: 2 kind: KIND_CPU }} ] {parameter}")
+    file = repository.path / "m/1/weights"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.touch()
+    os.truncate(file, 3 << 20)
+    assert abs(repository.read()["m"].file_bytes - size) < 1000
+
+
 class TestDeclared:
     @pytest.mark.parametrize(
         ("declared", "spec"),
