@@ -7,9 +7,6 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import boto3
-from moto.server import ThreadedMotoServer
-
 BUCKET = "models"
 SECRET = "s3-secret-that-nobody-may-see"
 
@@ -18,6 +15,8 @@ class S3Server:
     """`environment` is the provider's own chain: there is no other way to give credentials."""
 
     def __init__(self, port: int) -> None:
+        import boto3  # not where each of several processes that share the tests would import it, for seconds
+
         self.port = port
         self.client = boto3.client(
             "s3",
@@ -52,6 +51,8 @@ class S3Server:
 @contextmanager
 def s3_server() -> Iterator[S3Server]:
     """In a thread of its own."""
+    from moto.server import ThreadedMotoServer
+
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line per request
     running = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     running.start()

@@ -13,7 +13,7 @@ from python_backends.export.encoders.sentence_trial import SentenceTrial
 from python_backends.export.progress import Progress
 from python_backends.export.recipe import AUTO, Agreement, Calibration, Gate, Recipe, Serving
 from python_backends.export.variants import tensorrt_engine
-from python_backends.runtime.machine import gpu_name
+from python_backends.runtime.machine import computes_bfloat16, gpu_name
 
 HERE = Path(__file__).parent
 EXPORT = minilm.SOURCE.parents[1]
@@ -172,6 +172,8 @@ RECIPES = {
         Serving("torch", "model.pt2", TRIAL, HALF_PRECISION, needs=_needs_torch),
         steps=["encoders/sentence_encoder", "variants/torch_program"],
         libraries=["torch", "transformers"],
+        # Emulated it is several times slower than fp32, so that nobody is served by it, and trying it out takes minutes.
+        on_demand=not computes_bfloat16(),
     ),
     "compiled": _recipe(
         build_compiled,

@@ -20,7 +20,7 @@ from perf.long_documents.report import CALL_BY_CALL, FLASK, NO_CACHE, NO_INT8, N
 from perf.servers.cache_answers import CacheAnswers
 from perf.servers.processes import free_port, running
 from perf.servers.serving import Tidegate, tidegate
-from perf.servers.variants import place_ensemble
+from perf.servers.variants import build, place_ensemble
 
 MODEL = "text_embedding"
 _START_TIMEOUT_S = 180.0
@@ -85,6 +85,7 @@ def _tidegate(name: str) -> Iterator[Tidegate]:
         flags += ["--cache-bytes", "0"]
     with tempfile.TemporaryDirectory(prefix="tidegate-perf-") as folder:
         if name in _VARIANTS:
+            build(_VARIANTS[name])
             place_ensemble(Path(folder), _VARIANTS[name])
             flags += ["--model-repository", folder]
         with tidegate(flags) as started:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,8 +22,14 @@ def variant_folder(encoder: Path, variant: str) -> Path:
     """Where a variant's files lie. Raises SystemExit when it is not built."""
     folder = encoder / "1" / variant
     if not (folder / "manifest.json").exists():
-        raise SystemExit(f"the variant {variant} of {encoder} is not built: run `make models`")
+        raise SystemExit(f"the variant {variant} of {encoder} is not built: run `tidegate models build {encoder.name} --variant {variant}`")
     return folder
+
+
+def build(variant: str) -> None:
+    """Build a variant of the encoder that `make models` leaves to whoever names it, if it is not there."""
+    if not (ENCODER / "1" / variant / "manifest.json").exists():
+        subprocess.run([sys.executable, "-m", "python_backends.export", "--variant", variant, str(ENCODER)], cwd=PROJECT, check=True)
 
 
 def bare_file(variants: Sequence[str], encoder: Path = ENCODER) -> Path:

@@ -9,11 +9,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 import tritonclient.http
 
 from tests.e2e import tidegate as servers
-from tests.e2e.tidegate import Tidegate, descendants, living
+from tests.e2e.tidegate import COMPLETE, Tidegate, descendants, living
 
 SECRET = "a secret of tests that is long enough"
 
@@ -95,11 +94,11 @@ def host_on(place: str, root: Path, repository: Path) -> Iterator[Host]:
     """Context manager: a Triton with a node, or one into which anybody may load models."""
     flags = ("--model-repository", str(repository))
     if place == NODES:
-        node = start_node(root / "state", *flags)
+        node = start_node(root / "state", *flags, COMPLETE)
         running, secret = node.tidegate, ("--node-secret-file", str(secret_file(root)))
         host = Host(node.url, f"127.0.0.1:{node.http_port}", dict(running.control_fields()), secret)
     else:
-        running = servers.start(root / "state", *flags, env=servers.SHARED_TRITON)
+        running = servers.start(root / "state", *flags, COMPLETE, env=servers.SHARED_TRITON)
         ports = [running.triton_port(name) for name in ("HTTPService", "GRPCInferenceService", "Metrics Service")]
         url = "http://127.0.0.1:{}?grpc_port={}&metrics_port={}".format(*ports)
         host = Host(url, f"127.0.0.1:{ports[0]}", {}, flags)
@@ -113,9 +112,6 @@ EMBEDDED, NODES = "embedded", "nodes"
 ATTACHED = "attached"
 PLACES = (EMBEDDED, NODES)
 """Where the Tritons of a fleet are: beside the gateway, or on hosts with nodes."""
-
-on_either = pytest.mark.parametrize("fleet", PLACES, indirect=True)
-"""Mark of tests whose fixture `fleet` is embedded where they do not say otherwise."""
 
 
 @contextmanager

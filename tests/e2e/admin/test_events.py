@@ -22,8 +22,9 @@ import pytest
 import redis as redis_client
 
 from tests.e2e.accounts import Administrator, make_first_key
+from tests.e2e.app.test_workers import workers_of
 from tests.e2e.conftest import Start
-from tests.e2e.tidegate import LONG_S, PROJECT, Tidegate, descendants, wait_for
+from tests.e2e.tidegate import LONG_S, PROJECT, Tidegate, wait_for
 from tests.redis_server import RedisServer, redis_server
 
 BODY = {"inputs": [{"name": "INPUT0", "shape": [1, 4], "datatype": "FP32", "data": [0, 0, 0, 0]}]}
@@ -137,8 +138,8 @@ def test_the_streams_usage_is_the_gateways_after_each_was_killed(
     with redis_server(tmp_path / "state") as state:
         state_url = state.url if over == "Redis" else None
         admin_key = make_first_key(tmp_path / "own", state_url)
-        flags = ["--authentication", "--triton-url", triton_url, "--workers", "2", "--events-url", streams.url]
-        flags += ["--state-url", state_url] if state_url else []
+        flags = ["--authentication", "--triton-url", triton_url, "--events-url", streams.url]
+        flags += ["--state-url", state_url, "--workers", "2"] if state_url else []
         gateway = start(tmp_path / "own", *flags)
         administrator = Administrator(gateway, admin_key)
         for tenant in TENANTS:
@@ -151,8 +152,8 @@ def test_the_streams_usage_is_the_gateways_after_each_was_killed(
             load.port = gateway.port("http")
             load.more(200)
             wait_for(lambda: subscriber.read() or subscriber.seen, what="the first event")
-            worker = max(pid for pid in descendants(gateway.process.pid) if b"worker_program" in Path(f"/proc/{pid}/cmdline").read_bytes())
-            os.kill(worker, signal.SIGKILL)
+            if state_url:
+                os.kill(max(workers_of(gateway)), signal.SIGKILL)
             load.more(100)
             streams.kill()
             load.more(200)
@@ -180,7 +181,7 @@ def test_the_streams_usage_is_the_gateways_after_each_was_killed(
 @pytest.fixture
 def gateway(start: Start, streams: RedisServer, tmp_path: Path, triton_url: str) -> tuple[Tidegate, Administrator]:
     admin_key = make_first_key(tmp_path / "own")
-    running = start(tmp_path / "own", "--authentication", "--triton-url", triton_url, "--workers", "2", "--events-url", streams.url)
+    running = start(tmp_path / "own", "--authentication", "--triton-url", triton_url, "--events-url", streams.url)
     return running, Administrator(running, admin_key)
 
 

@@ -54,8 +54,6 @@ output [ { name: "text" data_type: TYPE_STRING dims: [ 1 ] } ]
 instance_group [ { kind: KIND_CPU count: 2 } ]
 """
 
-both = pytest.mark.parametrize("workers", [1, 2])
-
 
 @pytest.fixture(scope="module")
 def dripping(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -112,9 +110,8 @@ def require_end(tidegate: Tidegate, *, by_s: float, below: set[int]) -> None:
     assert "defect" not in tidegate.said()
 
 
-@both
-def test_it_says_no_first_and_serves_everything_until_its_ports_close(start: Start, tmp_path: Path, workers: int) -> None:
-    running = start(tmp_path, *flags(workers, pause_s=6.0, drain_s=100.0))
+def test_it_says_no_first_and_serves_everything_until_its_ports_close(start: Start, tmp_path: Path) -> None:
+    running = start(tmp_path, *flags(2, pause_s=6.0, drain_s=100.0))
     below = descendants(running.process.pid)
     client = tritonclient.grpc.InferenceServerClient(running.address("grpc"))
     tensor = tritonclient.grpc.InferInput("INPUT0", [1, 2], "FP32").set_data_from_numpy(np.ones((1, 2), np.float32))
@@ -156,11 +153,10 @@ def refuses(tidegate: Tidegate) -> bool:
     return False
 
 
-@both
-def test_what_outlasts_the_drain_is_told_so_and_all_has_ended_in_time(start: Start, tmp_path: Path, dripping: Path, workers: int) -> None:
+def test_what_outlasts_the_drain_is_told_so_and_all_has_ended_in_time(start: Start, tmp_path: Path, dripping: Path) -> None:
     drain_s = 2.0
     repository = ("--model-repository", str(dripping), "--load", "drip")
-    running = start(tmp_path, *flags(workers, pause_s=0.0, drain_s=drain_s), *repository)
+    running = start(tmp_path, *flags(1, pause_s=0.0, drain_s=drain_s), *repository)
     below = descendants(running.process.pid)
     event = json.dumps({"text": "a", "seconds": 60.0}).encode()
     generate = b"POST /v2/models/drip/generate_stream HTTP/1.0\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(event), event)
@@ -234,7 +230,7 @@ def test_a_second_signal_ends_it_at_once(start: Start, tmp_path: Path) -> None:
 
 
 def test_ctrl_c_neither_pauses_nor_waits_for_an_idle_stream(start: Start, tmp_path: Path) -> None:
-    running = start(tmp_path, *flags(2, pause_s=100.0, drain_s=100.0))
+    running = start(tmp_path, *flags(1, pause_s=100.0, drain_s=100.0))
     below = descendants(running.process.pid)
     client = tritonclient.grpc.InferenceServerClient(running.address("grpc"))
     tensor = tritonclient.grpc.InferInput("INPUT0", [1, 2], "FP32").set_data_from_numpy(np.ones((1, 2), np.float32))

@@ -212,13 +212,13 @@ def test_each_keeps_to_its_cpu_and_triton_to_its_own(scaled: Tidegate) -> None:
 
 
 def test_the_instances_of_models_keep_to_their_cpus_alone(start: Start, tmp_path: Path) -> None:
-    running = start(tmp_path, *FLAGS, "--load", "echo", "--model-cpus", str(SECOND))
+    running = start(tmp_path, "--model-repository", str(MODELS), COMPLETE, "--load", "echo", "--model-cpus", str(SECOND))
     assert {tuple(os.sched_getaffinity(pid)) for pid in processes(running, b"triton_python_backend_stub")} == {(SECOND,)}
     assert {tuple(sorted(os.sched_getaffinity(pid))) for pid in processes(running, b"bin/tritonserver")} == {tuple(CPUS)}
     below = descendants(running.process.pid)
     running.process.kill()
     running.process.wait()
-    wait_for(lambda: not living(below), what="the end of the workers and of Triton")
+    wait_for(lambda: not living(below), what="the end of Triton")
 
 
 def test_triton_that_dies_comes_back_for_all_of_them_and_to_its_cpus(scaled: Tidegate) -> None:

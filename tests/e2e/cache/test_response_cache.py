@@ -18,7 +18,6 @@ import tritonclient.grpc
 from tests.e2e import tidegate as servers
 from tests.e2e.cache.cached_probe import SIX, Client, write_models
 from tests.e2e.conftest import Start
-from tests.e2e.nodes import EMBEDDED, NODES, PLACES, fleet_on
 from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, run_cli
 from tests.redis_server import RedisServer, redis_server
 
@@ -39,25 +38,8 @@ def gateway(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[
     running.kill()
 
 
-@pytest.fixture(scope="module")
-def gateway_of_nodes(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[Tidegate]:
-    root, loads = tmp_path_factory.mktemp("nodes"), ("--load", "probe", "--load", "whole")
-    with fleet_on(NODES, root, *loads, repository=models, sources=(COMPLETE,), count=1) as (running, _):
-        yield running
-
-
 @pytest.fixture
 def client(gateway: Tidegate, models: Path) -> Client:
-    return fresh_client(gateway, models)
-
-
-@pytest.fixture(params=PLACES)
-def client_anywhere(request: pytest.FixtureRequest, models: Path) -> Client:
-    """Of a Triton beside its gateway, and of one on a node."""
-    return fresh_client(request.getfixturevalue("gateway" if request.param == EMBEDDED else "gateway_of_nodes"), models)
-
-
-def fresh_client(gateway: Tidegate, models: Path) -> Client:
     """With models that are as written at first, and nothing kept of them that an earlier test asked for."""
     write_models(models)
     client = Client(gateway)
@@ -101,8 +83,7 @@ def test_other_parameters_are_another_request(client: Client) -> None:
         assert [answer.cache for answer in answers] == [expected] * 3
 
 
-def test_a_reload_under_the_same_version_is_seen(client_anywhere: Client, models: Path) -> None:
-    client = client_anywhere
+def test_a_reload_under_the_same_version_is_seen(client: Client, models: Path) -> None:
     client.model = "whole"
     assert [client.ask(over="grpc").cache for _ in range(2)] == ["miss", "hit"]
     write_models(models, factor=3)
@@ -117,8 +98,7 @@ def test_a_reload_under_the_same_version_is_seen(client_anywhere: Client, models
     assert (back.outputs["Y"][1], back.cache) == ([2 * value for value in SIX], "hit"), "what it was, with the answers that it gave"
 
 
-def test_a_reload_of_what_a_model_calls_while_it_answers_is_seen(client_anywhere: Client, models: Path) -> None:
-    client = client_anywhere
+def test_a_reload_of_what_a_model_calls_while_it_answers_is_seen(client: Client, models: Path) -> None:
     client.load("caller")
     caller = Client(client.gateway, "caller")
     for factor in (2, 3):
@@ -147,8 +127,7 @@ def test_a_purge_holds_when_it_has_returned(client: Client) -> None:
     assert [client.ask().cache for _ in range(2)] == ["miss", "hit"]
 
 
-def test_a_thousand_at_once_are_one_inference(client_anywhere: Client) -> None:
-    client = client_anywhere
+def test_a_thousand_at_once_are_one_inference(client: Client) -> None:
     before = client.computed()
     barrier = threading.Barrier(50)
 
@@ -164,9 +143,8 @@ def test_a_thousand_at_once_are_one_inference(client_anywhere: Client) -> None:
     assert client.computed() == before + 1
 
 
-def test_with_the_cache_as_without_whatever_is_loaded_meanwhile(client_anywhere: Client, models: Path) -> None:
+def test_with_the_cache_as_without_whatever_is_loaded_meanwhile(client: Client, models: Path) -> None:
     """Random requests and changes; a request that asks for it to be computed says what is right."""
-    client = client_anywhere
     chance = random.Random(20261121)
     hits = 0
     for _ in range(60):

@@ -71,7 +71,8 @@ class Copy:
 
     def run(self, line: str, tidegate: Tidegate | None) -> subprocess.CompletedProcess[str]:
         ports = {"localhost:8000": tidegate.address("http")} if tidegate else {}
-        environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        # Networks this small are trained in a fraction of the CPU by one thread, as others spin while they wait for it.
+        environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
         if tidegate is not None:
             environment["TIDEGATE_STATE_DIR"] = str(tidegate.state_dir)
         return subprocess.run(

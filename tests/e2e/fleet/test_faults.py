@@ -20,7 +20,7 @@ import pytest
 
 from tests.e2e.fleet.test_fleet import loaded
 from tests.e2e.fleet.test_fleet_failures import counted, triton_of
-from tests.e2e.nodes import EMBEDDED, fleet_on, on_either
+from tests.e2e.nodes import EMBEDDED, fleet_on
 from tests.e2e.raw_http import exchange, read_answer, status
 from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, living, wait_for
 from tests.e2e.triton.test_dead_stub import stubs_of
@@ -72,15 +72,15 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-@pytest.fixture(scope="module", params=[EMBEDDED])
-def fleet(request: pytest.FixtureRequest, seen: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
+@pytest.fixture(scope="module")
+def fleet(seen: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
     root = tmp_path_factory.mktemp("models")
     for name, code, queue in zip(MODELS, (_MORTAL, _NARROW, _OUTAGE.format(log=str(seen))), (0, 1, 0), strict=True):
         (root / name / "1").mkdir(parents=True)
         (root / name / "1/model.py").write_text(_CODE % code)
         (root / name / "config.pbtxt").write_text(_CONFIG % queue)
     flags = ("--memory-budget", "50MiB", "--load", "*")
-    with fleet_on(request.param, tmp_path_factory.mktemp("fleet"), *flags, repository=root, sources=(COMPLETE,), count=3) as (running, _):
+    with fleet_on(EMBEDDED, tmp_path_factory.mktemp("fleet"), *flags, repository=root, sources=(COMPLETE,), count=3) as (running, _):
         wait_for(lambda: all_are_ready(running), timeout_s=LONG_S, what="a copy of each model on each server")
         yield running
 
@@ -153,7 +153,6 @@ def test_a_stub_that_dies_costs_nothing_that_is_repeatable(fleet: Tidegate) -> N
     assert told == {200: 30}
 
 
-@on_either
 def test_under_a_query_of_death_one_copy_lives_and_innocents_go_on(fleet: Tidegate) -> None:
     done, told = threading.Event(), Counter[int]()
 

@@ -17,9 +17,9 @@ import tritonclient.grpc
 
 from tests.e2e.fleet.test_fleet import loaded, shown
 from tests.e2e.fleet.test_fleet_failures import events, is_triton_of, triton_of
-from tests.e2e.nodes import EMBEDDED, fleet_on, on_either
+from tests.e2e.nodes import EMBEDDED, fleet_on
 from tests.e2e.raw_http import exchange, status
-from tests.e2e.tidegate import LONG_S, Tidegate, parent_of, run_cli, wait_for
+from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, parent_of, run_cli, wait_for
 
 BUDGET = ("--memory-budget", "500MiB")
 SEQUENCES = range(1, 25)
@@ -101,16 +101,16 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module", params=[EMBEDDED])
-def fleet(request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
-    with fleet_on(request.param, tmp_path_factory.mktemp("fleet"), *BUDGET, repository=repository) as (running, _):
+@pytest.fixture(scope="module")
+def fleet(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
+    with fleet_on(EMBEDDED, tmp_path_factory.mktemp("fleet"), *BUDGET, repository=repository, sources=(COMPLETE,)) as (running, _):
         yield running
 
 
 @pytest.fixture(scope="module")
 def pooled(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
     flags = (*BUDGET, "--pools", "short,long")
-    with fleet_on(EMBEDDED, tmp_path_factory.mktemp("pooled"), *flags, repository=repository) as (running, _):
+    with fleet_on(EMBEDDED, tmp_path_factory.mktemp("pooled"), *flags, repository=repository, sources=(COMPLETE,)) as (running, _):
         yield running
 
 
@@ -167,7 +167,6 @@ class TestSequences:
             assert told(fleet, ask(fleet, "sum", [0], sequence_id=key, sequence_end=True)) == (where[key], 4 * key)
         assert sequences(fleet) == 0
 
-    @on_either
     def test_those_of_a_server_that_is_killed_are_told_so_and_the_others_go_on(self, fleet: Tidegate) -> None:
         where, before = self.begin(fleet), len(events(fleet, "down"))
         killed = where[SEQUENCES[0]]
@@ -208,7 +207,6 @@ def test_a_model_that_is_never_idle_gets_a_replica_on_the_idle_server(fleet: Tid
     assert status(ask(fleet, "work", [50])) == 200
 
 
-@on_either
 def test_loaded_everywhere_it_is_on_each_server_also_on_one_that_comes_back(fleet: Tidegate) -> None:
     assert status(ask(fleet, "work", [1])) == 200
     run_cli("models", "unload", "work", "--state-dir", str(fleet.state_dir))

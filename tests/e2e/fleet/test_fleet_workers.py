@@ -14,22 +14,21 @@ from control_plane.admin.client import AdminClient
 from tests.e2e.app.test_workers import workers_of
 from tests.e2e.fleet.test_fleet import MODELS, answer_of, ask, loaded, loads, require_within_budget, shown, watching, write_models
 from tests.e2e.fleet.test_fleet_failures import triton_of
-from tests.e2e.nodes import EMBEDDED, fleet_on, on_either
+from tests.e2e.nodes import EMBEDDED, fleet_on
 from tests.e2e.raw_http import exchange, status
 from tests.e2e.tidegate import LONG_S, Tidegate, wait_for
-from tests.e2e.triton.test_dead_stub import stubs_of
 
 WORKERS = 2
 CONNECTIONS = 12
 """Of their own, which the kernel gives to any worker: the chance that one gets none is 1 in 2,000."""
 
 
-@pytest.fixture(scope="module", params=[EMBEDDED])
-def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
     repository = tmp_path_factory.mktemp("models")
     write_models(repository, (*MODELS, "broken"))
     flags = ("--memory-budget", "50MiB", "--workers", str(WORKERS))
-    with fleet_on(request.param, tmp_path_factory.mktemp("fleet"), *flags, repository=repository) as (running, _):
+    with fleet_on(EMBEDDED, tmp_path_factory.mktemp("fleet"), *flags, repository=repository) as (running, _):
         yield running
     assert "defect" not in running.said()
 
@@ -49,7 +48,6 @@ def ask_all(fleet: Tidegate, model: str, **fields: str) -> list[bytes]:
     return answers
 
 
-@on_either
 def test_every_model_is_served_with_one_load_each_and_memory_is_never_promised_twice(fleet: Tidegate) -> None:
     with watching(fleet, require_within_budget):
         for number, model in enumerate(MODELS):
@@ -79,7 +77,6 @@ def rate_of(fleet: Tidegate, model: str) -> float:
     return found
 
 
-@on_either
 def test_administrators_are_obeyed_whichever_worker_they_reach(fleet: Tidegate) -> None:
     present = next(model for models in loaded(fleet).values() for model in sorted(models))
     assert status(exchange(fleet.port("http"), "POST", f"/v2/repository/models/{present}/unload", timeout_s=LONG_S)) == 200
@@ -130,15 +127,6 @@ def test_a_worker_that_is_killed_loses_only_what_it_had_under_way(fleet: Tidegat
 
 def in_flight(fleet: Tidegate) -> int:
     return sum(replica["in_flight"] for server in shown(fleet)["servers"] for replica in server["replicas"])
-
-
-def test_what_workers_find_dead_their_parent_loads_anew(fleet: Tidegate) -> None:
-    model = next(model for models in loaded(fleet).values() for model in sorted(models))
-    before = len(loads(fleet))
-    for stub in stubs_of(fleet, model):
-        os.kill(stub, signal.SIGKILL)
-    wait_for(lambda: {status(raw) for raw in ask_all(fleet, model)} == {200}, what="answers by all")
-    assert model in loads(fleet)[before:]
 
 
 def test_when_a_triton_is_killed_the_other_serves_what_it_had(fleet: Tidegate) -> None:

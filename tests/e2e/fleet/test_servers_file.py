@@ -14,7 +14,7 @@ from tests.e2e import tidegate as servers
 from tests.e2e.fleet.test_fleet import answer_of, ask, loaded, write_models
 from tests.e2e.nodes import ATTACHED, Host, host_on
 from tests.e2e.raw_http import exchange, status
-from tests.e2e.tidegate import Tidegate, wait_for
+from tests.e2e.tidegate import Tidegate, run_cli, wait_for
 
 MODELS = ("m0", "m1", "m2")
 
@@ -65,6 +65,14 @@ def asking(gateway: Tidegate, models: Sequence[str]) -> Iterator[dict[str, int]]
     assert not failures, failures
 
 
+def require_that_it_says_what_it_lacks(gateway: Tidegate, server: str) -> None:
+    """Before a Triton without a node."""
+    lacks = f"{server}: no node, so no cached responses, tiers, latency tables or measured sizes"
+    assert lacks in " ".join(run_cli("fleet", "--state-dir", str(gateway.state_dir)).stdout.split())
+    assert lacks in run_cli("doctor", "--state-dir", str(gateway.state_dir), "-o", "json").stdout
+    assert "has no node: no cached responses" in gateway.said()
+
+
 def test_one_joins_and_one_leaves_under_load(hosts: list[Host], tmp_path: Path) -> None:
     listed = tmp_path / "servers.yaml"
     first = {"url": hosts[0].url, "name": "first"}
@@ -75,6 +83,7 @@ def test_one_joins_and_one_leaves_under_load(hosts: list[Host], tmp_path: Path) 
         with asking(gateway, ("m0", "m1")) as answers:
             wait_for(lambda: all(answers.values()), what="answers of both")
             assert loaded(gateway) == {"first": {"m0", "m1"}}
+            require_that_it_says_what_it_lacks(gateway, "first")
 
             write(listed, first, second)
             wait_for(lambda: "second" in loaded(gateway), what="the second server")

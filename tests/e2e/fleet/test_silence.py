@@ -1,4 +1,5 @@
-"""Three Tritons of which one is frozen for a while: nobody loses a request, no page hangs, and it is used again at once.
+"""Three Tritons, on nodes behind two workers, of which one is frozen for a while: nobody loses a request, no page hangs, and it is
+used again at once.
 
 It stays frozen until all has happened that must not wait for its end, however slow the machine is.
 """
@@ -24,7 +25,7 @@ import pytest
 from control_plane.admin.client import AdminClient
 from tests.e2e.fleet.test_fleet import answer_of, loaded, shown, write_models
 from tests.e2e.fleet.test_fleet_failures import counted, triton_of
-from tests.e2e.nodes import EMBEDDED, NODES, fleet_on
+from tests.e2e.nodes import NODES, fleet_on
 from tests.e2e.raw_http import exchange, read_answer, status
 from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, run_cli, wait_for
 
@@ -41,8 +42,8 @@ ANSWERS = 3
 """So many show that a caller goes on."""
 
 
-@pytest.fixture(scope="module", params=[(EMBEDDED, 1), (NODES, 2)], ids=["one process", "two workers before nodes"])
-def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tidegate]:
     repository = tmp_path_factory.mktemp("models")
     write_models(repository, (MODEL, ONCE))
     code = repository / ONCE / "1" / "model.py"
@@ -51,11 +52,8 @@ def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         with (repository / model / "config.pbtxt").open("a") as config:
             config.write('parameters { key: "tidegate_min_replicas" value { string_value: "3" } }\n')
             config.write("response_cache { enable: true }\n" if model == MODEL else "")
-    place, workers = request.param
-    root = tmp_path_factory.mktemp("fleet")
-    with fleet_on(
-        place, root, "--workers", str(workers), "--memory-budget", "1GiB", repository=repository, sources=(COMPLETE,), count=3
-    ) as (running, _):
+    flags = ("--workers", "2", "--memory-budget", "1GiB")
+    with fleet_on(NODES, tmp_path_factory.mktemp("fleet"), *flags, repository=repository, sources=(COMPLETE,), count=3) as (running, _):
         wait_for(lambda: all(models == {MODEL, ONCE} for models in loaded(running).values()), what="a copy on each")
         yield running
 

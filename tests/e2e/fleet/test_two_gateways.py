@@ -14,15 +14,12 @@ import tritonclient.http
 from control_plane.admin.client import AdminClient
 from tests.e2e import tidegate as servers
 from tests.e2e.fleet.test_fleet import BUDGET_BYTES, MIB, answer_of, ask, shown, write_models
-from tests.e2e.nodes import ATTACHED, NODES, Host, host_on
+from tests.e2e.nodes import NODES, Host, host_on
 from tests.e2e.raw_http import status
-from tests.e2e.tidegate import Tidegate, run_cli, wait_for
+from tests.e2e.tidegate import Tidegate, wait_for
 from tests.redis_server import RedisServer, redis_server
 
 MODELS = ("m0", "m1", "m2", "m3")
-
-on_nodes = pytest.mark.parametrize("gateways", [NODES], indirect=True)
-"""Mark of tests of how gateways agree, which asks nothing of a host."""
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +28,8 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
         yield server
 
 
-@pytest.fixture(scope="module", params=[NODES, ATTACHED])
-def gateways(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, redis: RedisServer
-) -> Iterator[tuple[Tidegate, Tidegate, Host]]:
+@pytest.fixture(scope="module")
+def gateways(tmp_path_factory: pytest.TempPathFactory, redis: RedisServer) -> Iterator[tuple[Tidegate, Tidegate, Host]]:
     root = tmp_path_factory.mktemp("two")
     repository = root / "models"
     write_models(repository, MODELS)
@@ -45,8 +40,8 @@ def gateways(
             ends.callback(running.kill)
             return running
 
-        host = ends.enter_context(host_on(request.param, root / "host", repository))
-        flags = ("--triton-url", host.url, *host.flags, "--memory-budget", "50MiB", "--fleet-name", request.param, "--state-url", redis.url)
+        host = ends.enter_context(host_on(NODES, root / "host", repository))
+        flags = ("--triton-url", host.url, *host.flags, "--memory-budget", "50MiB", "--state-url", redis.url)
         yield start("one", *flags), start("other", *flags), host
 
 
@@ -104,23 +99,11 @@ def test_what_the_other_serves_counts_for_the_leader(gateways: tuple[Tidegate, T
     wait_for(lambda: uses_per_s(leader, "m2") > 1, what="what it was told")
 
 
-def test_what_it_lacks_without_a_node_is_said_in_a_line(gateways: tuple[Tidegate, Tidegate, Host]) -> None:
-    one = gateways[0]
-    lacks = "triton: no node, so no cached responses, tiers, latency tables or measured sizes"
-    is_lacking = not gateways[2].fields
-    shown_as_text = " ".join(run_cli("fleet", "--state-dir", str(one.state_dir)).stdout.split())
-    assert (lacks in shown_as_text) is is_lacking
-    found = run_cli("doctor", "--state-dir", str(one.state_dir), "-o", "json").stdout
-    assert (lacks in found) is is_lacking
-    assert ("has no node: no cached responses" in one.said()) is is_lacking
-
-
 def uses_per_s(gateway: Tidegate, model: str) -> float:
     found: float = next(each for each in shown(gateway)["models"] if each["name"] == model)["uses_per_s"]
     return found
 
 
-@on_nodes
 def test_after_an_outage_of_redis_the_leader_is_it_again_at_once(gateways: tuple[Tidegate, Tidegate, Host], redis: RedisServer) -> None:
     one, other, _ = gateways
     wait_for(lambda: "leads the fleet, token" in one.said() + other.said(), what="a leader")
@@ -137,7 +120,6 @@ def test_after_an_outage_of_redis_the_leader_is_it_again_at_once(gateways: tuple
     assert time.monotonic() - back_s < 4.0
 
 
-@on_nodes
 def test_when_the_leader_is_killed_the_other_takes_over(gateways: tuple[Tidegate, Tidegate, Host]) -> None:
     one, other, triton = gateways
     wait_for(lambda: "leads the fleet, token" in one.said() + other.said(), what="a leader")
@@ -156,7 +138,6 @@ def known(gateway: Tidegate, what: str) -> dict[str, float]:
     return {model["name"]: model[what] for model in shown(gateway)["models"] if model["name"] in MODELS}
 
 
-@on_nodes
 def test_what_was_measured_and_wanted_is_known_to_one_that_starts(gateways: tuple[Tidegate, Tidegate, Host]) -> None:
     left = next(each for each in gateways[:2] if each.process.poll() is None)
     killed = next(each for each in gateways[:2] if each is not left)

@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
-import torch
-import transformers
 import tritonclient.grpc
 
 from tests.e2e import tidegate as servers
@@ -143,6 +141,9 @@ def events_of(body: str) -> list[dict[str, Any]]:
 
 
 def test_greedy_answers_are_those_of_transformers_alone_and_beside_others(running: Tidegate) -> None:
+    import torch  # not where each of several processes that share the tests would import it, for seconds
+    import transformers
+
     model = transformers.AutoModelForCausalLM.from_pretrained(WEIGHTS).eval()
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(WEIGHTS / "tokenizer.json"))
     expected = []

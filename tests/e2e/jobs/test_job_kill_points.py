@@ -1,4 +1,7 @@
-"""A real process killed with SIGKILL right after each step of a job and a batch, and started again; real Redis and RabbitMQ."""
+"""A real process killed with SIGKILL right after a step of a job or a batch that Redis or RabbitMQ has a part in, and started again.
+
+After every step, those on files among them, processes die in tests/unit/jobs/test_kill_matrix.py and in that of tests/unit/batches.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +29,11 @@ from tests.unit.jobs.world import WANTED
 STEPS = {
     "add": "a job is accepted: its record",
     "publish": "its ticket",
-    "add_file": "a file is uploaded, or the output of a batch is written",
     "add_batch": "a batch is accepted",
-    "take": "a ticket is taken",
     "claim": "a job is claimed",
-    "read": "its body is read, and it is computed",
-    "write": "a body, or a result, is written to the spool",
     "replace": "a job ends",
     "ack": "a ticket is acknowledged",
     "add_all": "a job is charged",
-    "replace_all": "that is noted",
     "end": "a batch ends",
 }
 

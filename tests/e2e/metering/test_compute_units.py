@@ -13,7 +13,7 @@ import pytest
 from tests.e2e import raw_http
 from tests.e2e.accounts import Administrator, make_first_key
 from tests.e2e.conftest import MODELS
-from tests.e2e.nodes import EMBEDDED, NODES, fleet_on
+from tests.e2e.nodes import NODES, fleet_on
 from tests.e2e.tidegate import COMPLETE, Tidegate, wait_for
 
 FLAGS = ("--authentication", "--memory-budget", "1GiB", "--load", "echo")
@@ -45,11 +45,12 @@ class Site:
         return float(sum(batch["compute_infer"]["ns"] for batch in model["batch_stats"])) / 1e6
 
 
-@pytest.fixture(scope="module", params=[(EMBEDDED, 1), (NODES, 2)], ids=["one process", "two workers before a node"])
-def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    root, (place, workers) = tmp_path_factory.mktemp("units"), request.param
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Two workers before a node."""
+    root = tmp_path_factory.mktemp("units")
     key = make_first_key(root / "gateway")
-    with fleet_on(place, root, *FLAGS, "--workers", str(workers), repository=MODELS, sources=(COMPLETE,), count=1) as (gateway, _):
+    with fleet_on(NODES, root, *FLAGS, "--workers", "2", repository=MODELS, sources=(COMPLETE,), count=1) as (gateway, _):
         yield Site(gateway, Administrator(gateway, key))
 
 

@@ -19,7 +19,7 @@ _REFUSED_MS = 5_000
 
 QUICK_DRILLS = ("gateway freezes", "Redis is slow", "a client floods")
 """On one site, and of those that no other test carries out."""
-REGION_DRILLS = ("a region dies", "a region freezes")
+REGION_DRILLS = ("a region dies",)
 
 
 def the_one_who_does_no_harm_is_answered(report: FloodsReport) -> None:

@@ -24,7 +24,7 @@ from tests.e2e.tidegate import COMPLETE, LONG_S, Tidegate, living, proc_files, r
 
 _SOON_S = 5.0
 """A model is back within this time on a machine that has nothing else to do."""
-_CALLERS, _DEADLINE_MS = 8, 300
+_CALLERS, _DEADLINE_MS = 4, 300
 _PAUSE_S = 0.1
 """Of a caller, after each answer: it is the revival that is tested, not the load."""
 
@@ -64,7 +64,7 @@ class Calls:
 
 @contextmanager
 def callers(running: Tidegate, model: str) -> Iterator[Calls]:
-    """Eight of them ask again and again within the block."""
+    """Several ask again and again within the block."""
     calls, done = Calls(), threading.Event()
     headers = [("tidegate-timeout-ms", str(_DEADLINE_MS))]
 

@@ -18,7 +18,6 @@ BOUND = 1.5
     ("flood_cost", "cost", "weight"),
     [
         pytest.param(equal, equal, 1.0, id="equal costs"),
-        pytest.param(equal, equal, 0.25, id="equal costs, a quarter of the weight"),
         pytest.param(equal, equal, 4.0, id="equal costs, four times the weight"),
         pytest.param(mixed, mixed, 1.0, id="mixed costs"),
         pytest.param(large, equal, 1.0, id="a flood of large ones"),

@@ -38,8 +38,6 @@ pytestmark = pytest.mark.virtual_time
     [
         pytest.param(OPEN, NO_TENANTS, 1, 0.0, id="without authentication"),
         pytest.param(OPEN, NO_TENANTS, 1, 0.9, id="without authentication, unsteady"),
-        pytest.param(OPEN, NO_TENANTS, 4, 0.2, id="without authentication, four instances"),
-        pytest.param(LIMITED, NO_TENANTS, 1, 0.2, id="one tenant"),
         pytest.param(LIMITED, TENANTS, 1, 0.2, id="three tenants"),
         pytest.param(LIMITED, TENANTS, 4, 0.2, id="three tenants, four instances"),
         pytest.param(SlotLimits(10, 10), TENANTS, 1, 0.2, id="few slots"),
@@ -49,7 +47,7 @@ async def test_thrice_the_capacity_leaves_nine_tenths_of_the_peak(
     slots: SlotLimits, tenants: tuple[Tenant, ...], instances: int, part: float
 ) -> None:
     peak_per_s = instances * PEAK_PER_S
-    seconds = 40.0 if instances == 1 else 10.0
+    seconds = 6.0 if instances > 1 else 40.0 if part > 0.5 else 20.0
     bench = Bench(slots, Triton(instances, jitter(part)), tenants)
     await bench.load(seconds, 3 * peak_per_s)
     seen = bench.seen
@@ -124,7 +122,7 @@ async def test_a_burst_that_nothing_announced_is_over_when_triton_has_done_it() 
     assert bench.seen.per_s(began_s, began_s + 10.0) >= 0.9 * PEAK_PER_S
 
 
-@pytest.mark.parametrize("deadline_s", [0.1, 0.3, 1.0])
+@pytest.mark.parametrize("deadline_s", [0.1, 1.0])
 async def test_a_model_that_batches_gets_what_fills_its_batches(deadline_s: float) -> None:
     peak_per_s = BATCH * PEAK_PER_S
     bench = Bench(OPEN, Batching(), leaves_after_s=deadline_s)
@@ -143,14 +141,20 @@ async def test_two_protocols_get_alike() -> None:
 
 async def test_below_its_capacity_nothing_is_refused() -> None:
     bench = Bench(OPEN, Triton(1, jitter(0.5)))
-    await bench.load(60.0, 0.7 * PEAK_PER_S)
+    await bench.load(30.0, 0.7 * PEAK_PER_S)
     assert bench.seen.refused_after_s == []
     assert bench.seen.late == 0
 
 
-@pytest.mark.parametrize("slots", [pytest.param(OPEN, id="open"), pytest.param(LIMITED, id="limited")])
-@pytest.mark.parametrize("before", [pytest.param(0, id="first request ever"), pytest.param(50, id="known as quick")])
-@pytest.mark.parametrize("instances", [1, 4])
+@pytest.mark.parametrize(
+    ("slots", "before", "instances"),
+    [
+        pytest.param(OPEN, 0, 1, id="open, first request ever"),
+        pytest.param(OPEN, 50, 4, id="open, known as quick, four instances"),
+        pytest.param(LIMITED, 0, 4, id="limited, first request ever, four instances"),
+        pytest.param(LIMITED, 50, 1, id="limited, known as quick"),
+    ],
+)
 def test_a_request_that_held_up_all_others_takes_none_of_them_with_it(slots: SlotLimits, before: int, instances: int) -> None:
     """What those behind it have waited is not what the next will wait."""
 
@@ -160,9 +164,9 @@ def test_a_request_that_held_up_all_others_takes_none_of_them_with_it(slots: Slo
         for _ in range(before):  # one after the other
             await bench._request("", "", 30.0)
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(2000):
+            for _ in range(1000):
                 tasks.create_task(bench._request("", "", 30.0))
-        assert len(bench.seen.in_time_s) == before + 2000, len(bench.seen.in_time_s)
+        assert len(bench.seen.in_time_s) == before + 1000, len(bench.seen.in_time_s)
         return bench.seen
 
     seen = run_in_virtual_time(main())
@@ -170,9 +174,7 @@ def test_a_request_that_held_up_all_others_takes_none_of_them_with_it(slots: Slo
     assert seen.refused_after_s == []
 
 
-@pytest.mark.parametrize("instances", [1, 4])
-async def test_after_a_request_that_held_up_all_others_an_overload_is_shed_as_ever(instances: int) -> None:
-    peak_per_s = instances * PEAK_PER_S
+async def test_after_a_request_that_held_up_all_others_an_overload_is_shed_as_ever() -> None:
     stalls = False
 
     def service_s() -> float:
@@ -180,15 +182,15 @@ async def test_after_a_request_that_held_up_all_others_an_overload_is_shed_as_ev
         stalled, stalls = stalls, False
         return 0.8 if stalled else SERVICE_S
 
-    bench = Bench(OPEN, Triton(instances, service_s))
+    bench = Bench(OPEN, Triton(1, service_s))
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(bench.load(20.0, 3 * peak_per_s))
+        tasks.create_task(bench.load(20.0, 3 * PEAK_PER_S))
         for _ in range(3):
             await asyncio.sleep(5.0)
             stalls = True
-    # Each stall costs one instance its 0.8 s, and 0.8 s more of whatever was sent before it and is late by then.
-    lost_s = 3 * 2 * 0.8 / instances
-    assert bench.seen.per_s(0.0, 20.0) >= 0.9 * peak_per_s * (20.0 - lost_s) / 20.0, bench.seen.late
+    # Each stall costs 0.8 s, and 0.8 s more of whatever was sent before it and is late by then.
+    lost_s = 3 * 2 * 0.8
+    assert bench.seen.per_s(0.0, 20.0) >= 0.9 * PEAK_PER_S * (20.0 - lost_s) / 20.0, bench.seen.late
 
 
 @pytest.mark.parametrize("slots", [pytest.param(OPEN, id="open"), pytest.param(LIMITED, id="limited")])

@@ -20,7 +20,7 @@ from control_plane.admission.domain.fair_queue import QueueLimits, Ticket
 from tests.aio import run_in_virtual_time
 
 CALLERS, FLOOD = 8, 50 * 8
-_SETTLES_S, _MEASURED_S = 5.0, 3.0
+_SETTLES_S, _MEASURED_S = 5.0, 2.0
 _WAY_S = 0.0005
 """Round trip from a gateway to the model, and the same from a caller to the gateway; it varies by half as
 much either way.
@@ -129,7 +129,6 @@ def share(model: Model, *, loud: int, quiet: int = CALLERS, gateways: int = 1) -
         pytest.param(ONE, 1, (2, 4), id="one after the other, a single caller"),
         pytest.param(FOUR, CALLERS, (4, 8), id="four instances"),
         pytest.param(BATCHES, CALLERS, (16, 16), id="batches"),
-        pytest.param(BATCHES, 1, (16, 16), id="batches, a single caller"),
         pytest.param(TEXTS, CALLERS, (16, 16), id="batches of a slow model"),
         pytest.param(TEXTS, 1, (16, 16), id="batches of a slow model, a single caller"),
     ],
@@ -143,8 +142,7 @@ def test_a_flood_moves_the_other_tenants_p99_by_half_at_most_and_costs_no_throug
     assert slots[0] <= beside_the_flood.slots <= slots[1]
 
 
-@pytest.mark.parametrize("loud", [16, 24])
-@pytest.mark.parametrize("model", [BATCHES, TEXTS], ids=["batches", "batches of a slow model"])
+@pytest.mark.parametrize(("model", "loud"), [(BATCHES, 16), (TEXTS, 24)], ids=["batches", "batches of a slow model"])
 def test_nor_does_one_that_only_just_fills_the_slots(model: Model, loud: int) -> None:
     assert share(model, loud=loud).p99_s <= 1.5 * share(model, loud=CALLERS, quiet=CALLERS).p99_s
 

@@ -29,15 +29,7 @@ async def making_chunks(here: BatchWorld, fate: Fate) -> None:
 
 
 async def settling(here: BatchWorld, fate: Fate) -> None:
-    """The look that finds every chunk ended, and writes the output and the end."""
-    await here.create()
-    await here.batches().advance()
-    await here.compute()
-    await here.batches(fate).advance()
-
-
-async def settling_told(here: BatchWorld, fate: Fate) -> None:
-    """The same of a batch with a webhook."""
+    """The look that finds every chunk of a batch with a webhook ended, and writes the output and the end."""
     await here.create(webhook=HOOK)
     await here.batches().advance()
     await here.compute()
@@ -77,9 +69,6 @@ STEPS: dict[Life, tuple[str, ...]] = {
         *((CHUNKS - 1) * ("get", "cancelled_s", "read_chunk", "write", "add")), "publish", "remove_older",
     ),
     settling: (
-        "open_batches", "cancelled_s", *(2 * CHUNKS * ("get",)), *(2 * ("add_file", *(CHUNKS * ("get", "read")))), "end", "remove_older",
-    ),
-    settling_told: (
         "open_batches", "cancelled_s", *(2 * CHUNKS * ("get",)), *(2 * ("add_file", *(CHUNKS * ("get", "read")))), "get", "replace", "end",
         "remove_older",
     ),

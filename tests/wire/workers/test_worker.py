@@ -29,7 +29,6 @@ from control_plane.workers.messages import FromWorker
 from control_plane.workers.messages.between_workers import FindingShared, LoadReported
 from control_plane.workers.messages.from_workers import CountsReported, Drained, FingerprintsAcknowledged, Listening, LoadModel, StartFailed
 from control_plane.workers.messages.to_workers import (
-    AnnounceDrain,
     Changed,
     Drain,
     FingerprintsChanged,
@@ -127,31 +126,6 @@ async def test_under_what_a_process_died_it_says_and_what_others_found_guilty_it
         assert (await bench.ask(infer_request(INFER))).startswith(b"HTTP/1.1 422")
 
 
-async def test_a_hangup_without_tls_does_not_end_it(tmp_path: Path) -> None:
-    async with started(tmp_path) as bench:
-        bench.worker.send(Listen())
-        await bench.heard(Listening)
-        os.kill(bench.worker.pid, signal.SIGHUP)
-        assert (await bench.ask(LIVE)).startswith(b"HTTP/1.1 200")
-        bench.worker.send(Drain(1.0))
-        assert await bench.worker.wait() == "it ended with exit status 0"
-
-
-async def test_told_that_a_drain_will_come_it_is_not_ready_and_serves(tmp_path: Path) -> None:
-    async with started(tmp_path) as bench:
-        bench.worker.send(Listen())
-        await bench.heard(Listening)
-        bench.worker.send(AnnounceDrain())
-        ready = LIVE.replace(b"live", b"ready")
-        while (head := await bench.ask(ready)).partition(b"\r\n")[
-            0
-        ] != b"HTTP/1.1 503 Service Unavailable" or b"Connection: close" not in head:
-            await asyncio.sleep(0.01)
-        live = await bench.ask(LIVE)
-        assert live.startswith(b"HTTP/1.1 200")
-        assert b"\r\nConnection: close\r\n" in live
-
-
 async def test_a_drain_is_cut_short_by_a_second_one_and_said_to_be_over_before_the_end(tmp_path: Path) -> None:
     async with started(tmp_path) as bench, asyncio.TaskGroup() as tasks:
         bench.worker.send(Listen())
@@ -214,23 +188,6 @@ async def test_a_load_is_asked_of_the_parent_also_while_it_drains(tmp_path: Path
         assert (await asking).startswith(b"HTTP/1.1 200")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, None], ids=["SIGTERM", "the link's end"])
-async def test_it_ends_by(tmp_path: Path, number: signal.Signals | None) -> None:
-    async with started(tmp_path) as bench:
-        bench.worker.send(Listen())
-        await bench.heard(Listening)
-        if number is not None:
-            os.kill(bench.worker.pid, number)
-        else:
-            bench.worker._link.close()
-        assert await bench.worker.wait() == "it ended with exit status 0"
-
-
-async def test_ctrl_c_in_the_terminal_is_not_for_it(tmp_path: Path) -> None:
-    async with started(tmp_path) as bench:
-        assert os.getsid(bench.worker.pid) == bench.worker.pid
-
-
 async def test_what_it_cannot_work_with_is_told(tmp_path: Path) -> None:
     async with started(tmp_path, state_url=f"redis://127.0.0.1:{free_port()}") as bench:
         told = await bench.heard(StartFailed)
@@ -264,7 +221,16 @@ async def test_without_its_ports_it_gets_no_connections_though_it_is_frozen_and_
         writer.close()
 
 
-async def test_one_that_is_killed_says_by_what(tmp_path: Path) -> None:
+async def test_it_ends_by_the_links_end(tmp_path: Path) -> None:
     async with started(tmp_path) as bench:
+        bench.worker.send(Listen())
+        await bench.heard(Listening)
+        bench.worker._link.close()
+        assert await bench.worker.wait() == "it ended with exit status 0"
+
+
+async def test_ctrl_c_in_the_terminal_is_not_for_it_and_one_that_is_killed_says_by_what(tmp_path: Path) -> None:
+    async with started(tmp_path) as bench:
+        assert os.getsid(bench.worker.pid) == bench.worker.pid
         bench.worker.kill()
         assert await bench.worker.wait() == "it was killed by signal 9"

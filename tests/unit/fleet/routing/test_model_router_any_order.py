@@ -19,7 +19,7 @@ from tests.unit.fleet.fleet_bench import READY, FleetBench, model, running
 from tests.unit.fleet.routing.router_bench import FAILS
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(0, 2**32))
 def test_the_budget_holds_and_every_place_is_given_back(seed: int) -> None:
     run_in_virtual_time(_any_order(seed))

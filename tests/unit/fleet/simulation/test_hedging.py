@@ -137,7 +137,7 @@ def test_a_server_that_leaves_loses_nothing_that_another_one_has() -> None:
     assert (latencies, outcome.rerouted, outcome.refused) == ([4.0], 0, 0)
 
 
-def drawn(*, hedging: HedgingPolicy, load: float, part: float = 0.01, heeds: bool = True, requests: int = 12_000) -> Outcome:
+def drawn(*, hedging: HedgingPolicy, load: float, part: float = 0.01, heeds: bool = True, requests: int = 8_000) -> Outcome:
     """Requests of 5 ms, of which a part takes 200 ms longer, to three servers with two instances each."""
     random, now_s, trace = Random(1), READY_S, []
 

@@ -68,5 +68,5 @@ def test_bare_onnx_runtime_runs_what_is_served(encoder: Path, served: list[str],
 
 
 def test_a_variant_that_is_not_built_says_what_to_do(encoder: Path) -> None:
-    with pytest.raises(SystemExit, match=r"variant fp32 .* is not built: run `make models`"):
+    with pytest.raises(SystemExit, match=r"variant fp32 .* is not built: run `tidegate models build encoder --variant fp32`"):
         variant_folder(encoder, "fp32")

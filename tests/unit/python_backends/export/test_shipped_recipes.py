@@ -10,7 +10,7 @@ import pytest
 
 from python_backends.export.discovery import Target, find_model_directories, load_targets
 from python_backends.export.recipe import AUTO, Gate
-from python_backends.runtime.machine import gpu_name
+from python_backends.runtime.machine import computes_bfloat16, gpu_name
 from python_backends.runtime.variants.variant import RUNTIMES
 from python_backends.runtime.variants.variant_choice import REFERENCE
 
@@ -25,6 +25,11 @@ def labels(target: Target) -> str:
 
 def test_the_encoder_has_the_reference_and_what_is_faster() -> None:
     assert {target.label for target in VARIANTS} >= {f"text_encoder/{name}" for name in (REFERENCE, "int8", "bf16", "compiled", "tensorrt")}
+
+
+def test_of_the_encoders_variants_only_one_that_this_cpu_would_emulate_is_left_to_whoever_names_it() -> None:
+    on_demand = {target.variant for target in VARIANTS if target.recipe.on_demand and target.label.startswith("text_encoder/")}
+    assert on_demand == (set() if computes_bfloat16() else {"bf16"})
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=labels)

@@ -181,12 +181,12 @@ def differing(part: float, count: int, *, seed: int, may_differ: float = 0.01) -
 
 
 def test_more_answers_that_differ_than_may_fail_the_gate_and_as_many_as_may_do_not() -> None:
-    wrong = [differing(0.05, 5_000, seed=seed) for seed in range(20)]
+    wrong = [differing(0.05, 5_000, seed=seed) for seed in range(10)]
     assert all(each.findings.failed == DISAGREEMENT for each in wrong)
-    assert sorted(each.findings.step_samples for each in wrong)[10] < 500
+    assert sorted(each.findings.step_samples for each in wrong)[5] < 500
     assert differing(1.0, 100, seed=1).findings.step_samples <= 5, "an embedding of another space is found at once"
     # Looked at after each sample: 0.01 shared by four gates allows one of 400.
-    assert sum(bool(differing(0.01, 1_000, seed=seed).findings.failed) for seed in range(100)) <= 2
+    assert sum(bool(differing(0.01, 1_000, seed=seed).findings.failed) for seed in range(40)) <= 1
     assert differing(0.05, 500, seed=1).findings.why.endswith("answers differ from stable's")
 
 

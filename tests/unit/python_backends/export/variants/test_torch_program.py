@@ -21,22 +21,19 @@ def encoder() -> SentenceEncoder:
     return tiny_encoder.encoder()
 
 
-@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
-def test_all_weights_have_the_precision_and_the_encoder_keeps_its_own(
-    tmp_path: Path, encoder: SentenceEncoder, precision: str, dtype: torch.dtype
+@pytest.mark.parametrize(("precision", "dtype", "mode"), [("fp32", torch.float32, "compiled_cuda_graphs"), ("bf16", torch.bfloat16, "")])
+def test_weights_have_the_precision_beside_them_is_the_interface_and_the_mode_travels_with_them(
+    tmp_path: Path, encoder: SentenceEncoder, precision: str, dtype: torch.dtype, mode: str
 ) -> None:
-    path = export_program(encoder, tmp_path, precision=precision)
+    path = export_program(encoder, tmp_path, precision=precision, mode=mode)
 
-    program = torch.export.load(path)
+    extra_files = {torch_runtime.MODE_ENTRY: ""}
+    program = torch.export.load(path, extra_files=extra_files)
     assert path == tmp_path / "model.pt2"
     assert {weight.dtype for weight in program.state_dict.values() if weight.is_floating_point()} == {dtype}
-    assert {weight.dtype for weight in encoder.parameters()} == {torch.float32}
+    assert {weight.dtype for weight in encoder.parameters()} == {torch.float32}, "the encoder keeps its own"
     assert encoder.bert.config._attn_implementation == "eager"
-
-
-def test_the_interface_is_beside_it(tmp_path: Path, encoder: SentenceEncoder) -> None:
-    export_program(encoder, tmp_path, precision="fp32")
-
+    assert not mode or extra_files[MODE_ENTRY] in (mode, mode.encode()), "under the name that the runtime reads"
     assert read_interface(tmp_path) == Interface(
         inputs=(
             TensorSpec("INPUT_IDS", "TYPE_INT64", ("batch", "length"), below=VOCABULARY),
@@ -45,14 +42,6 @@ def test_the_interface_is_beside_it(tmp_path: Path, encoder: SentenceEncoder) ->
         outputs=(TensorSpec("EMBEDDING", "TYPE_FP32", ("batch", HIDDEN)),),
         maximum={"length": LONGEST},
     )
-
-
-def test_the_mode_travels_with_it_under_the_name_that_the_runtime_reads(tmp_path: Path, encoder: SentenceEncoder) -> None:
-    path = export_program(encoder, tmp_path, precision="fp32", mode="compiled_cuda_graphs")
-
-    extra_files = {torch_runtime.MODE_ENTRY: ""}
-    torch.export.load(path, extra_files=extra_files)
-    assert extra_files[MODE_ENTRY] in ("compiled_cuda_graphs", b"compiled_cuda_graphs")
 
 
 def test_an_unknown_precision_is_refused(tmp_path: Path, encoder: SentenceEncoder) -> None:
