@@ -185,7 +185,7 @@ DRILLS = {
             "a region freezes", "two regions", faults.freeze_a_region,
             "SIGSTOP of a region's gateway for 5 s, while another region's only Triton is frozen for the first half",
             "requests there are given up on after two seconds: what may not be computed twice fails, the rest waits for a Triton",
-            f"{_E2E}/test_regions.py::test_requests_at_a_region_that_freezes_are_given_up_on", callers=4,
+            f"{_E2E}/regions/test_regions.py::test_requests_at_a_region_that_freezes_are_given_up_on", callers=4,
         ),
         Drill(
             "Redis dies", "two gateways", store_faults.kill_redis, "kill -9 of the one with the state, and a start 6 s later",

@@ -18,6 +18,7 @@ from python_backends.runtime.engines.cpu import spin_briefly
 from python_backends.runtime.errors import BackendError, ConfigError, ExecutionError
 from python_backends.runtime.machine import this_machine
 from python_backends.runtime.model_config import ModelConfig, parse_model_config
+from python_backends.runtime.streaming.budget import PARAMETER, weight_memory_bytes
 from python_backends.runtime.triton import respond, version_directory
 from python_backends.runtime.variants.served_variant import ServedVariant
 from python_backends.runtime.variants.variant import choose_variant
@@ -44,6 +45,8 @@ class TritonPythonModel:
         config, kind = parse_model_config(document), args["model_instance_kind"]
         if config.max_batch_size or not document.get("model_transaction_policy", {}).get("decoupled"):
             raise ConfigError(f"model '{config.name}': it needs max_batch_size 0 and model_transaction_policy {{ decoupled: true }}")
+        if weight_memory_bytes(config) is not None:
+            raise ConfigError(f"model '{config.name}': parameter '{PARAMETER}' streams weights of ONNX models only")
         folder, variant, reason = _weights(args, config, kind)
         # Only now: without a variant the reason above is worth more than that a library is missing.
         spin_briefly()
