@@ -23,7 +23,6 @@ def check(data: bytes) -> None:
     try:
         graph = read_graph(file)
     except ConfigError as exc:
-        assert len(str(exc)) < 1000
         str(exc).encode()
         return
     for weight in graph.weights.values():

@@ -21,7 +21,7 @@ def instrumented() -> AbstractContextManager[object]:
         return nullcontext()
     import atheris
 
-    scope: AbstractContextManager[object] = atheris.instrument_imports(include=["control_plane"])
+    scope: AbstractContextManager[object] = atheris.instrument_imports(include=["control_plane", "python_backends"])
     return scope
 
 
