@@ -34,6 +34,7 @@ from perf.rollout_gates import report as rollout_gates_report
 from perf.rollouts import report as rollouts_report
 from perf.simulate import report as simulate_report
 from perf.smoke import report as smoke_report
+from perf.streaming import report as streaming_report
 from perf.tenants import report as tenants_report
 from perf.waiting import report as waiting_report
 
@@ -85,6 +86,7 @@ SCENARIOS = {
         Scenario("embedding texts beside what people first write", embedding_report.Report),
         Scenario("embedding texts on a GPU", gpu_report.Report, needs_gpu=True),
         Scenario("generated text: answers that share steps, beside one after the other", generation_report.Report),
+        Scenario("a model with a part of its weights in memory", streaming_report.Report),
         Scenario("documents of many pages beside a plain server, part by part", long_documents_report.Report),
         Scenario("length-aware batching beside other ways of batching", batching_report.Report),
         Scenario("what an answer from the cache costs", cache_hits_report.Report),

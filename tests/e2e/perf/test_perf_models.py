@@ -34,6 +34,11 @@ def only_a_cache_has_hits(report: Report) -> None:
     assert report.median(Case(SHIPPED)).hit_ratio > 0
 
 
+def answers_are_the_whole_models(report: Report) -> None:
+    assert report.figures()["difference"] < 1e-5
+    assert report.figures()["resident_part"] < 1
+
+
 def every_job_is_done(report: Report) -> None:
     assert report.figures()["errors"] == 0
     assert JobsCase(BESIDE) in report.runs
@@ -61,6 +66,7 @@ RUNS = [
         "--ways", "length-aware", "one-by-one", "first-come",
     ),
     run("generation", *ONE_ROUND, "--callers", "1", "8", "--tokens", "2"),
+    run("streaming", *ONE_ROUND, "--requests", "2", check=answers_are_the_whole_models),
     run("repeats", *ONE_ROUND, "--requests", "100", "--caches", NO_CACHE, SHIPPED, check=only_a_cache_has_hits),
     run("cache-faults", *ONE_ROUND, "--requests", "50", "--levels", "none", "held still"),
     run(

@@ -1,0 +1,1 @@
+"""What it costs a model to have only a part of its weights in memory; `python -m perf.streaming`."""
