@@ -47,8 +47,9 @@ def test_all_callers_of_a_flight_that_is_taken_back_are_answered(answer: str | N
         bench.model.takes_s = 5.0
         asking = [await bench.start(bench.request()) for _ in range(3)]
         bench.servers.fell_silent()
+        asyncio.get_running_loop().call_later(1.0, bench.servers.heard)
         assert await asyncio.gather(*asking) == [answer or ":answer to x"] * 3
-        assert regions.count == 3
+        assert regions.count == 3 if answer is not None else regions.count > 3, "who was refused asks again while Triton is silent"
         assert bench.admission.account("").in_flight == 0
         assert bench.admission.account("team").in_flight == 0
         if answer is not None:
