@@ -83,12 +83,12 @@ def test_one_joins_and_one_leaves_under_load(hosts: list[Host], tmp_path: Path) 
         with asking(gateway, ("m0", "m1")) as answers:
             wait_for(lambda: all(answers.values()), what="answers of both")
             assert loaded(gateway) == {"first": {"m0", "m1"}}
-            require_that_it_says_what_it_lacks(gateway, "first")
 
             write(listed, first, second)
             wait_for(lambda: "second" in loaded(gateway), what="the second server")
             assert answer_of(ask(gateway, "m2")) == 3
-            assert "m2" in loaded(gateway)["second"]
+            assert (now := loaded(gateway))["second"], now  # with m2, or with a second m0, which made room for it on the first
+            assert set().union(*now.values()) == set(MODELS)
 
             write(listed, second)
             wait_for(lambda: "first" not in loaded(gateway), what="the first server's end")
@@ -101,6 +101,7 @@ def test_one_joins_and_one_leaves_under_load(hosts: list[Host], tmp_path: Path) 
             wait_for(lambda: "the servers stay as they are" in gateway.said(), what="a word in the log")
             assert "expected http[s]://HOST:HTTP_PORT" in gateway.said().replace("\n", "")
             assert loaded(gateway).keys() == {"second"}
+            require_that_it_says_what_it_lacks(gateway, "second")
     finally:
         assert gateway.stop() == 0, gateway.said()
     assert hosts[1].loaded() == set(MODELS), "who stops leaves what others run as it is"

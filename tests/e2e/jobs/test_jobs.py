@@ -84,6 +84,7 @@ def test_the_result_is_what_infer_would_have_said_byte_for_byte(tidegate: Tidega
     assert (found["state"], found["status"], found["attempts"], found["model"]) == ("succeeded", 200, 1, "text_embedding")
     same = result(tidegate, job)
     assert (same.status, same.body) == (synchronous.status, synchronous.body)
+    assert same.headers.pop("cache-control") == "no-store"
     assert same.headers.keys() == synchronous.headers.keys()
 
 
