@@ -98,7 +98,7 @@ def host_on(place: str, root: Path, repository: Path) -> Iterator[Host]:
         running, secret = node.tidegate, ("--node-secret-file", str(secret_file(root)))
         host = Host(node.url, f"127.0.0.1:{node.http_port}", dict(running.control_fields()), secret)
     else:
-        running = servers.start(root / "state", *flags, COMPLETE, env=servers.SHARED_TRITON)
+        running = servers.start(root / "state", *flags, env=servers.SHARED_TRITON)
         ports = [running.triton_port(name) for name in ("HTTPService", "GRPCInferenceService", "Metrics Service")]
         url = "http://127.0.0.1:{}?grpc_port={}&metrics_port={}".format(*ports)
         host = Host(url, f"127.0.0.1:{ports[0]}", {}, flags)

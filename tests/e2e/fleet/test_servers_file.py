@@ -87,8 +87,7 @@ def test_one_joins_and_one_leaves_under_load(hosts: list[Host], tmp_path: Path) 
             write(listed, first, second)
             wait_for(lambda: "second" in loaded(gateway), what="the second server")
             assert answer_of(ask(gateway, "m2")) == 3
-            assert (now := loaded(gateway))["second"], now  # with m2, or with a second m0, which made room for it on the first
-            assert set().union(*now.values()) == set(MODELS)
+            assert "m2" in loaded(gateway)["second"]
 
             write(listed, second)
             wait_for(lambda: "first" not in loaded(gateway), what="the first server's end")
