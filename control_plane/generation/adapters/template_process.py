@@ -17,6 +17,7 @@ from typing import Any
 
 import orjson
 
+from control_plane.concurrency.shared_task import join, outcome
 from control_plane.core.algorithms.bounded_cache import BoundedCache
 from control_plane.core.errors import InvalidRequest, Overloaded, PayloadTooLarge, UpstreamFailed
 from control_plane.generation.domain.generative_model import TEMPLATE, ChatFormat
@@ -96,6 +97,7 @@ class _TemplateProcess:
         self._max_line_bytes = 6 * max_prompt_bytes + (64 << 10)  # a character of a prompt may be written as an escape
         self._max_memory_bytes = _MEMORY_BYTES + _COPIES * max_prompt_bytes
         self._process: asyncio.subprocess.Process | None = None
+        self._starting: asyncio.Task[asyncio.subprocess.Process | Exception] | None = None
         self._turn = asyncio.Lock()
         self._waiting = 0
         self._is_at_left = False
@@ -117,6 +119,9 @@ class _TemplateProcess:
             self._waiting -= 1
 
     async def end(self) -> None:
+        if self._starting is not None:
+            with suppress(Exception):  # then there is nothing to end
+                self._process = await join(self._starting)
         process = self._process
         self._kill()
         if process is not None:
@@ -145,32 +150,39 @@ class _TemplateProcess:
             await self._end_left()
         process = self._process
         if process is None or process.returncode is not None:
-            try:
-                async with asyncio.timeout(_START_S):
-                    process = self._process = await self._start()
-            except (TimeoutError, OSError) as exc:
-                raise Overloaded("no process can be started to render chat templates; try again shortly") from exc
+            process = await self._started()
         assert process.stdin is not None
         assert process.stdout is not None
-        is_written = False
         try:
             async with asyncio.timeout(_RENDER_S):
                 process.stdin.write(orjson.dumps(asked) + b"\n")
                 await process.stdin.drain()
-                is_written = True
                 if line := await process.stdout.readline():
                     return orjson.loads(line)  # type: ignore[no-any-return]
         except (TimeoutError, OSError, ValueError):  # ValueError: the line is longer than any prompt may be
             pass
         except asyncio.CancelledError:
-            if is_written and process is self._process:
-                self._is_at_left = True
-            else:
-                self._kill()
+            if process is self._process:
+                self._is_at_left = True  # also while its line is written, which goes on
             raise
         self._kill()
         await process.wait()
         return None
+
+    async def _started(self) -> asyncio.subprocess.Process:
+        """Start the process; where a caller leaves meanwhile, the next one finds it. Raises Overloaded: it cannot be started."""
+        if self._starting is None:
+            self._starting = asyncio.get_running_loop().create_task(outcome(self._start), name="template-process")
+        starting = self._starting
+        try:
+            async with asyncio.timeout(_START_S):
+                self._process = await join(starting)
+            return self._process
+        except (TimeoutError, OSError) as exc:
+            raise Overloaded("no process can be started to render chat templates; try again shortly") from exc
+        finally:
+            if starting.done():
+                self._starting = None
 
     async def _start(self) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(

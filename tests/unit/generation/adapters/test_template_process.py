@@ -135,6 +135,24 @@ async def test_callers_who_leave_at_once_cost_others_no_start() -> None:
         assert it._short._process is first
 
 
+async def test_a_start_whose_caller_leaves_is_that_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts, start = list[Any](), asyncio.create_subprocess_exec
+
+    async def counted(*program: Any, **options: Any) -> asyncio.subprocess.Process:
+        starts.append(program)
+        await asyncio.sleep(0.01)
+        return await start(*program, **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", counted)
+    async with processes() as it:
+        for _ in range(5):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.001):
+                    await rendered(it, TEMPLATE)
+        assert "hi é" in await rendered(it, TEMPLATE)
+        assert len(starts) == 1
+
+
 async def test_a_process_that_dies_is_started_again_and_ends_with_its_gateway() -> None:
     async with processes() as it:
         await rendered(it, TEMPLATE)
