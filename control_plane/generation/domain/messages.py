@@ -20,9 +20,9 @@ ROLES = {"system": "system", "developer": "system", "user": "user", "assistant":
 _NAME = re.compile("[a-zA-Z0-9_-]{1,64}")
 _PASSES = 8
 """How often a text is gone through: a space could complete another token, which is broken up in turn."""
-_AT_ONCE = 256
+AT_ONCE = 256
 """Messages, or parts of one, that are parsed in one step: some 0.3 ms."""
-_CHARS_AT_ONCE, _MESSAGE_CHARS = 64 * 1024, 64
+CHARS_AT_ONCE, _MESSAGE_CHARS = 64 * 1024, 64
 """Characters that are searched in one step, and what a message takes beside its own."""
 
 Message = dict[str, str]
@@ -36,7 +36,7 @@ def message_steps(value: Any) -> Steps[tuple[Message, ...]]:
     found = []
     for index, each in enumerate(value, 1):
         found.append((yield from _message_steps(each, f"messages[{index - 1}]")))
-        if index % _AT_ONCE == 0:
+        if index % AT_ONCE == 0:
             yield
     return tuple(found)
 
@@ -67,7 +67,7 @@ def _content_steps(value: Any, where: str) -> Steps[str]:
     texts = []
     for index, each in enumerate(value, 1):
         texts.append(_part(each, f"{where}[{index - 1}]"))
-        if index % _AT_ONCE == 0:
+        if index % AT_ONCE == 0:
             yield
     return "".join(texts)
 
@@ -91,7 +91,7 @@ def without_control_tokens(messages: Sequence[Message], tokens: tuple[str, ...])
         content = yield from _broken_up(each["content"], longest_first, f"messages[{index}]")
         found.append({**each, "content": content})
         seen_chars += len(content) + _MESSAGE_CHARS
-        if seen_chars > _CHARS_AT_ONCE:
+        if seen_chars > CHARS_AT_ONCE:
             seen_chars = 0
             yield
     return tuple(found)
@@ -105,12 +105,12 @@ def _broken_up(text: str, tokens: Sequence[str], where: str) -> Steps[str]:
         for token in tokens:
             if token in text:
                 found.append(token)
-            if len(text) > _CHARS_AT_ONCE:
+            if len(text) > CHARS_AT_ONCE:
                 yield
         if not found:
             return text
         for token in found:
             text = text.replace(token, f"{token[0]} {token[1:]}" if len(token) > 1 else " ")
-            if len(text) > _CHARS_AT_ONCE:
+            if len(text) > CHARS_AT_ONCE:
                 yield
     raise InvalidRequest(f"{where}.content has control tokens of this model that cannot be told from text", field=f"{where}.content")
