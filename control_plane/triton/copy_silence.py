@@ -43,8 +43,8 @@ class CopySilence:
     _gave_up_s: float = field(default=-inf, init=False)
 
     def answered(self, sent_s: float, now_s: float) -> None:
-        """Note any answer, good or bad. One to a request that was sent before all that were given up is no answer of a copy that
-        has ended those: only its silence begins anew."""
+        """Note any answer, good or bad. An answer to a request that was sent before all that were given up does not show that the
+        copy has finished those: it only begins the silence anew."""
         self._has_answered, self._answered_s = True, now_s
         if self._given_up and sent_s < self._first_sent_s:
             self._since_s, self._is_overdue = now_s, False

@@ -19,7 +19,7 @@ SHORT, BATCH = "1 text of 16 tokens", "32 texts of 16 tokens"
 @dataclass(frozen=True, slots=True)
 class Case:
     mib: int
-    """Of weights in memory; `WHOLE`: all."""
+    """MiB of the model's weights that are in memory at a time; `WHOLE`: all of them."""
     asked: str
 
 

@@ -22,7 +22,7 @@ SPECVERSION = "1.0"
 PREFIX, VERSION = "io.tidegate.", ".v1"
 USAGE, AUDIT, REQUEST = "usage.recorded", "audit.written", "request.ended"
 JOB, LOST = "job.ended", "events.lost"
-"""Of tenants' own streams only."""
+"""Types of event that only the streams of tenants have (`GET /v2/events`): a job has ended, and events were lost."""
 _SEQUENCE_DIGITS = 16
 
 

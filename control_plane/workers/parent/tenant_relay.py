@@ -23,7 +23,7 @@ class TenantRelay:
         self._feeds = feeds
         self._followed: dict[Send, frozenset[str]] = {}
         self._waiting: dict[str, TenantEvents] = {}
-        """What the workers that follow a tenant are to be sent."""
+        """Tenant -> its new events, which are sent together to the workers that follow it."""
         feeds.told = self._note
 
     def follow(self, send: Send, tenants: Iterable[str]) -> None:

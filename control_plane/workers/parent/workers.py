@@ -147,8 +147,9 @@ class Workers:
         return min((sent_s for at, of, sent_s in self.awaited() if (at, of) == (server, model)), default=inf)
 
     def awaited(self) -> Iterator[tuple[str, str, float]]:
-        """Yield the server, the model and the time it was sent of the oldest requests that workers wait for. What came after one
-        that any worker's caller gave up is not: it waits behind that, and says nothing of what the replica computes."""
+        """Yield the server, the model and the time it was sent of the oldest requests that workers wait for. Left out are those
+        that were sent after a request that its caller, in any worker, gave up: they wait behind that one, so they do not show that
+        the replica is busy with a long request."""
         given_up = {(at, of): sent_s for at, of, sent_s in worked_on(each for worker in self._live for each in worker.given_up).requests}
         for worker in self._live:
             yield from (each for each in worker.awaited if each[2] <= given_up.get(each[:2], inf))

@@ -127,7 +127,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Computed:
-    """What Triton has computed of the model since it was loaded."""
+    """Reading of Triton's statistics of a model, at one time: requests computed since its load, and the seconds that took."""
 
     at_s: float
     requests: int

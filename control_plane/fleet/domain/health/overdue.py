@@ -47,8 +47,8 @@ def may_hang(replica: Replica, *, sent_s: float) -> bool:
 
 
 def is_behind(replica: Replica, *, sent_s: float, now_s: float) -> bool:
-    """Whether a request that was sent at `sent_s` is not the one in which a replica hangs, since that hangs already in an earlier
-    one. While the replica answers what came before it, its turn may still come, also if its caller has given it up."""
+    """Whether a replica hangs already in a request that was sent before this one, at `sent_s`. While it still answers earlier
+    requests, this one's turn may come yet, even if its caller has given it up."""
     return not may_hang(replica, sent_s=sent_s) and is_silent(replica, sent_s=_worked_on_s(replica), now_s=now_s)
 
 

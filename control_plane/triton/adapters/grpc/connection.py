@@ -52,7 +52,7 @@ class GrpcConnection(asyncio.Protocol):
         self.max_answer_bytes = max_answer_bytes
         self.loop = asyncio.get_running_loop()
         self.timer = DeadlineTimer(self.loop)
-        """Of the unary calls in flight."""
+        """Timer of the deadlines of all unary calls in flight."""
         self._unwritten: list[Exchange] = []
         """Calls that will be written in the next turn of the event loop."""
         self._heard_s = self.loop.time()

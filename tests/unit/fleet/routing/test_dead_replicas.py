@@ -35,7 +35,7 @@ class Mortal:
         return next(name for name in self.bench.tritons if self.bench.servers.members[name].pick() is server)
 
     def kill(self, name: str, how: str = "was killed by SIGKILL") -> None:
-        """As `triton/embedded/watchdogs/stub_watch` sees it."""
+        """End a server's stub of model `a`, and tell the router, as the watchdog of stubs does."""
         self.deaths[name] += 1
         self.bench.tritons[name].dead.add("a")
         self.bench.router.stub_died(name, "a", how)
