@@ -34,6 +34,7 @@ AnswerT = TypeVar("AnswerT")
 _HTTP_OF_PARTS_CODE: dict[int, int] = {
     GrpcStatus.INVALID_ARGUMENT: 400,
     GrpcStatus.NOT_FOUND: 404,
+    GrpcStatus.RESOURCE_EXHAUSTED: 413,
     GrpcStatus.UNIMPLEMENTED: 501,
     GrpcStatus.UNAVAILABLE: 503,
     GrpcStatus.DEADLINE_EXCEEDED: 504,

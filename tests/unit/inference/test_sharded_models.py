@@ -29,10 +29,10 @@ from control_plane.core.tensor import RawTensor, Tensor
 from control_plane.frontends.common.body_budget import BodyBudget
 from control_plane.inference.retries.faults import Fault
 from control_plane.inference.routes.targets import Arm
-from control_plane.inference.sharded_models import ShardedModels
+from control_plane.inference.sharded_models import ShardedModels, render_failure
 from control_plane.objects.domain.route import Route, Target
 from control_plane.objects.domain.tenant import Tenant
-from control_plane.protocols.grpc import GrpcAnswer, message_answer, status_answer
+from control_plane.protocols.grpc import GrpcAnswer, GrpcStatus, message_answer, status_answer
 from control_plane.protocols.kserve.ensemble_json import GivenTensors
 from control_plane.protocols.kserve.ensemble_proto import read_given, render_answer
 from control_plane.sharding.domain.plan import Step
@@ -349,3 +349,18 @@ def test_what_cannot_be_carried_out_is_refused_before_any_part_is_asked(
         assert request.asked == []
 
     run(test())
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (GrpcStatus.INVALID_ARGUMENT, 400),
+        (GrpcStatus.RESOURCE_EXHAUSTED, 413),
+        (GrpcStatus.UNIMPLEMENTED, 501),
+        (GrpcStatus.DEADLINE_EXCEEDED, 504),
+        (GrpcStatus.INTERNAL, 500),
+    ],
+)
+def test_the_failure_of_a_part_has_the_status_that_triton_gives_it_over_http(code: GrpcStatus, status: int) -> None:
+    answer = render_failure(code, "why")
+    assert (answer.status, answer.body) == (status, b'{"error":"why"}')
