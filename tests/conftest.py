@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from control_plane.host.memory.garbage import collect_no_garbage_in_forks
 from tests.aio import run, run_in_virtual_time
 from tests.contract import ledger
 
@@ -23,12 +24,15 @@ settings.register_profile("search", settings.get_profile("default"), max_example
 settings.load_profile("default")
 
 
-pytest_plugins = ("tests.distribution",)
+pytest_plugins = ("tests.distribution", "tests.hanging")
 
 # Of what tests start, hundreds of processes import NumPy and multiply no matrices; buffers for each thread take a third of the import.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# As in `control_plane/__main__`: gRPC would stop its threads for each process that a test starts, and wait for them.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 
+collect_no_garbage_in_forks()  # tests leave channels of gRPC behind
 gc.disable()  # of what is imported and collected nothing becomes garbage, and the collector would look at all of it again and again
 
 

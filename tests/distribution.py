@@ -9,6 +9,7 @@ Of files whose tests start all that they need each test is taken by itself.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +105,15 @@ class Share:
 class _Shares(EachScheduling):
     """Processes with a share each, whose tests add up: pytest would count those of one."""
 
+    def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
+        super().add_node_collection(node, collection)
+        # Also of one that comes for another that died: if it died too, pytest-xdist would leave out what it had left, and not say so.
+        self.node2collection[node] = list(collection)
+
     def schedule(self) -> None:
-        session = self.config.pluginmanager.get_plugin("session")
-        session.testscollected = sum(len(of_one) for of_one in self.node2collection.values())
+        if not self._started:
+            session = self.config.pluginmanager.get_plugin("session")
+            session.testscollected = sum(len(of_one) for of_one in self.node2collection.values())
         super().schedule()
 
 

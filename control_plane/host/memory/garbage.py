@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -36,3 +37,22 @@ def freeze_garbage_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
+
+
+def collect_no_garbage_in_forks() -> None:
+    """Collect nothing between a fork and the program that the new process executes. Call it once.
+
+    What is freed there may wait for a thread that a fork leaves behind, as a channel of gRPC does. Such a process never gets to
+    its program, and uvloop's `uv_spawn`, which waits for that in C, would stop this one for good.
+    """
+    were_enabled: list[bool] = []
+
+    def before() -> None:
+        were_enabled.append(gc.isenabled())
+        gc.disable()
+
+    def after() -> None:
+        if were_enabled.pop():
+            gc.enable()
+
+    os.register_at_fork(before=before, after_in_parent=after)

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 from control_plane.settings import PROJECT_ROOT as PROJECT
 from tests.distribution import APART, BEGUN_FIRST, TOGETHER, Share
 
@@ -23,3 +29,20 @@ def test_what_is_no_test_is_collected_by_all() -> None:
 def test_every_file_that_is_named_is_there() -> None:
     assert set(BEGUN_FIRST) <= {file.name for file in FILES}
     assert TOGETHER.keys() | APART <= {str(file.relative_to(PROJECT)) for file in FILES}
+
+
+def test_one_that_hangs_ends_in_time_and_costs_no_other_its_run(tmp_path: Path) -> None:
+    hangs = "import asyncio, uvloop\ndef test_{}(): uvloop.run(asyncio.Event().wait())\n"
+    (tmp_path / "test_a.py").write_text(hangs.format("first") + hangs.format("second") + "def test_third(): pass\n")
+    (tmp_path / "test_b.py").write_text("def test_fourth(): pass\n")
+    plugins = [f"-p{name}" for name in ("xdist.plugin", "pytest_timeout", "tests.distribution", "tests.hanging", "no:cacheprovider")]
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-c", os.devnull, *plugins, "-o", "timeout=1", "-n", "2", "--dist", "each", tmp_path],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(PROJECT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 1
+    assert re.search(r"= 2 failed, 2 passed in ", ended.stdout), ended.stdout
+    assert all(re.search(f"test_a.py.* in test_{name}", ended.stderr) for name in ("first", "second")), ended.stderr
