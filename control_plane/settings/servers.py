@@ -92,14 +92,15 @@ class TritonSettings(Group):
 
     model_config_name: str = "auto"
     """Name of the `configs/<name>.pbtxt` that Triton uses of each model. `auto` means `gpu` where there is an
-    NVIDIA device and a library that computes on it (and, for models with variants, a variant for it), else
+    NVIDIA device and a library that computes on it (and, for models with variants, a variant for it); else
+    `nvidia` where there is a device and `tritonserver` has an ONNX Runtime backend that computes on it; else
     the plain `config.pbtxt`."""
 
     tritonserver: Path | None = None
     """Program to start as the embedded Triton instead of the one in the wheel of `make setup`, such as
     `/opt/tritonserver/bin/tritonserver` in NVIDIA's image: release 24.10 or later. All backends in its folder
-    `backends` are used, but where `python_backends` has one of the same name. Its Python models run in the Python
-    that its stub was built for."""
+    `backends` are used, and of `python_backends` those whose names are free. Its Python models import what the
+    running Python has, if its stub was built for that version, else what the machine's `python3` has."""
 
     triton_transport: Literal["unix", "tcp"] = "unix"
     """How the gateway reaches the embedded Triton: `unix` uses sockets that only this user can open; `tcp`

@@ -1,5 +1,5 @@
-"""Choice of the configurations that models are served with: those for a GPU only where a library can compute
-on one.
+"""Choice of the configurations that models are served with: those for a GPU only where something can compute
+on one: a library in Python, or the ONNX Runtime backend of a Triton of NVIDIA's.
 
 That there is a device proves little: with the CPU build of PyTorch, which README suggests, no library can use
 it, and every model that asks for a GPU would fail to load. Called at start, by `app/` and the command line.
@@ -19,8 +19,11 @@ from typing import Any
 from control_plane.host import gpu_probe
 from control_plane.settings import Settings, TritonSettings
 from control_plane.triton.config_name import AUTO
+from control_plane.triton.embedded.stub_python import stub_python
 
 GPU = "gpu"
+NVIDIA = "nvidia"
+"""For Triton's native backends, which are in NVIDIA's image."""
 PLAIN = ""
 NO_DEVICE = "there is no NVIDIA device"
 
@@ -35,6 +38,9 @@ _ANY_VARIANT = "onnxruntime"
 """Library that runs a model's plain variant on a GPU as well; the others need a variant built for a GPU and
 for them.
 """
+
+_NATIVE = "backends/onnxruntime/libonnxruntime_providers_cuda.so"
+"""Library of a native ONNX Runtime backend that computes on GPUs, beside the folder of `tritonserver`."""
 
 _log = logging.getLogger(__name__)
 
@@ -72,20 +78,28 @@ def choose_profile(settings: TritonSettings, *, device: Path = _NVIDIA_DEVICE, a
         return Profile(settings.model_config_name, "TIDEGATE_MODEL_CONFIG_NAME says so")
     if not device.exists():
         return Profile(PLAIN, NO_DEVICE)
-    tried = (ask or ask_libraries)()
+    tried = ask() if ask else ask_libraries(probe(stub_python(settings.tritonserver)))
     working = [name for name, why_not in tried.items() if not why_not]
-    if not working:
-        reasons = "; ".join(f"{name}: {why_not}" for name, why_not in tried.items())
-        return Profile(PLAIN, f"there is an NVIDIA device ({device}), but nothing that computes on it: {reasons}")
-    for model in _unserved(settings.model_repository, working):
+    unserved = next(_unserved(settings.model_repository, working), None)
+    if working and unserved is None:
+        return Profile(GPU, f"{' and '.join(working)} can use the GPU")
+    if settings.tritonserver is not None and (settings.tritonserver.resolve().parents[1] / _NATIVE).is_file():
+        return Profile(NVIDIA, f"the backend onnxruntime of {settings.tritonserver} can use the GPU")
+    if working:
         return Profile(
-            PLAIN, f"{' and '.join(working)} can use the GPU, but {model} has no variant for that: tidegate models build {model}"
+            PLAIN, f"{' and '.join(working)} can use the GPU, but {unserved} has no variant for that: tidegate models build {unserved}"
         )
-    return Profile(GPU, f"{' and '.join(working)} can use the GPU")
+    reasons = "; ".join(f"{name}: {why_not}" for name, why_not in tried.items())
+    return Profile(PLAIN, f"there is an NVIDIA device ({device}), but nothing that computes on it: {reasons}")
 
 
-def ask_libraries(command: Sequence[str] = (sys.executable, "-I", gpu_probe.__file__), *, timeout_s: float = _PROBE_TIMEOUT_S) -> Tried:
-    """Run the probe in the Python whose packages the stubs import, and return what it finds."""
+def probe(python: str) -> Sequence[str]:
+    """Return the command by which a Python says what computes on the GPU."""
+    return (python, "-I", gpu_probe.__file__)
+
+
+def ask_libraries(command: Sequence[str] = probe(sys.executable), *, timeout_s: float = _PROBE_TIMEOUT_S) -> Tried:
+    """Run the probe, by the Python whose packages the stubs import, and return what it finds."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s)
     except (OSError, subprocess.TimeoutExpired) as exc:

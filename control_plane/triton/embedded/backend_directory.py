@@ -13,11 +13,13 @@ _PYTHON = "python"
 
 
 def assemble_backends(directory: Path, *, python_backend: Path, python_backends: Path, others: Path | None = None) -> None:
-    """Make `directory` hold the `python` backend and every folder of `python_backends` that has a `model.py`, and
-    those of `others` whose names are free; nothing else.
+    """Make `directory` hold the `python` backend, the folders of `others`, and every folder of `python_backends` that has a
+    `model.py` and whose name is free; nothing else.
+
+    `others` are a Triton's own backends: its `onnxruntime` computes on the GPU, and for ours no such build may be installed.
     """
     ours = {_PYTHON: python_backend, **{backend.name: backend for backend in python_based(python_backends)}}
-    _make_links(directory, {each.name: each for each in _folders(others)} | ours)
+    _make_links(directory, ours | {each.name: each for each in _folders(others)})
 
 
 def assemble_imports(directory: Path, python_backends: Path) -> None:

@@ -29,10 +29,11 @@ from control_plane.triton.embedded.account import find_account, grant_traversal,
 from control_plane.triton.embedded.backend_directory import assemble_backends, assemble_imports
 from control_plane.triton.embedded.command import choose_ports, make_sockets, shm_prefix, triton_command, triton_folders
 from control_plane.triton.embedded.environment import require_bash, triton_environment
-from control_plane.triton.embedded.installation import TritonInstallation, ensure_installed, own_installation, running_python
+from control_plane.triton.embedded.installation import TritonInstallation, ensure_installed, own_installation
 from control_plane.triton.embedded.known_flags import known_flags, of_this_version, require_known, require_ours
 from control_plane.triton.embedded.log_file import LogFile, open_log
-from control_plane.triton.embedded.shared_libraries import link_libpython, linked_python, require_loadable
+from control_plane.triton.embedded.shared_libraries import link_libpython, require_loadable
+from control_plane.triton.embedded.stub_python import has_our_python
 from control_plane.triton.embedded.watchdogs.load_watch import AbandonedLoadAnswerer, Answer, LoadWatch
 from control_plane.triton.embedded.watchdogs.stub_watch import StubWatch
 from control_plane.triton.embedded.watchdogs.stubs import Stubs, signal_name
@@ -168,11 +169,10 @@ class EmbeddedTritonLauncher(WatchedTriton):
         named, libraries = self._settings.triton_env, self._folders.libraries
         environment = triton_environment(self._environment, libraries=libraries, named=named)
         require_bash(environment)
-        for binary in (installation.binary, installation.stub):
-            trace = require_loadable(binary, environment)
-        if installation.is_own and linked_python(trace) != running_python():
-            return triton_environment(self._environment, libraries=libraries, named=named, has_our_python=False)
-        return environment
+        require_loadable(installation.binary, environment)
+        if has_our_python(installation, environment):
+            return environment
+        return triton_environment(self._environment, libraries=libraries, named=named, has_our_python=False)
 
     def _close_to_others(self) -> None:
         """Close the folder to other users than ours and the one that Triton runs as."""

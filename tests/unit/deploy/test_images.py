@@ -157,23 +157,25 @@ def test_the_packages_of_the_images_are_the_locked_ones(path: Path) -> None:
 @pytest.mark.parametrize(("stubs", "expected"), [("", set()), ("gpu", {"tensorrt-cu13", "cuda-bindings"})])
 def test_stubs_get_what_they_are_to_have_and_the_bill_says_so(tmp_path: Path, stubs: str, expected: set[str]) -> None:
     """The image's own commands; pip is one that notes how it is called."""
-    commands = [rest for word, rest in instructions(IMAGES / "triton.Dockerfile") if word == "RUN" and "/opt/tidegate/" in rest]
-    writing = [part for part in commands[0].split(" && ") if "${STUBS}" in part]
-    installing = next(rest for rest in commands if "stubs.txt;" in rest).split(" && ")[0]
+    commands = next(rest for word, rest in instructions(IMAGES / "triton.Dockerfile") if word == "RUN").split(" && ")
+    writing = [part for part in commands if "${STUBS}" in part]
+    (installing,) = (part for part in commands if "--requirement" in part)
     assert len(writing) == 2
     program = tmp_path / "bin" / "python3"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\n[ "$2" = pip ] && echo "$@" > {tmp_path}/pip && exit\nexec {sys.executable} "$@"\n')
     program.chmod(0o755)
-    script = " && ".join([*writing, installing]).replace("/opt/tidegate", str(tmp_path))
+    script = " && ".join([*writing, installing]).replace("/opt/tidegate", str(tmp_path)).replace("/tmp/req", f"{tmp_path}/req")
     environment = {"PATH": f"{program.parent}:{os.environ['PATH']}", "STUBS": stubs}
     subprocess.run(["sh", "-c", script], cwd=PROJECT, env=environment, check=True, timeout=60)
     listed = {each["name"] for each in json.loads((tmp_path / "sbom.cdx.json").read_text())["components"]}
-    assert expected <= listed
-    assert ("tensorrt-cu13" in listed) == bool(stubs)
-    called = (tmp_path / "pip").read_text() if (tmp_path / "pip").exists() else ""
-    assert ("--require-hashes" in called and str(tmp_path / "stubs.txt") in called) == bool(stubs)
-    assert {line.partition("==")[0] for line in (tmp_path / "stubs.txt").read_text().splitlines() if "==" in line} >= expected
+    called = (tmp_path / "pip").read_text().split()
+    assert called[called.index("--python") + 1] == f"{tmp_path}/node", "which the stubs are of"
+    assert {"--require-hashes", f"{tmp_path}/requirements.txt"} <= {*called}
+    required = {line.partition("==")[0] for line in (tmp_path / "requirements.txt").read_text().splitlines() if "==" in line}
+    for names in (listed, required):
+        assert expected <= names
+        assert ("tensorrt-cu13" in names) == bool(stubs)
 
 
 def test_the_nodes_environment_is_made_where_ensurepip_is_missing(tmp_path: Path) -> None:
@@ -182,6 +184,7 @@ def test_the_nodes_environment_is_made_where_ensurepip_is_missing(tmp_path: Path
     made = command.split(" && ")[0].split()
     assert made[-1] == "/opt/tidegate/node"
     subprocess.run([sys.executable, *made[1:-1], str(tmp_path / "node")], check=True, timeout=120)
+    assert "include-system-site-packages = true" in (tmp_path / "node/pyvenv.cfg").read_text(), "a layer's packages are found"
     wheel = tmp_path / "a_package-1-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("a_package/__init__.py", "")

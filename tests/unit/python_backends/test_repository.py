@@ -58,6 +58,7 @@ def test_every_profile_of_a_model_looks_the_same_from_outside(profile: Path) -> 
         del plain["TEXT"], plain["TOKENS"]
 
     assert shown == plain
+    assert read(profile).response_cache.enable == read(profile.parents[1] / "config.pbtxt").response_cache.enable
 
 
 def tokens_of(config: ModelConfig) -> ModelConfig:

@@ -89,6 +89,29 @@ def test_a_model_with_variants_needs_one_that_can_be_served(
     assert name or "encoder has no variant for that: tidegate models build encoder" in chosen.reason
 
 
+@pytest.mark.parametrize("working", [[], ["torch"]], ids=["nothing else does", "no variant for what else does"])
+def test_nvidias_backends_compute_where_nothing_in_python_does(repository: Path, device: Path, tmp_path: Path, working: list[str]) -> None:
+    variant(repository, "encoder", "fp32", runtime="onnxruntime", device="cpu")
+    server = tmp_path / "tritonserver/bin/tritonserver"
+    native = tmp_path / "tritonserver/backends/onnxruntime/libonnxruntime_providers_cuda.so"
+    assert profile(repository, device, found(*working), tritonserver=server).name == "", "a build for CPUs only"
+    native.parent.mkdir(parents=True)
+    native.touch()
+    assert profile(repository, device, found(*working), tritonserver=server) == Profile(
+        "nvidia", f"the backend onnxruntime of {server} can use the GPU"
+    )
+    assert profile(repository, device, found("onnxruntime"), tritonserver=server).name == "gpu", "our backends batch better"
+    assert profile(repository, device, found(*working)).name == "", "that of the wheel has no such backend"
+
+
+def test_the_python_of_the_stubs_is_asked(repository: Path, device: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python3"
+    python.write_text("""#!/bin/sh\necho '{"torch": ""}'\n""")
+    python.chmod(0o755)
+    monkeypatch.setattr("control_plane.models.adapters.profile.stub_python", lambda tritonserver: str(python))
+    assert choose_profile(TritonSettings(model_repository=[repository]), device=device) == Profile("gpu", "torch can use the GPU")
+
+
 def test_what_the_operator_says_counts(repository: Path, device: Path) -> None:
     assert profile(repository, device, NOTHING, model_config_name="gpu").name == "gpu"
     assert profile(repository, device, found("torch"), model_config_name="").name == ""

@@ -72,7 +72,7 @@ def test_stubs_can_import_the_package_and_nothing_beside_it(tmp_path: Path, pyth
     assert links(imports) == {"python_backends": python_backends}
 
 
-def test_an_own_tritons_other_backends_are_there_too_and_ours_come_first(tmp_path: Path, python_backends: Path) -> None:
+def test_an_own_tritons_backends_are_there_too_and_come_before_ours(tmp_path: Path, python_backends: Path) -> None:
     theirs = tmp_path / "opt/tritonserver/backends"
     for name in ("python", "onnxruntime", "tensorrt"):
         (theirs / name).mkdir(parents=True)
@@ -81,5 +81,6 @@ def test_an_own_tritons_other_backends_are_there_too_and_ours_come_first(tmp_pat
     assemble_backends(directory, python_backend=theirs / "python", python_backends=python_backends, others=theirs)
     found = links(directory)
     assert (found["tensorrt"], found["python"]) == (theirs / "tensorrt", theirs / "python")
-    assert found["onnxruntime"] == python_backends / "onnxruntime"
+    assert found["onnxruntime"] == theirs / "onnxruntime", "which computes on the GPU"
+    assert found["text_encoder"] == python_backends / "text_encoder"
     assert found.keys() == backend_names(python_backends, theirs)
