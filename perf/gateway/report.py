@@ -48,6 +48,7 @@ _LIMITS: Mapping[str, Sequence[_Limit]] = {
     "http": (
         _Limit("throughput / nginx's", "throughput_of_nginx", NGINX, 0.6, at_least=True),
         _Limit("added p50 / nginx's", "added_of_nginx", NGINX, 1.5, at_least=False),
+        _Limit("CPU a request / nginx's", "cpu_of_nginx", NGINX, 2.0, at_least=False),
         _Limit("throughput / Starlette's", "throughput_of_python", "starlette-aiohttp", 5.0, at_least=True),
     ),
     "grpc": (
@@ -114,6 +115,8 @@ class Report(report.Report):
             return None
         if limit.key.startswith("throughput"):
             return self._throughput_of(case, limit.peer)
+        if limit.key.startswith("cpu"):
+            return self.over_rounds(case, case.of(limit.peer), lambda own, other: own.cpu_us / other.cpu_us)
         if limit.peer == STRAIGHT:
             return self.added_us(case)
         others_us = self.added_us(case.of(limit.peer))
