@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
-from control_plane.core.errors import ControlPlaneError
+from control_plane.core.errors import ControlPlaneError, UpstreamUnavailable
 from control_plane.core.model import ModelState
 from control_plane.fleet.domain.event import FleetEventKind
-from control_plane.fleet.domain.fleet import Fleet, Replica, Server
+from control_plane.fleet.domain.fleet import SLOW_S, Fleet, ModelFacts, Replica, Server
+from control_plane.fleet.domain.placement.limits import LIMITS
 from control_plane.fleet.domain.placement.placement import Obstacle, Refusal, place
 from control_plane.fleet.loading.replica_loader import ReplicaLoader
 from control_plane.fleet.view.state import FleetState
@@ -25,6 +27,9 @@ _log = logging.getLogger(__name__)
 
 _PASSING = {Obstacle.IN_USE, Obstacle.CHURN, Obstacle.LATE, Obstacle.QUARANTINED}
 """Obstacles that keep a model off another server only for now."""
+
+_FREE_ROOM = replace(LIMITS, evicts=False, stays_in_pool=True)
+"""Limits for models that nobody waits for."""
 
 _LOOK_S = 1.0
 """Longest time between two looks, even if nothing is said to have changed."""
@@ -35,7 +40,7 @@ class DrainLimits:
     """Upper bounds of the phases of a drain, in seconds."""
 
     move_s: float = 60.0
-    """Time for loading elsewhere the models that must have replicas."""
+    """Time for loading elsewhere the models that must have replicas, and for beginning to load those that were used lately."""
 
     end_s: float = 60.0
     """Time for requests and sequences to end. The longest request takes half of it, and a sequence that lies idle
@@ -76,7 +81,7 @@ class Drainer:
         # own meanwhile.
         there = set(server.replicas)
         if self._is_leader():
-            await self._until(lambda: not self._has_to_move(server), self._limits.move_s)
+            await self._until(lambda: not self._move(server), self._limits.move_s, for_room=False)
         if server.is_up:
             # Other processes may still have requests here that they have not reported; only their next
             # reports show them.
@@ -87,18 +92,39 @@ class Drainer:
         if self._is_leader():
             await self._unload(server, there)
 
-    def _has_to_move(self, server: Server) -> bool:
-        """Whether a model on the server needs more replicas than the other servers have, and can get them."""
-        return any(self._must_be_elsewhere(replica.model) for replica in server.replicas.values() if not replica.is_step)
+    def _move(self, server: Server) -> bool:
+        """Begin to load elsewhere what can be loaded there now; whether anything of it has to be waited for."""
+        models, now_s = self._state.fleet.models, self._state.now_s()
+        there = [models[name] for name, replica in server.replicas.items() if not replica.is_step and name in models]
+        # What is used most comes first, as the time may not be enough for all.
+        there.sort(key=lambda facts: facts.uses_per_s(now_s), reverse=True)
+        return any([any(map(self._must_be_elsewhere, there)), any(self._waits_to_follow(facts, server) for facts in there)])
 
-    def _must_be_elsewhere(self, model: str) -> bool:
-        fleet, facts = self._state.fleet, self._state.fleet.models.get(model)
-        if facts is None or _ready_to_stay(fleet, model) >= fleet.least_replicas(facts):
+    def _must_be_elsewhere(self, facts: ModelFacts) -> bool:
+        """Whether a model needs more replicas than the other servers have, and can get them; the reconciler loads those."""
+        fleet = self._state.fleet
+        if _ready_to_stay(fleet, facts.name) >= fleet.least_replicas(facts):
             return False
-        if self._loads.is_loading(model):
+        if self._loads.is_loading(facts.name):
             return True
-        found = place(fleet, model, self._state.now_s())
+        found = place(fleet, facts.name, self._state.now_s())
         return not isinstance(found, Refusal) or found.obstacle in _PASSING
+
+    def _waits_to_follow(self, facts: ModelFacts, server: Server) -> bool:
+        """Load elsewhere a model that has lately been used and that no other server has, if memory is free; whether that has to
+        wait, since the loads that requests wait for come first."""
+        fleet, now_s, pool = self._state.fleet, self._state.now_s(), server.pool or None
+        is_used = now_s - facts.last_used_s < SLOW_S and server.replicas[facts.name].state is ModelState.READY
+        if not is_used or fleet.staying_replicas(facts.name) or self._loads.is_loading(facts.name):
+            return False
+        found = place(fleet, facts.name, now_s, pool=pool, limits=_FREE_ROOM)
+        if isinstance(found, Refusal):
+            return False
+        if fleet.servers[found.server].loads_until_s > now_s:
+            return True
+        with suppress(UpstreamUnavailable):  # this process starts or stops
+            self._loads.load_replica(facts, pool=pool, limits=_FREE_ROOM)
+        return False
 
     async def _unload(self, server: Server, models: set[str]) -> None:
         """Unload what the fleet has loaded, so that the server is free for whoever uses it next."""
@@ -122,14 +148,14 @@ class Drainer:
             except ControlPlaneError as exc:
                 _log.warning("a replica could not be unloaded: %s", exc, extra={"model": replica.model, "server": server.name})
 
-    async def _until(self, is_so: Callable[[], bool], timeout_s: float) -> bool:
+    async def _until(self, is_so: Callable[[], bool], timeout_s: float, *, for_room: bool = True) -> bool:
         """Wait until `is_so` holds; False if the time is over first."""
         deadline_s = self._state.now_s() + timeout_s
         while not is_so():
             left_s = deadline_s - self._state.now_s()
             if left_s <= 0:
                 return False
-            await self._state.wait_for_change(min(left_s, _LOOK_S), for_room=True)
+            await self._state.wait_for_change(min(left_s, _LOOK_S), for_room=for_room)
         return True
 
 

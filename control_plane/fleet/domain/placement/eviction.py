@@ -30,6 +30,8 @@ class Eviction:
         missing = staying + facts.resident_bytes - server.budget_bytes
         if missing <= 0:
             return []
+        if not self._limits.evicts:
+            return None
         if facts.is_on_trial and facts.failed_only_on in ("", server.name):
             return None  # the load will probably fail again: nothing goes for it, unless the fault may be another server's
         chosen: list[str] = []

@@ -52,6 +52,9 @@ class PlacementLimits:
     stays_in_pool: bool = False
     """If the pool has no room, do not use servers of other pools either."""
 
+    evicts: bool = True
+    """If no server has free memory, evict others."""
+
     longest_wait_s: float = inf
     """Longest queue of loads on a server: a load that would have to wait longer is refused."""
 

@@ -96,6 +96,57 @@ async def test_what_must_have_replicas_is_loaded_elsewhere_before_it_goes() -> N
         assert 12.0 < await leaving < 20.0
 
 
+async def test_what_has_lately_been_used_is_loaded_elsewhere_where_memory_is_free() -> None:
+    async with running(FleetBench(servers=2), reconciles=True) as bench:
+        home, other = await used(bench)
+        await asyncio.sleep(600.0)
+        assert await drain(bench, home) < 8.0
+        assert bench.tritons[other].states == {"a": READY}
+        assert bench.tritons[home].states == {}
+
+
+async def test_what_has_not_been_used_for_long_is_loaded_elsewhere_when_it_is_asked_for() -> None:
+    async with running(FleetBench(servers=2), reconciles=True) as bench:
+        home, other = await used(bench)
+        await asyncio.sleep(1000.0)
+        await drain(bench, home)
+        assert bench.tritons[other].said == []
+        assert await bench.use("a") == other
+
+
+async def test_what_has_lately_been_used_takes_no_other_models_memory() -> None:
+    async with running(FleetBench(*(model(name, 60) for name in "ab"), servers=2), reconciles=True) as bench:
+        home, other = await used(bench)
+        assert await bench.use("b") == other
+        await asyncio.sleep(10.0)
+        await drain(bench, home)
+        assert bench.tritons[other].states == {"b": READY}
+
+
+async def test_what_another_server_has_too_is_not_loaded_on_a_third() -> None:
+    async with running(FleetBench(servers=3), reconciles=True) as bench:
+        home = await bench.use("a")
+        bench.router.loads.load_replica(bench.state.fleet.models["a"])
+        await asyncio.sleep(10.0)
+        await drain(bench, home)
+        assert bench.said.count("load a") == 2
+
+
+async def test_what_is_used_most_is_moved_first_and_what_is_asked_for_comes_before_the_rest() -> None:
+    bench = FleetBench(*(model(name) for name in "abcd"), servers=2, budget_bytes=200)
+    bench.servers.members["s1"].down("later")
+    async with running(bench, reconciles=True), asyncio.TaskGroup() as tasks:
+        for name in "abcbbc":
+            await bench.use(name)
+        bench.bring_up("s1")
+        await asyncio.sleep(10.0)
+        leaving = tasks.create_task(drain(bench, "s0"))
+        await asyncio.sleep(0.5)
+        assert await bench.use("d") == "s1"
+        assert await leaving < 10.0
+        assert bench.tritons["s1"].said == ["load b", "load d", "load c", "load a"]
+
+
 @pytest.mark.parametrize("size", [pytest.param(40, id="for now"), pytest.param(100, id="for good")])
 async def test_where_there_is_no_room_for_it_it_goes_all_the_same(size: int) -> None:
     bench = FleetBench(model("a", 40, min_replicas=1), model("b", 80, min_replicas=1), servers=2)
@@ -208,3 +259,12 @@ async def test_a_look_that_is_answered_after_its_server_has_left_hurts_nobody() 
         await looking
         assert list(bench.state.fleet.servers) == ["s1"]
         assert await bench.use("a") == "s1"
+
+
+async def test_while_this_process_stops_nothing_is_loaded_elsewhere() -> None:
+    bench = FleetBench(servers=2)
+    async with running(bench):
+        home, other = await used(bench)
+    bench.is_leader = True
+    assert await drain(bench, home) < LIMITS.move_s
+    assert bench.tritons[other].said == []

@@ -100,6 +100,14 @@ def test_a_busier_server_is_taken_if_that_spares_a_likelier_model() -> None:
     assert (placed(fleet).server, placed(fleet).victims) == ("busy", ("rare",))
 
 
+def test_only_free_memory_is_taken_where_nothing_may_be_evicted() -> None:
+    fleet = fleet_of(rare=0.0001)
+    server(fleet, "full", "rare", budget=1)
+    assert isinstance(place(fleet, "new", NOW_S, limits=replace(LIMITS, evicts=False)), Refusal)
+    server(fleet, "busy", "rare", work_s=500.0)
+    assert placed(fleet, limits=replace(LIMITS, evicts=False)).server == "busy"
+
+
 def test_models_are_spread_over_equal_servers() -> None:
     fleet = Fleet()
     for number in range(8):
