@@ -125,11 +125,11 @@ class DataPlane:
             servers, is_described=None if dispatch is None or dispatch.catalogue is None else dispatch.catalogue.knows
         )
         self._counter = RequestCounter(max_models=gateway.max_metric_models, existing=self._models)
-        self._cache = cache
-        self._cached = CachedInference(cache)
+        self._cache, self._cached = cache, CachedInference(cache)
         self._spans = open_spans(gateway)
         self._tracer = None if self._spans is None else Tracer(self._spans, gateway.trace_ratio, time.monotonic)
         self._inference = self._inference_with(governance, dispatch)
+        self._inference.running.records_later = True
         self._regions = regions
         if regions is not None:
             self._inference.elsewhere = Elsewhere(regions, servers, self._inference.dispatch)

@@ -6,13 +6,14 @@ call.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from copy import copy
 
 from control_plane.admission.tenant_limits import TenantUsage
 from control_plane.core.errors import ControlPlaneError
-from control_plane.core.infer_call import Frontend, InferCall
+from control_plane.core.infer_call import Frontend, InferCall, Outcome
 from control_plane.core.principal import Principal
 from control_plane.inference.governance import Governance, Meter
 from control_plane.inference.in_flight.request_records import RequestRecords
@@ -20,6 +21,8 @@ from control_plane.inference.in_flight.running_request import UNSEEN, Authorized
 from control_plane.inference.model_names import ModelNames
 from control_plane.metering.domain.usage import ClientStatus
 from control_plane.telemetry.ports import RequestRecorder
+
+_ANSWERED = Outcome.ANSWERED  # once: in Python 3.11 to look up a member of an enum takes as long as a call
 
 
 def unknown_client_status(frontend: Frontend, error: BaseException) -> ClientStatus:
@@ -47,6 +50,10 @@ class RunningRequests:
         self.meter = governance.meter
         self.in_flight = 0
         """Requests that have arrived and have not been answered."""
+        self.records_later = False
+        """Whether a request that was answered is recorded at the end of the loop's turn, when its answer may be on its way."""
+        self._unrecorded: list[tuple[RunningRequest, float]] = []
+        """Requests that have ended in this turn, with the loop's time."""
         self.now_s = now_s
 
     def metered_by(self, meter: Meter) -> RunningRequests:
@@ -55,6 +62,7 @@ class RunningRequests:
         own._records = self._records.metered_by(meter)
         own.meter = meter
         own.in_flight = 0
+        own.records_later = False  # its meter is read as soon as a request has ended
         return own
 
     def begin(self, frontend: Frontend, principal: Principal, source: Source = UNSEEN) -> RunningRequest:
@@ -106,4 +114,14 @@ class RunningRequests:
         request.release_permit(now_s)
         if request.is_counted:
             self.in_flight -= 1
-        self._records.ended(request, now_s)
+        if self.records_later and request.outcome is _ANSWERED:
+            self._unrecorded.append((request, now_s))
+            if len(self._unrecorded) == 1:
+                asyncio.get_running_loop().call_soon(self._record)
+        else:
+            self._records.ended(request, now_s)
+
+    def _record(self) -> None:
+        unrecorded, self._unrecorded = self._unrecorded, []
+        for request, ended_s in unrecorded:
+            self._records.ended(request, ended_s)
