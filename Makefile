@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 BUILD_MODELS := $(BIN)/python -m python_backends.export model_repository
 # The exact variant, on which a machine serves until a faster one has passed its accuracy gate.
 REFERENCE := model_repository/text_encoder/1/fp32
-# Tests that need nothing but themselves run in three processes for two cores, as some wait, each with a third of the files. The
+# Tests that need nothing but themselves run in three processes for two cores, as some wait, each with a part of the files. The
 # others run a file at a time in each of five: they wait for Triton so often that three leave two of five seconds of the CPUs idle.
 ALONE := tests/unit tests/wire
 OTHERS := $(addprefix --ignore=,$(ALONE))

@@ -28,6 +28,8 @@ pytest_plugins = ("tests.distribution", "tests.hanging")
 
 # Of what tests start, hundreds of processes import NumPy and multiply no matrices; buffers for each thread take a third of the import.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# PyTorch's compiler believes the CPU's own list of instructions: it would compile a program to try them, for five seconds.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 # As in `control_plane/__main__`: gRPC would stop its threads for each process that a test starts, and wait for them.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 

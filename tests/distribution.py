@@ -88,18 +88,26 @@ APART = {
 """Files whose tests share nothing, and which take so long that a process with one of them would be the last to end."""
 
 
+IN_ONE_PROCESS = "python_backends"
+"""Folder of files that import PyTorch and transformers, which takes a process as long as importing everything else three times."""
+
+
 class Share:
-    """Plugin of one process of several: it leaves all files but every so-many-th to the others."""
+    """Plugin of one process of several: it leaves all files but a part to the others.
+
+    The first has those of `IN_ONE_PROCESS`, and of all others half as many as each other process.
+    """
 
     def __init__(self, number: int, count: int) -> None:
         self._number = number
-        self._turns = itertools.cycle(range(count))
+        self._turns = itertools.cycle([0, *range(1, count), *range(1, count)])
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         """True for what is not to be collected; None leaves that to others."""
         if not collection_path.match("test_*.py"):
             return None
-        return next(self._turns) != self._number or None
+        turn = 0 if IN_ONE_PROCESS in collection_path.parts else next(self._turns)
+        return turn != self._number or None
 
 
 class _Shares(EachScheduling):

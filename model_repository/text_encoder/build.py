@@ -166,6 +166,8 @@ RECIPES = {
         steps=["variants/observe", "variants/prune", "variants/quantize"],
         libraries=[],
         calibration=CALIBRATION,
+        # `auto` leaves it alone, so that only those pay for it who ask for it.
+        on_demand=True,
     ),
     "bf16": _recipe(
         build_bf16,

@@ -25,10 +25,10 @@ LENGTHS = (8, 16, 32, 64, 128, 256)
 MAX_TOKENS = 4096
 LONG_RUN_S = 0.5
 
-# Every cell is measured in the first rounds; then only the short ones, which take more rounds to be steady, until the time is over:
+# Every cell is measured in the first two rounds; then only the short ones, which take more rounds to be steady, until the time is over:
 # a disturbance is a small part of a long run.
 BUDGET_S = 8.0
-MIN_ROUNDS, MAX_ROUNDS = 3, 25
+LONG_ROUNDS, MIN_ROUNDS, MAX_ROUNDS = 2, 3, 25
 LONG_TOKENS = 1024
 
 # Time and runs per cell and round: short cells run several times, since another process's time slice is as
@@ -55,7 +55,7 @@ def latency_table(
         if number >= MIN_ROUNDS and clock() - started_s > BUDGET_S:
             break
         for cell, least_s in seconds.items():
-            if number < MIN_ROUNDS or cell[0] * cell[1] < LONG_TOKENS:
+            if number < LONG_ROUNDS or cell[0] * cell[1] < LONG_TOKENS:
                 seconds[cell] = min(least_s, _least_s(partial(run, *cell), clock))
     measured = {cell: 1000 * least_s for cell, least_s in seconds.items()}
     table = rising(_completed(measured))

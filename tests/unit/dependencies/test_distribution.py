@@ -8,17 +8,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from control_plane.settings import PROJECT_ROOT as PROJECT
-from tests.distribution import APART, BEGUN_FIRST, TOGETHER, Share
+from tests.distribution import APART, BEGUN_FIRST, IN_ONE_PROCESS, TOGETHER, Share
 
 FILES = sorted((PROJECT / "tests").rglob("test_*.py"))
 
 
-def test_each_file_is_of_one_share_and_each_share_has_as_many() -> None:
-    shares = [Share(number, 3) for number in range(3)]
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_each_file_is_of_one_share_and_the_first_alone_has_what_imports_pytorch(count: int) -> None:
+    shares = [Share(number, count) for number in range(count)]
     of_each = [[file for file in FILES if not share.pytest_ignore_collect(file)] for share in shares]
     assert sorted(file for of_one in of_each for file in of_one) == FILES
-    assert max(map(len, of_each)) - min(map(len, of_each)) <= 1
+    assert [any(IN_ONE_PROCESS in file.parts for file in of_one) for of_one in of_each] == [number == 0 for number in range(count)]
+    first, *others = ([file for file in of_one if IN_ONE_PROCESS not in file.parts] for of_one in of_each)
+    assert all(abs(len(of_one) - 2 * len(first)) <= 2 for of_one in others)
 
 
 def test_what_is_no_test_is_collected_by_all() -> None:

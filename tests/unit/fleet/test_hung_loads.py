@@ -14,7 +14,7 @@ from tests.unit.fleet.routing.router_bench import refused
 
 pytestmark = pytest.mark.virtual_time
 
-_AT_LAST_S = 2000.0
+_AT_LAST_S = 1000.0
 """When a load ends that hangs; 300 s are how long one may take."""
 
 

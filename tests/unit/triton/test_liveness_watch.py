@@ -182,7 +182,7 @@ async def test_one_that_hangs_is_given_up_though_this_process_is_late_now_and_th
 async def test_one_that_answers_once_in_a_while_is_never_given_up() -> None:
     bench = Bench(gives_up_after_s=10.0)
     async with bench.running() as task:
-        for _ in range(20):
+        for _ in range(3):
             bench.takes_s = inf
             await asyncio.sleep(7.0)
             bench.takes_s = 0.9

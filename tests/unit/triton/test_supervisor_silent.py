@@ -108,7 +108,7 @@ def test_one_that_others_run_is_never_given_up() -> None:
         async def freeze() -> None:
             await lab.until("up")
             lab.is_frozen = True
-            await asyncio.sleep(3600.0)
+            await asyncio.sleep(20 * BOUND_S)
 
         await cancelled_after(lab, freeze)
         assert lab.events == [*LIFE, "silent", *ORDERLY_END]

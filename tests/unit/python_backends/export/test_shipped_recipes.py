@@ -27,9 +27,9 @@ def test_the_encoder_has_the_reference_and_what_is_faster() -> None:
     assert {target.label for target in VARIANTS} >= {f"text_encoder/{name}" for name in (REFERENCE, "int8", "bf16", "compiled", "tensorrt")}
 
 
-def test_of_the_encoders_variants_only_one_that_this_cpu_would_emulate_is_left_to_whoever_names_it() -> None:
+def test_of_the_encoders_variants_those_that_are_served_by_name_only_are_left_to_whoever_names_them() -> None:
     on_demand = {target.variant for target in VARIANTS if target.recipe.on_demand and target.label.startswith("text_encoder/")}
-    assert on_demand == (set() if computes_bfloat16() else {"bf16"})
+    assert on_demand == ({"pruned"} if computes_bfloat16() else {"pruned", "bf16"})
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=labels)

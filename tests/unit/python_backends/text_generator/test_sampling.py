@@ -44,9 +44,9 @@ def test_top_p_leaves_in_what_reaches_it(top_p: float, expected: set[int]) -> No
 
 
 def test_top_p_finds_what_is_far_down_in_a_large_vocabulary() -> None:
-    flat = torch.zeros(1, 5000)
+    falling = torch.linspace(1, 0, 5000).unsqueeze(0)
 
-    assert len(many(draw(top_p=0.99, seed=1), flat, count=3000)) > 1500
+    assert max(many(draw(top_p=0.99, seed=1), falling, count=50)) > 4000
 
 
 def test_chances_are_those_of_the_softmax() -> None:
