@@ -285,8 +285,9 @@ def _kind(it: Mapping[str, Any]) -> str:
 
 
 def _is_chosen(it: Mapping[str, Any], kind: str, query: Mapping[str, str]) -> bool:
-    key, _, value = query.get("labelSelector", "").partition("=")
-    return _kind(it) == kind and (not key or it["metadata"].get("labels", {}).get(key) == value)
+    selector = query.get("labelSelector", "")
+    key, _, values = selector.removesuffix(")").partition(" in (" if selector.endswith(")") else "=")
+    return _kind(it) == kind and (not key or it["metadata"].get("labels", {}).get(key) in values.split(","))
 
 
 def _status(code: int, reason: str, message: str = "") -> dict[str, Any]:

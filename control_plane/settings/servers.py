@@ -26,6 +26,7 @@ from control_plane.settings.triton_args import TritonArgs
 _LABEL = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _SERVICE = rf"^(({_LABEL}/)?{_LABEL})?$"
 """Names of Kubernetes' namespaces and Services."""
+_SERVICES = rf"^(({_LABEL}/)?{_LABEL}(,{_LABEL}){{0,9}})?$"
 
 
 class TritonSettings(Group):
@@ -180,12 +181,13 @@ class FleetSettings(Group):
     is drained: it gets no new requests, finishes those it has, and its models are unloaded. A list with
     errors is ignored as a whole."""
 
-    triton_service: str = Field("", pattern=_SERVICE)
+    triton_service: str = Field("", pattern=_SERVICES)
     """Kubernetes Service, `NAME` or `NAMESPACE/NAME`, whose pods are the fleet's Tritons, instead of
     `servers_file`: for a gateway that is itself a pod there, and may list and watch `endpointslices` in that
-    namespace (not given: its own). The Service's ports are named `http`, `grpc` and `metrics`, and
-    `node` where a `tidegate node` runs each Triton; its labels `tidegate.io/pool` and
-    `tidegate.io/memory-budget` (such as `70Gi`) hold for each pod. A pod joins once it is ready, and is drained
+    namespace (not given: its own). Up to ten Services of one namespace have commas between them, such as
+    `triton,triton-fallback`, one for each kind of server. A Service's ports are named `http`, `grpc` and `metrics`,
+    and `node` where a `tidegate node` runs each Triton; its labels `tidegate.io/pool` and
+    `tidegate.io/memory-budget` (such as `70Gi`) hold for each of its pods. A pod joins once it is ready, and is drained
     when it ends. While the API server is away the servers stay as they are."""
 
     kubernetes_lease: str = Field("", pattern=_SERVICE)

@@ -6,10 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from control_plane.core.endpoints import ListedServer, TritonEndpoints, TritonSockets, authority
 from control_plane.core.errors import StartupError
 from control_plane.settings import (
+    FleetSettings,
     from_plain,
     load_settings,
     parse_triton_url,
@@ -108,6 +110,17 @@ def test_triton_urls() -> None:
 def test_wrong_triton_urls_are_refused(urls: str, said: str) -> None:
     with pytest.raises(StartupError, match=re.escape(said)):
         parse_triton_urls(urls)
+
+
+@pytest.mark.parametrize("text", ["triton", "models/triton", "triton,triton-fallback", "models/triton,triton-fallback"])
+def test_services_of_one_namespace_have_commas_between(text: str) -> None:
+    assert FleetSettings.model_validate({"triton_service": text}).triton_service == text
+
+
+@pytest.mark.parametrize("text", ["triton,", "triton, other", "a/triton,b/other", ",".join(["triton"] * 11)])
+def test_services_of_two_namespaces_are_refused(text: str) -> None:
+    with pytest.raises(ValidationError):
+        FleetSettings.model_validate({"triton_service": text})
 
 
 @pytest.mark.parametrize(

@@ -37,14 +37,14 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(folder: Path, *slices: object, follow: bool = True) -> AsyncIterator[Bench]:
-    """A Service with these slices, and a gateway's list that follows it."""
+async def bench(folder: Path, *slices: object, services: str = "triton") -> AsyncIterator[Bench]:
+    """Services with these slices, and a gateway's list that follows it."""
     account = write_account(folder / "account")
     async with scripted_api() as api:
         for each in slices:
             assert isinstance(each, dict)
             api.apply(each)
-        servers = KubernetesServers(client(api, account), namespace="tidegate", service="triton")
+        servers = KubernetesServers(client(api, account), namespace="tidegate", services=services)
         assert servers.read() == []
         running = asyncio.get_running_loop().create_task(servers.run())
         try:
@@ -196,7 +196,7 @@ async def test_each_verb_of_the_role_is_needed(tmp_path: Path, dropped: str, cap
     async with scripted_api() as api:
         api.rules = rules_of("base/gateway/discovery.yaml", without=dropped)
         api.apply(endpoint_slice("s1", A))
-        servers = KubernetesServers(client(api, account), namespace="tidegate", service="triton")
+        servers = KubernetesServers(client(api, account), namespace="tidegate", services="triton")
         running = asyncio.get_running_loop().create_task(servers.run())
         it = Bench(api, servers, account)
         if dropped:
@@ -219,6 +219,35 @@ async def test_a_service_that_vanishes_does_not_empty_the_fleet(tmp_path: Path) 
         it.api.apply(endpoint_slice("s1", A, B))
         await it.until(it.servers.has_changed)
         await it.sees("triton-a", "triton-b")
+
+
+async def test_each_of_several_services_says_what_its_own_pods_have(tmp_path: Path) -> None:
+    first = endpoint_slice("s1", A, memory_budget="72Gi")
+    other = endpoint_slice("s2", B, service="triton-fallback", memory_budget="36Gi")
+    async with bench(tmp_path, first, other, endpoint_slice("s3", A, service="redis"), services="triton,triton-fallback") as it:
+        await it.sees("triton-a", "triton-b")
+        budgets = {each.name: each.memory_budget for each in it.servers.read()}
+        assert budgets == {"triton-a": 72 * 2**30, "triton-b": 36 * 2**30}
+
+
+async def test_one_of_several_services_may_be_empty_but_not_vanish(tmp_path: Path) -> None:
+    empty = endpoint_slice("s2", service="triton-fallback")
+    async with bench(tmp_path, endpoint_slice("s1", A), empty, services="triton,triton-fallback") as it:
+        await it.sees("triton-a")
+        it.api.apply(endpoint_slice("s2", B, service="triton-fallback"))
+        await it.sees("triton-a", "triton-b")
+        it.api.delete("s1")
+        await it.until(it.servers.has_changed)
+        with pytest.raises(StartupError, match="tidegate/triton: it has no endpoints any more"):
+            it.servers.read()
+        it.api.apply(endpoint_slice("s1", A))
+        await it.until(it.servers.has_changed)
+        await it.sees("triton-a", "triton-b")
+        it.api.apply(endpoint_slice("s2", endpoint("triton-b", "10.0.0.2", terminating=True), service="triton-fallback"))
+        await it.sees("triton-a")
+        it.api.delete("s2")
+        it.api.apply(endpoint_slice("s1", A, endpoint("triton-c", "10.0.0.3")))
+        await it.sees("triton-a", "triton-c")
 
 
 async def test_the_last_pod_that_ends_leaves(tmp_path: Path) -> None:
