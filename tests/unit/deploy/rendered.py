@@ -48,6 +48,7 @@ CASES = [
     Case("gpu-shared", ("warm-overflow",)),
     *(Case(overlay, ("capacity-buffer",)) for overlay in ("gpu", "gpu-shared")),
     Case("gpu", ("monitoring", "keda")),
+    Case("gpu", ("monitoring", "keda", "model-images", "gpu-fallback")),
     Case("gpu-shared", ("monitoring", "hpa")),
     Case("local", ("gpu-time-slice", "in-place", "warm-overflow")),
 ]

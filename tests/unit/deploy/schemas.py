@@ -99,6 +99,7 @@ CUSTOM: dict[tuple[str, str], Any] = {
         scaleTargetRef=_object("name", name=TEXT),
         minReplicaCount=COUNT,
         maxReplicaCount=COUNT,
+        cooldownPeriod=COUNT,
         triggers=_list(_TRIGGER),
         fallback=_object("failureThreshold replicas", failureThreshold=COUNT, replicas=COUNT, behavior=_FALLBACK),
         advanced=_object(horizontalPodAutoscalerConfig=_object(behavior=_object(scaleUp=_SCALING, scaleDown=_SCALING))),
