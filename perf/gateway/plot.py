@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from perf.gateway.report import Report, size_of
+from perf.gateway.report import OVER_SOCKETS, Report, size_of
 
 _COLOURS = {
     "straight": "#b8b8b8", "nginx": "#3a7d44", "tidegate": "#1f5fa8", "tidegate-keys": "#9cc5e3",
@@ -26,6 +26,7 @@ def draw(report: Report, path: Path) -> None:
     axes = figure.subplots(len(rows), 2, squeeze=False)
     for (protocol, tensor_bytes), row in zip(rows, axes, strict=True):
         cases = [case for case in report.runs if (case.protocol, case.tensor_bytes) == (protocol, tensor_bytes)]
+        cases = [case for case in cases if case.peer != OVER_SOCKETS]  # measured for latency, with the fewest connections
         for axis, (name, label) in zip(row, _FIGURES, strict=True):
             values = {(case.peer, case.connections): getattr(report.median(case), name) for case in cases}
             _draw_bars(axis, values, report.names("connections"))

@@ -11,6 +11,8 @@ from perf.measurement.report import Target
 from perf.measurement.runs import GeneratedRun
 
 STRAIGHT, NGINX, OURS, WITH_KEYS = "straight", "nginx", "tidegate", "tidegate-keys"
+OVER_SOCKETS = "tidegate-unix"
+_SOCKET_P50_MS = 1.0
 PYTHON_PROXY = {"http": "starlette-aiohttp", "grpc": "grpc-aio"}
 """The faster of two."""
 _SHOWN = (OURS, WITH_KEYS, NGINX)
@@ -70,7 +72,7 @@ class Report(report.Report):
                 if value is not None:
                     found[_key(case, limit)] = value
             found[f"{case.protocol}_{case.tensor_bytes}_{case.connections}_cpu_us"] = self.median(case).cpu_us
-        return found
+        return found | {_socket_key(case): self.median(case).p50_ms for case in self._over_sockets()}
 
     def targets(self) -> Sequence[Target]:
         return [
@@ -78,6 +80,10 @@ class Report(report.Report):
             for case in self._ours()
             for limit in _LIMITS[case.protocol]
             if case.tensor_bytes == min(self.names("tensor_bytes")) and (case.connections == 1 or not limit.of_one)
+        ] + [
+            Target(_socket_key(case), f"{case.load}: p50 over a Unix socket, ms", _SOCKET_P50_MS, at_least=False)
+            for case in self._over_sockets()
+            if case.tensor_bytes == min(self.names("tensor_bytes")) and case.connections == 1
         ]
 
     def summary(self) -> str:
@@ -96,6 +102,9 @@ class Report(report.Report):
 
     def _ours(self) -> list[Case]:
         return [case for case in self.runs if case.peer == OURS]
+
+    def _over_sockets(self) -> list[Case]:
+        return [case for case in self.runs if case.peer == OVER_SOCKETS]
 
     def _row(self, case: Case) -> tuple[str, ...]:
         peers = [case.of(peer) for peer in (*_SHOWN, PYTHON_PROXY[case.protocol])]
@@ -128,6 +137,10 @@ class Report(report.Report):
 
 def size_of(tensor_bytes: int) -> str:
     return f"{tensor_bytes / 2**20:g} MB" if tensor_bytes >= 2**20 else f"{tensor_bytes / 2**10:g} KB"
+
+
+def _socket_key(case: Case) -> str:
+    return f"{case.protocol}_{case.tensor_bytes}_{case.connections}_socket_p50_ms"
 
 
 def _key(case: Case, limit: _Limit) -> str:

@@ -1,4 +1,7 @@
-"""Runs wrk (HTTP) and h2load (gRPC) and reads what they measured. Both are closed loops: a connection asks again when it was answered."""
+"""Runs wrk (HTTP) and h2load (gRPC, and HTTP over Unix sockets, which wrk does not know) and reads what they measured.
+
+Both are closed loops: a connection asks again when it was answered.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import json
 import math
 import re
 import subprocess
+import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,18 +101,44 @@ class Grpc:
 
     def __init__(self, echo: Echo, folder: Path, *, key: str = "none") -> None:
         self.key = key
-        self._message, self._log = folder / "grpc.message", folder / "h2load.log"
-        self._message.write_bytes(echo.grpc_request())
-        self._answer_bytes = len(echo.grpc_answer())
+        self._body, self._answer_bytes = folder / "grpc.message", len(echo.grpc_answer())
+        self._body.write_bytes(echo.grpc_request())
 
     def run(self, address: str, *, connections: int, duration_s: float) -> Loaded:
-        self._log.unlink(missing_ok=True)
-        words = _run(
-            ["h2load", "-t1", f"-c{connections}", "-m1", f"-D{duration_s * 1e3:.0f}ms", "-d", str(self._message), f"--log-file={self._log}",
-             "-H", "content-type: application/grpc", "-H", "te: trailers", "-H", f"x-api-key: {self.key}", f"http://{address}{GRPC_PATH}"],
-            duration_s,
-        )  # fmt: skip
-        return read_h2load(words, self._log.read_bytes(), answer_bytes=self._answer_bytes, seconds=duration_s)
+        words = ["-d", str(self._body), *_headers({"content-type": "application/grpc", "te": "trailers", "x-api-key": self.key})]
+        return _h2load([*words, *_where(address, GRPC_PATH)], self._answer_bytes, connections=connections, duration_s=duration_s)
+
+
+class SocketHttp:
+    """HTTP/1.1 by h2load, a keep-alive connection per caller; for Unix sockets."""
+
+    def __init__(self, echo: Echo, folder: Path, *, key: str = "none") -> None:
+        request, self.key = echo.http_request(), key
+        self._header_length, self._answer_bytes = request.header_length, len(echo.http_answer().body)
+        self._body = folder / "http.body"
+        self._body.write_bytes(request.body)
+
+    def run(self, address: str, *, connections: int, duration_s: float) -> Loaded:
+        headers = {"content-type": "application/octet-stream", HEADER_LENGTH.lower(): str(self._header_length), "x-api-key": self.key}
+        words = ["--h1", "-d", str(self._body), *_headers(headers), *_where(address, HTTP_PATH)]
+        return _h2load(words, self._answer_bytes, connections=connections, duration_s=duration_s)
+
+
+def _headers(headers: Mapping[str, str]) -> list[str]:
+    return [word for name, value in headers.items() for word in ("-H", f"{name}: {value}")]
+
+
+def _where(address: str, path: str) -> list[str]:
+    """What h2load calls a path at `HOST:PORT`, or at a Unix socket, `unix:` and its path."""
+    return ["-B", address, f"http://localhost{path}"] if address.startswith("unix:") else [f"http://{address}{path}"]
+
+
+def _h2load(words: list[str], answer_bytes: int, *, connections: int, duration_s: float) -> Loaded:
+    with tempfile.TemporaryDirectory(prefix="tidegate-perf-") as folder:
+        log = Path(folder, "h2load.log")
+        how = ["-t1", f"-c{connections}", "-m1", f"-D{duration_s * 1e3:.0f}ms", f"--log-file={log}"]
+        said = _run(["h2load", *how, *words], duration_s)
+        return read_h2load(said, log.read_bytes(), answer_bytes=answer_bytes, seconds=duration_s)
 
 
 def read_h2load(words: str, log: bytes, *, answer_bytes: int, seconds: float) -> Loaded:

@@ -53,6 +53,10 @@ REPORTS = {
             "http_1536_1_cpu_us": 2,
         },
     ),
+    "gateway: over its Unix sockets": (
+        of(GATEWAY, STRAIGHT, (("http", 1536, 1, "tidegate-unix"), [{"p50_ms": 0.4}, {"p50_ms": 0.9}, {"p50_ms": 0.5}])),
+        {"http_1536_1_socket_p50_ms": 0.5},
+    ),
     "gateway: no ratio to a peer that seems to add nothing": (
         of(GATEWAY, STRAIGHT, (("http", 1536, 1, "nginx"), [{"p50_ms": 0.9}] * 3), (("http", 1536, 1, "tidegate"), [{}] * 3)),
         {"http_1536_1_throughput_of_nginx": 1, "http_1536_1_cpu_of_nginx": 1, "http_1536_1_cpu_us": 1},

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import socketserver
+import threading
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
 import pytest
 
-from perf.load.load_generators import Loaded, read_h2load, read_wrk
+from perf.load.echo_requests import HEADER_LENGTH, HTTP_PATH, Echo
+from perf.load.load_generators import Loaded, SocketHttp, read_h2load, read_wrk
 from perf.measurement.runs import GeneratedRun
+from perf.servers.processes import program
 
 WRK = """Running 1s test @ http://127.0.0.1:1/v2/models/echo/infer
   1 threads and 8 connections
@@ -67,3 +74,42 @@ def test_h2load_without_a_success() -> None:
 def test_a_run_at_a_server_has_its_cpu_time_per_request(requests: int, cpu_us: float) -> None:
     loaded = Loaded(requests=requests, seconds=1.5, p50_ms=0.12, p99_ms=0.9, errors=2)
     assert loaded.at_server(0.15) == GeneratedRun(requests / 1.5, 0.12, 0.9, pytest.approx(cpu_us), 2)
+
+
+@pytest.mark.skipif(program("h2load") is None, reason="nghttp2-client is missing")
+def test_http_over_a_unix_socket(tmp_path: Path) -> None:
+    echo, asked = Echo(64), []
+    answer = echo.http_answer().body
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            asked.append((self.path, self.headers[HEADER_LENGTH], self.headers["x-api-key"], body))
+            self.send_response(200)
+            self.send_header("content-length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def address_string(self) -> str:
+            return "a socket"
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    address = tmp_path / "http.sock"
+    with socketserver.ThreadingUnixStreamServer(str(address), Handler) as server:
+        server.daemon_threads = True
+        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        serving.start()
+        try:
+            loaded = SocketHttp(echo, tmp_path, key="a-key").run(f"unix:{address}", connections=1, duration_s=0.3)
+        finally:
+            server.shutdown()
+            serving.join()
+    request = echo.http_request()
+    assert set(asked) == {(HTTP_PATH, str(request.header_length), "a-key", request.body)}
+    assert loaded.requests > 0
+    assert loaded.errors == 0
+    assert 0 < loaded.p50_ms < 300
