@@ -253,7 +253,7 @@ class RouteWritten(RouteView):
 
 
 class PriceSpec(Spec):
-    """Price of a compute unit from a time on, until a later price for the same models and tenant."""
+    """Price of a compute unit, and of tokens, from a time on, until a later price for the same models and tenant."""
 
     from_s: float = Field(allow_inf_nan=False, ge=0, le=_MAX_TIME_S)
     """Start in seconds since 1970; a day (UTC) is charged at the price in force at its start."""
@@ -264,6 +264,10 @@ class PriceSpec(Spec):
     """Glob of the models that it holds for."""
     tenant: str = Field("", pattern=NAME_OR_NONE)
     """Tenant that it holds for; empty: all tenants without a price of their own."""
+    per_input_token: _Limit = 0.0
+    """Price of a token that a generative model reads, beside its compute units."""
+    per_output_token: _Limit = 0.0
+    """Price of a token that it generates."""
 
     def named(self, name: str) -> Price:
         return Price(name=name, **self.model_dump())
@@ -282,7 +286,7 @@ class PricePatch(PriceSpec):
 
 
 class PriceView(PriceSpec, _Object[Price]):
-    """A price of compute units."""
+    """A price of compute units and tokens."""
 
 
 class KeySpec(Spec):

@@ -57,7 +57,11 @@ def _row(group: tuple[str, ...], totals: Sequence[tuple[UsageKey, Usage]], price
         if price is None:
             unpriced.append(usage.compute_units)
         else:
-            costs[price.currency].append(price.per_unit * usage.compute_units)
+            costs[price.currency] += (
+                price.per_unit * usage.compute_units,
+                price.per_input_token * usage.input_tokens,
+                price.per_output_token * usage.output_tokens,
+            )
     # fsum is exact, so the cents do not depend on the order of the sums.
     sums = {currency: fsum(parts) for currency, parts in sorted(costs.items())}
     return UsageRow(group, sum((usage for _, usage in totals), Usage()), sums, fsum(unpriced))

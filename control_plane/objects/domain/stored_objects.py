@@ -242,7 +242,8 @@ def _repeated(names: Iterable[str]) -> set[str]:
 def _of_price(price: Price) -> Iterator[str]:
     yield from _of_name("name", price.name)
     yield from _of_number("from_s", price.from_s)
-    yield from _of_number("per_unit", price.per_unit)
+    for field in ("per_unit", "per_input_token", "per_output_token"):
+        yield from _of_number(field, getattr(price, field))
     if not CURRENCY.fullmatch(price.currency):
         yield "currency must be three letters, such as EUR (ISO 4217)"
     if not NAME_GLOB.fullmatch(price.models):

@@ -74,6 +74,8 @@ def test_a_change_is_made_to_what_was_seen(expected: int | None, refused: bool) 
         (Tenant(""), "name must be"),
         (Tenant("acme", burst=0), "burst must be at least 1"),
         (Price("p", 0.0, -1.0, "EUR"), "per_unit"),
+        (Price("p", 0.0, 1.0, "EUR", per_input_token=-1.0), "per_input_token"),
+        (Price("p", 0.0, 1.0, "EUR", per_output_token=float("inf")), "per_output_token"),
     ],
 )
 async def test_what_may_not_be_is_not_written(value: Tenant | Route | Price, says: str) -> None:

@@ -1,4 +1,4 @@
-"""`tidegate prices`: makes, lists and deletes prices of compute units, over the admin API."""
+"""`tidegate prices`: makes, lists and deletes prices of compute units and tokens, over the admin API."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ NameArgument = Annotated[str, typer.Argument(help="The price's name.")]
 def set_price(
     name: NameArgument,
     per_unit: Annotated[float | None, number_option("Price of one compute unit, which is a millisecond of one instance.")] = None,
+    per_input_token: Annotated[float | None, number_option("Price of one token that a generative model reads.")] = None,
+    per_output_token: Annotated[float | None, number_option("Price of one token that it generates.")] = None,
     currency: Annotated[str | None, typer.Option(help="Three letters, such as EUR.")] = None,
     from_day: Annotated[
         str | None,
@@ -38,7 +40,7 @@ def set_price(
     """Make a price, or change the fields that options name. For a price that rises or falls, make another
     with a later --from.
     """
-    changes = given(per_unit=per_unit, currency=currency, models=models)
+    changes = given(per_unit=per_unit, per_input_token=per_input_token, per_output_token=per_output_token, currency=currency, models=models)
     if tenant is not None:
         changes["tenant"] = "" if tenant == NONE else tenant
     if from_day is not None:
@@ -74,10 +76,9 @@ def _show(found: Any, output: Shape) -> None:
 
 
 def _tabulate(prices: list[dict[str, Any]]) -> None:
+    fields = ("per_unit", "per_input_token", "per_output_token", "currency", "models", "tenant")
+    # A gateway of the version before has no prices of tokens.
     print_table(
-        ("name", "from", "per_unit", "currency", "models", "tenant"),
-        (
-            (price["name"], moment(price["from_s"]), *(price[field] for field in ("per_unit", "currency", "models", "tenant")))
-            for price in prices
-        ),
+        ("name", "from", *fields),
+        ((price["name"], moment(price["from_s"]), *(price.get(field, 0.0) for field in fields)) for price in prices),
     )

@@ -41,7 +41,7 @@ DEFAULTS: dict[str, dict[str, object]] = {
         "faster": [],
         "latency_budget_s": None,
     },
-    "prices": {"models": "*", "tenant": ""},
+    "prices": {"models": "*", "tenant": "", "per_input_token": 0, "per_output_token": 0},
 }
 ALL: dict[str, dict[str, object]] = {
     "tenants": {
@@ -68,7 +68,15 @@ ALL: dict[str, dict[str, object]] = {
         "faster": [{"model": "s", "version": "2"}],
         "latency_budget_s": 0.05,
     },
-    "prices": {"from_s": 1e9, "per_unit": 1e-6, "currency": "USD", "models": "text_*", "tenant": "acme"},
+    "prices": {
+        "from_s": 1e9,
+        "per_unit": 1e-6,
+        "currency": "USD",
+        "models": "text_*",
+        "tenant": "acme",
+        "per_input_token": 1e-7,
+        "per_output_token": 1e-6,
+    },
 }
 KINDS = list(LEAST)
 
@@ -169,7 +177,7 @@ class TestLife:
         [
             ("tenants", Tenant("acme", 0.5, 2, 3, 0.0, 2.5, -100)),
             ("routes", Route("r", "m", "3", 1.5, ("acme", "b"), hedging=HedgingPolicy(is_on=False, twice_from_s=0.2))),
-            ("prices", Price("p", 1e9, 1e-6, "USD", "text_*", "acme")),
+            ("prices", Price("p", 1e9, 1e-6, "USD", "text_*", "acme", 1e-7, 1e-6)),
         ],
     )
     def test_it_is_the_object_that_the_control_plane_acts_on(self, bench: Bench, kind: str, value: Tenant | Route | Price) -> None:
@@ -300,6 +308,8 @@ WRONG: dict[str, dict[str, list[object]]] = {
     "prices": {
         "from_s": [-1, None, "2026-01-01", 1e12],
         "per_unit": [-1, None, float("nan")],
+        "per_input_token": [-1, None, float("nan")],
+        "per_output_token": [-1, None, float("inf")],
         "currency": ["EURO", "eur", "", None],
         "models": ["", "a/b", "*" * 129],
         "tenant": ["a b", None],

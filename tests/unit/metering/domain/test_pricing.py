@@ -62,6 +62,15 @@ TOTALS = [
 ]
 
 
+def test_tokens_cost_what_their_price_says_beside_compute_units() -> None:
+    used = Usage(compute_units=10.0, input_tokens=1000, output_tokens=200)
+    price = Price("tokens", 0.0, 0.5, "EUR", per_input_token=0.25, per_output_token=2.0)
+    (row,) = report_rows([(KEY, used), (KEY, used)], [price], [])
+    assert row.costs == {"EUR": 2 * (5.0 + 250.0 + 400.0)}
+    (without,) = report_rows([(KEY, used)], [Price("units", 0.0, 0.5, "EUR")], [])
+    assert without.costs == {"EUR": 5.0}
+
+
 def test_costs_follow_prices_that_change() -> None:
     prices = [price("old", per_unit=2.0), price("new", start="2026-06-02", per_unit=3.0)]
     rows = report_rows(TOTALS, prices, [Dimension.DAY])

@@ -41,7 +41,7 @@ ROUTE = Route(
     faster=(FasterModel("text_encoder_small"), FasterModel("text_encoder_tiny", "2")),
     latency_budget_s=0.05,
 )
-PRICE = Price("spring", 1e9, 0.001, "EUR", "text_*", "acme")
+PRICE = Price("spring", 1e9, 0.001, "EUR", "text_*", "acme", 1e-6, 5e-6)
 PURGE = Purge("text_encoder", "0123456789abcdef" * 2)
 ROLLOUT = Rollout(
     "fast",

@@ -19,13 +19,15 @@ from tests.unit.cli.command import Tidegate
 class TestPrices:
     def test_from_making_to_deleting(self, tidegate: Tidegate, where: tuple[str, str]) -> None:
         more = ("--from", "2026-01-02", "--models", "text_*", "--tenant", "acme")
-        shown = ["p", "2026-01-02", "00:00", "0.00000125", "EUR", "text_*", "acme"]
+        shown = ["p", "2026-01-02", "00:00", "0.00000125", "0", "0", "EUR", "text_*", "acme"]
         assert tidegate("prices", "set", "p", "--per-unit", "0.00000125", "--currency", "EUR", *more, *where).table[1:] == [shown]
         assert tidegate("prices", "list", *where).table[1:] == [shown]
         today = datetime.now(UTC).date().isoformat()
         changed = tidegate("prices", "set", "p", "--per-unit", 2, *where)
-        assert changed.table[1:] == [["p", "2026-01-02", "00:00", "2", "EUR", "text_*", "acme"]]
+        assert changed.table[1:] == [["p", "2026-01-02", "00:00", "2", "0", "0", "EUR", "text_*", "acme"]]
         assert changed.err == "price p: per_unit 1.25e-06 -> 2\n"
+        assert tidegate("prices", "set", "p", "--per-input-token", 3, "--per-output-token", 4, *where).table[1][3:6] == ["2", "3", "4"]
+        assert tidegate("prices", "set", "p", "--per-input-token", 0, "--per-output-token", 0, *where).table[1][3:6] == ["2", "0", "0"]
         assert tidegate("prices", "set", "q", "--per-unit", 2, *where).err == "error: a new price needs --currency\n"
         replaced = tidegate("prices", "set", "p", "--replace", "--per-unit", 2, "--currency", "USD", *where)
         assert replaced.table[1][:2] == ["p", today]
