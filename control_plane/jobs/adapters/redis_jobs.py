@@ -20,7 +20,7 @@ from control_plane.jobs.domain.claims import HEADS, TenantQueue, WaitingJob
 from control_plane.jobs.domain.job import Job, JobState, PriceClass
 from control_plane.jobs.domain.job_text import decode_job, encode_job
 from control_plane.jobs.domain.sweeps import surplus
-from control_plane.jobs.domain.transitions import WrongState
+from control_plane.jobs.domain.transitions import WrongState, charged
 from control_plane.jobs.ports import MOST_PLACES, Backlog, Bounds, DeliveryIndex, JobsFull, Load
 from control_plane.storage.redis import RedisLink, open_link
 
@@ -180,14 +180,11 @@ class RedisJobStore:
             return bool(await self._link.client.hexists(_IDS, _key_field(tenant, idempotency_key)))
 
     async def replace(self, job: Job) -> bool:
-        return (await self.replace_all((job,)))[0]
+        before = await self.get(job.id)
+        return before is not None and before.revision == job.revision - 1 and (await self._change_all(((before, job),)))[0]
 
-    async def replace_all(self, jobs: Sequence[Job]) -> list[bool]:
-        async with self._link.calling():
-            known = {job.id: job for job in await self._records([job.id for job in jobs])}
-        changes = [(before, job) for job in jobs if (before := known.get(job.id)) and before.revision == job.revision - 1]
-        done = dict(zip((job.id for _, job in changes), await self._change_all(changes), strict=True))
-        return [done.get(job.id, False) for job in jobs]
+    async def note_charged(self, jobs: Sequence[Job]) -> None:
+        await self._change_all([(job, charged(job)) for job in jobs])
 
     async def claim(self, ids: Sequence[str], step: Callable[[Job], Job], *, most: int) -> list[Job]:
         found: list[Job] = []
