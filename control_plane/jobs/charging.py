@@ -14,7 +14,6 @@ from contextlib import suppress
 
 from control_plane.core.errors import StoreUnavailable
 from control_plane.jobs.domain.job import Job
-from control_plane.jobs.domain.transitions import charged
 from control_plane.jobs.ports import JobStore, UsageSums
 from control_plane.metering.domain.usage import UsageBatch, make_storable_key
 
@@ -32,7 +31,7 @@ async def charge(jobs: Iterable[Job], *, store: JobStore, usage: UsageSums) -> N
         return
     keys = ((job, make_storable_key(charge.day, job.tenant, charge.model), charge.usage) for job, charge in due.values())
     await usage.add_all([UsageBatch(f"{job.id}/{job.fence}", ((key, used),)) for job, key, used in keys])
-    await store.replace_all([charged(job) for job, _ in due.values()])  # refused where somebody else noted the same first
+    await store.note_charged([job for job, _ in due.values()])  # passed over where somebody else noted the same first
 
 
 class Charger:

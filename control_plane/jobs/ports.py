@@ -97,8 +97,8 @@ class JobStore(Protocol):
     async def replace(self, job: Job) -> bool:
         """Replace the version before this one; False: there is another by now, or none, and nothing is changed."""
 
-    async def replace_all(self, jobs: Sequence[Job]) -> list[bool]:
-        """Replace several records at once, each as `replace` does."""
+    async def note_charged(self, jobs: Sequence[Job]) -> None:
+        """Bring these versions of ended records to what `transitions.charged` makes of them; those that are others by now stay."""
 
     async def claim(self, ids: Sequence[str], step: Callable[[Job], Job], *, most: int) -> list[Job]:
         """Bring the first `most` of these jobs for which that can be done to the version that `step` makes, and return them.

@@ -123,7 +123,7 @@ class JobsHttp:
 
     async def _submit(self, request: HttpRequest, route: V2Route, principal: Principal) -> HttpAnswer | HttpStream:
         webhook = webhook_of(request, b"tidegate-job-webhook", principal, self._webhooks)
-        wanted = replace(_submission(request, route, self._forwarding), webhook=webhook, output=self._output(request, principal))
+        wanted = _submission(request, route, self._forwarding, output=self._output(request, principal), webhook=webhook)
         job = await self._accepted(request, wanted, principal)
         if wait_s := _wait_s(request):
             job = await self._jobs.wait(job, wait_s)
@@ -219,7 +219,9 @@ def _with_header(result: HttpAnswer | ResultStream, line: bytes) -> HttpAnswer |
     return with_header(result, line) if isinstance(result, HttpAnswer) else result.with_header(line)
 
 
-def _submission(request: HttpRequest, route: V2Route, forwarding: HeaderForwarding) -> Submission:
+def _submission(
+    request: HttpRequest, route: V2Route, forwarding: HeaderForwarding, *, output: Delivery | None, webhook: Delivery | None
+) -> Submission:
     """Read a submission. Raises InvalidRequest."""
     for name in {name.lower() for name, _ in request.headers} - _OF_THE_JOB:
         if name.startswith(b"tidegate-job-"):
@@ -236,6 +238,8 @@ def _submission(request: HttpRequest, route: V2Route, forwarding: HeaderForwardi
         expires_s=_expires_s(request),
         idempotency_key=key,
         fingerprint=fingerprint(request.headers, forwarding) if key else "",
+        output=output,
+        webhook=webhook,
     )
 
 

@@ -81,6 +81,10 @@ _INSERT = "INSERT INTO jobs VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _UPDATE = (
     "UPDATE jobs SET state = ?, revision = ?, due_s = ?, ready_s = ?, look_at_s = ?, text = ? WHERE id = ? AND revision = ? AND state = ?"
 )
+_CHARGED = (  # by SQLite: a record that is copied and encoded anew for one of its fields costs three times as much
+    "UPDATE jobs SET revision = revision + 1, look_at_s = ?,"
+    " text = json_set(text, '$.revision', revision + 1, '$.is_charged', json('true')) WHERE id = ? AND revision = ?"
+)
 _WAITING = (
     "SELECT id, model, due_s, price_class FROM jobs WHERE state = 'queued' AND tenant = ? AND ready_s <= ? ORDER BY due_s, id LIMIT ?"
 )
@@ -122,10 +126,14 @@ class SqliteJobStore:
         return await self._file.run(lambda connection: connection.execute(query, (tenant, idempotency_key)).fetchone() is not None)
 
     async def replace(self, job: Job) -> bool:
-        return (await self.replace_all((job,)))[0]
+        return await self._file.run_with_others(_replace_all, job, patience_s=_PATIENCE_S)
 
-    async def replace_all(self, jobs: Sequence[Job]) -> list[bool]:
-        return await self._file.run_with_others(_replace_all, jobs, patience_s=_PATIENCE_S)
+    async def note_charged(self, jobs: Sequence[Job]) -> None:
+        def note(connection: sqlite3.Connection) -> None:
+            with transaction(connection):
+                connection.executemany(_CHARGED, [(job.may_go_s, job.id, job.revision) for job in jobs])
+
+        await self._file.run(note, patience_s=_PATIENCE_S)
 
     async def claim(self, ids: Sequence[str], step: Callable[[Job], Job], *, most: int) -> list[Job]:
         return await self._file.run(partial(_claim, ids=ids, step=step, most=most, fresh=self._fresh), patience_s=_PATIENCE_S)
@@ -210,24 +218,20 @@ def _get(connection: sqlite3.Connection, *, job_id: str) -> Job | None:
     return None if row is None else decode_job(row[0])
 
 
-def _replace_all(connection: sqlite3.Connection, given: Sequence[Sequence[Job]]) -> list[list[bool] | Exception]:
-    """Replace each caller's records, all in one transaction: a savepoint for each would cost more than the change."""
+def _replace_all(connection: sqlite3.Connection, jobs: Sequence[Job]) -> list[bool | Exception]:
+    """Replace each caller's record, all in one transaction: a savepoint for each would cost more than the change."""
     with transaction(connection):
         sums = TenantSums(connection)
-        replaced = [_replace_several(connection, jobs, sums) for jobs in given]
+        replaced = [_replace(connection, job, sums) for job in jobs]
         sums.write()
     return replaced
 
 
-def _replace_several(connection: sqlite3.Connection, jobs: Sequence[Job], sums: TenantSums) -> list[bool] | Exception:
+def _replace(connection: sqlite3.Connection, job: Job, sums: TenantSums) -> bool | Exception:
     try:
-        texts = [encode_job(job).decode() for job in jobs]
-    except TypeError as exc:  # they alone stay as they are
+        text = encode_job(job).decode()
+    except TypeError as exc:  # it alone stays as it is
         return exc
-    return [_replace(connection, job, text, sums) for job, text in zip(jobs, texts, strict=True)]
-
-
-def _replace(connection: sqlite3.Connection, job: Job, text: str, sums: TenantSums) -> bool:
     before = job.state if job.is_charged else JobState.RUNNING  # as it mostly was, which saves looking
     if not _update(connection, before, job, text, sums):
         row = connection.execute("SELECT state FROM jobs WHERE id = ? AND revision = ?", (job.id, job.revision - 1)).fetchone()

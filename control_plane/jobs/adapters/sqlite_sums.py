@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections import Counter
 from dataclasses import replace
+from operator import add
 
 from control_plane.jobs.domain.job import Job, JobState
 from control_plane.jobs.ports import Load
@@ -15,7 +15,6 @@ _ADD = (
     " jobs = jobs + excluded.jobs, size_bytes = size_bytes + excluded.size_bytes, ended = ended + excluded.ended,"
     " kept = kept + excluded.kept, kept_bytes = kept_bytes + excluded.kept_bytes"
 )
-_NAMES = ("jobs", "size_bytes", "ended", "kept", "kept_bytes")
 
 
 class TenantSums:
@@ -24,46 +23,50 @@ class TenantSums:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._read: dict[str | None, Load] = {}
-        self._changes: dict[str, Counter[str]] = {}
+        self._changes: dict[str | None, tuple[int, ...]] = {}
+        """What was noted, of each tenant, and of all of them as None."""
 
     def load(self, tenant: str) -> tuple[Load, Load]:
         """Return what the tenant has open, and what all have, with what was noted."""
-        everybody = sum(self._changes.values(), Counter[str]())
-        return self._load(tenant, self._changes.get(tenant)), self._load(None, everybody)
+        return self._load(tenant), self._load(None)
 
     def note(self, before: Job | None, after: Job | None) -> None:
         """Note that a job was added, changed or removed."""
         job = after or before
         assert job is not None
         opened = int(after is not None and after.is_open) - int(before is not None and before.is_open)
-        kept = tuple(new - old for new, old in zip(after.kept if after else (0, 0), before.kept if before else (0, 0), strict=True))
-        values = (opened, opened * job.body.size_bytes, max(0, -opened), *kept)
-        if opened or any(kept):
-            changes = self._changes.setdefault(job.tenant, Counter())
-            for name, value in zip(_NAMES, values, strict=True):
-                changes[name] += value
+        (kept, kept_bytes), (were_kept, were_kept_bytes) = (each.kept if each else (0, 0) for each in (after, before))
+        self._note(job, opened, kept - were_kept, kept_bytes - were_kept_bytes)
 
     def note_state(self, before: JobState, after: Job) -> None:
         """Note that a job was in another state, with which alone these sums change."""
         was_open = before in (JobState.QUEUED, JobState.RUNNING)
         if before is after.state or (was_open and after.is_open):
             return
-        self.note(replace(after, state=before), after)
+        if was_open:
+            self._note(after, -1, *after.kept)
+        else:
+            self.note(replace(after, state=before), after)
 
     def write(self) -> None:
         """Bring the sums up to date with what was noted."""
-        rows = [(tenant, *(changes[name] for name in _NAMES)) for tenant, changes in self._changes.items()]
-        self._connection.executemany(_ADD, rows)
+        self._connection.executemany(_ADD, [(tenant, *sums) for tenant, sums in self._changes.items() if tenant is not None])
         self._changes.clear()
 
-    def _load(self, tenant: str | None, changes: Counter[str] | None) -> Load:
-        """Return what is open of a tenant, or of all."""
+    def _note(self, job: Job, opened: int, kept: int, kept_bytes: int) -> None:
+        if not (opened or kept or kept_bytes):
+            return
+        amounts = opened, opened * job.body.size_bytes, max(0, -opened), kept, kept_bytes
+        for tenant in (job.tenant, None):
+            sums = self._changes.get(tenant)
+            self._changes[tenant] = amounts if sums is None else tuple(map(add, sums, amounts))
+
+    def _load(self, tenant: str | None) -> Load:
         read = self._read.get(tenant)
         if read is None:
             read = self._read[tenant] = read_load(self._connection, tenant)
-        if not changes:
-            return read
-        return Load(read.jobs + changes["jobs"], read.size_bytes + changes["size_bytes"], read.ended + changes["ended"])
+        changes = self._changes.get(tenant)
+        return read if changes is None else Load(read.jobs + changes[0], read.size_bytes + changes[1], read.ended + changes[2])
 
 
 def read_load(connection: sqlite3.Connection, tenant: str | None) -> Load:

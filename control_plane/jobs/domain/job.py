@@ -162,6 +162,11 @@ class Job:
             return min(self.lease_until_s - STILL_S, self.deadline_s)
         if self.charge is not None and not self.is_charged:
             return (self.ended_s or 0.0) + UNCHARGED_S
+        return self.may_go_s
+
+    @property
+    def may_go_s(self) -> float:
+        """When an ended record may go, once it is charged: not before what is yet to be delivered of it."""
         return self.keep_until_s if self.due is None else max(self.keep_until_s, self.due[1].until_s)
 
     @property

@@ -13,6 +13,7 @@ import pytest
 from control_plane.app.stores import open_job_store
 from control_plane.core.errors import StoreUnavailable
 from control_plane.jobs.domain.claims import HEADS
+from control_plane.jobs.domain.delivery import Delivery
 from control_plane.jobs.domain.job import Blob, Charge, Job, JobState, PriceClass, Result, carried
 from control_plane.jobs.domain.transitions import (
     RetryPolicy,
@@ -110,13 +111,46 @@ async def test_several_are_claimed_at_once_and_each_by_one(opening: Opening[JobS
         assert await one.claim(ids, claim, most=9) == []
 
 
-async def test_of_several_changes_those_are_made_whose_version_is_the_next(opening: Opening[JobStore]) -> None:
-    async with handles(opening, 1) as (store,):
-        await put(store, *(job(number) for number in range(3)))
-        await changed(store, claim(job(1)))
-        assert await store.replace_all([claim(job(0)), claim(job(1)), claim(job(7)), claim(job(2))]) == [True, False, False, True]
-        assert await store.replace_all([]) == []
-        assert (await store.waiting(5.0), (await store.load("team"))[0].jobs) == ([], 3)
+async def test_what_another_process_has_changed_since_is_claimed_and_replaced_as_it_is_now(opening: Opening[JobStore]) -> None:
+    async with handles(opening, 2) as (one, other):
+        await put(one, job(1), job(2))
+        for number in (1, 2):
+            held = await changed(other, claim(job(number)))
+            await changed(other, released(held, now_s=2.0))
+        assert not await one.replace(cancelled(job(1), now_s=3.0, policy=POLICY)), "that would be of a version before"
+
+        ids = [job_id(1), job_id(2)]
+        claims = await one.claim(ids, lambda found: claim(found, 3.0), most=2)
+        assert [(each.id, each.revision, each.fence) for each in claims] == [(each, 4, 2) for each in ids]
+        cancelled_there = await changed(other, cancelled(claims[0], now_s=4.0, policy=POLICY))
+        assert not await one.replace(finished(claims[0], RESULT, None, now_s=4.0, policy=POLICY))
+        assert await one.replace(finished(claims[1], RESULT, None, now_s=4.0, policy=POLICY))
+        assert await one.get(job_id(1)) == cancelled_there
+
+
+async def test_of_several_that_are_charged_those_are_noted_that_are_in_the_same_version_yet(opening: Opening[JobStore]) -> None:
+    charge = Charge("d", "größe \\u0000 '", Usage(1, compute_units=0.1))
+    result = replace(RESULT, blob=carried("b", "r", bytes(range(256))))
+    async with handles(opening, 2) as (store, other):
+        ended = []
+        for number in range(4):
+            begun = job(number, webhook=Delivery("https://test") if number == 3 else None, tenant="größe 名前 %s ' \" :*")
+            await put(store, begun)
+            held = await changed(store, claim(begun))
+            ended.append(await changed(store, finished(held, result, charge, now_s=10.0 / 3, policy=POLICY)))
+        first, second, third, last = ended
+        await changed(other, charged(second))
+        await store.remove(third)
+
+        for jobs in (ended, ended, []):
+            await store.note_charged(jobs)
+            assert [await other.get(each.id) for each in ended] == [charged(first), charged(second), None, charged(last)]
+        assert await store.neglected(first.keep_until_s - 0.01, limit=9) == []
+        assert [each.id for each in await store.neglected(first.keep_until_s, limit=9)] == [first.id, second.id]
+        assert [each.id for each in await store.neglected(charged(last).look_at_s, limit=9)] == [first.id, second.id, last.id]
+        noted = await other.deliveries.due(10.0, of_tenant=9)
+        assert noted == {last.tenant: [last.id]}
+        assert await store.remove(charged(first)), "the next change is of that version"
 
 
 async def test_waiting_jobs_are_told_by_tenant_in_order_of_their_due_times(opening: Opening[JobStore]) -> None:

@@ -55,8 +55,8 @@ def calls_of_a_runner(folder: Path, carries_bytes: int) -> list[str]:
 SPOOLED, CARRIED = 0, 1000
 """A store whose records carry nothing, and one whose records carry the bodies and results of these tests."""
 STEPS = {
-    SPOOLED: ("take", "waiting", "claim", "read", "write", "replace", "ack", "add_all", "replace_all", "prune"),
-    CARRIED: ("take", "waiting", "claim", "read", "replace", "ack", "add_all", "replace_all"),
+    SPOOLED: ("take", "waiting", "claim", "read", "write", "replace", "ack", "add_all", "note_charged", "prune"),
+    CARRIED: ("take", "waiting", "claim", "read", "replace", "ack", "add_all", "note_charged"),
 }
 
 
