@@ -32,6 +32,7 @@ class Ask:
     """One request."""
 
     way: str
+    model: str
     data: bytes
     answer: bytes
     """That is in a right answer, `times` times."""
@@ -56,7 +57,7 @@ class Asks:
         is_http = self._random.random() < 0.5
         if self._random.random() < _STREAMED_PART:
             data = self._http_stream[self._keys[tenant]] if is_http else self._grpc_stream
-            return tenant, Ask(HTTP if is_http else GRPC_STREAM, data, _TEXT, PARTS)
+            return tenant, Ask(HTTP if is_http else GRPC_STREAM, STREAMED, data, _TEXT, PARTS)
         if self._random.random() < _REPEATED_PART:
             # The square of an even draw: the first of them come far more often than the last.
             return tenant, self._infer(REPEATED, int(_REPEATING * self._random.random() ** 2), tenant, is_http=is_http)
@@ -66,15 +67,15 @@ class Asks:
     def cold(self) -> tuple[int, Ask]:
         tenant = self._random.randrange(len(self._keys))
         made = self._infer(self._random.choice(COLD), 0, tenant, is_http=True, deadline_s=COLD_DEADLINE_S)
-        return tenant, Ask(made.way, made.data, made.answer, deadline_s=COLD_DEADLINE_S, is_cold=True)
+        return tenant, Ask(HTTP, made.model, made.data, made.answer, deadline_s=COLD_DEADLINE_S, is_cold=True)
 
     def _infer(self, model: str, number: int, tenant: int, *, is_http: bool, deadline_s: float = DEADLINE_S) -> Ask:
         tensor = np.full((1, _FLOATS), number, np.float32)
         tensor[0, 0] = -1.0  # what is not even is not found elsewhere in an answer
         answer = tensor.tobytes()
         if not is_http:
-            return Ask(GRPC, _grpc_infer(model, tensor), answer)
-        return Ask(HTTP, _keyed(self._http_head[model](answer), self._keys[tenant], deadline_s), answer)
+            return Ask(GRPC, model, _grpc_infer(model, tensor), answer)
+        return Ask(HTTP, model, _keyed(self._http_head[model](answer), self._keys[tenant], deadline_s), answer)
 
 
 def _http_head(model: str) -> Callable[[bytes], bytes]:

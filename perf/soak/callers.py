@@ -17,13 +17,13 @@ from control_plane.triton.adapters.grpc.client import GrpcClient
 from control_plane.triton.ports import GrpcCall
 from perf.soak.asks import GRPC, HTTP, INFER, STREAM, Ask, Asks
 from perf.soak.http_caller import HttpCaller, NoConnection
-from perf.soak.outcomes import Journal, Outcome, Requests
+from perf.soak.outcomes import DEADLINE_S, Journal, Outcome, Requests
 
 _SEED = 11
 _LEAVERS, _LEAVES_AFTER_S = 0.03, 0.002
 """Part of the requests whose callers leave, and when."""
 _PATIENCE_S = 1.0
-"""Beyond the deadline, until a caller over HTTP, or of a stream, gives up; gRPC's client gives up at the deadline, as any does."""
+"""Beyond the deadline, until a caller gives up: so what comes too late is seen, and by how much."""
 _QUOTED = 120
 _RESOURCE_EXHAUSTED, _UNAVAILABLE, _DEADLINE_EXCEEDED = 8, 14, 4
 _GRPC_OUTCOMES = {
@@ -31,7 +31,9 @@ _GRPC_OUTCOMES = {
     _UNAVAILABLE: Outcome.REFUSED,
     _DEADLINE_EXCEEDED: Outcome.EXPIRED,
 }
-_CONTENT_TYPE = ((b"content-type", b"application/grpc"),)
+_HEADS = {path: GrpcHead(path, ((b"content-type", b"application/grpc"),)) for path in (INFER, STREAM)}
+_TIMEOUT = ("grpc-timeout", f"{1e3 * DEADLINE_S:.0f}m")
+"""Told as a field: this client would keep a deadline that it knows itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class _Clients:
     def _open(self) -> None:
         self._http = HttpCaller(self._gateway.addresses["http"])
         host, _, port = self._gateway.addresses["grpc"].rpartition(":")
-        self._grpc = [GrpcClient(TcpAddress(host, int(port)), headers=(("x-api-key", key),)) for key in self._gateway.keys]
+        self._grpc = [GrpcClient(TcpAddress(host, int(port)), headers=(("x-api-key", key), _TIMEOUT)) for key in self._gateway.keys]
         self._began_s = time.perf_counter()
 
     async def _close(self) -> None:
@@ -121,33 +123,33 @@ class _Clients:
             tasks.create_task(self._ask(*self._asks.cold(), due_s, leaves=False))
 
     async def _ask(self, tenant: int, ask: Ask, due_s: float, *, leaves: bool) -> None:
-        sent_s, said = self._now_s(), ""
+        sent_s, said, phase = self._now_s(), "", self._phase
         at_most_s = _LEAVES_AFTER_S if leaves else ask.deadline_s + _PATIENCE_S
         try:
             async with asyncio.timeout(at_most_s):
                 outcome, said = await self._answered(tenant, ask)
         except TimeoutError:
-            outcome = Outcome.LEFT if leaves else Outcome.EXPIRED
+            outcome, said = (Outcome.LEFT, "") if leaves else (Outcome.EXPIRED, f"no answer in {at_most_s:g} s")
         except NoConnection:
             outcome = Outcome.UNSENT
         except (OSError, UpstreamUnavailable) as exc:
             outcome, said = Outcome.ERROR, str(exc)
         if said:
-            self._journal.said[f"{self._phase}, {ask.way}: {outcome.name.lower()}: {said[:_QUOTED]}"] += 1
+            self._journal.said[f"{phase}, {ask.way}, {ask.model}: {outcome.name.lower()}: {said[:_QUOTED]}"] += 1
         self._journal.add(due_s, sent_s, self._now_s(), outcome, is_cold=ask.is_cold)
 
     async def _answered(self, tenant: int, ask: Ask) -> tuple[Outcome, str]:
         if ask.way == HTTP:
             return of_http(await self._http.ask(ask.data, sendable_s=ask.deadline_s), ask)
         if ask.way == GRPC:
-            answer = await self._grpc[tenant].unary(GrpcCall(_head(INFER), ask.data), timeout_s=ask.deadline_s)
+            answer = await self._grpc[tenant].unary(GrpcCall(_HEADS[INFER], ask.data), timeout_s=ask.deadline_s + _PATIENCE_S)
             if answer.code == 0:
                 return right(b"".join(answer.body), ask)
             return of_status(answer.code, answer.details, is_lost=answer.loss is not None)
         return await self._streamed(tenant, ask)
 
     async def _streamed(self, tenant: int, ask: Ask) -> tuple[Outcome, str]:
-        stream = await self._grpc[tenant].open_stream(_head(STREAM), timeout_s=ask.deadline_s)
+        stream = await self._grpc[tenant].open_stream(_HEADS[STREAM], timeout_s=ask.deadline_s)
         try:
             await stream.send(ask.data)
             stream.half_close()
@@ -162,13 +164,6 @@ class _Clients:
 
     def _now_s(self) -> float:
         return time.perf_counter() - self._began_s
-
-
-_HEADS = {path: GrpcHead(path, _CONTENT_TYPE, timeout_s=1.0) for path in (INFER, STREAM)}
-
-
-def _head(path: str) -> GrpcHead:
-    return _HEADS[path]
 
 
 def of_http(answer: bytes, ask: Ask) -> tuple[Outcome, str]:

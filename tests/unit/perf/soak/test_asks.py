@@ -14,7 +14,7 @@ from perf.soak.callers import of_http, of_status, right
 from perf.soak.outcomes import Outcome
 
 DRAWN = 4_000
-HTTP_ASK = Ask(HTTP, b"", b"right")
+HTTP_ASK = Ask(HTTP, "fresh", b"", b"right")
 
 
 @pytest.fixture(scope="module")
