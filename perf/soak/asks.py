@@ -50,6 +50,8 @@ class Asks:
         body = json.dumps({"text_input": _TEXT.decode()}).encode()
         self._http_stream = {key: _keyed(http_post(f"/v2/models/{STREAMED}/generate_stream", body), key) for key in keys}
         self._grpc_stream = _grpc_stream()
+        self._made: dict[tuple[str, int, int, bool], Ask] = {}
+        """To make one takes a client as long as to send it."""
 
     def hot(self) -> tuple[int, Ask]:
         """The next one, and which tenant's it is."""
@@ -61,15 +63,22 @@ class Asks:
         if self._random.random() < _REPEATED_PART:
             # The square of an even draw: the first of them come far more often than the last.
             return tenant, self._infer(REPEATED, int(_REPEATING * self._random.random() ** 2), tenant, is_http=is_http)
-        self._number += 1
+        self._number = (self._number + 1) % _REPEATING  # nothing keeps its answers
         return tenant, self._infer(FRESH, self._number, tenant, is_http=is_http)
 
     def cold(self) -> tuple[int, Ask]:
         tenant = self._random.randrange(len(self._keys))
-        made = self._infer(self._random.choice(COLD), 0, tenant, is_http=True, deadline_s=COLD_DEADLINE_S)
+        made = self._make(self._random.choice(COLD), 0, tenant, True, COLD_DEADLINE_S)
         return tenant, Ask(HTTP, made.model, made.data, made.answer, deadline_s=COLD_DEADLINE_S, is_cold=True)
 
-    def _infer(self, model: str, number: int, tenant: int, *, is_http: bool, deadline_s: float = DEADLINE_S) -> Ask:
+    def _infer(self, model: str, number: int, tenant: int, *, is_http: bool) -> Ask:
+        key = model, number, tenant, is_http
+        made = self._made.get(key)
+        if made is None:
+            made = self._made[key] = self._make(*key)
+        return made
+
+    def _make(self, model: str, number: int, tenant: int, is_http: bool, deadline_s: float = DEADLINE_S) -> Ask:
         tensor = np.full((1, _FLOATS), number, np.float32)
         tensor[0, 0] = -1.0  # what is not even is not found elsewhere in an answer
         answer = tensor.tobytes()

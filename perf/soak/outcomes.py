@@ -28,7 +28,7 @@ class Outcome(IntEnum):
     EXPIRED = 3
     """504, DEADLINE_EXCEEDED, or no answer to a caller who waits a while beyond its deadline."""
     UNSENT = 4
-    """It found no free connection of the client until its deadline."""
+    """The client had no free connection, or no time, until its deadline."""
     ERROR = 5
     """Whatever else."""
 

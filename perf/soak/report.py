@@ -35,7 +35,7 @@ class Run:
     expired: int
     """Not answered within the deadline, or told so."""
     unsent: int
-    """Which found no free connection of the client."""
+    """For which the client had no free connection, or no time."""
     errors: int
     """Neither an answer nor a polite refusal, and not expired."""
     in_time_per_s: float
