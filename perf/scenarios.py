@@ -34,6 +34,7 @@ from perf.rollout_gates import report as rollout_gates_report
 from perf.rollouts import report as rollouts_report
 from perf.simulate import report as simulate_report
 from perf.smoke import report as smoke_report
+from perf.soak import report as soak_report
 from perf.streaming import report as streaming_report
 from perf.tenants import report as tenants_report
 from perf.waiting import report as waiting_report
@@ -83,6 +84,7 @@ SCENARIOS = {
         Scenario("what 2,000 waiting requests and large uploads cost everybody else", waiting_report.Report),
         Scenario("what one client that floods costs everybody else", floods_report.Report),
         Scenario("what a tenant that floods a model costs another", tenants_report.Report),
+        Scenario("a long time of steady traffic, and ten times as much in its middle", soak_report.Report, has_rounds=False),
         Scenario("embedding texts beside what people first write", embedding_report.Report),
         Scenario("embedding texts on a GPU", gpu_report.Report, needs_gpu=True),
         Scenario("generated text: answers that share steps, beside one after the other", generation_report.Report),

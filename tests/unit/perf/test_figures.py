@@ -21,6 +21,7 @@ from perf.measurement.report import Report, Result
 from perf.prefetch import report as prefetch_report
 from perf.repeats import report as repeats_report
 from perf.simulate import report as simulate_report
+from perf.soak import report as soak_report
 from perf.waiting import report as waiting_report
 
 
@@ -31,6 +32,10 @@ def of(report: type[Report], *cases: tuple[tuple[Any, ...], list[dict[str, float
     }
     more = {"stages_ms": {}, "distinct": 40, "budget_bytes": 200}
     return report(Result(runs, more=more, options=options))
+
+
+def soak(**figures: float) -> soak_report.Run:
+    return soak_report.Run(**{each.name: 0 for each in fields(soak_report.Run)} | figures)  # type: ignore[arg-type]
 
 
 GATEWAY, EMBEDDING, BATCHING = gateway_report.Report, embedding_report.Report, batching_report.Report
@@ -70,6 +75,36 @@ REPORTS = {
             (("grpc: GOAWAY",), [{"live_p99_ms": 2, "live_max_ms": 120}]),
         ),
         {"floods": 2, "floor": 1.2, "worst_moved": 3, "worst_beyond_floor": 2.5, "longest_ms": 120, "moved_too_far": 1, "too_long": 1},
+    ),
+    "soak": (
+        soak_report.Report(
+            Result(
+                {
+                    soak_report.Case(soak_report.BEFORE): [soak(requests=150_000, errors=1, expired=2, p99_ms=8)],
+                    soak_report.Case(soak_report.SPIKE): [soak(requests=60_000, refused=50_000, p99_ms=600, in_time_per_s=900)],
+                    soak_report.Case(soak_report.AFTER): [soak(requests=50_000, p99_ms=9)],
+                },
+                more={
+                    "peak_per_s": 1000.0,
+                    "minutes_p99_ms": [8.0, 20.0, 10.0],
+                    "normal_after_s": 2.0,
+                    "held": {"gateway": [{"mib": 100, "descriptors": 50, "threads": 4}, {"mib": 105, "descriptors": 50, "threads": 5}]},
+                },
+            )
+        ),
+        {
+            "requests": 260_000,
+            "errors_per_100000": 1.5,
+            "spike_errors": 0,
+            "last_minute_p99_times": 1.25,
+            "spike_p99_ms": 600,
+            "spike_goodput": 0.9,
+            "normal_after_s": 2,
+            "peak_per_s": 1000,
+            "gateway_mib_times": 1.05,
+            "gateway_descriptors_times": 1,
+            "gateway_threads_times": 1.25,
+        },
     ),
     "waiting": (
         of(
