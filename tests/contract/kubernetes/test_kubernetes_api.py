@@ -55,7 +55,7 @@ def slice_of(name: str, *endpoints: object) -> dict[str, Any]:
 
 
 async def test_servers_come_and_go_as_slices_say(api: AnyApi) -> None:
-    servers = KubernetesServers(client(api), namespace="tidegate", service="triton")
+    servers = KubernetesServers(client(api), namespace="tidegate", services="triton")
     async with running(servers.run()) as until:
         for it, expected in (
             (slice_of("s1", endpoint("triton-a", "10.0.0.1")), {"triton-a"}),

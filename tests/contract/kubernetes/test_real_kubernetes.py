@@ -152,7 +152,7 @@ async def test_without_a_verb_the_server_refuses_what_it_is_for(
     await asyncio.to_thread(api.apply, {**role, "rules": [rule for rule in rules if rule["verbs"]]})
 
     async def everything() -> None:
-        servers = KubernetesServers(client(api), namespace="tidegate", service="triton")
+        servers = KubernetesServers(client(api), namespace="tidegate", services="triton")
         models = KubernetesModels(client(api), namespace="tidegate")
         lease = KubernetesLease(client(api), namespace="tidegate", name="tidegate")
         election = LeaderElection(lease, holder="p1", limits=LeaseLimits(ttl_s=1.0, margin_s=0.2))
@@ -179,7 +179,7 @@ async def test_without_a_verb_the_server_refuses_what_it_is_for(
 
 
 async def test_servers_are_found_again_after_restarts_and_compactions(api: RealApi) -> None:
-    servers = KubernetesServers(client(api), namespace="tidegate", service="triton")
+    servers = KubernetesServers(client(api), namespace="tidegate", services="triton")
     async with running(servers.run()) as until:
 
         async def has(*names: str) -> None:
