@@ -24,7 +24,6 @@ from control_plane.jobs.domain.job import Charge, Job, JobState, Result
 from control_plane.jobs.domain.transitions import RetryPolicy, attempt_failed, broken, claimed, finished, released
 from control_plane.jobs.ports import Compute, Computed, JobQueue, JobStore, Spool, SpoolDamaged, Ticket, TryAgain, UsageSums
 from control_plane.jobs.pruning import Pruner
-from control_plane.jobs.turns import Turns
 from control_plane.metering.domain.usage import day_of
 
 _log = logging.getLogger(__name__)
@@ -70,7 +69,6 @@ class JobRunner:
         self._pruner = Pruner(spool, today_s=today_s)
         self._watch = ClaimWatch(store, policy, today_s)
         self._gate = gate
-        self._turns = Turns(lambda: gate.slots)
         self._holder = holder
         self._policy = policy
         self._weight_of = weight_of
@@ -83,7 +81,7 @@ class JobRunner:
 
     @property
     def running(self) -> int:
-        """Jobs that this runner computes, has claimed for its next turn, or is about to claim."""
+        """Jobs that this runner computes, or is about to claim."""
         return len(self._running)
 
     async def run(self) -> None:
@@ -115,7 +113,7 @@ class JobRunner:
         while True:
             if self._gate.pause_s:
                 await asyncio.sleep(self._gate.pause_s)
-            while (room := self._gate.slots + self._gate.ahead - len(self._running)) <= 0:
+            while (room := self._gate.slots - len(self._running)) <= 0:
                 self._has_ended.clear()
                 await self._has_ended.wait()
                 await asyncio.sleep(_GATHER_S)
@@ -201,20 +199,12 @@ class JobRunner:
         return True
 
     async def _computed(self, job: Job) -> Computed:
-        async with self._turns.turn(), self._compute.room_for(job.body.size_bytes):
+        async with self._compute.room_for(job.body.size_bytes):
             computed = await self._compute.compute(job, await self._spool.read(job.body))
-            self._learn(job, computed)
-        return computed
-
-    def _learn(self, job: Job, computed: Computed) -> None:
-        """Tell the gate what a job took, within the job's turn, since it says how many others begin then."""
         usage, seconds = computed.usage, computed.seconds
-        if usage is None or not usage.requests or usage.cache_hits:
-            return
-        if seconds is None:
-            self._gate.ended_beside_callers()
-        else:
+        if usage is not None and usage.requests and not usage.cache_hits and seconds is not None:
             self._gate.ended(job.model, seconds=seconds, rows=usage.rows, now_s=self._now_s())
+        return computed
 
     async def _failed(self, job: Job, cause: Exception) -> None:
         """Bring a job whose attempt has failed to its next state."""

@@ -22,8 +22,6 @@ _FAR = 1.5
 among themselves, at which halving would leave a quarter of an idle server unused."""
 _SMALLEST = 1 / 16
 _LONGEST_PAUSE_S = 2.0
-_SHORT_S = 0.5
-"""Longest time of jobs of which some are claimed ahead: for about so long one that another runner has room for may wait here."""
 _WINDOW_S = 30.0
 """Time for which a shortest time is believed; after two of them without a job nothing is known of a model."""
 
@@ -56,23 +54,14 @@ class BulkGate:
     """Pause before the next job is claimed; above 0 only where even one job at a time is too many."""
     _shortest: dict[str, _Shortest] = field(default_factory=dict)
     _held_until_s: float = float("-inf")
-    _latest_s: float = float("inf")
-    """What the latest job took; infinite where that is not known."""
 
     @property
     def slots(self) -> int:
         """Jobs that may run now, at least one."""
         return max(1, min(self.most, int(self.limit)))
 
-    @property
-    def ahead(self) -> int:
-        """Jobs that may be claimed beside those that run. They end together, as servers compute them in batches, and the server would
-        be idle until the next ones are claimed."""
-        return self.slots if self.limit > 1 and self._latest_s <= _SHORT_S else 0
-
     def ended(self, model: str, *, seconds: float, rows: int, now_s: float) -> None:
         """Learn from a job that was computed."""
-        self._latest_s = seconds
         share = seconds / max(rows, 1)
         known = self._shortest.setdefault(model, _Shortest(share, share, now_s))
         base_s = known.seen(share, now_s) * max(rows, 1)
@@ -84,13 +73,8 @@ class BulkGate:
             self.limit = min(float(self.most), max(self.limit + step, min(self.limit, 1.0)))
         self._set_pause(seconds)
 
-    def ended_beside_callers(self) -> None:
-        """Learn from a job that was computed while callers were there: the next ones wait for them, wherever they are claimed."""
-        self._latest_s = float("inf")
-
     def refused(self, now_s: float) -> None:
         """Learn from a job for which there was no room."""
-        self._latest_s = float("inf")
         self._decrease(1.0, now_s)
         self._set_pause(1.0)
 

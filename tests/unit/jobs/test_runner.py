@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -207,32 +206,6 @@ async def test_a_result_outlives_an_outage_that_is_longer_than_the_lease(tmp_pat
             ended = await after_delays(here, job.id)
 
     assert (away.lost, ended.state, ended.fence, len(here.compute.begun)) == (1, JobState.SUCCEEDED, 1, 1)
-
-
-async def test_while_short_jobs_are_computed_as_many_are_claimed_for_the_turns_after_them(tmp_path: Path) -> None:
-    async with world(tmp_path) as here, asyncio.timeout(60.0):
-        here.compute.may_answer.clear()
-        jobs = [await here.submit(number) for number in range(10)]
-
-        async def states() -> Counter[JobState]:
-            return Counter([(await here.job(job.id)).state for job in jobs])
-
-        async with running(here.runner(slots=2)):
-            while len(here.compute.begun) < 2:
-                await asyncio.sleep(0.005)
-            await asyncio.sleep(0.3)
-            assert (await states())[JobState.RUNNING] == 2, "nothing is known of how long they take"
-            here.compute.may_answer.set()
-            here.compute.may_answer.clear()
-            while await states() != {JobState.SUCCEEDED: 2, JobState.RUNNING: 4, JobState.QUEUED: 4}:
-                await asyncio.sleep(0.005)
-            await asyncio.sleep(0.3)
-            assert ((await states())[JobState.RUNNING], len(here.compute.begun)) == (4, 4)
-            here.compute.may_answer.set()
-            for job in jobs:
-                await after_delays(here, job.id)
-
-    assert here.usage.requests() == 10
 
 
 async def test_as_many_run_at_a_time_as_the_gate_allows(tmp_path: Path) -> None:

@@ -94,24 +94,3 @@ def test_callers_who_come_then_halve_them() -> None:
     now_s = after(gate, 0.010)
     gate.ended("m", seconds=0.070 + 0.100, rows=1, now_s=now_s + 0.2)
     assert gate.slots == 3
-
-
-def test_as_many_as_run_may_be_claimed_ahead_where_jobs_are_short_and_nobody_is_there_to_wait_for() -> None:
-    gate = BulkGate(most=32, limit=4.0)
-    assert gate.ahead == 0, "nothing is known of them"
-    after(gate, 0.1)
-    assert gate.ahead == gate.slots == 4
-    after(gate, 30.0, rows=300)
-    assert gate.ahead == 0
-    after(gate, 0.1, since_s=31.0)
-    gate.ended_beside_callers()
-    assert gate.ahead == 0
-    after(gate, 0.1, since_s=32.0)
-    gate.refused(33.0)
-    assert gate.ahead == 0
-
-
-def test_where_one_at_a_time_is_all_that_may_run_none_is_claimed_ahead() -> None:
-    gate = BulkGate(most=8, least=1.0)
-    after(gate, 0.1, *[0.25] * 9)
-    assert (gate.slots, gate.ahead) == (1, 0)
