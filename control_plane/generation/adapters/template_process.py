@@ -35,6 +35,7 @@ _LEFT_S = 0.1
 """Most seconds for the chat of a caller who has left, about what a start takes: ended with each such caller, a process would
 have to be started for everyone who comes after one with a deadline of a millisecond."""
 _START_S = 20.0
+_NO_PROCESS = "no process can be started to render chat templates; try again shortly"
 _AVOIDED_S = 30.0
 """Seconds for which a template is not tried again that has ended its process over a short chat."""
 _TOO_MUCH = f"the chat template of this model (parameter {TEMPLATE}) takes too much time or memory"
@@ -177,12 +178,13 @@ class _TemplateProcess:
         try:
             async with asyncio.timeout(_START_S):
                 self._process = await join(starting)
-            return self._process
-        except (TimeoutError, OSError) as exc:
-            raise Overloaded("no process can be started to render chat templates; try again shortly") from exc
-        finally:
-            if starting.done():
-                self._starting = None
+        except TimeoutError as exc:
+            raise Overloaded(_NO_PROCESS) from exc
+        except OSError as exc:
+            self._starting = None
+            raise Overloaded(_NO_PROCESS) from exc
+        self._starting = None  # only now: one that has started in the moment in which its caller left is the next one's, too
+        return self._process
 
     async def _start(self) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
