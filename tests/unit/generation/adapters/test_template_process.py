@@ -153,6 +153,24 @@ async def test_a_start_whose_caller_leaves_is_that_of_the_next(monkeypatch: pyte
         assert len(starts) == 1
 
 
+async def test_a_start_that_ends_as_its_caller_leaves_is_that_of_the_next() -> None:
+    async with processes() as it, asyncio.TaskGroup() as tasks:
+        asking = tasks.create_task(rendered(it, TEMPLATE))
+        while (starting := it._short._starting) is None:
+            await asyncio.sleep(0)
+        starting.add_done_callback(lambda _: asking.cancel())
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        process = await starting
+        assert isinstance(process, asyncio.subprocess.Process)
+        try:
+            assert "hi é" in await rendered(it, TEMPLATE)
+            assert it._short._process is process
+        except AssertionError:
+            process.kill()  # else the loop would wait for it when it is closed
+            raise
+
+
 async def test_a_process_that_dies_is_started_again_and_ends_with_its_gateway() -> None:
     async with processes() as it:
         await rendered(it, TEMPLATE)
