@@ -8,7 +8,6 @@ record before and the record after.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -17,7 +16,6 @@ import orjson
 from pydantic import SecretStr
 
 from control_plane.jobs.adapters.redis_deliveries import DELIVERIES, PREFIX, RedisDeliveries, delivery_place
-from control_plane.jobs.adapters.redis_job_scripts import ADD, CHANGE, WAITING
 from control_plane.jobs.domain.claims import HEADS, TenantQueue, WaitingJob
 from control_plane.jobs.domain.job import Job, JobState, PriceClass
 from control_plane.jobs.domain.job_text import decode_job, encode_job
@@ -53,9 +51,89 @@ _OPEN, _BYTES, _ENDED, _RUNNING, _CLAIMED = (PREFIX + name for name in ("open", 
 _KEPT, _KEPT_BYTES = PREFIX + "kept", PREFIX + "kept-bytes"
 _TOTAL = "all"
 _PAGE = 200
-_LATEST = 1024
 _COUNTS = '"keep_at_least_until_s":0.0'
 """What a record says that counts for its tenant once it has ended (`Job.kept`): so the others need not be decoded."""
+
+# A plan: sorted sets to leave, sorted sets to enter with a score, hashes to add to.
+_COMMON = """
+local function carry_out(plan, id)
+  for _, key in ipairs(plan.leave) do redis.call('ZREM', key, id) end
+  for _, each in ipairs(plan.enter) do redis.call('ZADD', each[1], each[2], id) end
+  for _, each in ipairs(plan.add) do
+    if redis.call('HINCRBY', each[1], each[2], each[3]) == 0 then redis.call('HDEL', each[1], each[2]) end
+  end
+  for _, each in ipairs(plan.set) do redis.call('HSET', each[1], each[2], each[3]) end
+end
+"""
+
+# KEYS: records, revisions, idempotency keys, open, bytes, ended. ARGV: id, revision, record, plan, the field of the
+# idempotency key or '', size, then field, jobs and bytes of each bound. Returns the record that the idempotency key
+# has made before, or which bound is full with its load, or nothing.
+_ADD = (
+    _COMMON
+    + """
+if ARGV[5] ~= '' then
+  local known = redis.call('HGET', KEYS[3], ARGV[5])
+  local record = known and redis.call('HGET', KEYS[1], known)
+  if record then return {'known', record} end
+end
+for i = 7, #ARGV, 3 do
+  local jobs = tonumber(redis.call('HGET', KEYS[4], ARGV[i]) or '0')
+  local bytes = tonumber(redis.call('HGET', KEYS[5], ARGV[i]) or '0')
+  if jobs + 1 > tonumber(ARGV[i + 1]) or bytes + tonumber(ARGV[6]) > tonumber(ARGV[i + 2]) then
+    return {'full', ARGV[i], jobs, bytes, tonumber(redis.call('HGET', KEYS[6], ARGV[i]) or '0')}
+  end
+end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
+if ARGV[5] ~= '' then redis.call('HSET', KEYS[3], ARGV[5], ARGV[1]) end
+carry_out(cjson.decode(ARGV[4]), ARGV[1])
+return {'added'}
+"""
+)
+
+# KEYS: records, revisions, idempotency keys. ARGV: id, expected revision, new revision, record ('': remove it), plan,
+# the field of its idempotency key or ''. Returns 1, or 0 where the revision is another.
+_CHANGE = (
+    _COMMON
+    + """
+if redis.call('HGET', KEYS[2], ARGV[1]) ~= ARGV[2] then return 0 end
+if ARGV[4] == '' then
+  redis.call('HDEL', KEYS[1], ARGV[1])
+  redis.call('HDEL', KEYS[2], ARGV[1])
+  if ARGV[6] ~= '' then redis.call('HDEL', KEYS[3], ARGV[6]) end
+else
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[4])
+  redis.call('HSET', KEYS[2], ARGV[1], ARGV[3])
+end
+carry_out(cjson.decode(ARGV[5]), ARGV[1])
+return 1
+"""
+)
+
+# KEYS: records, ready, open, running, claimed. ARGV: prefix of the tenants' sets, now, jobs per tenant. Returns for each
+# tenant with jobs that may be claimed now: its field, how many run, when it last claimed, and the first records.
+_WAITING = """
+local answer = {}
+for _, field in ipairs(redis.call('HKEYS', KEYS[3])) do
+  local found, at, set = {}, 0, ARGV[1] .. field
+  while #found < tonumber(ARGV[3]) do
+    local page = redis.call('ZRANGE', set, at, at + 31)
+    if #page == 0 then break end
+    for _, id in ipairs(page) do
+      local ready = redis.call('ZSCORE', KEYS[2], id)
+      if ready and tonumber(ready) <= tonumber(ARGV[2]) and #found < tonumber(ARGV[3]) then
+        found[#found + 1] = redis.call('HGET', KEYS[1], id)
+      end
+    end
+    at = at + 32
+  end
+  if #found > 0 then
+    answer[#answer + 1] = {field, redis.call('HGET', KEYS[4], field) or '0', redis.call('HGET', KEYS[5], field) or '0', found}
+  end
+end
+return answer
+"""
 
 
 class RedisJobStore:
@@ -66,12 +144,10 @@ class RedisJobStore:
 
     def __init__(self, link: RedisLink) -> None:
         self._link = link
-        self._latest: dict[str, Job] = {}
-        """Versions of open jobs that this process wrote last: who changes one of them need not read it again."""
         self.deliveries: DeliveryIndex = RedisDeliveries(link)
-        self._add_script = link.client.register_script(ADD)
-        self._change_script = link.client.register_script(CHANGE)
-        self._waiting_script = link.client.register_script(WAITING)
+        self._add_script = link.client.register_script(_ADD)
+        self._change_script = link.client.register_script(_CHANGE)
+        self._waiting_script = link.client.register_script(_WAITING)
 
     async def add(self, job: Job, bounds: Bounds) -> Job:
         own, all_of_them = bounds.of_tenant, bounds.in_all
@@ -92,7 +168,6 @@ class RedisJobStore:
             return decode_job(answer[1])
         if answer[0] == "full":
             raise JobsFull(of_tenant=answer[1] != _TOTAL, load=Load(*answer[2:]))
-        self._wrote(job)
         return job
 
     async def get(self, job_id: str) -> Job | None:
@@ -105,9 +180,7 @@ class RedisJobStore:
             return bool(await self._link.client.hexists(_IDS, _key_field(tenant, idempotency_key)))
 
     async def replace(self, job: Job) -> bool:
-        before = self._latest.pop(job.id, None)
-        if before is None or before.revision != job.revision - 1:
-            before = await self.get(job.id)
+        before = await self.get(job.id)
         return before is not None and before.revision == job.revision - 1 and (await self._change_all(((before, job),)))[0]
 
     async def note_charged(self, jobs: Sequence[Job]) -> None:
@@ -115,21 +188,17 @@ class RedisJobStore:
 
     async def claim(self, ids: Sequence[str], step: Callable[[Job], Job], *, most: int) -> list[Job]:
         found: list[Job] = []
-        left = deque(ids)
-        while len(found) < most and left:
-            page = [left.popleft() for _ in range(min(len(left), most - len(found)))]
-            known = {job_id: job for job_id in page if (job := self._latest.pop(job_id, None)) is not None}
-            async with self._link.calling():
-                jobs = known | {job.id: job for job in await self._records(job_id for job_id in page if job_id not in known)}
+        at = 0
+        while len(found) < most and (page := ids[at : at + most - len(found)]):
+            at += len(page)
             changes = []
-            for job_id in page:
-                with suppress(WrongState, KeyError):
-                    changes.append((jobs[job_id], step(jobs[job_id])))
-            for (before, new), is_done in zip(changes, await self._change_all(changes), strict=True):
-                if is_done:
-                    found.append(new)
-                elif before.id in known:  # somebody else has changed it since, and it may be claimed in that version
-                    left.append(before.id)
+            async with self._link.calling():
+                jobs = await self._records(page)
+            for job in jobs:
+                with suppress(WrongState):
+                    changes.append((job, step(job)))
+            done = await self._change_all(changes)
+            found += [new for (_, new), is_done in zip(changes, done, strict=True) if is_done]
         return found
 
     async def remove(self, job: Job) -> bool:
@@ -228,17 +297,7 @@ class RedisJobStore:
         async with self._link.calling(), self._link.client.pipeline(transaction=False) as asking:
             for before, after in changes:
                 await self._change_script(keys=[_RECORDS, _REVISIONS, _IDS], args=_change_args(before, after), client=asking)
-            done = [bool(each) for each in await asking.execute()]
-        for (_, after), is_done in zip(changes, done, strict=True):
-            if is_done and after is not None:
-                self._wrote(after)
-        return done
-
-    def _wrote(self, job: Job) -> None:
-        if job.is_open:
-            self._latest[job.id] = job
-            if len(self._latest) > _LATEST:
-                del self._latest[next(iter(self._latest))]
+            return [bool(each) for each in await asking.execute()]
 
     async def _oldest(self, tenant: str, jobs: int, size_bytes: int, *, limit: int) -> list[Job]:
         """The oldest ended jobs of a tenant that has so many, or so many bytes, too many."""
@@ -307,7 +366,7 @@ def _places(job: Job | None) -> dict[str, str]:
 
 
 def _plan(before: Job | None, after: Job | None) -> str:
-    """What has to be moved besides the record, as JSON; `redis_job_scripts` carries it out."""
+    """What has to be moved besides the record, as JSON; `_COMMON` carries it out."""
     present, wanted = _places(before), _places(after)
     job = after or before
     assert job is not None

@@ -111,23 +111,6 @@ async def test_several_are_claimed_at_once_and_each_by_one(opening: Opening[JobS
         assert await one.claim(ids, claim, most=9) == []
 
 
-async def test_what_another_process_has_changed_since_is_claimed_and_replaced_as_it_is_now(opening: Opening[JobStore]) -> None:
-    async with handles(opening, 2) as (one, other):
-        await put(one, job(1), job(2))
-        for number in (1, 2):
-            held = await changed(other, claim(job(number)))
-            await changed(other, released(held, now_s=2.0))
-        assert not await one.replace(cancelled(job(1), now_s=3.0, policy=POLICY)), "that would be of a version before"
-
-        ids = [job_id(1), job_id(2)]
-        claims = await one.claim(ids, lambda found: claim(found, 3.0), most=2)
-        assert [(each.id, each.revision, each.fence) for each in claims] == [(each, 4, 2) for each in ids]
-        cancelled_there = await changed(other, cancelled(claims[0], now_s=4.0, policy=POLICY))
-        assert not await one.replace(finished(claims[0], RESULT, None, now_s=4.0, policy=POLICY))
-        assert await one.replace(finished(claims[1], RESULT, None, now_s=4.0, policy=POLICY))
-        assert await one.get(job_id(1)) == cancelled_there
-
-
 async def test_of_several_that_are_charged_those_are_noted_that_are_in_the_same_version_yet(opening: Opening[JobStore]) -> None:
     charge = Charge("d", "größe \\u0000 '", Usage(1, compute_units=0.1))
     result = replace(RESULT, blob=carried("b", "r", bytes(range(256))))
