@@ -35,7 +35,7 @@ class Ask:
     model: str
     data: bytes
     answer: bytes
-    """That is in a right answer, `times` times."""
+    """Bytes that a right answer has, `times` times."""
     times: int = 1
     deadline_s: float = DEADLINE_S
     is_cold: bool = False

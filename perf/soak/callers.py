@@ -50,7 +50,7 @@ class Phase:
 class Gateway:
     addresses: Mapping[str, str]
     keys: Sequence[str]
-    """One of each tenant."""
+    """API keys, one of each tenant."""
 
 
 def soak(gateway: Gateway, phases: Sequence[Phase], cold_every_s: float) -> Requests:

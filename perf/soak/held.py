@@ -19,7 +19,7 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """By all processes of one kind together."""
+    """Memory, open descriptors and threads that all processes of one kind hold together."""
 
     mib: float
     descriptors: float

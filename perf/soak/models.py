@@ -8,11 +8,11 @@ FRESH, REPEATED, STREAMED = "fresh", "repeated", "streamed"
 HOT = (FRESH, REPEATED, STREAMED)
 COLD = tuple(f"cold_{number:02}" for number in range(12))
 SIZE_MIB = 24
-"""That each declares."""
+"""Memory that each model declares."""
 ROOM_MIB = SIZE_MIB * (len(HOT) + 3)
-"""Of each server: the hot models and three cold ones."""
+"""Memory budget of each server: the hot models and three cold ones have room."""
 PARTS = 3
-"""Of a streamed answer."""
+"""Messages of a streamed answer."""
 
 _ECHO = """
 import triton_python_backend_utils as pb_utils

@@ -20,17 +20,17 @@ _NORMAL_SECONDS = 3
 
 class Outcome(IntEnum):
     ANSWERED = 0
-    """Rightly; within its deadline or not."""
+    """It was answered rightly, within its deadline or not."""
     REFUSED = 1
-    """Politely: 429 or 503 with Retry-After, RESOURCE_EXHAUSTED or UNAVAILABLE."""
+    """It was refused politely: 429 or 503 with Retry-After, RESOURCE_EXHAUSTED or UNAVAILABLE."""
     LEFT = 2
-    """By its caller, before an answer."""
+    """Its caller left before it was answered."""
     EXPIRED = 3
     """504, DEADLINE_EXCEEDED, or no answer to a caller who waits a while beyond its deadline."""
     UNSENT = 4
     """The client had no free connection, or no time, until its deadline."""
     ERROR = 5
-    """Whatever else."""
+    """Anything else became of it."""
 
 
 class Journal:
@@ -43,7 +43,7 @@ class Journal:
         """Texts of errors and refusals, of one kind in one phase."""
 
     def add(self, due_s: float, sent_s: float, ended_s: float, outcome: Outcome, *, is_cold: bool = False) -> None:
-        """All three in seconds since the soak began."""
+        """Note what became of a request; all three times are seconds since the soak began."""
         self._due_s.append(due_s)
         self._late_ms.append(1e3 * (sent_s - due_s))
         self._latency_ms.append(1e3 * (ended_s - due_s))
@@ -58,7 +58,7 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Those of a soak, or of a part of it; arrays of one length."""
+    """What became of the requests of a soak, or of a part of it: arrays with an entry for each."""
 
     due_s: Any
     latency_ms: Any
@@ -67,7 +67,7 @@ class Requests:
     """How much later than planned the client sent it."""
     outcome: Any
     is_cold: Any
-    """Of a model that is not loaded most of the time."""
+    """Whether it asked for a model that is mostly not loaded."""
     said: dict[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -90,7 +90,7 @@ class Requests:
         return int(((self.outcome == Outcome.ANSWERED) & (self.latency_ms <= 1e3 * DEADLINE_S)).sum())
 
     def percentile_ms(self, percent: float) -> float:
-        """Of the answers; NaN where there is none."""
+        """Percentile of the answers' latencies; NaN where there is none."""
         return _percentile(self.latency_ms[self.outcome == Outcome.ANSWERED], percent)
 
     def refusal_ms(self, percent: float) -> float:
@@ -104,7 +104,7 @@ class Requests:
 
 
 def windows(from_s: float, to_s: float, length_s: float) -> list[tuple[float, float]]:
-    """Of about this length, one after the other, at least one."""
+    """Spans of about this length, one after the other, at least one."""
     count = max(1, round((to_s - from_s) / length_s))
     edges = np.linspace(from_s, to_s, count + 1).tolist()
     return list(pairwise(edges))

@@ -29,20 +29,20 @@ class Run:
     requests: int
     answers: int
     refused: int
-    """Politely."""
+    """Requests that were refused politely."""
     left: int
-    """By callers who did not wait."""
+    """Requests whose callers did not wait."""
     expired: int
     """Not answered within the deadline, or told so."""
     unsent: int
-    """For which the client had no free connection, or no time."""
+    """Requests for which the client had no free connection, or no time."""
     errors: int
     """Neither an answer nor a polite refusal, and not expired."""
     in_time_per_s: float
     """Answers within the deadline."""
     p50_ms: float
     p99_ms: float
-    """Of answers."""
+    """99th percentile of the answers' latencies."""
     refused_p99_ms: float
     client_late_p99_ms: float
     """How late the client sent a request."""

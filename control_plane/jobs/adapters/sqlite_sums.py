@@ -24,7 +24,7 @@ class TenantSums:
         self._connection = connection
         self._read: dict[str | None, Load] = {}
         self._changes: dict[str | None, tuple[int, ...]] = {}
-        """What was noted, of each tenant, and of all of them as None."""
+        """Changes of the sums that were noted, by tenant; under None those of all tenants together."""
 
     def load(self, tenant: str) -> tuple[Load, Load]:
         """Return what the tenant has open, and what all have, with what was noted."""

@@ -124,15 +124,13 @@ async def test_of_several_that_are_charged_those_are_noted_that_are_in_the_same_
         first, second, third, last = ended
         await changed(other, charged(second))
         await store.remove(third)
-
         for jobs in (ended, ended, []):
             await store.note_charged(jobs)
             assert [await other.get(each.id) for each in ended] == [charged(first), charged(second), None, charged(last)]
         assert await store.neglected(first.keep_until_s - 0.01, limit=9) == []
         assert [each.id for each in await store.neglected(first.keep_until_s, limit=9)] == [first.id, second.id]
         assert [each.id for each in await store.neglected(charged(last).look_at_s, limit=9)] == [first.id, second.id, last.id]
-        noted = await other.deliveries.due(10.0, of_tenant=9)
-        assert noted == {last.tenant: [last.id]}
+        assert await other.deliveries.due(10.0, of_tenant=9) == {last.tenant: [last.id]}
         assert await store.remove(charged(first)), "the next change is of that version"
 
 
