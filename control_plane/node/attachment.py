@@ -83,7 +83,7 @@ class NodeHealthCheck:
                         await node.forget_contents()
                     await node.wait_until(lambda: node.life != "")
                     life = node.life
-                    if await upstream.control.is_live() and node.life == life:
+                    if await upstream.is_serving() and node.life == life:
                         return life
                     await asyncio.sleep(_POLL_S)
         except TimeoutError as exc:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from control_plane.core.errors import StartupError
 from control_plane.core.held_memory import HeldMemory
@@ -21,6 +22,8 @@ _LOST_AFTER_S = 10.0
 """Silence after which a Triton counts as lost, with all that it had loaded: what comes back later may be another
 process. A shorter one may be a pause, after which everything is as before.
 """
+_HTTP_OPENS_WITHIN_S = 2.0
+"""Time for HTTP to be opened after gRPC; where it is switched off, each start waits for as long."""
 
 
 class AttachedHealthCheck:
@@ -71,3 +74,11 @@ class AttachedHealthCheck:
         except TimeoutError as exc:
             place = self._upstream.endpoints.address
             raise StartupError(f"no live Triton answered at --triton-url ({place}) within {timeout_s:g} s; is it running there?") from exc
+        await self._wait_for_http()
+
+    async def _wait_for_http(self) -> None:
+        """Wait until Triton answers over HTTP as well, or for as long as that may take."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_HTTP_OPENS_WITHIN_S):
+                while not await self._upstream.is_serving():
+                    await asyncio.sleep(_POLL_S)

@@ -18,7 +18,7 @@ class UpstreamWithIndex:
     def __init__(self, upstream: Upstream, index: ReadIndex) -> None:
         self.endpoints = upstream.endpoints
         self.http, self.grpc, self.liveness = upstream.http, upstream.grpc, upstream.liveness
-        self.metrics_text, self.close = upstream.metrics_text, upstream.close
+        self.is_serving, self.metrics_text, self.close = upstream.is_serving, upstream.metrics_text, upstream.close
         self.control: ModelControl = ControlWithIndex(upstream.control, index)
 
 

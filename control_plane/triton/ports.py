@@ -236,6 +236,10 @@ class Upstream(Protocol):
     @property
     def liveness(self) -> LivenessProbe: ...
 
+    async def is_serving(self) -> bool:
+        """Whether Triton says over both HTTP and gRPC that it is live. It opens HTTP after gRPC, by up to half a second (server
+        24.10)."""
+
     async def metrics_text(self) -> bytes:
         """Return Triton's own Prometheus page; empty where there is none. Raises UpstreamUnavailable."""
 

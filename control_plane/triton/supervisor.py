@@ -233,7 +233,7 @@ class Supervisor:
     async def _become_live(self, upstream: Upstream) -> None:
         try:
             async with asyncio.timeout(self._start_timeout_s):
-                while not await upstream.control.is_live():
+                while not await upstream.is_serving():
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
             raise _NotLive(f"Triton was not live within {self._start_timeout_s:g} s (TIDEGATE_START_TIMEOUT_S)") from None

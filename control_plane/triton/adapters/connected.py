@@ -5,13 +5,16 @@
 from __future__ import annotations
 
 from control_plane.core.endpoints import Endpoints
+from control_plane.core.errors import ControlPlaneError
 from control_plane.host.network.tls import GRPC, HTTP
 from control_plane.protocols.header_forwarding import NO_FORWARDING, HeaderForwarding
 from control_plane.triton.adapters.control import ControlClient
 from control_plane.triton.adapters.credentials import tls_context
 from control_plane.triton.adapters.grpc.client import GrpcClient
 from control_plane.triton.adapters.http.client import OPENED_TOGETHER, HttpClient
-from control_plane.triton.adapters.liveness import LivenessProbeClient
+from control_plane.triton.adapters.liveness import HEALTH_LIVE, LivenessProbeClient
+
+_LIVE_TIMEOUT_S = 1.0
 
 
 class UpstreamClient:
@@ -37,6 +40,9 @@ class UpstreamClient:
         self.liveness = LivenessProbeClient(endpoints, http_tls=http_tls, grpc_tls=grpc_tls)
         self._metrics_tls = http_tls
 
+    async def is_serving(self) -> bool:
+        return await self.control.is_live() and await self._is_live_over_http()
+
     async def metrics_text(self) -> bytes:
         """Return Triton's Prometheus page. The connection is closed after each scrape: an idle one would hold
         up Triton's exit.
@@ -50,6 +56,12 @@ class UpstreamClient:
         from control_plane.triton.adapters.metrics_page import read_metrics
 
         return await read_metrics(address, self._metrics_tls, self.endpoints.credentials.headers)
+
+    async def _is_live_over_http(self) -> bool:
+        try:
+            return (await self.http.send(HEALTH_LIVE, timeout_s=_LIVE_TIMEOUT_S)).status == 200
+        except ControlPlaneError:
+            return False
 
     async def close(self) -> None:
         await self.http.close()

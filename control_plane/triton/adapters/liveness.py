@@ -23,7 +23,7 @@ from control_plane.triton.ports import GrpcCall, Liveness
 _SERVER_LIVE = GrpcCall(
     GrpcHead("/inference.GRPCInferenceService/ServerLive", ((b"content-type", b"application/grpc"),)), frame_message(b"")
 )
-_HEALTH_LIVE = HttpRequest(b"GET", b"/v2/health/live")
+HEALTH_LIVE = HttpRequest(b"GET", b"/v2/health/live")
 
 _LATE_S = 0.1
 """Time for gRPC to answer alone."""
@@ -89,7 +89,7 @@ class LivenessProbeClient:
         )
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         try:
-            answer = await client.send(_HEALTH_LIVE, timeout_s=timeout_s)
+            answer = await client.send(HEALTH_LIVE, timeout_s=timeout_s)
         except ControlPlaneError:
             await asyncio.sleep(deadline_s - asyncio.get_running_loop().time())
             return Liveness.SILENT

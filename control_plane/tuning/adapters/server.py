@@ -96,7 +96,7 @@ class EmbeddedTuningServers:
     async def _wait_until_live(self, triton: EmbeddedTriton, upstream: UpstreamClient) -> None:
         try:
             async with asyncio.timeout(self._settings.start_timeout_s):
-                while not await upstream.control.is_live():
+                while not await upstream.is_serving():
                     await _refuse_end_within(triton, _POLL_S)
         except TimeoutError as exc:
             raise StartupError(f"Triton was not live within {self._settings.start_timeout_s:g} s") from exc

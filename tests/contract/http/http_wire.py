@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from typing import NamedTuple
 
 TIMEOUT_S = 8.0
 CONTINUE = -1
+STILL_IN_USE = re.compile("Failed to unregister|currently in use")
+"""What Triton says of shared memory whose last request it has answered and not quite ended."""
 Fields = Iterable[tuple[str, str]]
 
 
@@ -121,6 +124,10 @@ def hold(port: int, talk: Talk) -> tuple[Answer | str, ...]:
                     reader.take_continue()
                 for _ in range(talk.answers[number] if talk.answers else 1):
                     answer = reader.answer(bodiless=talk.bodiless)
+                    while STILL_IN_USE.search(answer.body.decode("latin-1")):
+                        time.sleep(0.01)
+                        connection.sendall(data)
+                        answer = reader.answer()
                     seen.append(_without_counts(answer) if talk.counts else answer)
             connection.sendall(LIVE)
             seen.append("open" if reader.answer().status == 200 else "confused")

@@ -115,7 +115,7 @@ class Bench:
         self.upstream = UpstreamClient(process.endpoints, max_connections=4)
         try:
             async with asyncio.timeout(LONG_S):
-                while not await self.upstream.control.is_live():
+                while not await self.upstream.is_serving():
                     await asyncio.sleep(0.02)
             self.servers.up(self.upstream)
             assert [each.name for each in await self.service.restore(self.upstream)] == [*fails]

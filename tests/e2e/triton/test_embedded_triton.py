@@ -117,7 +117,7 @@ async def live(state_dir: Path, cache_dir: Path = CACHE) -> AsyncIterator[tuple[
     upstream = UpstreamClient(process.endpoints, max_connections=4)
     try:
         async with asyncio.timeout(LONG_S):
-            while not await upstream.control.is_live():
+            while not await upstream.is_serving():
                 await asyncio.sleep(0.02)
         yield process, upstream
     finally:

@@ -90,6 +90,8 @@ def found_by(user: str, running: Tidegate) -> Any:
 
 @pytest.fixture(scope="module")
 def found(running: Tidegate) -> Any:
+    # Triton opens its metrics' socket last, and the gateway does not wait for that one.
+    wait_for(lambda: len(list((running.state_dir / "triton" / "sockets").glob("*/*"))) == 3)
     return found_by(USER, running)
 
 

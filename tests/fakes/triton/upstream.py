@@ -306,6 +306,7 @@ class FakeUpstream:
     control: FakeControl = field(default_factory=FakeControl)
     metrics: bytes | ControlPlaneError = b""
     closed: bool = False
+    serves_http: bool = True
     thaw: asyncio.Event = field(default_factory=asyncio.Event)
     """Cleared while the Triton is frozen: it says nothing to a liveness probe."""
 
@@ -315,6 +316,9 @@ class FakeUpstream:
     @property
     def liveness(self) -> FakeLiveness:
         return FakeLiveness(self)
+
+    async def is_serving(self) -> bool:
+        return self.control.live and self.serves_http
 
     async def metrics_text(self) -> bytes:
         if isinstance(self.metrics, ControlPlaneError):

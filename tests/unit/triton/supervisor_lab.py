@@ -81,9 +81,9 @@ class FakeProcess:
 class FakeUpstream:
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
-        self.control = self.liveness = self
+        self.liveness = self
 
-    async def is_live(self) -> bool:
+    async def is_serving(self) -> bool:
         return now_s() >= self._lab.started_s[-1] + self._lab.live_after_s
 
     async def ask(self, *, timeout_s: float) -> Liveness:

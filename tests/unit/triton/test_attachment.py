@@ -64,6 +64,25 @@ async def test_waits_for_a_triton_that_is_still_starting() -> None:
         assert asyncio.get_running_loop().time() < 10.0
 
 
+async def test_waits_for_http_which_triton_opens_after_grpc() -> None:
+    bench = Bench()
+    bench.upstream.serves_http = False
+    async with bench.running():
+        await asyncio.sleep(0.5)
+        assert not bench.servers.is_up
+        bench.upstream.serves_http = True
+        await asyncio.sleep(0.5)
+        assert bench.servers.is_up
+
+
+async def test_does_without_http_where_it_is_switched_off() -> None:
+    bench = Bench()
+    bench.upstream.serves_http = False
+    async with bench.running():
+        await asyncio.sleep(3.0)
+        assert bench.servers.is_up
+
+
 async def test_gives_up_when_it_is_not_live_within_the_start_timeout() -> None:
     bench = Bench(live=False)
     with pytest.raises(StartupError, match=r"no live Triton answered at --triton-url \(127\.0\.0\.1:2\) within 10 s"):

@@ -9,6 +9,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from control_plane.core.endpoints import TritonEndpoints
+from control_plane.triton.adapters.connected import UpstreamClient
 from control_plane.triton.adapters.liveness import LivenessProbeClient
 from control_plane.triton.ports import Liveness
 from tests.unit.triton.adapters.fake_grpc_server import FakeServer, Handler, never, serving
@@ -104,6 +105,29 @@ async def test_a_connection_that_was_closed_in_between_is_replaced() -> None:
         await grpc_server.stop()
         await grpc_server.start(port)
         assert await probe.ask(timeout_s=LONG_S) is Liveness.LIVE
+
+
+async def refused_over_http(exchange: Exchange) -> bytes:
+    return b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("over_grpc", "http", "is_serving"),
+    [(live, over_http, True), (live, refused_over_http, False), (not_live, over_http, False)],
+    ids=["over both", "over gRPC only", "over HTTP only"],
+)
+async def test_it_serves_once_it_is_live_over_both(over_grpc: Handler, http: Script, is_serving: bool) -> None:
+    async with serving(over_grpc) as grpc_server, scripted_triton(http) as http_server:
+        triton = UpstreamClient(TritonEndpoints("127.0.0.1", http_server.port, grpc_server.port, None), max_connections=1)
+        assert await triton.is_serving() is is_serving
+        await triton.close()
+
+
+async def test_it_does_not_serve_yet_where_only_grpc_listens() -> None:
+    async with serving(live) as grpc_server:
+        triton = UpstreamClient(TritonEndpoints("127.0.0.1", 1, grpc_server.port, None), max_connections=1)
+        assert not await triton.is_serving()
+        await triton.close()
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.3])

@@ -7,7 +7,6 @@ import json
 import os
 import socket
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,9 +30,8 @@ class AcceptsOnly:
         port = listener.getsockname()[1]
         self.endpoints: Endpoints = TritonEndpoints(host="127.0.0.1", http_port=port, grpc_port=port, metrics_port=port)
         self.liveness = LivenessProbeClient(self.endpoints)
-        self.control = SimpleNamespace(is_live=self.is_live)
 
-    async def is_live(self) -> bool:
+    async def is_serving(self) -> bool:
         return True
 
     async def close(self) -> None:
