@@ -29,6 +29,7 @@ from perf.long_documents import report as long_documents_report
 from perf.measurement.report import Report
 from perf.nodes import report as nodes_report
 from perf.prefetch import report as prefetch_report
+from perf.processes import report as processes_report
 from perf.repeats import report as repeats_report
 from perf.rollout_gates import report as rollout_gates_report
 from perf.rollouts import report as rollouts_report
@@ -81,6 +82,7 @@ SCENARIOS = {
     for scenario in (
         Scenario("what the gateway's hop costs, by perf_analyzer", smoke_report.Report),
         Scenario("a hop beside nginx's and Python proxies'", gateway_report.Report),
+        Scenario("what worker processes and CPUs of their own gain", processes_report.Report),
         Scenario("what 2,000 waiting requests and large uploads cost everybody else", waiting_report.Report),
         Scenario("what one client that floods costs everybody else", floods_report.Report),
         Scenario("what a tenant that floods a model costs another", tenants_report.Report),

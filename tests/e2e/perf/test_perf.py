@@ -61,6 +61,7 @@ RUNS = [
         "gateway", *ONE_ROUND, "--seconds", "0.5", "--connections", "2", "--sizes", "1536", "--peers", "nginx", "starlette-aiohttp",
         "fastapi-httpx", "grpc-aio", "grpc-aio-to-http", "tidegate", "tidegate-unix",
     ),
+    run("processes", *ONE_ROUND, "--seconds", "0.5", "--connections", "2", "--sizes", "1536"),
     run("waiting", *ONE_ROUND, "--seconds", "0.3", "--requests", "40", "--upload-mib", "8", "--only", "grpc"),
     run("floods", *ONE_ROUND, "--seconds", "0.3", "--only", "reset at once", check=the_one_who_does_no_harm_is_answered),
     run("tenants", *ONE_ROUND, "--seconds", "0.5", "--settle-s", "0.5", "--callers", "2", "--flood", "5", "--models", "batches"),
