@@ -25,7 +25,8 @@ from perf.processes.report import ONE, Case, Report, Run
 from perf.servers.processes import PROJECT
 from perf.servers.serving import PROTOCOLS, tidegate
 
-_WORKERS = ("--workers", "2")
+_WORKER_COUNT = 2
+_WORKERS = ("--workers", str(_WORKER_COUNT))
 
 
 def main() -> None:
@@ -44,12 +45,10 @@ def _measure(arguments: argparse.Namespace) -> Result:
 
 def _measure_size(echo: Echo, arguments: argparse.Namespace) -> dict[Case, list[Run]]:
     flags = ["--model-repository", str(PROJECT / "perf" / "models"), "--load", MODEL]
-    pinned = _pinned(sorted(os.sched_getaffinity(0)))
-    ways = {ONE: (), "two workers": _WORKERS, "pinned": pinned, "two workers, pinned": (*_WORKERS, *pinned)}
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-perf-")))
         generators: dict[str, Http | Grpc] = {"http": Http(echo, folder), "grpc": Grpc(echo, folder)}
-        started = {name: stack.enter_context(tidegate([*flags, *more])) for name, more in ways.items()}
+        started = {name: stack.enter_context(tidegate([*flags, *more])) for name, more in _ways(sorted(os.sched_getaffinity(0))).items()}
         runs: dict[Case, Callable[[], Run]] = {}
         for protocol in PROTOCOLS:
             for name, each in started.items():
@@ -60,13 +59,17 @@ def _measure_size(echo: Echo, arguments: argparse.Namespace) -> dict[Case, list[
         return interleave(runs, arguments.rounds)
 
 
-def _pinned(cpus: list[int]) -> tuple[str, ...]:
-    """Flags that give the gateway one half of these CPUs and Triton the other; none where there is only one CPU."""
+def _ways(cpus: list[int]) -> dict[str, tuple[str, ...]]:
+    """Flags of each gateway, as far as there are CPUs for it: pinned, each worker needs one of the gateway's half."""
     half = len(cpus) // 2
-    if not half:
-        return ()
     gateways, tritons = (",".join(map(str, each)) for each in (cpus[:half], cpus[half:]))
-    return ("--gateway-cpus", gateways, "--triton-cpus", tritons)
+    pinned = ("--gateway-cpus", gateways, "--triton-cpus", tritons)
+    ways: dict[str, tuple[str, ...]] = {ONE: (), "two workers": _WORKERS}
+    if half >= 1:
+        ways["pinned"] = pinned
+    if half >= _WORKER_COUNT:
+        ways["two workers, pinned"] = (*_WORKERS, *pinned)
+    return ways
 
 
 def _run(generate: Callable[[], Loaded]) -> Run:
