@@ -317,15 +317,8 @@ WRONG: dict[str, dict[str, list[object]]] = {
         "faster": [None, ["n"], [{"model": "m"}], [{"model": "n"}, {"model": "n"}], [{"model": "n", "version": "x"}], [{"model": "x"}]],
         "latency_budget_s": [0, -1, "50ms"],
         "mirror": [
-            "n",
-            {},
-            {"weight": 5},
-            {"model": "m"},
-            {"model": "x"},
-            {"model": "n", "version": "x"},
-            {"model": "n", "weight": 10_001},
-            {"model": "n", "weight": 0.5},
-            {"model": "n", "percent": 5},
+            *("n", {}, {"weight": 5}, {"model": "m"}, {"model": "x"}, {"model": "n", "version": "x"}),
+            *({"model": "n", "weight": 10_001}, {"model": "n", "weight": 0.5}, {"model": "n", "percent": 5}),
         ],
     },
     "prices": {
